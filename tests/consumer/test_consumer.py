@@ -179,24 +179,31 @@ def test_a_full_consumer_waits_for_an_end_instead_of_asking(harness: Harness) ->
         assert [call["max_messages"] for call in harness.queue.receives()] == [1, 1]
 
 
+def ten_seconds(harness: Harness, asynchronous: bool) -> tuple[list[float], Any]:
+    """A handler that takes ten seconds, and when its messages began."""
+    began: list[float] = []
+
+    def handle(message: Message, context: Context) -> None:
+        began.append((harness.clock.now() - harness.queue.began).total_seconds())
+        context.sleep(10)
+
+    async def handle_async(message: Message, context: Context) -> None:
+        began.append((harness.clock.now() - harness.queue.began).total_seconds())
+        await context.sleep_async(10)
+
+    return began, handle_async if asynchronous else handle
+
+
 @pytest.mark.spec("HBN-18")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_concurrency_may_change_while_a_consumer_runs(harness: Harness, asynchronous: bool) -> None:
     harness.send(*"ABCDEFGHIJ")
-    began: list[float] = []
+    began, handler = ten_seconds(harness, asynchronous)
 
     def now() -> float:
         return (harness.clock.now() - harness.queue.began).total_seconds()
 
-    def handle(message: Message, context: Context) -> None:
-        began.append(now())
-        context.sleep(10)
-
-    async def handle_async(message: Message, context: Context) -> None:
-        began.append(now())
-        await context.sleep_async(10)
-
-    consumer = harness.consumer(handle_async if asynchronous else handle, concurrency=1, prefetch=0)
+    consumer = harness.consumer(handler, concurrency=1, prefetch=0)
     with harness.running(consumer):
         for number, at in ((3, 5), (2, 12), (4, 32)):
             harness.clock.advance(at - now())
@@ -212,17 +219,8 @@ def test_the_concurrency_may_change_while_a_consumer_runs(harness: Harness, asyn
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_lower_concurrency_holds_for_what_was_claimed_ahead(harness: Harness, asynchronous: bool) -> None:
     harness.send(*map(str, range(20)))
-    began: list[float] = []
-
-    def handle(message: Message, context: Context) -> None:
-        began.append((harness.clock.now() - harness.queue.began).total_seconds())
-        context.sleep(10)
-
-    async def handle_async(message: Message, context: Context) -> None:
-        began.append((harness.clock.now() - harness.queue.began).total_seconds())
-        await context.sleep_async(10)
-
-    consumer = harness.consumer(handle_async if asynchronous else handle, concurrency=4, prefetch=16)
+    began, handler = ten_seconds(harness, asynchronous)
+    consumer = harness.consumer(handler, concurrency=4, prefetch=16)
     with harness.running(consumer):
         harness.clock.advance(5)
         consumer.concurrency = 2

@@ -205,17 +205,19 @@ def test_async_handlers_of_a_group_go_in_turn(fifo: Harness) -> None:
 def test_a_lost_receipt_wakes_an_async_handler(harness: Harness) -> None:
     harness.send("A")
     told = []
-    ended = threading.Event()
+    lost, ended = threading.Event(), threading.Event()
 
     async def handle(message: Message, context: Context) -> None:
         harness.other.change_visibility(message.receipt_handle, 0)
         harness.other.receive(visibility_timeout=500)
+        lost.set()
         told.append(await context.sleep_async(10_000))
         told.append(await context.sleep_async(10_000))  # at once now
         ended.set()
         context.raise_if_lost()
 
     with harness.running(harness.consumer(handle, concurrency=1)) as running:
+        assert lost.wait(LONG_ENOUGH)
         harness.clock.advance(26)
         assert ended.wait(LONG_ENOUGH)  # the clock does not see that another thread has woken the loop
     assert told == [False, False]

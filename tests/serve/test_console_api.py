@@ -382,22 +382,33 @@ def test_the_largest_groups_of_a_queue_with_tenants_are_shown(console: Console):
     assert console.get("queues/jobs/groups")["total"] == 31, "kept for some seconds, and not counted at each tick"
 
 
-def test_a_list_holds_few_whole_bodies_at_a_time(console: Console):
-    """A page of large messages took four bytes of memory for each of their characters."""
-    queue = console.lake.create_queue("orders", profile="sqs", shards=2)
-    body = "\U0001f600" * 250_000
+LARGE = "\U0001f600" * 250_000
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> LakeQueue:
+    """A root with a queue of 40 large messages, which nobody changes."""
+    lake = LakeQueue(str(tmp_path_factory.mktemp("large") / "root"))
+    queue = lake.create_queue("orders", profile="sqs", shards=2)
     for _ in range(40):
-        queue.send(body)
-    for filters in ({}, {"state": "visible"}, {"order": "newest"}, {"order": "newest", "state": "visible"}):
-        console.get("queues/orders/messages", **filters)  # what is loaded once is no matter
-        tracemalloc.start()
-        try:
-            found = console.get("queues/orders/messages", limit=40, **filters)
-            _, most = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert [len(found["messages"]), found["next"], found["messages"][0]["length"]] == [40, None, 250_000]
-        assert most < 16 * len(body) * 4, "not all 40"
+        queue.send(LARGE)
+    return lake
+
+
+def test_a_list_holds_few_whole_bodies_at_a_time(large: LakeQueue):
+    """A page of large messages took four bytes of memory for each of their characters."""
+    with visited(large) as http:
+        console = Console(large, http)
+        for filters in ({}, {"state": "visible"}, {"order": "newest"}, {"order": "newest", "state": "visible"}):
+            console.get("queues/orders/messages", **filters)  # what is loaded once is no matter
+            tracemalloc.start()
+            try:
+                found = console.get("queues/orders/messages", limit=40, **filters)
+                _, most = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert [len(found["messages"]), found["next"], found["messages"][0]["length"]] == [40, None, 250_000]
+            assert most < 16 * len(LARGE) * 4, "not all 40"
 
 
 PAGES = """
@@ -419,18 +430,13 @@ print(json.dumps([lengths, pa.default_memory_pool().max_memory(), tracemalloc.ge
 """Sixteen readers of a page at once, in a process that has read nothing else."""
 
 
-def test_lists_read_at_once_share_what_is_stored(tmp_path: Path):
+def test_lists_read_at_once_share_what_is_stored(large: LakeQueue):
     """tracemalloc sees nothing of Arrow, which has the bodies as they are stored."""
-    lake = LakeQueue(str(tmp_path / "root"))
-    queue = lake.create_queue("orders", profile="sqs", shards=2)
-    body = "\U0001f600" * 250_000
-    for _ in range(40):
-        queue.send(body)
-    read = subprocess.run([sys.executable, "-c", PAGES, lake.root], capture_output=True, check=True, timeout=120)
+    read = subprocess.run([sys.executable, "-c", PAGES, large.root], capture_output=True, check=True, timeout=120)
     lengths, in_arrow, in_python = json.loads(read.stdout)
     assert lengths == 16 * [40]
-    assert in_arrow < 2 * 40 * len(body.encode()), "one copy of each, not one for each reader"
-    assert in_python < 16 * 8 * len(body.encode()), "some bodies at a time, not 40 for each reader"
+    assert in_arrow < 2 * 40 * len(LARGE.encode()), "one copy of each, not one for each reader"
+    assert in_python < 16 * 8 * len(LARGE.encode()), "some bodies at a time, not 40 for each reader"
 
 
 def test_a_list_ends_by_bytes(console: Console, monkeypatch: pytest.MonkeyPatch):
