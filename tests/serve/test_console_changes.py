@@ -93,16 +93,6 @@ def test_a_queue_is_created_changed_and_deleted(console: Console, lake: LakeQueu
         ("queues", {"QueueName": "new", "Attributes": {"Shards": "17"}}, "InvalidAttributeValue", "Shards"),
         ("queues/orders/attributes", {"Attributes": {"Shards": "17"}}, "InvalidAttributeValue", "Shards"),
         ("queues/orders/attributes", {"Attributes": []}, "SerializationException", None),
-        *(
-            (
-                path,
-                {"Attributes": {"GroupInFlightLimit": limit}} | named,
-                "InvalidAttributeValue",
-                "GroupInFlightLimit",
-            )
-            for path, named in (("queues", {"QueueName": "new"}), ("queues/orders/attributes", {}))
-            for limit in ("0", "120001", "-1", "1.5", "x")
-        ),
         ("queues/orders/attributes", {"Attributes": {"FairGroups": "x"}}, "InvalidAttributeValue", "FairGroups"),
         (
             "queues",
@@ -110,10 +100,7 @@ def test_a_queue_is_created_changed_and_deleted(console: Console, lake: LakeQueu
             "InvalidAttributeName",
             "GroupInFlightLimit",
         ),
-        *(
-            ("queues/orders/send", {"MessageBody": "b", "MessageGroupId": group}, "InvalidParameterValue", None)
-            for group in ("g" * 129, "two words", "")
-        ),
+        ("queues/orders/send", {"MessageBody": "b", "MessageGroupId": "two words"}, "InvalidParameterValue", None),
         ("queues/orders/attributes", {}, "MissingParameter", None),
         ("queues/orders/delete", {"name": "order"}, "InvalidParameterValue", "name"),
         ("queues/orders/purge", {"name": "order"}, "InvalidParameterValue", "name"),

@@ -187,13 +187,6 @@ def test_an_entry_that_is_too_large_cannot_be_validated(client: Any, create: Cre
     assert refused[1] == f"One or more parameters are invalid. {reason}"
 
 
-@pytest.mark.parametrize("number", ["1_000", "\u0663", "0x1", "1e", "--1", ""])
-def test_a_number_is_written_as_in_json_or_nearly(client: Any, create: Create, number: str) -> None:
-    attribute = {"n": {"DataType": "Number", "StringValue": number}}
-    refused = refusal(client.send_message, QueueUrl=create(), MessageBody="x", MessageAttributes=attribute)
-    assert refused[0] == "InvalidParameterValue"
-
-
 @pytest.mark.spec("SND-15")
 def test_a_trace_header_has_a_limit(client: Any, create: Create) -> None:
     given = {"AWSTraceHeader": {"DataType": "String", "StringValue": "x" * 1_025}}

@@ -139,7 +139,19 @@ def test_attribute_values_that_are_refused(value):
 def test_numbers_have_a_range():
     for number in ("-1e128", "1e126", "0", "-0.5", 10**126):
         assert normalize_attributes({"a": ("Number", number)})
-    for number in ("-1.1e128", "1.1e126", "x", "nan", "Infinity", float("inf"), "--1"):
+    for number in (
+        "-1.1e128",
+        "1.1e126",
+        "x",
+        "nan",
+        "Infinity",
+        float("inf"),
+        "--1",
+        "1_000",
+        "\u0663",
+        "0x1",
+        "1e",
+    ):
         with pytest.raises(InvalidParameterValue, match="Can't cast"):
             normalize_attributes({"a": ("Number", number)})
 
