@@ -152,7 +152,7 @@ def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
 # --- the root
 
 prepare = of_face(Root.prepare)
-check_catalog = of_face(Root.check)
+check_catalog = of_face(lambda root: root.check())
 
 
 def last_compaction(lake: LakeQueue) -> int | None:

@@ -107,8 +107,10 @@ def test_ordinary_commands_work(commands: Callable[..., list[Result]], tmp_path:
 
 
 @pytest.mark.parametrize("args", [["list"], ["counts", "orders"], ["send", "orders", "a"], ["receive", "orders"]])
-def test_a_short_command_loads_what_it_needs(lakequeue: Run, python: Run, args: list[str]) -> None:
-    lakequeue("create", "orders")
+def test_a_short_command_loads_what_it_needs(
+    commands: Callable[..., list[Result]], python: Run, args: list[str]
+) -> None:
+    commands(["create", "orders"])
     program = """
 import sys, lakequeue_command
 try:
