@@ -180,7 +180,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
             patch.setattr(module, "pq", SimpleNamespace(ParquetFile=tables.ParquetFile))
         patch.setattr("lakequeue.storage.folder.pa", tables.Arrow(system.file))
         patch.setattr(
-            f"{engines}.point.DeltaTable",
+            "deltalake.DeltaTable",
             lambda path, storage_options=None: tables.DeltaTable(_folder(path, store)),
         )
         patch.setattr(f"{engines}.point.threading", _Threads(sys.modules["threading"]))
