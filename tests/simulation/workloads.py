@@ -508,7 +508,7 @@ def _emptied(queue: Queue, world: World) -> list[Message]:
 
 def _leased(lease: Lease) -> list[Message]:
     """Messages of a lease, as a receive has them."""
-    received = from_micros(lease._leased.received_at)
+    received = from_micros(lease._runtime.received_at)
     columns = ["message_id", "receipt_handle", "body", "receive_count", "sent_at", "group_id", "sequence_number"]
     times = {"first_received_at": received, "received_at": received, "visible_at": lease.visible_at}
     return [Message(**row, **times) for row in lease.arrow(columns).to_pylist()]
