@@ -233,8 +233,8 @@ class _Judge:
         known = sorted(self.receipts[body], key=lambda each: instant(each[1].received_at))
         for (call, earlier), (other, later) in zip(known, known[1:], strict=False):
             until = self._least(body, earlier)
-            if self.letters:
-                continue
+            if self.letters or (other.verb[0] == "again" and later.receipt_handle == earlier.receipt_handle):
+                continue  # an attempt that found its first answer gone was repeated twice: one receipt
             if instant(later.received_at) < until and not self._purged(body, surely=False):
                 raise Broken(f"2: {body} was held twice at a time, by {call.verb} and {other.verb}")
             if later.receive_count <= earlier.receive_count and not any(
