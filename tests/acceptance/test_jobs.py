@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from acceptance.submitting import HANDLERS, PROJECT, Ended, measured, play, sources
+from acceptance.submitting import HANDLERS, PROJECT, Ended
 from concurrency.harness import check_log
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.cli import job
@@ -104,7 +104,6 @@ def test_what_is_wrong_is_told_in_one_line_before_spark_starts(
 # --- in a session
 
 
-@pytest.mark.core
 @pytest.mark.spark
 @pytest.mark.spec("SND-17")
 def test_a_batch_producer_sends_any_source(run: Run, root: str, tmp_path: Path, spark: SparkSession) -> None:
@@ -218,15 +217,3 @@ def test_a_stream_of_dropped_files_arrives_in_a_table(
     failed = run(*consume, "--handler", "handlers:fail")
     assert failed.status == 3
     assert failed.err.splitlines()[-1].startswith("error: ValueError: not today (handlers.py")
-
-
-# --- through spark-submit
-
-
-@pytest.mark.cluster
-@pytest.mark.spark
-@pytest.mark.timeout(1100)  # two starts of Spark beside that of the tests
-@pytest.mark.spec("EXM-4")
-def test_spark_submit_streams_real_files_through_a_queue(root: str, tmp_path: Path) -> None:
-    table = play("local", None, root, str(tmp_path), "stream", "stream")
-    assert measured(table) == sources()[1]

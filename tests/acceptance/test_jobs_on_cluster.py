@@ -23,9 +23,8 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.spec("EXM-4")
-@pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_the_jobs_run_on_a_cluster(master: str, kind: str, tmp_path: Path) -> None:
-    table = play("standalone", master, str(tmp_path / "root"), str(tmp_path), kind, kind)
+def test_a_batch_producer_and_a_stream_run_on_a_cluster(master: str, tmp_path: Path) -> None:
+    table = play("standalone", master, str(tmp_path / "root"), str(tmp_path), "batch", "stream")
     assert measured(table) == sources()[1]
 
 
@@ -48,6 +47,6 @@ def test_the_data_source_runs_on_a_cluster(master: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("EXM-4")
-def test_the_batch_jobs_run_in_local_mode(tmp_path: Path) -> None:
-    table = play("local", None, str(tmp_path / "root"), str(tmp_path), "batch", "batch")
+def test_a_stream_of_files_and_a_batch_consumer_run_in_local_mode(tmp_path: Path) -> None:
+    table = play("local", None, str(tmp_path / "root"), str(tmp_path), "stream", "batch")
     assert measured(table) == sources()[1]
