@@ -112,7 +112,7 @@ def test_one_program_written_for_both_shares_its_work_on_one_loop(served: Server
         connect = get_session().create_client(
             "sqs", region_name="eu-west-1", endpoint_url=served.url, config=config, **KEYS
         )
-        async with connect as client, aio.LakeQueue(str(served.root)) as lq:
+        async with connect as client, aio.LakeQueue(served.lake.root) as lq:
             url = (await client.create_queue(QueueName="jobs"))["QueueUrl"]
             jobs = await lq.queue("jobs")
             results = await lq.create_queue("results")
