@@ -20,7 +20,7 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import lost_races
-from lakequeue.storage.engines.interface import Engine, Table
+from lakequeue.storage.engines.interface import Engine, StaleSnapshot, Table
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import Ledger
@@ -221,10 +221,10 @@ class ShardLedger:
                 self._claims = 0
             try:
                 decision = machine.decide(commands, now())
-            except OSError:
-                if fresh:
+            except OSError as error:
+                if fresh and not isinstance(error, StaleSnapshot):
                     raise
-                self._machine = None  # files of its log were merged or dropped, and removed, since
+                self._machine = None  # files of its log were merged, dropped or erased, and removed, since
                 continue
             if not reread and _short(commands, decision.results):
                 # the known log has enough messages, but some are hidden: newer ones may be visible
