@@ -1,6 +1,6 @@
 """Writing the files of a bulk send in Spark's tasks: ``stage`` leaves files and a manifest, without a commit.
 
-Spark's own Parquet writer, with the rules as columns, took 2.6 times as long for a million rows.
+Spark's own Parquet writer, with the rules as columns, took 2.6 times as long for a million rows of 70 bytes.
 """
 
 from __future__ import annotations
