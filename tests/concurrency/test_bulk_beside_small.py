@@ -133,7 +133,7 @@ def test_a_lost_race_numbers_the_same_files_anew(
 
     monkeypatch.setattr(PointTable, "add", refused)
     monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
-    monkeypatch.setattr("lakequeue.storage.bulk.commit_files.ATTEMPTS", 2)
+    monkeypatch.setattr("lakequeue.storage.engines.retry.ATTEMPTS", 2)
     end = application_id(queue, layout.SEND_ID)
     with pytest.raises(Exception, match="nothing was sent"):
         queue.send_dataframe(rows(spark, 20))

@@ -31,7 +31,6 @@ from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 
-ATTEMPTS = 60
 PATIENCE = 4
 """Attempts after which small sends wait while files with new duplicates are rewritten."""
 
@@ -157,7 +156,7 @@ class _ShardCommit:
             judged: another shard was reached, so newer attributes no longer matter.
         """
         manifest, table, files = self._manifest, self._table, self._staged
-        races = Races(ATTEMPTS)
+        races = Races()
         for attempt in races:
             if self._duplicates is not None:
                 # before the lock, as reading the log and writing files may take seconds

@@ -1,4 +1,4 @@
-"""The rules for rows of a bulk send, and what a refusal says; how rows are judged is up to Spark or Arrow."""
+"""The rules for rows of a bulk send, and what a refusal says; ``arrow_rules`` checks rows by them."""
 
 from __future__ import annotations
 

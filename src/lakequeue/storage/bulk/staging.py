@@ -1,6 +1,6 @@
 """A bulk send on its way from rows to a manifest: where its files are written, and which shards get them.
 
-Whoever writes the files, Spark or Arrow, in one process or in many, begins and ends here.
+Whoever writes the files, in one process or in many, begins and ends here.
 """
 
 from __future__ import annotations
