@@ -516,7 +516,7 @@ class Queue(QueueProperties):
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
-            QueueClientError: another process held the table's lock, and files are left; call again.
+            QueueClientError: it was deleted, but not cleared everywhere, as others held the lock; call again.
         """
         check_string("message_id", message_id)
         return selected.erase(self._runtime, message_id)

@@ -16,6 +16,7 @@ from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, move
 from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.steps import Steps
 from lakequeue.shard.commands import Discard, Erase, MakeVisible, Spans
 from lakequeue.shard.spans import joined
 
@@ -61,15 +62,18 @@ def erase(queue: OpenQueue, message_id: str) -> bool:
     """Deletes a message for good and clears what was sent; see ``Queue.erase``."""
     with queue.service("erase") as call:
         known = erased = False
+        steps = Steps("the erasure")
         for shard in queue.shards:
             offsets = shard.offsets_of(message_id)
             if not offsets:
                 continue
             known = True
             # deleted first, so that nobody receives an empty body
-            while queue.command(shard, Erase(joined((offset, offset) for offset in offsets))):
-                move.finish(queue, shard)
-            erased |= shard.erase(message_id, offsets, queue.now(), queue.fifo)
+            with steps.step():
+                while queue.command(shard, Erase(joined((offset, offset) for offset in offsets))):
+                    move.finish(queue, shard)
+            with steps.step():
+                erased |= shard.erase(message_id, offsets, queue.now(), queue.fifo)
         if not known:
             reason = "The queue has no message with this id, or none any more."
             raise InvalidParameterValue.of(message_id, "message_id", reason)

@@ -62,14 +62,14 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
             cleared = True
         else:
             races.lose()
-    raise RequestThrottled("the log of the queue is too busy; erase the message again")
+    raise RequestThrottled("the log of the queue is too busy")
 
 
 def remove_former(table: Table, message_id: str) -> Freed:
     """Removes the files of a local table that held a message and that its newest snapshot does not name.
 
     Raises:
-        LockHeld: another process holds the table's lock; erase the message again.
+        LockHeld: another process holds the table's lock.
     """
     folder = table.folder
     if folder.local is None:
