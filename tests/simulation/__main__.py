@@ -60,6 +60,8 @@ def many(seeds: Iterable[int], seconds: float, aim: Aim, mutate: Mutate = lambda
 def quiet() -> None:
     """One thread, no pauses of the collector in the midst of a run, no warnings of what is provoked."""
     pa.set_cpu_count(1)
+    gc.collect()
+    gc.freeze()  # to look through all that was imported takes longer than a run
     gc.disable()
     logging.getLogger("lakequeue").setLevel(logging.CRITICAL)
 

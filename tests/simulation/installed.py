@@ -24,8 +24,9 @@ from lakequeue.operations import check, compact, copy, lease, repair, send_arrow
 from lakequeue.runtime import root as roots
 from lakequeue.storage import delta_log, folder, reserve
 from lakequeue.storage.bulk.manifests import Manifest
-from lakequeue.storage.engines import commit, disk_turn, file_lock, locks, point
+from lakequeue.storage.engines import commit, disk_turn, file_lock, locks, log_trimming, point
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.inspection import found_log
 from lakequeue.storage.messages import budget, read
 from simulation import tables
 from simulation.disk import Disk, System, Touched
@@ -170,6 +171,8 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
             patch.setattr(module, "open", system.file, raising=False)
         for module in (delta_log, commit, point):
             patch.setattr(module, "parse", tables.parse)
+        for module in (delta_log, found_log, log_trimming, point):
+            patch.setattr(module, "read_checkpoint", tables.read_checkpoint)
         engines = "lakequeue.storage.engines"
         patch.setattr(f"{engines}.file_lock.FileIO", system.file)
         patch.setattr(f"{engines}.file_lock._lock", system.lock)

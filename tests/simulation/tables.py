@@ -26,9 +26,9 @@ _NUMBERS = count()
 
 ROWS: dict[bytes, pa.Table] = {}
 """Rows by content of their file."""
-PARSED: dict[bytes, delta_log.Entry] = {}
-"""Entries of logs by their content: each is read by all processes, several times."""
-_parse = delta_log.parse
+PARSED: dict[bytes, Any] = {}
+"""What is in entries and checkpoints of logs, by their content: each is read by all processes, several times."""
+_parse, _read_checkpoint = delta_log.parse, delta_log.read_checkpoint
 
 
 def written(rows: pa.Table) -> bytes:
@@ -45,10 +45,20 @@ def write_table(rows: pa.Table, target: Any, **_: Any) -> None:
 
 def parse(data: bytes) -> delta_log.Entry:
     """As `delta_log.parse`."""
-    entry = PARSED.get(data)
+    entry: delta_log.Entry | None = PARSED.get(data)
     if entry is None:
         entry = PARSED[data] = _parse(data)
     return entry
+
+
+def read_checkpoint(folder: Folder, version: int) -> delta_log.Checkpoint:
+    """As `delta_log.read_checkpoint`."""
+    data = folder.read(checkpoint_name(version))
+    found: delta_log.Checkpoint | None = PARSED.get(data)
+    if found is None:
+        read: Any = SimpleNamespace(uri=folder.uri, read=lambda _: data)
+        found = PARSED[data] = _read_checkpoint(read, version)
+    return found._replace(files=dict(found.files), transactions=dict(found.transactions))
 
 
 class ParquetFile:

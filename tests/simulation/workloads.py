@@ -477,13 +477,12 @@ def drain(entry: LakeQueue, setting: Setting, world: World) -> dict[str, list[Me
     names += [queue.name for queue in entry.list_queues(MORE)]
     for name in names:
         found[name] = []
-    passes = 0
-    while passes < len(names):  # what one queue has may have been on its way to another
-        passes = 0
-        for name in names:
-            drained = _emptied(entry.queue(name), world)
-            found[name] += drained
-            passes += not drained
+    again = True
+    while again:
+        drained = {name: _emptied(entry.queue(name), world) for name in names}
+        for name, messages in drained.items():
+            found[name] += messages
+        again = setting.kind == "letters" and any(drained.values())  # what one had was on its way to the other
     return found
 
 

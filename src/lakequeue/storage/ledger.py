@@ -55,9 +55,8 @@ class Ledger:
     def load(self) -> tuple[Head, list[Run], list[Run]]:
         """Head, unsettled and settled runs of the loaded snapshot."""
         rows = self._read()
-        at_head = pc.equal(rows["first_offset"], layout.HEAD_OFFSET)
-        history = _runs(self._read(settled=True))
-        return self._head(rows.filter(at_head)), _runs(rows.filter(pc.invert(at_head))), history
+        unsettled = rows.filter(pc.not_equal(rows["first_offset"], layout.HEAD_OFFSET))
+        return self._head(rows), _runs(unsettled), _runs(self._read(settled=True))
 
     def repeated(self, read: Callable[[], _T]) -> _T:
         """Calls a function that reads; again if files were rewritten and removed since they were listed."""
