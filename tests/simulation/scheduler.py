@@ -151,8 +151,6 @@ class Process:
     steps: int = 0
     wakes: float | None = None
     """When a wait ends, by the monotonic clock."""
-    ahead: float = 0.0
-    """Seconds by which its wall clock is ahead of that of the world: it is on another machine."""
     lives: int = 0
 
     @property
@@ -189,10 +187,9 @@ class World:
         return self.now()
 
     def now(self) -> float:
-        """The wall clock of the running process, without a step."""
-        now = self.wall + (self.running.ahead if self.running else 0.0)
-        self.latest = max(self.latest, now)
-        return now
+        """The wall clock, without a step."""
+        self.latest = max(self.latest, self.wall)
+        return self.wall
 
     def pass_time(self, seconds: float) -> None:
         self.wall += seconds
