@@ -283,7 +283,7 @@ class Client:
         with self._call(verb) as call:
             call.target = self._targets(first, number)
             handles: list[tuple[str, Any]] = [(each.receipt_handle, None) for each in call.target]
-            answer = exchange.exchange(self.queue._runtime, handles, wanted, 1, 30)
+            answer = call.value = exchange.exchange(self.queue._runtime, handles, wanted, 1, 30)
             call.got = list(answer.messages)
             self.history.held += call.got
             errors = [error for error in (answer.refused, *answer.errors) if error is not None]
@@ -292,6 +292,8 @@ class Client:
                 raise failed[0]
             if errors:
                 raise _Partly(type(errors[0]).__name__)
+        if call.outcome == "refused" and call.value is not None and None in call.value.errors:
+            call.outcome = "unknown"  # one commit for each shard
 
     def _lease(self, verb: Verb) -> None:
         _, number, then = verb
