@@ -166,6 +166,7 @@ def test_a_lease_that_is_being_read_keeps_its_messages(tmp_path, spark, clock, m
 # --- what a pass does
 
 
+@point_only
 def test_what_is_gone_is_dropped_and_its_files_stay_for_a_while(harness: Harness, clock):
     queue = harness.create()
     for _ in range(3):

@@ -177,6 +177,7 @@ def test_a_redrive_takes_all_to_a_queue_that_is_named(harness: Harness):
 
 
 @pytest.mark.spec("DLQ-8", "DLQ-10", "FIF-1")
+@point_only
 def test_groups_keep_their_order_between_fifo_queues_of_several_shards(harness: Harness):
     create(harness, "dead.fifo", shards=2, deduplication_scope="message_group")
     point, policy = harness.open(engine="point"), RedrivePolicy("dead.fifo", 1)

@@ -30,6 +30,7 @@ def fill(queue, *quiet: str | None, noisy: int = NOISY) -> None:
 
 
 @pytest.mark.spec("FAI-1", "FAI-2", "SND-14")
+@point_only
 def test_a_quiet_group_does_not_wait_behind_the_backlog_of_a_noisy_one(harness: Harness):
     queue = harness.create()
     fill(queue, "a", "b", None)
@@ -41,6 +42,7 @@ def test_a_quiet_group_does_not_wait_behind_the_backlog_of_a_noisy_one(harness: 
 
 
 @pytest.mark.spec("FAI-2")
+@point_only
 def test_groups_whose_messages_are_deleted_at_once_take_turns_over_processes(harness: Harness, clock):
     queue = harness.create()
     fill(queue, *["quiet"] * 5)

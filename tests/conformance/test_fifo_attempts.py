@@ -21,6 +21,7 @@ from lakequeue.storage import ledger
 
 
 @pytest.mark.spec("ATT-1", "ATT-2", "ATT-3", "ATT-8", "ATT-11", "DLT-3")
+@point_only
 def test_a_retried_receive_answers_the_same_messages_and_handles_in_another_process(fifo: FifoHarness, clock):
     send(fifo.create(), "A1", "B1", "A2", "B2", "C1")
     lost = fifo.queue().receive(4, attempt_id="x")

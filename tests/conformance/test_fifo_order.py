@@ -37,6 +37,7 @@ def test_a_group_comes_in_order_and_waits_while_any_of_it_is_in_flight(fifo: Fif
 
 
 @pytest.mark.spec("FIF-14", "FIF-18", "DLT-3")
+@point_only
 def test_the_turns_of_groups_lie_in_the_table(fifo: FifoHarness, clock):
     send(fifo.create(), "A1", "A2", "B1", "B2", "C1")
     clock.advance(1)
@@ -212,6 +213,7 @@ def test_a_waiting_receive_ends_when_its_group_becomes_free(fifo: FifoHarness, c
 
 
 @pytest.mark.spec("DDP-14", "FIF-1", "SEQ-3", "SEQ-4", "BAT-6", "DLT-3")
+@point_only
 def test_groups_of_two_shards_keep_order_ids_and_numbers(fifo: FifoHarness):
     queue = fifo.create(deduplication_scope="message_group", shards=2)
     sent = send(queue, "A1", "D1", "A2", "D2")

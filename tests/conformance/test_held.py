@@ -18,6 +18,7 @@ def bodies(messages) -> list[str]:
 
 
 @pytest.mark.spec("INF-8", "INF-9", "DLY-5", "DLY-12", "PRF-4", "DLT-3")
+@point_only
 def test_messages_beyond_the_cap_wait_for_the_delayed_ones_in_every_process(harness: Harness, clock):
     queue = harness.create(max_delayed_messages=2)
     queue.send_batch([SendEntry("d1", delay=10), SendEntry("d2", delay=10)])

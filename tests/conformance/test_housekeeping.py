@@ -41,6 +41,7 @@ def test_segments_close_and_merge_and_nobody_notices(harness: Harness, monkeypat
 
 
 @pytest.mark.spec("DLT-7", "STA-5", "DEL-3")
+@point_only
 def test_segments_of_deleted_messages_are_dropped_and_the_rest_stays(harness: Harness, monkeypatch):
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
     queue, other = harness.create(), harness.queue()
@@ -92,6 +93,7 @@ def test_the_ledger_is_compacted_and_nobody_notices(harness: Harness, monkeypatc
 
 
 @pytest.mark.spec("RCV-3", "VIS-9", "DLT-3")
+@point_only
 def test_a_lease_settles_all_its_messages_at_once(harness: Harness, clock):
     queue = harness.create()
     queue.send_batch(batch(*numbered(50)))

@@ -30,6 +30,7 @@ def test_a_queue_is_made_found_and_deleted(lq: LakeQueue, harness: Harness, cloc
 
 
 @pytest.mark.spec("QUE-5", "QUE-24", "QUE-25", "RET-6")
+@point_only
 def test_changed_attributes_hold_at_once_for_sends_and_receives_elsewhere(harness: Harness, clock):
     here = harness.create(delay=100)
     there = harness.queue()
@@ -109,6 +110,7 @@ def test_a_queue_created_again_shares_nothing_with_the_old_one(harness: Harness)
 
 
 @pytest.mark.spec("PUR-1", "PUR-2", "PUR-3", "PUR-4", "DLT-3")
+@point_only
 def test_a_purge_removes_what_was_sent_before_it(harness: Harness, clock):
     queue = harness.create()
     queue.send_batch([*batch("received", "waiting"), SendEntry("delayed", delay=10)])
@@ -147,6 +149,7 @@ def test_retention_ends_messages_in_every_state_without_anybody_sweeping(harness
 
 
 @pytest.mark.spec("EXM-11", "DLY-1", "DLY-2", "DLY-9", "DLY-10", "DLY-11", "DLY-12", "STA-8", "PRF-4", "QUE-10")
+@point_only
 def test_delayed_messages_come_when_they_are_due(harness: Harness, clock):
     queue = harness.create(delay=10)
     queue.send_batch([SendEntry("queue"), SendEntry("none", delay=0), SendEntry("own", delay=20)])
@@ -210,6 +213,7 @@ def test_counts_and_a_peek_tell_states_and_change_nothing(harness: Harness, cloc
 
 
 @pytest.mark.spec("QUE-28")
+@point_only
 def test_tags_are_added_overwritten_and_removed(harness: Harness):
     queue = harness.create(tags={"team": "blue"})
     harness.queue().set_tags({"Team": "red", "empty": ""}, team="green")

@@ -159,6 +159,7 @@ def test_shards_are_rewound_and_history_does_not_count_as_stored(harness: Harnes
 
 
 @pytest.mark.spec("RWD-4", "DLT-7")
+@point_only
 def test_bodies_outlive_their_deletion_while_they_can_be_rewound(
     harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ def bodies(queue: Queue) -> list[str]:
 
 
 @pytest.mark.spec("DEL-3", "RWD-4")
+@point_only
 def test_visible_messages_are_deleted_and_the_others_stay(harness: Harness, clock: ManualClock):
     queue = harness.create(rewind_range=3600)
     begin = clock.now()

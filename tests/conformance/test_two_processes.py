@@ -11,6 +11,7 @@ from lakequeue import errors
 
 
 @pytest.mark.spec("DLT-1", "DLT-4", "SND-17", "STA-7")
+@point_only
 def test_two_processes_that_send_in_turn_lose_and_repeat_nothing(harness: Harness):
     here = harness.create()
     there = harness.queue()
@@ -22,6 +23,7 @@ def test_two_processes_that_send_in_turn_lose_and_repeat_nothing(harness: Harnes
 
 
 @pytest.mark.spec("RCV-3", "RCV-15", "STA-6", "STA-7", "RCV-14")
+@point_only
 def test_a_process_with_an_old_view_gets_nothing_that_another_one_holds(harness: Harness, clock):
     here = harness.create()
     there = harness.queue()
@@ -39,6 +41,7 @@ def test_a_process_with_an_old_view_gets_nothing_that_another_one_holds(harness:
 
 
 @pytest.mark.spec("RCP-6", "RCP-8", "VIS-2", "VIS-13", "DEL-7", "ERR-4")
+@point_only
 def test_an_older_receipt_has_no_power_over_a_later_one_of_another_process(harness: Harness, clock):
     here = harness.create(visibility_timeout=10)
     there = harness.queue()
