@@ -2,8 +2,8 @@
 
 Between queues of one kind it is a redrive: fenced commits, so nothing is lost or doubled whenever a process dies.
 From a standard queue to a FIFO queue it receives batches, sends them with their message ids as deduplication ids,
-and deletes them. If it dies in between, the batch becomes visible after `HOLD`; sent again within the five minutes
-of the FIFO queue's deduplication, it is recognized.
+and deletes them. If it dies in between, the batch becomes visible after ``HOLD``; sent again within the five
+minutes of the FIFO queue's deduplication, it is recognized.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages as JSON Lines: what `export` writes and `send --jsonl` reads; docs/reference/cli.md has the format."""
+"""JSON Lines of messages: ``export`` writes them, ``send --jsonl`` reads them; see docs/reference/cli.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printing. All output, plain text and rich's, passes `printable`."""
+"""Printing. All output, plain text and rich's, passes ``printable``."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _console_type() -> type[Console]:
     from rich.console import Console
 
     class Printing(Console):
-        """Passes texts through `printable`; keeps control codes of rich itself."""
+        """Passes texts through ``printable``; keeps control codes of rich itself."""
 
         def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
             for segment in super().render(*arguments, **options):

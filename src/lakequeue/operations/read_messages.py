@@ -15,7 +15,7 @@ from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 
 _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
-"""The names of columns of the data source in `JUDGED`, where they differ."""
+"""The names of columns of the data source in ``JUDGED``, where they differ."""
 
 Ranges = dict[str, list[Range]]
 """What one task reads, by queue."""

@@ -62,7 +62,7 @@ def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
 
 
 def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, bool]:
-    """Adopt newer attributes at once (QUE-25); what the old retention expired stays removed (RET-6)."""
+    """Adopts newer attributes at once (QUE-25); what the old retention expired stays removed (RET-6)."""
     if command.version <= state.head.attributes_version:
         return False, False
     delay, cap = state.delay, state.attributes.delayed_limit
@@ -87,12 +87,12 @@ def close(state: ShardState, command: Close) -> tuple[None, bool]:
 
 
 def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
-    """Report what retention removed since the last commit; asks for a commit if that is anything (RET-9)."""
+    """Reports what retention removed since the last commit; asks for a commit if that is anything (RET-9)."""
     return state.expired, state.expired > 0
 
 
 def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
-    """Ask for a commit without a change."""
+    """Asks for a commit without a change."""
     return None, True
 
 

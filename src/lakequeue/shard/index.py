@@ -100,7 +100,7 @@ class ShardIndex:
             self._tenants.count([(first, last)], sign)
 
     def _index(self, runs: RunMap) -> None:
-        """Rebuild the indexes from the runs; fresh messages are added as they are scanned."""
+        """Rebuilds the indexes from the runs; fresh messages are added as they are scanned."""
         now = self.now
         self.runs = runs
         self.attempts: dict[str, list[tuple[int, int]]] = {}
@@ -273,7 +273,7 @@ class ShardIndex:
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Index never received messages; returns the offset from which on they are held."""
+        """Indexes never received messages; returns the offset from which on they are held."""
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
             stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)

@@ -24,7 +24,7 @@ class SpanSet:
     """A set of offsets as ranges that never touch; ``size`` counts the offsets."""
 
     def __init__(self, spans: Iterable[tuple[int, int]] = ()) -> None:
-        """Build from ascending, disjoint ranges."""
+        """Builds from ascending, disjoint ranges."""
         self._spans: SortedDict[int, int] = SortedDict(joined(spans))
         self.size = sum(last - first + 1 for first, last in self._spans.items())
 

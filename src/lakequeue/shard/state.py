@@ -87,7 +87,7 @@ class ShardState(ShardIndex):
             groups.removed(run.first, run.last)
 
     def serve_groups(self) -> None:
-        """Unblock the message groups of removed messages (DEL-5); they queue behind the groups that wait."""
+        """Unblocks the message groups of removed messages (DEL-5); they queue behind the groups that wait."""
         if self._groups is not None:
             self._groups.serve(behind=True)
 

@@ -26,8 +26,8 @@ class LeasedBatches:
     """Claims, plans and deletes the leases of one running query. Not thread-safe: Spark makes one call at a time.
 
     Spark asks for the next offset only once the batch before it has ended, was written to the commit log, and will
-    not be repeated. So that call deletes the lease of the offset where the next batch starts; Spark's own `commit`
-    comes with the next batch that has messages, which may be hours later.
+    not be repeated. So that call deletes the lease of the offset where the next batch starts. Spark's own
+    ``commit`` comes with the next batch that has messages, which may be hours later.
     """
 
     def __init__(self, queue: Queue, options: Options) -> None:

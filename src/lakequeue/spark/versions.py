@@ -50,7 +50,7 @@ def delta_jar(spark: str, delta: str) -> str:
 
 
 def installed_delta_jar() -> str:
-    """`delta_jar` for the packages that are installed.
+    """``delta_jar`` for the packages that are installed.
 
     Raises:
         QueueClientError: one of them is missing, or no jar is published for them.

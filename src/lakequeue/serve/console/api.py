@@ -73,7 +73,7 @@ class ConsoleApi:
         """A page of queues by name or by a count, with their depth where the caller may know it.
 
         For a page of names only its own queues are counted. For the order of a count all queues are, that were not
-        within `RANK_AGE`; ``counted`` says how many, and is None where the page itself has all counts.
+        within ``RANK_AGE``; ``counted`` says how many, and is None where the page itself has all counts.
         """
         text, after = given.string("text") or "", given.string("after") or ""
         sort, down = given.choice("sort", "name", *SORTED), bool(given.choice("down", "", "1"))

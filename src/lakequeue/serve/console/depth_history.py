@@ -28,7 +28,7 @@ _SPAN = SPAN // timedelta(microseconds=1)
 
 
 class DepthHistory:
-    """Keeps one depth a minute of every queue, for `SPAN`. Thread-safe."""
+    """Keeps one depth a minute of every queue, for ``SPAN``. Thread-safe."""
 
     def __init__(self, lake: LakeQueue) -> None:
         self._lake = lake
@@ -64,7 +64,7 @@ class DepthHistory:
                 received.append((depth.at, tally(queue)["received"]))
 
     def rates(self, queue: Queue, now: Depth) -> dict[str, float] | None:
-        """Messages a minute over the last minutes, up to `_RATES`; None before the second minute.
+        """Messages a minute over the last minutes, up to ``_RATES``; None before the second minute.
 
         ``deleted`` counts what is no longer stored, so also what expired or was purged; ``received`` is what this
         server handed out.
@@ -87,7 +87,7 @@ class DepthHistory:
         }
 
     def latest(self, queue: Queue) -> Depth | None:
-        """The newest recorded depth, if it is from the last `RANK_AGE`."""
+        """The newest recorded depth, if it is from the last ``RANK_AGE``."""
         newest = self.recorded(queue)[-1:]
         oldest = to_micros(self._lake.clock.now()) - RANK_AGE
         return newest[0] if newest and newest[0].at >= oldest else None

@@ -23,7 +23,7 @@ def name_of(arn: str | None) -> str | None:
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:
-    """At most `limit` messages and `MAX_PAGE_BYTES`, with bodies cut, and ``next`` if there may be further ones.
+    """At most ``limit`` messages and ``MAX_PAGE_BYTES``, with bodies cut, ``next`` if there may be further ones.
 
     ``tested``: how many messages were read, if that ended the search.
     """

@@ -175,7 +175,7 @@ class Groups:
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Queue the groups that lost their head again, ``behind`` those that wait (FIF-14) or by age."""
+        """Queues the groups that lost their head again, ``behind`` those that wait (FIF-14) or by age."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -194,7 +194,7 @@ class Groups:
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
-        """Queue a group by its head, or forget it if nothing of it is stored."""
+        """Queues a group by its head, or forgets it if nothing of it is stored."""
         offsets = self._groups.get(group)
         head = None if offsets is None else offsets.head(self._shard)
         if head is None:
