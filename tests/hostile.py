@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
 from lakequeue.conditions.evaluator import FUNCTIONS, OPERATORS, TYPES
@@ -57,6 +58,13 @@ _literals = st.one_of(
 )
 _names = st.sampled_from([name for names in FUNCTIONS.values() for name in names])
 _leaves = st.sampled_from([*SCHEMA.names] * 2 + ["message_attributes['a']", "body[1:5]"]) | _literals
+
+
+def rows(*bodies: str) -> pa.Table:
+    return pa.table({"body": pa.array(bodies, pa.string())})
+
+
+BODY_ONLY = rows().schema
 
 
 def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:

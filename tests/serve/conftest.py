@@ -14,6 +14,8 @@ from lakequeue import LakeQueue
 from lakequeue.entry_verbs import prepare
 from lakequeue.testing import ManualClock
 from serve.consoles import Console, visited
+from serve.promql import Known, served
+from serve.queries import Queries
 from serve.serving import Running, serving, sqs
 
 
@@ -28,6 +30,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def client(server: Running) -> Any:
     """A boto3 client of the server."""
     return sqs(server.url)
+
+
+@pytest.fixture(scope="module")
+def query(server: Running) -> Queries:
+    return Queries(server.url)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
+    """What `/metrics` serves."""
+    return served(tmp_path_factory.mktemp("watched") / "queues")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import attrs
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 JSON, FORM = "application/x-amz-json-1.0", "application/x-www-form-urlencoded"
 
@@ -30,6 +33,14 @@ def post(body: bytes, action: str = "", kind: str = JSON, head: str = "") -> byt
     lines += [f"X-Amz-Target: AmazonSQS.{action}"] if action else []
     lines += [f"Content-Length: {len(body)}"] if "Transfer-Encoding" not in head else []
     return "\r\n".join([*lines, *head.splitlines(), "", ""]).encode("latin-1") + body
+
+
+def signed_head(url: str, key: str, secret: str, body: bytes, action: str, kind: str = JSON) -> dict[str, str]:
+    """The headers of a signed request."""
+    headers = {"Content-Type": kind} | ({"X-Amz-Target": f"AmazonSQS.{action}"} if action else {})
+    asked = AWSRequest("POST", f"{url}/", headers, body)
+    SigV4Auth(Credentials(key, secret), "sqs", "local").add_auth(asked)
+    return dict(asked.headers)
 
 
 @attrs.frozen

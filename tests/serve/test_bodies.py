@@ -10,9 +10,6 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
@@ -23,7 +20,7 @@ from lakequeue.serve import limits
 from lakequeue.serve.keys import Key, Keys, Rule
 from lakequeue.serve.limits import MAX_BODY_BYTES, MAX_OTHER_BODY_BYTES, UNCOUNTED_BYTES, Bodies
 from lakequeue.serve.middleware import RequestChecks
-from serve.raw_requests import FORM, JSON, Told, everything, post, told, told_raw
+from serve.raw_requests import FORM, JSON, Told, everything, post, signed_head, told, told_raw
 from serve.serving import Running, serving, wait_until
 
 ONE, OTHER, READER = "AKIDONE", "AKIDOTHER", "AKIDREADER"
@@ -48,11 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def signed(
     server: Running, key: str, body: bytes, action: str, kind: str = JSON, secret: str | None = None
 ) -> dict[str, str]:
-    """The headers of a request."""
-    headers = {"Content-Type": kind} | ({"X-Amz-Target": f"AmazonSQS.{action}"} if action else {})
-    asked = AWSRequest("POST", f"{server.url}/", headers, body)
-    SigV4Auth(Credentials(key, secret or SECRETS[key]), "sqs", "local").add_auth(asked)
-    return dict(asked.headers)
+    return signed_head(server.url, key, secret or SECRETS[key], body, action, kind)
 
 
 def ask(

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from lakequeue.cli import app
-from serve.test_dashboards import Known, known, problems  # noqa: F401
+from serve.promql import Known, problems
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
@@ -101,7 +101,7 @@ def test_nothing_runs_as_root_or_may_write_to_its_image() -> None:
             assert "\nUser=lakequeue\n" in unit.read_text()
 
 
-def test_the_scaler_uses_a_metric_that_is_served(known: Known) -> None:  # noqa: F811
+def test_the_scaler_uses_a_metric_that_is_served(known: Known) -> None:
     [scaler] = [each for each in MANIFESTS if each["kind"] == "ScaledObject"]
     [trigger] = scaler["spec"]["triggers"]
     assert problems(trigger["metadata"]["query"], known) == []

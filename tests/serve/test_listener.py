@@ -27,9 +27,8 @@ from lakequeue.serve.connection import Connection
 from lakequeue.serve.keys import Key, Keys
 from lakequeue.serve.listener import Listener, descriptors_for
 from lakequeue.serve.server import ADDRESS_SHARE, Certificate
-from serve.raw_requests import everything, post
+from serve.raw_requests import everything, post, signed_head
 from serve.serving import PATIENCE, Running, serving, wait_until
-from serve.test_bodies import signed
 
 KEYS = Keys({"AKIDONE": Key("AKIDONE", "one-secret")})
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -79,7 +78,7 @@ def client(number: int = 1, verify: Any = True) -> httpx.Client:
 
 def lists(http: httpx.Client, server: Running) -> bool:
     """Whether a signed request is answered."""
-    headers = signed(server, "AKIDONE", b"{}", "ListQueues")
+    headers = signed_head(server.url, "AKIDONE", "one-secret", b"{}", "ListQueues")
     return http.post(f"{server.url}/", content=b"{}", headers=headers).status_code == 200
 
 

@@ -17,17 +17,12 @@ from lakequeue import LakeQueue
 from lakequeue.serve.keys import Key, Keys, Rule
 from lakequeue.serve.sqs.endpoint import READING
 from lakequeue.serve.sqs.model import operations
+from serve.queries import FORM, Queries, pairs, read, texts
 from serve.serving import Running, serving
-from serve.test_query_protocol import FORM, Queries, pairs, read, texts
 
 JSON = {"accept": "application/json"}
 TRACE = "Root=1-3152b799-8954dae64eda91bc9a23a7e8"
 _names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def query(server: Running) -> Queries:
-    return Queries(server.url)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -196,6 +197,17 @@ def test_the_police_of_circles_sees_what_it_should():
     modules = [Module(PACKAGE, name, ast.parse(source)) for name, source in sources.items()]
     assert circles(graph(modules)) is not None
     assert circles(graph(modules[:2])) is None
+
+
+def test_what_tests_share_lies_in_no_test():
+    """Mutations alone import tests, whose scenarios they run without a safeguard."""
+    shared = {
+        line
+        for path in (PROJECT / "tests").rglob("*.py")
+        if not path.stem.endswith("_mutations")
+        for line in re.findall(r"^ *(?:from|import) .*\btest_\w+.*", path.read_text(), re.MULTILINE)
+    }
+    assert not shared
 
 
 @every_module

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from hostile import SLOW, SLOW_BODY
+from hostile import BODY_ONLY, SLOW, SLOW_BODY, rows
 from lakequeue.conditions import sandbox
 from lakequeue.conditions.predicate import Predicate
 from lakequeue.conditions.sandbox import Crashed, Interrupted, Sandbox, Slow
@@ -22,12 +21,7 @@ from lakequeue.errors import InvalidParameterValue, QueueClientError, RequestThr
 from lakequeue.model.interrupts import Interrupt
 
 PATIENCE = 60.0
-SCHEMA = pa.schema([("body", pa.string())])
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-
-
-def rows(*bodies: str) -> pa.Table:
-    return pa.table({"body": pa.array(bodies, pa.string())})
 
 
 def judging(text: str) -> dict[str, str]:
@@ -158,8 +152,7 @@ PROGRAM = """
 import os, pathlib, sys
 from lakequeue.conditions import sandbox
 from lakequeue.conditions.predicate import Predicate
-from unit.test_sandbox import SCHEMA, rows
-from hostile import SLOW, SLOW_BODY
+from hostile import BODY_ONLY, SLOW, SLOW_BODY, rows
 """
 
 
@@ -183,7 +176,7 @@ assert Predicate("true", pa.schema([("body", pa.string())])).columns == frozense
 
 def test_a_fork_has_workers_of_its_own():
     script = """
-true = Predicate("body = 'a'", SCHEMA)
+true = Predicate("body = 'a'", BODY_ONLY)
 if (child := os.fork()) == 0:
     os._exit(0 if true.select(rows("a", "b")).tolist() == [0] else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -196,7 +189,7 @@ assert true.select(rows("b", "a")).tolist() == [1]
 def test_workers_of_a_large_process_are_as_good_as_others():
     script = """
 large = bytearray(500 * 2**20)
-true = Predicate("true", SCHEMA)
+true = Predicate("true", BODY_ONLY)
 first = sandbox.shared._idle[0]
 assert true.select(rows("a")).tolist() == [0]
 assert sandbox.shared._idle == [first]
@@ -211,7 +204,7 @@ def test_workers_end_when_their_process_is_killed(busy: bool):
     script = f"""
 import threading
 sandbox.SECONDS = 2.0
-slow = Predicate(SLOW, SCHEMA)
+slow = Predicate(SLOW, BODY_ONLY)
 print(sandbox.shared._idle[0]._process.pid, flush=True)
 if {busy}:
     slow.select(rows(SLOW_BODY))
@@ -229,7 +222,7 @@ sys.stdin.read()
 def test_a_condition_for_two_threads_is_no_danger_to_either(monkeypatch):
     """A hostile condition of one thread does not touch the other one's."""
     monkeypatch.setattr(sandbox, "SECONDS", 2.0)
-    true, slow = Predicate("body = 'a'", SCHEMA), Predicate(SLOW, SCHEMA)
+    true, slow = Predicate("body = 'a'", BODY_ONLY), Predicate(SLOW, BODY_ONLY)
     ended = threading.Event()
 
     def hostile() -> None:
