@@ -84,7 +84,7 @@ def aged(lq: LakeQueue, local: Path, version: int) -> Queue:
     return lq.queue("orders")
 
 
-@pytest.mark.parametrize("version", [10, 940])
+@pytest.mark.parametrize("version", [10, pytest.param(940, marks=pytest.mark.slow)])
 def test_single_operations_make_few_requests_at_any_age_of_the_log(
     store: Counted, lq: LakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:

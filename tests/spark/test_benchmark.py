@@ -50,6 +50,7 @@ def test_table_shows_machine_rows_and_no_judgement_when_quick(tmp_path: Path) ->
     assert os.listdir(tmp_path) == [], "what the benchmark made is still there"
 
 
+@pytest.mark.slow
 def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
     only = "in-flight,age,search,concurrent,fifo,tenants,fair,heartbeat,steady,arrow,margin,soak"
     document = measured(tmp_path, "--quick", "--scale", "0.02", "--only", only)
