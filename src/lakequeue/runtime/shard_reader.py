@@ -36,8 +36,7 @@ class ShardReader(ShardLedger):
         except Exception:  # its file was merged and removed since this process last read the log
             found = [None]
         if None in found:
-            with self._at_ledger():
-                self._open_reader().refresh()
+            self.log()
             found = self._read(first, last)
         missing = [first + index for index, message in enumerate(found) if message is None]
         if missing:
@@ -49,7 +48,7 @@ class ShardReader(ShardLedger):
     def log(self) -> ShardLog:
         """The newest snapshot of the log."""
         with self._at_ledger():
-            return self._open_reader().refresh()
+            return self._newest_log()
 
     def rows(self, first: int, last: int) -> tuple[int, pa.Table]:
         """The offset and rows of the next messages of a range, as many as one read returns.
