@@ -610,13 +610,12 @@ def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harn
     assert min(summary.sent, summary.received, summary.deleted) > 10, summary
 
 
-def steady_flow(harness: Harness, minutes: int, rounds: int) -> list[dict[str, float]]:
+def steady_flow(harness: Harness, minutes: int, rounds: int) -> list[dict[str, int]]:
     """A queue in use with a pass a minute; the files get older too, as removal uses the machine's time."""
     clock, queue = harness.clock, harness.create(visibility_timeout=90, rewind_range=600)
     stays = queue.send("stays")  # received again and again, never deleted: it holds the floor
-    curve: list[dict[str, float]] = []
+    curve: list[dict[str, int]] = []
     for _ in range(minutes):
-        began = time.perf_counter()
         for _ in range(rounds):
             for _ in range(3):
                 queue.send("flows")
@@ -624,7 +623,6 @@ def steady_flow(harness: Harness, minutes: int, rounds: int) -> list[dict[str, f
             queue.delete_batch([m.receipt_handle for m in messages])
             clock.advance(60 / rounds)
         older(harness.root, 60)
-        took = time.perf_counter() - began
         succeeded(harness.open().compact())
         curve.append(
             {
@@ -635,13 +633,12 @@ def steady_flow(harness: Harness, minutes: int, rounds: int) -> list[dict[str, f
                 "ledger rows": DeltaTable(layout.receipts_path(harness.root, queue.key, 0))
                 .to_pyarrow_table()
                 .num_rows,
-                "ms a call": round(took * 1_000 / (rounds * 5), 1),
             }
         )
     return curve
 
 
-def most(curve: list[dict[str, float]], name: str) -> float:
+def most(curve: list[dict[str, int]], name: str) -> int:
     return max(each[name] for each in curve)
 
 
@@ -654,7 +651,6 @@ def test_an_hour_of_steady_flow_stays_small(harness: Harness):
     assert most(curve, "ledger files") <= 8 and most(curve, "ledger rows") <= 5
     # ten minutes of it, the time between two checkpoints, and the checkpoints
     assert most(curve[30:], "ledger log") <= 1.2 * most(curve[:30], "ledger log") <= 70
-    assert most(curve[-10:], "ms a call") < 5 * most(curve[:10], "ms a call")
 
 
 @pytest.mark.long
