@@ -1,4 +1,4 @@
-"""FIFO queues on both engines. Messages are named by their group: ``A2`` is the second message of group ``A``."""
+"""FIFO queues. Messages are named by their group: ``A2`` is the second message of group ``A``."""
 
 from __future__ import annotations
 

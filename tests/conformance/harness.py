@@ -1,4 +1,4 @@
-"""Queues on both engines, and views of them as a new process sees them.
+"""Queues, and views of them as a new process sees them.
 
 Single rules are shown by the model; here each scenario crosses the tables, and most look at the result through
 an entry that knows nothing yet, as another process would.
@@ -24,13 +24,21 @@ from lakequeue.testing import ManualClock
 S3 = pytest.param("s3", marks=pytest.mark.objectstore)
 """The point engine on an object store."""
 
-point_only = pytest.mark.parametrize("lq", ["point", S3], indirect=True)
-"""For scenarios whose use of the tables another test covers on both engines."""
+ENGINES = ["point", pytest.param("spark", marks=pytest.mark.spark), S3]
+
+every_engine = pytest.mark.parametrize("lq", ENGINES, indirect=True)
+"""For scenarios that use the tables in a way of their own; the others go through the point engine alone.
+
+A queue on Spark differs only below the engines' interface, all of which test_engine.py shows on every engine.
+These scenarios show what queues make of it: creation, bodies and their attributes, a message's life, order and
+deduplication of groups, limits, rewinding, expiry, merged segments and ledgers, dead letters, a lost answer, two
+processes at once.
+"""
 
 long_on_s3 = pytest.mark.parametrize(
     "lq", ["point", pytest.param("s3", marks=[pytest.mark.objectstore, pytest.mark.long])], indirect=True
 )
-"""As `point_only`, for scenarios that make hundreds of requests."""
+"""For scenarios that make hundreds of requests."""
 
 local_only = pytest.mark.parametrize("lq", ["point"], indirect=True)
 """For scenarios about files on local disks."""

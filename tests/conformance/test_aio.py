@@ -17,7 +17,7 @@ import attrs
 import pytest
 
 import lakequeue
-from conformance.harness import Harness, batch, bodies, local_only, point_only
+from conformance.harness import Harness, batch, bodies, local_only
 from lakequeue import HeartbeatRenewal, aio, errors
 from lakequeue.model.interrupts import Interrupt
 from lakequeue.operations import browse
@@ -227,7 +227,6 @@ def test_many_receives_wait_without_threads(harness: Harness, clock: ManualClock
 # --- cancelling
 
 
-@point_only
 @pytest.mark.spec("LPL-1")
 def test_a_receive_cancelled_while_it_waits_claims_nothing(harness: Harness, clock: ManualClock) -> None:
     harness.create()

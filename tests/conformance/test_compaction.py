@@ -25,7 +25,7 @@ from concurrency.harness import apart, at_once, check_log, drain, log_rows, shar
 from concurrency.processes import Workers, anchor, judge
 from concurrency.stopping import time_flies
 from conformance.call_sequences import CallSequence
-from conformance.harness import Harness, local_only, long_on_s3, point_only
+from conformance.harness import Harness, every_engine, local_only, long_on_s3
 from insides import engine_of, forget, messages_of, place_of, receipts_of
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations import compact
@@ -166,7 +166,6 @@ def test_a_lease_that_is_being_read_keeps_its_messages(tmp_path, spark, clock, m
 # --- what a pass does
 
 
-@point_only
 def test_what_is_gone_is_dropped_and_its_files_stay_for_a_while(harness: Harness, clock):
     queue = harness.create()
     for _ in range(3):
@@ -193,7 +192,6 @@ def test_a_list_of_needed_files_that_is_cut_short_costs_none(harness: Harness, c
     assert drain(harness.queue()) == ["a"]
 
 
-@point_only
 @pytest.mark.spec("DUR-63")
 def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
     queue = harness.create()
@@ -208,6 +206,7 @@ def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
     assert rows["remove"].null_count == len(rows) < 20
 
 
+@every_engine
 @pytest.mark.spec("RET-9")
 def test_expiry_is_committed_and_counted(harness: Harness, clock):
     queue = harness.create(message_retention_period=60)
@@ -255,7 +254,6 @@ def test_a_fifo_queue_keeps_what_deduplication_looks_at(harness: Harness, clock,
     assert drain(queue) == ["3"]
 
 
-@point_only
 def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_another(harness: Harness, clock):
     queue = harness.create()
     for number in range(5):
@@ -289,7 +287,6 @@ def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
     table.add([file], {layout.SEND_ID: end + count, layout.CLOCK_ID: instant}, f"bulk {end}")
 
 
-@point_only
 def test_small_bulk_segments_are_joined_and_keep_their_instants(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
     queue = harness.create(message_retention_period=60)
@@ -303,7 +300,6 @@ def test_small_bulk_segments_are_joined_and_keep_their_instants(harness: Harness
     assert [m.body for m in harness.queue().peek()] == ["2a", "2b", "3a", "3b", "last"]
 
 
-@point_only
 def test_the_gone_half_of_a_segment_is_cut_off(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
     monkeypatch.setattr(merge_segments, "CUT_ROWS", 3)
@@ -369,7 +365,6 @@ def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(harness: Harne
 
 
 @pytest.mark.spec("QUE-13")
-@point_only
 def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(
     harness: Harness, clock, monkeypatch
 ):
@@ -399,7 +394,6 @@ def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(
     assert drain(again) == ["new"]
 
 
-@point_only
 @pytest.mark.spec("DLT-7")
 def test_a_process_that_was_idle_while_the_log_was_trimmed_sees_what_is_new(harness: Harness, clock, monkeypatch):
     idle = harness.create()
@@ -477,7 +471,6 @@ def test_the_stats_of_a_day_stay_in_few_files(harness: Harness, clock):
     assert len(table.file_uris()) <= 18
 
 
-@point_only
 def test_a_step_that_fails_is_told_and_the_others_go_on(harness: Harness, clock, caplog):
     broken, whole = harness.create("broken"), harness.create("whole", message_retention_period=60)
     whole.send("a")
@@ -503,7 +496,6 @@ def test_a_root_without_queues_and_a_queue_that_is_not_there_are_refused(harness
         queue.compact()
 
 
-@point_only
 def test_a_pass_finishes_what_was_interrupted(harness: Harness, clock):
     set_, deleted = harness.create("set"), harness.create("deleted")
     root = harness.open()._runtime
@@ -838,7 +830,6 @@ def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path):
     case.run(prepare, (LakeQueueError, pytest.fail.Exception))
 
 
-@point_only
 def test_dropping_the_open_segment_and_a_send_refuse_each_other(harness: Harness, monkeypatch):
     _an_open_segment_loses_no_send(harness, monkeypatch)
 
@@ -904,7 +895,6 @@ def whole_passes(harness: Harness, patch: Patch) -> list[str | None]:
     return done
 
 
-@point_only
 def test_a_queue_that_did_not_change_costs_one_look_until_it_was_idle_twice_as_long(
     harness: Harness, clock, monkeypatch
 ):
@@ -954,7 +944,6 @@ CHANGES = {
 }
 
 
-@point_only
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_queue_that_changed_gets_a_whole_pass(harness: Harness, clock, monkeypatch, change):
     queue = harness.create(message_retention_period=3600, visibility_timeout=600)
@@ -973,7 +962,6 @@ def test_a_queue_that_changed_gets_a_whole_pass(harness: Harness, clock, monkeyp
     assert done == ["orders"]
 
 
-@point_only
 def test_notes_that_are_torn_cost_a_whole_pass(harness: Harness, clock, monkeypatch):
     harness.create()
     for _ in range(4):

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.harness import Harness, long_on_s3, point_only
+from conformance.harness import Harness, every_engine, long_on_s3
 from hostile import SLOW, SLOW_BODY
 from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
 from lakequeue.conditions import sandbox
@@ -65,6 +65,7 @@ def cut_short(patch: pytest.MonkeyPatch, before: str) -> Iterator[None]:
         yield
 
 
+@every_engine
 @pytest.mark.spec("DLQ-4")
 def test_the_reason_of_a_dead_letter_goes_through_both_engines(harness: Harness):
     """Recorded and moved through one, read through the other."""
@@ -79,6 +80,7 @@ def test_the_reason_of_a_dead_letter_goes_through_both_engines(harness: Harness)
     assert letter.body == "a" and letter.receive_count == 1
 
 
+@every_engine
 @pytest.mark.spec("DLQ-2", "DLQ-4")
 def test_the_receive_that_would_exceed_the_maximum_moves_the_message(harness: Harness, clock: ManualClock):
     create(harness, "dead")
@@ -100,7 +102,6 @@ def test_the_receive_that_would_exceed_the_maximum_moves_the_message(harness: Ha
     assert (again.receive_count, stored(harness, "orders")) == (4, [])
 
 
-@point_only
 @pytest.mark.spec("DLQ-10", "DDP-16")
 def test_a_fifo_queue_serves_the_group_on_and_asks_no_deduplication_window(harness: Harness, clock: ManualClock):
     create(harness, "dead.fifo", "orders.fifo")
@@ -116,7 +117,6 @@ def test_a_fifo_queue_serves_the_group_on_and_asks_no_deduplication_window(harne
     assert stored(harness, "dead.fifo") == ["own", "A1", "A2", "not as what was moved"]
 
 
-@point_only
 @pytest.mark.spec("DLQ-8")
 def test_letters_of_several_queues_go_home_all_or_those_that_are_chosen(harness: Harness):
     create(harness, "dead", "orders", "bills", shards=2)
@@ -156,7 +156,6 @@ def test_a_redrive_whose_condition_fails_on_the_way_says_how_far_it_came(harness
     assert stored(harness, "dead") == ["4", "five", SLOW_BODY]
 
 
-@point_only
 @pytest.mark.spec("DLQ-8")
 def test_a_redrive_takes_all_to_a_queue_that_is_named(harness: Harness):
     create(harness, "dead", "orders")
@@ -177,7 +176,6 @@ def test_a_redrive_takes_all_to_a_queue_that_is_named(harness: Harness):
 
 
 @pytest.mark.spec("DLQ-8", "DLQ-10", "FIF-1")
-@point_only
 def test_groups_keep_their_order_between_fifo_queues_of_several_shards(harness: Harness):
     create(harness, "dead.fifo", shards=2, deduplication_scope="message_group")
     point, policy = harness.open(engine="point"), RedrivePolicy("dead.fifo", 1)
@@ -195,6 +193,7 @@ def test_groups_keep_their_order_between_fifo_queues_of_several_shards(harness: 
     ]
 
 
+@every_engine
 @pytest.mark.spec("DLQ-2", "DLQ-8")
 def test_one_engine_ends_what_the_other_began(harness: Harness, monkeypatch: pytest.MonkeyPatch):
     create(harness, "dead", "orders")
@@ -238,7 +237,6 @@ def test_the_compactor_passes_between_all_the_steps(
     assert harness.open(engine="point").queue("orders").rewind(begun) == 0
 
 
-@point_only
 @pytest.mark.spec("DLQ-2", "QUE-13")
 def test_letters_come_back_from_a_queue_that_was_deleted(harness: Harness, monkeypatch: pytest.MonkeyPatch):
     create(harness, "dead", "orders")

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from conformance.harness import Harness, point_only
+from conformance.harness import Harness, every_engine
 from insides import shard_of
 from lakequeue import (
     InvalidAttributeName,
@@ -30,7 +30,6 @@ def fill(queue, *quiet: str | None, noisy: int = NOISY) -> None:
 
 
 @pytest.mark.spec("FAI-1", "FAI-2", "SND-14")
-@point_only
 def test_a_quiet_group_does_not_wait_behind_the_backlog_of_a_noisy_one(harness: Harness):
     queue = harness.create()
     fill(queue, "a", "b", None)
@@ -42,7 +41,6 @@ def test_a_quiet_group_does_not_wait_behind_the_backlog_of_a_noisy_one(harness: 
 
 
 @pytest.mark.spec("FAI-2")
-@point_only
 def test_groups_whose_messages_are_deleted_at_once_take_turns_over_processes(harness: Harness, clock):
     queue = harness.create()
     fill(queue, *["quiet"] * 5)
@@ -56,7 +54,6 @@ def test_groups_whose_messages_are_deleted_at_once_take_turns_over_processes(har
     assert found == ["noisy", "quiet"] * 5
 
 
-@point_only
 @pytest.mark.spec("FAI-1")
 def test_fairness_is_switched_off_and_on_on_a_living_queue(harness: Harness):
     queue = harness.create(fair_groups=False)
@@ -66,6 +63,7 @@ def test_fairness_is_switched_off_and_on_on_a_living_queue(harness: Harness):
     assert "quiet" in groups_of(queue.receive(2))
 
 
+@every_engine
 @pytest.mark.spec("FAI-4")
 def test_no_more_messages_of_a_group_are_in_flight_than_its_limit(harness: Harness, clock):
     queue = harness.create(group_in_flight_limit=2)
@@ -83,7 +81,6 @@ def test_no_more_messages_of_a_group_are_in_flight_than_its_limit(harness: Harne
     assert hidden == {"noisy": 2, "a": 1, None: 2}
 
 
-@point_only
 @pytest.mark.spec("FAI-4", "RCP-8", "VIS-3")
 def test_a_receipt_that_has_ended_is_not_extended_beyond_the_limit(harness: Harness, clock):
     queue = harness.create(group_in_flight_limit=1)
@@ -100,7 +97,6 @@ def test_a_receipt_that_has_ended_is_not_extended_beyond_the_limit(harness: Harn
     assert queue.receive(1) == []
 
 
-@point_only
 @pytest.mark.spec("FAI-4")
 def test_a_lease_that_has_ended_is_extended_up_to_the_limit_only(harness: Harness, clock):
     queue = harness.create(group_in_flight_limit=2)
@@ -113,7 +109,6 @@ def test_a_lease_that_has_ended_is_extended_up_to_the_limit_only(harness: Harnes
         lease.extend(30)
 
 
-@point_only
 @pytest.mark.spec("FAI-5")
 @pytest.mark.parametrize("by", ["send", "rows"])
 def test_with_a_limit_a_group_lives_on_one_shard(harness: Harness, by: str):
@@ -133,7 +128,6 @@ def test_with_a_limit_a_group_lives_on_one_shard(harness: Harness, by: str):
     assert sorted(groups_of([m for _ in range(8) for m in queue.receive(100)])) == sorted(groups)
 
 
-@point_only
 @pytest.mark.spec("FAI-5")
 def test_moved_messages_go_to_the_shard_of_their_group(harness: Harness):
     target = harness.create("dead", shards=4, group_in_flight_limit=1)
@@ -146,7 +140,6 @@ def test_moved_messages_go_to_the_shard_of_their_group(harness: Harness):
     assert sorted(groups_of(found)) == sorted(groups)
 
 
-@point_only
 @pytest.mark.spec("FAI-5")
 def test_a_limit_on_a_living_queue_with_several_shards_is_refused(harness: Harness):
     queue = harness.create(shards=2)
@@ -157,7 +150,6 @@ def test_a_limit_on_a_living_queue_with_several_shards_is_refused(harness: Harne
         limited.set_attributes(shards=2)
 
 
-@point_only
 @pytest.mark.spec("FAI-2", "RWD-10")
 def test_a_quiet_message_on_another_shard_is_received_after_at_most_32_receives(harness: Harness):
     queue = harness.create(shards=2)
@@ -173,7 +165,6 @@ def test_a_quiet_message_on_another_shard_is_received_after_at_most_32_receives(
         assert seen < 33
 
 
-@point_only
 @pytest.mark.spec("FAI-4", "SND-13")
 @pytest.mark.parametrize("group", ["", "x" * 129, "a b", "é"])
 def test_groups_of_a_wrong_form_are_refused_on_every_way_in(harness: Harness, group: str):
@@ -189,7 +180,6 @@ def test_groups_of_a_wrong_form_are_refused_on_every_way_in(harness: Harness, gr
     assert len(queue.receive(10)) == 1
 
 
-@point_only
 @pytest.mark.spec("FAI-4")
 @pytest.mark.parametrize("limit", [0, -1, 120_001, 1.5, "x", True])
 def test_limits_out_of_range_are_refused(harness: Harness, limit: object):
@@ -197,7 +187,6 @@ def test_limits_out_of_range_are_refused(harness: Harness, limit: object):
         harness.create(group_in_flight_limit=limit)
 
 
-@point_only
 @pytest.mark.spec("FAI-1", "FAI-4")
 def test_queues_that_are_not_fair_refuse_the_attributes(harness: Harness):
     with pytest.raises(InvalidAttributeName, match="GroupInFlightLimit"):

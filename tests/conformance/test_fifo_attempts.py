@@ -15,13 +15,12 @@ from conformance.fifo import (
     send,
     shard_of,
 )
-from conformance.harness import Call, handles, long_on_s3, point_only
+from conformance.harness import Call, handles, long_on_s3
 from lakequeue import Message
 from lakequeue.storage import ledger
 
 
 @pytest.mark.spec("ATT-1", "ATT-2", "ATT-3", "ATT-8", "ATT-11", "DLT-3")
-@point_only
 def test_a_retried_receive_answers_the_same_messages_and_handles_in_another_process(fifo: FifoHarness, clock):
     send(fifo.create(), "A1", "B1", "A2", "B2", "C1")
     lost = fifo.queue().receive(4, attempt_id="x")
@@ -38,7 +37,6 @@ def test_a_retried_receive_answers_the_same_messages_and_handles_in_another_proc
     assert bodies(fifo.queue().receive(10, attempt_id="x")) == ["C1"]
 
 
-@point_only
 @pytest.mark.spec("ATT-1", "ATT-3")
 def test_an_attempt_is_answered_by_the_shard_that_answered_it_first(fifo: FifoHarness):
     queue = fifo.create(deduplication_scope="message_group", shards=2)
@@ -52,7 +50,6 @@ def test_an_attempt_is_answered_by_the_shard_that_answered_it_first(fifo: FifoHa
     assert len(fifo.queue().receive(10)) == 1
 
 
-@point_only
 @pytest.mark.spec("ATT-1", "LPL-1")
 def test_a_waiting_receive_takes_an_attempt_id_and_a_task_retries_it(fifo: FifoHarness, clock):
     queue = fifo.create()
@@ -63,7 +60,6 @@ def test_a_waiting_receive_takes_an_attempt_id_and_a_task_retries_it(fifo: FifoH
     assert asyncio.run(fifo.queue().receive_async(10, wait_time=10, attempt_id="x")) == found
 
 
-@point_only
 @pytest.mark.spec("DLT-7", "ATT-3", "FIF-14", "DLT-3")
 def test_the_ledger_is_compacted_and_attempts_and_turns_stay(fifo: FifoHarness, clock, monkeypatch):
     queue = fifo.create()

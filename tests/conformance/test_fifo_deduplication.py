@@ -17,14 +17,13 @@ from conformance.fifo import (
     entry,
     send,
 )
-from conformance.harness import point_only
+from conformance.harness import every_engine
 from lakequeue import SendEntry, errors
 from lakequeue.testing import ManualClock
 
 TEXT = "This is my message text."
 
 
-@point_only
 @pytest.mark.spec("SND-10", "EXM-9", "DDP-9")
 def test_a_producer_that_retries_adds_and_reorders_nothing(fifo: FifoHarness, clock):
     first = send(fifo.create(), "A1", "A2")
@@ -35,7 +34,6 @@ def test_a_producer_that_retries_adds_and_reorders_nothing(fifo: FifoHarness, cl
     assert bodies(drain(fifo.queue())) == ["A1", "A2"]
 
 
-@point_only
 @pytest.mark.spec("SND-16", "BAT-4", "ERR-8")
 def test_a_send_that_is_refused_leaves_its_deduplication_id_free(fifo: FifoHarness):
     queue = fifo.create(max_stored_messages=2)
@@ -61,6 +59,7 @@ def test_a_send_that_is_refused_leaves_its_deduplication_id_free(fifo: FifoHarne
     assert bodies(fifo.queue().receive(10)) == ["A2", "A4"]
 
 
+@every_engine
 @pytest.mark.spec("DDP-1", "QTA-9", "DDP-2", "DDP-3", "DDP-8", "DDP-9", "DDP-11", "DLT-3")
 def test_an_id_counts_for_five_minutes_from_its_first_send_in_every_process(fifo: FifoHarness, clock):
     first = fifo.create().send("A1", group_id="A", dedup_id="d")
@@ -77,7 +76,6 @@ def test_an_id_counts_for_five_minutes_from_its_first_send_in_every_process(fifo
     assert bodies(fifo.queue().receive(10)) == ["A2"]
 
 
-@point_only
 @pytest.mark.spec("DDP-1", "DLT-1")
 def test_a_window_is_measured_on_the_clock_of_the_queue(fifo: FifoHarness, clock):
     queue = fifo.create()
@@ -95,7 +93,6 @@ def test_a_window_is_measured_on_the_clock_of_the_queue(fifo: FifoHarness, clock
     assert bodies(fifo.queue().peek()) == ["A1", "A2", "A3", "A1", "A2"]
 
 
-@point_only
 @pytest.mark.spec("DDP-4", "DDP-5", "DDP-6", "DDP-7", "DDP-12", "MSA-6", "QUE-9", "SND-5")
 def test_the_hash_of_the_body_is_the_id_where_none_is_given(fifo: FifoHarness):
     queue = fifo.create(content_based_deduplication=True)
@@ -113,7 +110,6 @@ def test_the_hash_of_the_body_is_the_id_where_none_is_given(fifo: FifoHarness):
     assert set(received[0].message_attributes) == {"a"}
 
 
-@point_only
 @pytest.mark.spec("QUE-9", "DDP-4", "SND-5", "QUE-25")
 def test_content_based_deduplication_can_be_switched(fifo: FifoHarness):
     here, there = fifo.create(), fifo.queue()
@@ -127,7 +123,6 @@ def test_content_based_deduplication_can_be_switched(fifo: FifoHarness):
     assert bodies(fifo.queue().receive(10)) == ["a"]
 
 
-@point_only
 @pytest.mark.spec("DDP-13", "PUR-5", "PUR-1", "PUR-3", "DLT-3")
 def test_a_purge_clears_groups_and_deduplication_ids(fifo: FifoHarness, clock):
     queue = fifo.create()
@@ -147,7 +142,6 @@ def test_a_purge_clears_groups_and_deduplication_ids(fifo: FifoHarness, clock):
     assert fifo.queue().counts().visible == 3
 
 
-@point_only
 @pytest.mark.spec("DDP-14", "DDP-15", "QUE-25", "DLT-3")
 def test_the_scope_is_the_message_group_if_the_queue_was_created_so(fifo: FifoHarness, clock):
     queue = fifo.create(deduplication_scope="message_group", FifoThroughputLimit="perMessageGroupId")
@@ -165,7 +159,6 @@ def test_the_scope_is_the_message_group_if_the_queue_was_created_so(fifo: FifoHa
     assert [(m.group_id, m.body) for m in fifo.queue().receive(10)] == [("A", "1"), ("B", "1"), ("C", "3")]
 
 
-@point_only
 @pytest.mark.spec("DDP-2", "DDP-14", "DDP-15")
 def test_a_scope_that_is_changed_later_is_shown_and_has_no_effect(fifo: FifoHarness):
     queue = fifo.create()
@@ -179,7 +172,6 @@ def test_a_scope_that_is_changed_later_is_shown_and_has_no_effect(fifo: FifoHarn
     assert bodies(fifo.queue().receive(10)) == ["A"]
 
 
-@point_only
 @pytest.mark.spec("RET-10", "RET-11", "RET-9", "DDP-3", "DDP-9", "DLT-7")
 def test_expired_messages_free_their_group_and_their_ids_outlive_them(fifo: FifoHarness, clock, monkeypatch):
     small_segments(monkeypatch, commits=1)
@@ -205,7 +197,6 @@ def test_expired_messages_free_their_group_and_their_ids_outlive_them(fifo: Fifo
     assert bodies(fifo.queue().receive(10)) == ["A1", "B1"]
 
 
-@point_only
 @pytest.mark.spec("RET-11", "DLT-7", "DDP-1")
 def test_old_segments_are_dropped_once_no_id_in_them_counts(fifo: FifoHarness, clock, monkeypatch):
     small_segments(monkeypatch, commits=1)

@@ -20,10 +20,11 @@ from conformance.fifo import (
     send,
     shard_of,
 )
-from conformance.harness import Call, long_on_s3, point_only
+from conformance.harness import Call, every_engine, long_on_s3
 from lakequeue import Queue, SendEntry
 
 
+@every_engine
 @pytest.mark.spec("FIF-1", "FIF-3", "FIF-4", "FIF-5", "FIF-6", "FIF-7", "FIF-8", "DEL-5", "DLT-3")
 def test_a_group_comes_in_order_and_waits_while_any_of_it_is_in_flight(fifo: FifoHarness):
     send(fifo.create(), "A1", "B1", "A2", "A3", "B2", "A4", "C1")
@@ -37,7 +38,6 @@ def test_a_group_comes_in_order_and_waits_while_any_of_it_is_in_flight(fifo: Fif
 
 
 @pytest.mark.spec("FIF-14", "FIF-18", "DLT-3")
-@point_only
 def test_the_turns_of_groups_lie_in_the_table(fifo: FifoHarness, clock):
     send(fifo.create(), "A1", "A2", "B1", "B2", "C1")
     clock.advance(1)
@@ -48,7 +48,6 @@ def test_the_turns_of_groups_lie_in_the_table(fifo: FifoHarness, clock):
     assert bodies(fifo.queue().receive(10)) == ["C1", "A1", "A2", "B2"]
 
 
-@point_only
 @pytest.mark.spec("FIF-12", "FIF-14", "QTA-10")
 def test_a_thousand_groups_live_in_one_queue(fifo: FifoHarness):
     queue = fifo.create()
@@ -67,7 +66,6 @@ def test_a_thousand_groups_live_in_one_queue(fifo: FifoHarness):
     assert bodies(fifo.queue().receive(10)) == ["3/1", "3/2"]
 
 
-@point_only
 @pytest.mark.spec("INF-10", "FIF-7")
 def test_a_backlog_of_a_blocked_group_hides_no_group_behind_it(fifo: FifoHarness):
     queue = fifo.create()
@@ -79,7 +77,6 @@ def test_a_backlog_of_a_blocked_group_hides_no_group_behind_it(fifo: FifoHarness
     assert bodies(queue.receive(10)) == ["C1"]
 
 
-@point_only
 @pytest.mark.spec("FIF-1", "FIF-12", "FIF-13")
 def test_groups_that_lie_far_apart_in_the_log_keep_their_order(fifo: FifoHarness):
     send(fifo.create(), *[f"{group}{turn}" for turn in range(1, 2_001) for group in "ABC"])
@@ -120,7 +117,6 @@ def test_what_belongs_together_is_worked_on_in_order(fifo: FifoHarness, story):
     assert failed and done == story
 
 
-@point_only
 @pytest.mark.spec("BAT-6", "BAT-8", "SEQ-1", "SEQ-2", "SEQ-3", "SEQ-4", "SEQ-6", "DDP-12", "SND-3", "DDP-8")
 def test_a_batch_keeps_its_order_and_its_numbers_reach_the_consumer(fifo: FifoHarness):
     first = send(fifo.create(), "A1", "B1", "A2", "A1", "B2")
@@ -139,7 +135,6 @@ def test_a_batch_keeps_its_order_and_its_numbers_reach_the_consumer(fifo: FifoHa
     assert {m.receive_count for m in received} == {1}
 
 
-@point_only
 @pytest.mark.spec("SEQ-5", "DDP-12")
 def test_messages_of_standard_queues_have_no_number_and_no_deduplication_id(fifo: FifoHarness):
     queue = fifo.create("orders")
@@ -150,7 +145,6 @@ def test_messages_of_standard_queues_have_no_number_and_no_deduplication_id(fifo
         assert not {"SequenceNumber", "MessageDeduplicationId"} & set(message.attributes)
 
 
-@point_only
 @pytest.mark.spec("SEQ-6", "DLT-7")
 def test_numbers_go_on_when_all_messages_are_gone_and_purged(fifo: FifoHarness, clock):
     queue = fifo.create()
@@ -191,7 +185,6 @@ def test_threads_that_send_to_one_group_have_the_order_of_their_arrival(fifo: Fi
         assert [m.sequence_number for m in drained if m.group_id == thread] == sequence
 
 
-@point_only
 @pytest.mark.spec("LPL-4", "DEL-5", "LPL-6")
 @pytest.mark.parametrize("where", ["in this process", "in another process"])
 def test_a_waiting_receive_ends_when_its_group_becomes_free(fifo: FifoHarness, clock, where):
@@ -213,7 +206,6 @@ def test_a_waiting_receive_ends_when_its_group_becomes_free(fifo: FifoHarness, c
 
 
 @pytest.mark.spec("DDP-14", "FIF-1", "SEQ-3", "SEQ-4", "BAT-6", "DLT-3")
-@point_only
 def test_groups_of_two_shards_keep_order_ids_and_numbers(fifo: FifoHarness):
     queue = fifo.create(deduplication_scope="message_group", shards=2)
     sent = send(queue, "A1", "D1", "A2", "D2")
@@ -228,7 +220,6 @@ def test_groups_of_two_shards_keep_order_ids_and_numbers(fifo: FifoHarness):
     assert numbers == {s.message_id: s.sequence_number for s in [*sent, result.successful[2]]}
 
 
-@point_only
 @pytest.mark.spec("FIF-4", "FIF-5", "FIF-8", "DEL-5", "DLT-3")
 def test_a_lease_blocks_its_groups_until_it_is_settled(fifo: FifoHarness, clock):
     send(fifo.create(), *numbered("A", 4), "B1")

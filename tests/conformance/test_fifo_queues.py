@@ -14,13 +14,12 @@ from conformance.fifo import (
     delete,
     send,
 )
-from conformance.harness import Call, long_on_s3, point_only
+from conformance.harness import Call, long_on_s3
 from lakequeue import LakeQueue, Queue, SendEntry, errors
 
 TEXT = "This is my message text."
 
 
-@point_only
 @pytest.mark.spec("DLY-8", "DLY-10", "FIF-19", "QUE-10", "SND-6", "DLY-7", "DLT-3")
 def test_the_delay_of_the_queue_holds_for_all_that_was_never_received(fifo: FifoHarness, clock):
     queue = fifo.create(delay=10)
@@ -41,7 +40,6 @@ def test_the_delay_of_the_queue_holds_for_all_that_was_never_received(fifo: Fifo
     assert bodies(fifo.queue().receive(10)) == ["A1", "A2", "B1"]
 
 
-@point_only
 @pytest.mark.spec("INF-7", "INF-4")
 @pytest.mark.parametrize("profile", ["lake", "sqs", "sqs-2018"])
 def test_a_long_poll_at_the_cap_waits_for_room_and_refuses_nothing(fifo: FifoHarness, clock, profile):
@@ -74,7 +72,6 @@ def test_twenty_thousand_messages_are_in_flight_and_no_more(fifo: FifoHarness):
     assert len(fifo.queue().receive(10)) == 4
 
 
-@point_only
 @pytest.mark.spec("QUE-29", "MSA-1", "MSA-2", "MSA-4", "SND-3", "SND-15", "RCV-10", "RCV-11", "BAT-2", "DLT-6")
 def test_a_fifo_queue_carries_bodies_and_attributes(fifo: FifoHarness, clock):
     fifo.create()
@@ -96,7 +93,6 @@ def test_a_fifo_queue_carries_bodies_and_attributes(fifo: FifoHarness, clock):
         assert int(wire["ApproximateFirstReceiveTimestamp"]) == int(wire["SentTimestamp"]) + 2000
 
 
-@point_only
 @pytest.mark.spec("QUE-29", "QUE-5", "QUE-23", "QUE-25", "QUE-28", "RET-1", "RET-6", "INF-1", "PRF-4")
 def test_a_fifo_queue_has_counts_tags_and_attributes_that_change(fifo: FifoHarness, clock):
     queue = fifo.create(tags={"team": "blue"})
@@ -124,7 +120,6 @@ def test_a_fifo_queue_has_counts_tags_and_attributes_that_change(fifo: FifoHarne
     assert queue.counts().in_flight == 0 and queue.receive(10) == []
 
 
-@point_only
 @pytest.mark.spec("QUE-29", "PUR-1", "PUR-2", "PUR-3", "PUR-4", "QUE-13", "QUE-14", "RCP-9")
 def test_a_fifo_queue_is_purged_deleted_and_made_again(fifo: FifoHarness, clock):
     queue = fifo.create()
@@ -148,7 +143,6 @@ def test_a_fifo_queue_is_purged_deleted_and_made_again(fifo: FifoHarness, clock)
         new.delete(m.receipt_handle)
 
 
-@point_only
 @pytest.mark.spec("EXM-1", "QUE-1", "QUE-11", "QUE-13", "SND-3", "SEQ-2", "MSA-1", "RCV-10", "ERR-1", "NAM-3")
 def test_the_walkthrough_of_the_guide(lq: LakeQueue, fifo: FifoHarness):
     queue = lq.create_queue("MyFifoQueue.fifo", **{"FifoQueue": "true", "ContentBasedDeduplication": "true"})
@@ -172,7 +166,6 @@ def test_the_walkthrough_of_the_guide(lq: LakeQueue, fifo: FifoHarness):
     assert re.fullmatch(r"[0-9a-f-]{36}", error.request_id)
 
 
-@point_only
 @pytest.mark.spec("EXM-8", "QUE-2", "QUE-3", "SND-6", "DLY-8", "FIF-15")
 def test_a_standard_queue_is_moved_to_fifo(fifo: FifoHarness, clock):
     def consumer(queue: Queue) -> list[str]:

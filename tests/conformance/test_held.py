@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.harness import Call, Harness, long_on_s3, point_only
+from conformance.harness import Call, Harness, long_on_s3
 from lakequeue import SendEntry
 
 
@@ -18,7 +18,6 @@ def bodies(messages) -> list[str]:
 
 
 @pytest.mark.spec("INF-8", "INF-9", "DLY-5", "DLY-12", "PRF-4", "DLT-3")
-@point_only
 def test_messages_beyond_the_cap_wait_for_the_delayed_ones_in_every_process(harness: Harness, clock):
     queue = harness.create(max_delayed_messages=2)
     queue.send_batch([SendEntry("d1", delay=10), SendEntry("d2", delay=10)])
@@ -62,7 +61,6 @@ def test_what_one_process_released_stays_so_for_others_whatever_the_cap_becomes(
     assert len(other.receive(100)) == 16 and harness.queue().receive(100) == []
 
 
-@point_only
 @pytest.mark.spec("INF-9", "LPL-4")
 def test_a_waiting_receive_gets_held_messages_when_they_are_released(harness: Harness):
     queue = harness.create(max_delayed_messages=1)
@@ -73,7 +71,6 @@ def test_a_waiting_receive_gets_held_messages_when_they_are_released(harness: Ha
     assert call.ended_at == harness.clock.now()
 
 
-@point_only
 @pytest.mark.spec("INF-9", "RET-2", "PUR-1", "QUE-21", "STA-13")
 def test_held_messages_are_stored_and_purged(harness: Harness):
     queue = harness.create(max_delayed_messages=1, max_stored_messages=3, profile_strict=False)

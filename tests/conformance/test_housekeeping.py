@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from concurrency.harness import keep_to
-from conformance.harness import Harness, batch, bodies, handles, numbered, point_only
+from conformance.harness import Harness, batch, bodies, every_engine, handles, numbered
 from insides import messages_of, place_of
 from lakequeue import Queue, errors
 from lakequeue.storage import ledger
@@ -20,6 +20,7 @@ def live_files(queue: Queue, path) -> int:
     return len(DeltaTable(path(place_of(queue), queue.key, 0)).file_uris())
 
 
+@every_engine
 @pytest.mark.spec("DLT-7", "RCV-16", "DLT-6")
 def test_segments_close_and_merge_and_nobody_notices(harness: Harness, monkeypatch, clock):
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
@@ -41,7 +42,6 @@ def test_segments_close_and_merge_and_nobody_notices(harness: Harness, monkeypat
 
 
 @pytest.mark.spec("DLT-7", "STA-5", "DEL-3")
-@point_only
 def test_segments_of_deleted_messages_are_dropped_and_the_rest_stays(harness: Harness, monkeypatch):
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
     queue, other = harness.create(), harness.queue()
@@ -63,6 +63,7 @@ def _adds(queue: Queue):
     return pa.table(table.get_add_actions(flatten=True)).to_pylist()
 
 
+@every_engine
 @pytest.mark.spec("DLT-7", "DLT-3")
 def test_the_ledger_is_compacted_and_nobody_notices(harness: Harness, monkeypatch, clock):
     queue, other = harness.create(), harness.queue()
@@ -93,7 +94,6 @@ def test_the_ledger_is_compacted_and_nobody_notices(harness: Harness, monkeypatc
 
 
 @pytest.mark.spec("RCV-3", "VIS-9", "DLT-3")
-@point_only
 def test_a_lease_settles_all_its_messages_at_once(harness: Harness, clock):
     queue = harness.create()
     queue.send_batch(batch(*numbered(50)))
@@ -112,7 +112,6 @@ def test_a_lease_settles_all_its_messages_at_once(harness: Harness, clock):
     assert harness.queue().lease() is None
 
 
-@point_only
 @pytest.mark.spec("DLT-3")
 def test_the_ledger_has_one_head_row_for_each_shard(harness: Harness):
     queue = harness.create(shards=2)

@@ -1,4 +1,4 @@
-"""Peeks with a condition, on both engines, through any number of messages."""
+"""Peeks with a condition, through any number of messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from deltalake import DeltaTable
 
-from conformance.harness import Harness, point_only
+from conformance.harness import Harness
 from hostile import SLOW, SLOW_BODY
 from insides import messages_of, shard_of
 from lakequeue import Queue, SendEntry, errors
@@ -27,7 +27,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browse, "ROWS", 3)
 
 
-@point_only
 @pytest.mark.spec("QUE-23", "STA-6", "DLT-3")
 def test_a_condition_sees_what_a_peek_shows(harness: Harness, clock: ManualClock):
     queue = harness.create(delay=5)
@@ -65,7 +64,6 @@ def test_a_condition_sees_what_a_peek_shows(harness: Harness, clock: ManualClock
     assert harness.versions() == before
 
 
-@point_only
 def test_all_messages_are_gone_through_and_no_further_than_needed(
     harness: Harness, clock, small_batches, monkeypatch
 ):
@@ -88,7 +86,6 @@ def test_all_messages_are_gone_through_and_no_further_than_needed(
     assert max(read) < 10
 
 
-@point_only
 def test_a_batch_holds_a_bounded_number_of_bytes(harness: Harness, monkeypatch):
     monkeypatch.setattr(browse, "BYTES", 2_000)
     queue = harness.create()
@@ -99,7 +96,6 @@ def test_a_batch_holds_a_bounded_number_of_bytes(harness: Harness, monkeypatch):
     assert [body[0] for body in found(queue, "length(body) = 1000")] == list("012345")
 
 
-@point_only
 def test_messages_of_all_shards_come_oldest_first(harness: Harness, clock: ManualClock, small_batches):
     queue = harness.create(shards=3)
     for number in range(12):
@@ -110,7 +106,6 @@ def test_messages_of_all_shards_come_oldest_first(harness: Harness, clock: Manua
     assert [message.body for message in harness.queue().peek(limit=5)] == ["0", "1", "2", "3", "4"]
 
 
-@point_only
 @pytest.mark.spec("DDP-12")
 def test_groups_and_deduplication_ids_of_fifo_queues_can_be_asked_for(harness: Harness):
     queue = harness.create("orders.fifo", fifo=True)
@@ -121,7 +116,6 @@ def test_groups_and_deduplication_ids_of_fifo_queues_can_be_asked_for(harness: H
     assert found(harness.queue("orders.fifo"), "dedup_id = 'd2' OR state = 'in_flight'") == ["0", "2"]
 
 
-@point_only
 @pytest.mark.spec("RET-9", "STA-5")
 def test_what_expires_or_is_dropped_meanwhile_is_passed_over(harness: Harness, clock: ManualClock, small_batches):
     queue = harness.create(message_retention_period=60)
@@ -135,7 +129,6 @@ def test_what_expires_or_is_dropped_meanwhile_is_passed_over(harness: Harness, c
     assert list(batches) == []
 
 
-@point_only
 def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(harness: Harness):
     queue = harness.create()
     queue.send_batch([SendEntry(text) for text in "abcd"])
@@ -150,7 +143,6 @@ def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(harn
     assert DeltaTable(messages_of(queue)).to_pyarrow_table().num_rows == 0
 
 
-@point_only
 @pytest.mark.spec("QUE-13")
 def test_a_deleted_queue_cannot_be_looked_at(harness: Harness):
     queue = harness.create()
@@ -160,7 +152,6 @@ def test_a_deleted_queue_cannot_be_looked_at(harness: Harness):
             queue.peek(where)
 
 
-@point_only
 @pytest.mark.spec("RWD-4")
 def test_rates_follow_from_the_counts_of_two_looks(harness: Harness, clock: ManualClock):
     queue = harness.create(shards=2, rewind_range=3600)
@@ -179,7 +170,6 @@ def test_rates_follow_from_the_counts_of_two_looks(harness: Harness, clock: Manu
     assert depth(harness.queue()._runtime).rates_since(second) == (0.0, -4.0)
 
 
-@point_only
 @pytest.mark.spec("STA-6")
 def test_a_condition_that_is_too_slow_ends_a_peek_and_changes_nothing(harness: Harness, monkeypatch):
     monkeypatch.setattr(sandbox, "SECONDS", 2.0)

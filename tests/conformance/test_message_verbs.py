@@ -10,7 +10,7 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from conformance.harness import Harness, batch, bodies, point_only
+from conformance.harness import Harness, batch, bodies
 from insides import shard_of
 from lakequeue import BatchFailed, Message, SendEntry, errors
 from lakequeue.testing import ManualClock
@@ -18,7 +18,6 @@ from lakequeue.testing import ManualClock
 VALUES = [None, False, 0, "", "ä\n\x00", [], {}, {"a": [1, 2.5, {"b": None}], "ü": "🙂"}]
 
 
-@point_only
 @pytest.mark.spec("DEL-1", "VIS-1", "VIS-4")
 def test_a_message_settles_itself(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(visibility_timeout=30)
@@ -34,7 +33,6 @@ def test_a_message_settles_itself(harness: Harness, clock: ManualClock) -> None:
     assert bodies(queue.receive(10)) == ["b"]
 
 
-@point_only
 @pytest.mark.spec("DEL-1", "DEL-10", "VIS-1", "BAT-3")
 def test_messages_stand_for_their_handles(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(visibility_timeout=30)
@@ -47,7 +45,6 @@ def test_messages_stand_for_their_handles(harness: Harness, clock: ManualClock) 
     assert bodies(queue.receive(10)) == ["b", "d"]
 
 
-@point_only
 @pytest.mark.spec("RCP-9")
 def test_a_message_of_another_queue_is_refused(harness: Harness) -> None:
     queue, other = harness.create(), harness.create("other")
@@ -60,7 +57,6 @@ def test_a_message_of_another_queue_is_refused(harness: Harness) -> None:
     assert harness.queue().counts().in_flight == 1
 
 
-@point_only
 @pytest.mark.parametrize(
     "duplicate",
     [
@@ -86,7 +82,6 @@ def test_a_copy_of_a_message_is_data_that_its_queue_settles(harness: Harness, du
     assert harness.queue().counts().in_flight == 0
 
 
-@point_only
 def test_no_text_of_a_message_has_the_queue_or_its_key(harness: Harness) -> None:
     queue = harness.create()
     queue.send("a")
@@ -97,7 +92,6 @@ def test_no_text_of_a_message_has_the_queue_or_its_key(harness: Harness) -> None
         assert secret.hex() not in shown and repr(secret) not in shown
 
 
-@point_only
 @pytest.mark.parametrize("value", VALUES, ids=json.dumps)
 def test_json_comes_back_as_it_was_sent(harness: Harness, value) -> None:
     queue = harness.create()
@@ -109,7 +103,6 @@ def test_json_comes_back_as_it_was_sent(harness: Harness, value) -> None:
         assert message.message_attributes == {}
 
 
-@point_only
 @pytest.mark.parametrize(
     ("value", "named"),
     [
@@ -136,7 +129,6 @@ def test_what_has_no_json_is_refused_by_name(harness: Harness, value, named) -> 
     assert [one.id for one in result.failed] == ["1"] and named in result.failed[0].message
 
 
-@point_only
 def test_a_message_has_a_body_or_json(harness: Harness) -> None:
     queue = harness.create()
     with pytest.raises(errors.InvalidParameterValue, match="either a body or json"):
@@ -149,7 +141,6 @@ def test_a_message_has_a_body_or_json(harness: Harness) -> None:
         message.json()
 
 
-@point_only
 @pytest.mark.spec("BAT-4")
 def test_a_batch_raises_for_its_failures(harness: Harness) -> None:
     queue = harness.create()
@@ -166,7 +157,6 @@ def test_a_batch_raises_for_its_failures(harness: Harness) -> None:
     assert bodies(queue.receive(10)) == ["a", "b", "c"]
 
 
-@point_only
 @pytest.mark.spec("ERR-7", "BAT-4")
 def test_batches_of_cmq_queues_say_their_numbers(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(profile="cmq")
@@ -181,7 +171,6 @@ def test_batches_of_cmq_queues_say_their_numbers(harness: Harness, clock: Manual
     assert other.delete_batch(["no handle"]).cmq_code is None
 
 
-@point_only
 @pytest.mark.spec("RWD-10", "RWD-12")
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 def test_a_receive_after_a_rewind_answers_by_send_time_over_shards(

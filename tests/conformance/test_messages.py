@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from conformance.harness import Harness, batch, bodies, handles, numbered, point_only
+from conformance.harness import Harness, batch, bodies, every_engine, handles, numbered
 from lakequeue import SendEntry, errors
 
 TEXTS = [
@@ -20,6 +20,7 @@ TEXTS = [
 ]
 
 
+@every_engine
 @pytest.mark.spec("DLT-6", "MSA-1", "SND-3", "SND-12", "RCV-10", "BAT-2", "RCP-14", "QUE-33")
 def test_bodies_arrive_byte_for_byte_in_another_process(harness: Harness):
     sent = harness.create().send_batch(batch(*TEXTS))
@@ -33,6 +34,7 @@ def test_bodies_arrive_byte_for_byte_in_another_process(harness: Harness):
     assert len(set(handles(received))) == len(TEXTS)
 
 
+@every_engine
 @pytest.mark.spec("MSA-2", "MSA-4", "SND-15", "RCV-11", "SND-14")
 def test_attributes_of_messages_arrive_with_their_types(harness: Harness, clock):
     attributes = {
@@ -69,7 +71,6 @@ def test_attributes_of_messages_arrive_with_their_types(harness: Harness, clock)
     assert set(part.message_attributes) == {"foo.a", "foo.b"}
 
 
-@point_only
 @pytest.mark.spec("BAT-1", "RCV-2", "INF-1", "STA-12", "DEL-3")
 def test_a_batch_of_hundreds_comes_out_once_and_its_gaps_stay_gaps(harness: Harness, clock):
     queue = harness.create()
@@ -86,7 +87,6 @@ def test_a_batch_of_hundreds_comes_out_once_and_its_gaps_stay_gaps(harness: Harn
     assert (counts.visible, counts.in_flight) == (0, 105)
 
 
-@point_only
 @pytest.mark.spec("BAT-3", "BAT-4", "DEL-10", "VIS-7", "VIS-12")
 def test_a_batch_answers_for_each_entry_and_what_is_refused_spoils_nothing(harness: Harness, clock):
     queue = harness.create()
@@ -110,6 +110,7 @@ def test_a_batch_answers_for_each_entry_and_what_is_refused_spoils_nothing(harne
     assert bodies(harness.queue().receive(10)) == ["b"]
 
 
+@every_engine
 @pytest.mark.spec(
     "DLT-3",
     "STA-1",

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from conformance.harness import Harness, point_only
+from conformance.harness import Harness
 from lakequeue import PeekedMessage, Queue, SendEntry, errors
 from lakequeue.operations import browse
 from lakequeue.testing import ManualClock
@@ -28,7 +28,6 @@ def past(queue: Queue, since: datetime, where: str | None = None, limit: int = 1
     return browse.page(search, list)
 
 
-@point_only
 @pytest.mark.spec("RWD-4", "RWD-9", "RWD-19")
 def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     harness: Harness, clock: ManualClock
@@ -52,7 +51,6 @@ def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     assert [message.body for message in found] == ["0"]
 
 
-@point_only
 def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
     harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):
@@ -71,7 +69,6 @@ def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
     assert queue.rewindable(begin + timedelta(seconds=11)) == 4
 
 
-@point_only
 @pytest.mark.spec("RWD-6", "RWD-11", "RWD-15")
 def test_what_a_rewind_refuses_is_refused_before_it(harness: Harness, clock: ManualClock):
     queue = consumed(harness, clock, rewind_range=60)
@@ -85,7 +82,6 @@ def test_what_a_rewind_refuses_is_refused_before_it(harness: Harness, clock: Man
         harness.create("plain").rewindable(clock.now())
 
 
-@point_only
 @pytest.mark.spec("DLQ-8")
 def test_a_redrive_says_beforehand_how_much_it_takes_where(harness: Harness, clock: ManualClock):
     harness.create("letters")

@@ -7,11 +7,12 @@ from datetime import timedelta
 import pytest
 
 from concurrency.harness import keep_to
-from conformance.harness import Call, Harness, batch, bodies, handles, long_on_s3, point_only
+from conformance.harness import Call, Harness, batch, bodies, every_engine, handles, long_on_s3
 from lakequeue import LakeQueue, SendEntry, errors
 from lakequeue.storage import catalog
 
 
+@every_engine
 @pytest.mark.spec("QUE-1", "QUE-4", "QUE-6", "QUE-13", "QUE-15", "QUE-27", "PRF-1", "DLT-3")
 def test_a_queue_is_made_found_and_deleted(lq: LakeQueue, harness: Harness, clock):
     made = lq.create_queue("orders", visibility_timeout=60, tags={"team": "blue"})
@@ -30,7 +31,6 @@ def test_a_queue_is_made_found_and_deleted(lq: LakeQueue, harness: Harness, cloc
 
 
 @pytest.mark.spec("QUE-5", "QUE-24", "QUE-25", "RET-6")
-@point_only
 def test_changed_attributes_hold_at_once_for_sends_and_receives_elsewhere(harness: Harness, clock):
     here = harness.create(delay=100)
     there = harness.queue()
@@ -50,7 +50,6 @@ def test_changed_attributes_hold_at_once_for_sends_and_receives_elsewhere(harnes
     there.send("x" * 2048)
 
 
-@point_only
 @pytest.mark.spec("QUE-25", "LPL-3")
 def test_a_changed_wait_time_holds_at_once_for_receives_elsewhere(harness: Harness, clock):
     here, there = harness.create(), harness.queue()
@@ -64,7 +63,6 @@ def test_a_changed_wait_time_holds_at_once_for_receives_elsewhere(harness: Harne
     assert call.ended_at - started == timedelta(seconds=5)
 
 
-@point_only
 @pytest.mark.spec("QUE-25", "PRF-2", "VIS-10")
 def test_a_widened_range_holds_at_once_for_receives_and_changes_elsewhere(harness: Harness, clock):
     here = harness.create(profile="cmq")
@@ -78,7 +76,6 @@ def test_a_widened_range_holds_at_once_for_receives_and_changes_elsewhere(harnes
     assert bodies(there.receive(visibility_timeout=0)) == ["a"]
 
 
-@point_only
 @pytest.mark.spec("QUE-13", "QUE-14", "RCP-9", "DLT-4")
 def test_a_queue_created_again_shares_nothing_with_the_old_one(harness: Harness):
     old = harness.create()
@@ -110,7 +107,6 @@ def test_a_queue_created_again_shares_nothing_with_the_old_one(harness: Harness)
 
 
 @pytest.mark.spec("PUR-1", "PUR-2", "PUR-3", "PUR-4", "DLT-3")
-@point_only
 def test_a_purge_removes_what_was_sent_before_it(harness: Harness, clock):
     queue = harness.create()
     queue.send_batch([*batch("received", "waiting"), SendEntry("delayed", delay=10)])
@@ -130,7 +126,6 @@ def test_a_purge_removes_what_was_sent_before_it(harness: Harness, clock):
     assert queue.receive(10) == []
 
 
-@point_only
 @pytest.mark.spec("RET-1", "RET-2", "RET-3", "RET-9", "STA-5", "DEL-9")
 def test_retention_ends_messages_in_every_state_without_anybody_sweeping(harness: Harness, clock):
     queue = harness.create(message_retention_period=60)
@@ -149,7 +144,6 @@ def test_retention_ends_messages_in_every_state_without_anybody_sweeping(harness
 
 
 @pytest.mark.spec("EXM-11", "DLY-1", "DLY-2", "DLY-9", "DLY-10", "DLY-11", "DLY-12", "STA-8", "PRF-4", "QUE-10")
-@point_only
 def test_delayed_messages_come_when_they_are_due(harness: Harness, clock):
     queue = harness.create(delay=10)
     queue.send_batch([SendEntry("queue"), SendEntry("none", delay=0), SendEntry("own", delay=20)])
@@ -167,7 +161,6 @@ def test_delayed_messages_come_when_they_are_due(harness: Harness, clock):
     assert bodies(harness.queue().receive(10)) == ["own"]
 
 
-@point_only
 @pytest.mark.spec("QUE-21")
 def test_a_full_queue_takes_messages_as_others_are_deleted(harness: Harness):
     queue = harness.create(max_stored_messages=3)
@@ -185,7 +178,6 @@ def test_a_full_queue_takes_messages_as_others_are_deleted(harness: Harness):
     assert bodies(harness.queue().receive(10)) == ["b", "c", "f"]
 
 
-@point_only
 @pytest.mark.spec("QUE-23", "STA-6", "STA-8", "PRF-4")
 def test_counts_and_a_peek_tell_states_and_change_nothing(harness: Harness, clock):
     queue = harness.create()
@@ -213,7 +205,6 @@ def test_counts_and_a_peek_tell_states_and_change_nothing(harness: Harness, cloc
 
 
 @pytest.mark.spec("QUE-28")
-@point_only
 def test_tags_are_added_overwritten_and_removed(harness: Harness):
     queue = harness.create(tags={"team": "blue"})
     harness.queue().set_tags({"Team": "red", "empty": ""}, team="green")
@@ -222,7 +213,6 @@ def test_tags_are_added_overwritten_and_removed(harness: Harness):
     assert harness.queue().tags() == {"team": "green", "empty": ""}
 
 
-@point_only
 @pytest.mark.spec("QUE-11", "QUE-12", "NAM-9")
 def test_queues_are_listed_by_name_in_pages(harness: Harness):
     for name in ["b", "a", "B", "c-1", "c-2"]:
@@ -239,7 +229,6 @@ def test_queues_are_listed_by_name_in_pages(harness: Harness):
     assert [q.name for q in harness.open().list_queues()] == ["B", "b", "c-1", "c-2"]
 
 
-@point_only
 @pytest.mark.spec("NAM-6", "NAM-7", "NAM-9")
 def test_region_and_exact_name_together_make_a_queue(harness: Harness):
     harness.create("orders").send("lower")
@@ -255,7 +244,6 @@ def test_region_and_exact_name_together_make_a_queue(harness: Harness):
     assert bodies(harness.open(region="r2").queue("orders").receive(10)) == ["there"]
 
 
-@point_only
 @pytest.mark.spec("INF-3", "INF-11", "BAT-2", "DLT-3")
 def test_a_queue_of_three_shards_behaves_as_one(harness: Harness, clock):
     queue = harness.create(shards=3, max_inflight_messages=9)
@@ -303,7 +291,6 @@ def test_caps_attributes_purge_and_deletion_reach_every_shard(harness: Harness):
             other.send("late")
 
 
-@point_only
 def test_creating_a_queue_does_not_read_every_other_one_again(harness: Harness, monkeypatch):
     """Else the 3,000th takes ten times as long as the first."""
     converted: list[int] = []

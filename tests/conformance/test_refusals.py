@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.fifo import entry
-from conformance.harness import Harness, batch, point_only
+from conformance.harness import Harness, batch
 from lakequeue import SendEntry, errors
 
 
@@ -204,13 +204,11 @@ def check(harness: Harness, refused: Refused, refusals) -> None:
     assert wrong == {}
 
 
-@point_only
 @pytest.mark.spec("ERR-8", "ERR-1", "ERR-3", "SND-16", "BAT-7", "RCP-9", "RCP-15")
 def test_what_is_refused_changes_no_table(harness: Harness, clock):
     check(harness, Refused(harness, clock), REFUSALS)
 
 
-@point_only
 @pytest.mark.spec("ERR-8", "ERR-5", "SND-4", "SND-5", "SND-6", "SND-13", "SND-14", "DLY-7", "ATT-7", "DDP-14")
 @pytest.mark.spec("NAM-4", "QUE-2", "QUE-15", "DDP-15")
 def test_what_fifo_queues_refuse_changes_no_table(harness: Harness, clock):

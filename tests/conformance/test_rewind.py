@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from conformance.harness import Harness, point_only
+from conformance.harness import Harness, every_engine
 from lakequeue import Queue, SendEntry, errors
 from lakequeue.storage import ledger
 from lakequeue.storage.messages import append, merge_segments
@@ -36,6 +36,7 @@ def bodies(queue: Queue) -> list[str]:
     return [message.body for message in queue.receive(1_000)]
 
 
+@every_engine
 @pytest.mark.spec("RWD-4", "RWD-7", "RWD-9", "RWD-10", "RWD-19", "RWD-20", "STA-9", "DEL-4", "QUE-22")
 def test_what_was_deleted_comes_back_in_the_order_of_sending(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(rewind_range=HOUR)
@@ -61,7 +62,6 @@ def test_what_was_deleted_comes_back_in_the_order_of_sending(harness: Harness, c
     assert again[0].sent_at == start
 
 
-@point_only
 @pytest.mark.spec("RWD-1", "RWD-2", "RWD-5", "RWD-8", "RWD-15", "RWD-25", "PRF-7")
 def test_history_is_kept_only_while_rewind_is_on(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(message_retention_period=DAY)
@@ -91,7 +91,6 @@ def test_history_is_kept_only_while_rewind_is_on(harness: Harness, clock: Manual
     assert harness.queue().rewind(start) == 0
 
 
-@point_only
 @pytest.mark.spec("RWD-6", "RWD-11", "RWD-13", "RWD-24", "RET-8")
 def test_a_rewind_reaches_as_far_as_range_and_retention(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(message_retention_period=DAY, rewind_range=HOUR)
@@ -122,7 +121,6 @@ def test_a_rewind_reaches_as_far_as_range_and_retention(harness: Harness, clock:
     assert harness.queue("other").counts().rewindable == 0
 
 
-@point_only
 @pytest.mark.spec("RWD-16", "EXM-5", "RWD-12")
 def test_reconciliation_a_day_is_consumed_again_in_the_same_order(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(rewind_range=DAY)
@@ -143,7 +141,6 @@ def test_reconciliation_a_day_is_consumed_again_in_the_same_order(harness: Harne
     assert consume() == once[40:]
 
 
-@point_only
 @pytest.mark.spec("RWD-9", "QUE-21")
 def test_shards_are_rewound_and_history_does_not_count_as_stored(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(shards=3, rewind_range=HOUR, profile_strict=False, max_stored_messages=3)
@@ -159,7 +156,6 @@ def test_shards_are_rewound_and_history_does_not_count_as_stored(harness: Harnes
 
 
 @pytest.mark.spec("RWD-4", "DLT-7")
-@point_only
 def test_bodies_outlive_their_deletion_while_they_can_be_rewound(
     harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +175,6 @@ def test_bodies_outlive_their_deletion_while_they_can_be_rewound(
     assert bodies(harness.queue()) == [f"m{number}" for number in range(6)]
 
 
-@point_only
 @pytest.mark.spec("RWD-11")
 @pytest.mark.parametrize("to", [datetime(2026, 1, 1), "yesterday", None])
 def test_an_instant_without_a_zone_is_refused(harness: Harness, to: object) -> None:
@@ -188,7 +183,6 @@ def test_an_instant_without_a_zone_is_refused(harness: Harness, to: object) -> N
         queue.rewind(to)  # type: ignore[arg-type]
 
 
-@point_only
 @pytest.mark.spec("ERR-7", "RWD-15", "RWD-11", "QUE-17")
 def test_cmq_queues_say_their_numbers(harness: Harness, clock: ManualClock) -> None:
     off = harness.create("off", profile="cmq")

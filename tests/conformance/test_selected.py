@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.harness import Harness, point_only
+from conformance.harness import Harness
 from lakequeue import MessageNotInflight, Queue, SendEntry
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, selected
@@ -24,7 +24,6 @@ def bodies(queue: Queue) -> list[str]:
 
 
 @pytest.mark.spec("DEL-3", "RWD-4")
-@point_only
 def test_visible_messages_are_deleted_and_the_others_stay(harness: Harness, clock: ManualClock):
     queue = harness.create(rewind_range=3600)
     begin = clock.now()
@@ -46,7 +45,6 @@ def test_visible_messages_are_deleted_and_the_others_stay(harness: Harness, cloc
     assert bodies(queue) == ["held", "a", "b", "c", "delayed"]
 
 
-@point_only
 @pytest.mark.spec("VIS-4", "DLY-1", "RCP-6")
 def test_delayed_messages_become_visible_and_those_in_flight_only_if_asked(harness: Harness, clock: ManualClock):
     queue = harness.create()
@@ -67,7 +65,6 @@ def test_delayed_messages_become_visible_and_those_in_flight_only_if_asked(harne
     assert queue.counts().delayed == 1
 
 
-@point_only
 @pytest.mark.spec("FIF-1", "DEL-5")
 def test_a_group_goes_on_behind_a_deleted_message(harness: Harness, clock: ManualClock):
     lake = harness.open(engine="point")
@@ -81,7 +78,6 @@ def test_a_group_goes_on_behind_a_deleted_message(harness: Harness, clock: Manua
     assert [message.body for message in queue.receive(10)] == ["b1", "a2"]
 
 
-@point_only
 def test_chosen_messages_are_found_in_all_shards_and_batches(
     harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):

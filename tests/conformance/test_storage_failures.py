@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from conformance.harness import Harness, local_only, point_only
+from conformance.harness import Harness, every_engine, local_only
 from insides import engine_of
 from lakequeue import LakeQueue, errors
 
@@ -15,6 +15,7 @@ def table_class(harness: Harness):
     return type(engine_of(harness.open()).open(f"{harness.root}/queues"))
 
 
+@every_engine
 @pytest.mark.core
 @pytest.mark.spec("SND-17", "ERR-9", "DLT-1")
 def test_a_commit_that_landed_but_raised_is_not_made_again(harness: Harness, monkeypatch):
@@ -42,7 +43,6 @@ def test_a_commit_that_landed_but_raised_is_not_made_again(harness: Harness, mon
     assert harness.queue().peek() == []
 
 
-@point_only
 @pytest.mark.spec("ERR-2", "ERR-8")
 def test_a_root_of_a_newer_layout_is_left_alone(harness: Harness):
     harness.create()
@@ -60,7 +60,6 @@ def test_a_root_of_a_newer_layout_is_left_alone(harness: Harness):
     assert harness.versions() == before
 
 
-@point_only
 @pytest.mark.spec("ERR-2", "ERR-8")
 @pytest.mark.parametrize("version", [1, 99])
 def test_a_layout_with_other_columns_is_named_too(harness: Harness, version: int):
@@ -71,6 +70,7 @@ def test_a_layout_with_other_columns_is_named_too(harness: Harness, version: int
         harness.open().list_queues()
 
 
+@every_engine
 @pytest.mark.spec("ERR-2")
 def test_only_create_makes_a_root(lq: LakeQueue, harness: Harness):
     for verb in (lambda: lq.queue("orders"), lambda: lq.list_queues(), lambda: lq.delete_queue("orders")):
@@ -79,7 +79,6 @@ def test_only_create_makes_a_root(lq: LakeQueue, harness: Harness):
     assert harness.files() == []
 
 
-@point_only
 @pytest.mark.spec("ERR-2", "ERR-8")
 def test_a_root_that_holds_something_else_is_left_alone(lq: LakeQueue, harness: Harness):
     harness.folder.write("notes.txt", b"mine")
@@ -102,7 +101,6 @@ def test_a_root_that_cannot_be_written_is_an_error_of_the_client(harness: Harnes
             lq.list_queues()
 
 
-@point_only
 @pytest.mark.spec("ERR-2")
 def test_tables_that_vanished_are_an_error_of_the_client(harness: Harness):
     queue = harness.create()

@@ -6,12 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.harness import Call, Harness, batch, bodies, numbered, point_only
+from conformance.harness import Call, Harness, batch, bodies, every_engine, numbered
 from lakequeue import errors
 
 
 @pytest.mark.spec("DLT-1", "DLT-4", "SND-17", "STA-7")
-@point_only
 def test_two_processes_that_send_in_turn_lose_and_repeat_nothing(harness: Harness):
     here = harness.create()
     there = harness.queue()
@@ -23,7 +22,6 @@ def test_two_processes_that_send_in_turn_lose_and_repeat_nothing(harness: Harnes
 
 
 @pytest.mark.spec("RCV-3", "RCV-15", "STA-6", "STA-7", "RCV-14")
-@point_only
 def test_a_process_with_an_old_view_gets_nothing_that_another_one_holds(harness: Harness, clock):
     here = harness.create()
     there = harness.queue()
@@ -41,7 +39,6 @@ def test_a_process_with_an_old_view_gets_nothing_that_another_one_holds(harness:
 
 
 @pytest.mark.spec("RCP-6", "RCP-8", "VIS-2", "VIS-13", "DEL-7", "ERR-4")
-@point_only
 def test_an_older_receipt_has_no_power_over_a_later_one_of_another_process(harness: Harness, clock):
     here = harness.create(visibility_timeout=10)
     there = harness.queue()
@@ -61,7 +58,6 @@ def test_an_older_receipt_has_no_power_over_a_later_one_of_another_process(harne
     assert here.receive() == [] and here.counts().visible == 0
 
 
-@point_only
 @pytest.mark.spec("INF-3", "INF-5", "RCV-14")
 def test_a_refusal_is_never_given_from_an_old_view(harness: Harness):
     here = harness.create(max_inflight_messages=1)
@@ -77,6 +73,7 @@ def test_a_refusal_is_never_given_from_an_old_view(harness: Harness):
         there.receive()
 
 
+@every_engine
 @pytest.mark.spec("DLT-4", "RCV-15", "SND-17", "QUE-33")
 def test_two_processes_at_once_hand_every_message_to_one_consumer(harness: Harness):
     per_sender = 25 if harness.engine == "point" else 3
@@ -130,7 +127,6 @@ def test_what_one_engine_does_the_other_carries_on(harness: Harness, clock):
     assert through_point.receive(2) == []
 
 
-@point_only
 @pytest.mark.spec("DLT-1", "RET-1")
 def test_a_process_whose_clock_is_behind_turns_no_time_back(harness: Harness, clock):
     from lakequeue.testing import ManualClock

@@ -7,12 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.harness import Call, Harness, batch, bodies, point_only
+from conformance.harness import Call, Harness, batch, bodies
 from insides import shard_of
 from lakequeue import errors
 
 
-@point_only
 @pytest.mark.spec("LPL-1", "LPL-5", "LPL-6", "RCV-4")
 def test_a_long_poll_returns_with_the_first_message_that_comes(harness: Harness, clock):
     queue = harness.create()
@@ -27,7 +26,6 @@ def test_a_long_poll_returns_with_the_first_message_that_comes(harness: Harness,
     assert bodies(queue.receive(10, wait_time=20)) == ["A"]
 
 
-@point_only
 @pytest.mark.spec("LPL-1", "RCV-14")
 def test_a_long_poll_for_nothing_ends_with_its_wait(harness: Harness, clock):
     queue = harness.create(receive_wait_time=2)
@@ -39,7 +37,6 @@ def test_a_long_poll_for_nothing_ends_with_its_wait(harness: Harness, clock):
     assert harness.versions() == before
 
 
-@point_only
 @pytest.mark.spec("LPL-1", "LPL-6", "DLT-4")
 def test_a_long_poll_finds_soon_what_another_process_sends(harness: Harness, clock):
     queue, other = harness.create(), harness.queue()
@@ -51,7 +48,6 @@ def test_a_long_poll_finds_soon_what_another_process_sends(harness: Harness, clo
     assert call.ended_at - sent_at <= timedelta(microseconds=queue._runtime.root.poll_interval)
 
 
-@point_only
 @pytest.mark.spec("LPL-4", "LPL-6")
 @pytest.mark.parametrize("hidden_by", ["a delay", "a visibility timeout", "retention at the cap"])
 def test_a_long_poll_wakes_at_the_instant_a_message_becomes_available(harness: Harness, clock, hidden_by):
@@ -72,7 +68,6 @@ def test_a_long_poll_wakes_at_the_instant_a_message_becomes_available(harness: H
     assert call.ended_at - started == timedelta(seconds=3.0625)
 
 
-@point_only
 @pytest.mark.spec("INF-7")
 def test_a_long_poll_at_the_cap_waits_for_room(harness: Harness, clock):
     queue = harness.create(profile="sqs", max_inflight_messages=1)
@@ -87,7 +82,6 @@ def test_a_long_poll_at_the_cap_waits_for_room(harness: Harness, clock):
     assert call.join() == []
 
 
-@point_only
 @pytest.mark.spec("INF-7")
 def test_a_long_poll_at_the_cap_of_2018_is_refused_when_its_wait_ends(harness: Harness, clock):
     queue = harness.create(profile="sqs-2018", max_inflight_messages=1)
@@ -99,7 +93,6 @@ def test_a_long_poll_at_the_cap_of_2018_is_refused_when_its_wait_ends(harness: H
     assert call.ended_at - started == timedelta(seconds=5)
 
 
-@point_only
 @pytest.mark.spec("LPL-1", "LPL-4", "LPL-5", "LPL-6")
 def test_tasks_wait_without_threads_and_share_what_comes(harness: Harness, clock):
     queue = harness.create()
@@ -127,7 +120,6 @@ def test_tasks_wait_without_threads_and_share_what_comes(harness: Harness, clock
     asyncio.run(scenario())
 
 
-@point_only
 @pytest.mark.spec("LPL-1")
 def test_a_task_that_is_cancelled_leaves_no_waiter_behind(harness: Harness, clock):
     queue = harness.create()
