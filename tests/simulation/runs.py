@@ -194,6 +194,7 @@ def run(script: Script, mutate: Mutate = lambda patch: None) -> Outcome:
                 drained = workloads.drain(client(world, PLACES[setting.place]), setting, world)
             went_back = any(action[0] == "jump" and action[1] < 0 for action in _actions(plan).values())
             judge(history, drained, went_back=went_back)
+            _check(last, world)
             if history.erased and last.all_queues():
                 world.pass_time(200_000)
                 last.compact()

@@ -102,10 +102,6 @@ class Drawn:
     def _draw(self, what: str, world: World) -> Action | None:
         chance, faults = self.chance, self.faults
         draw = chance.random()
-        if not faults.asleep and world.steps not in self.changes:
-            rare = faults.request + faults.kill + faults.stop + faults.jump + faults.cut + (self.switch or 0.0)
-            if draw > rare * COMMITS.get(what, 1.0):
-                return None
         asleep = bool(faults.asleep) and ("stop", ASLEEP) in self.actions.values()
         if what == faults.where and draw < faults.asleep and not asleep:
             return "stop", ASLEEP
@@ -221,10 +217,7 @@ class World:
         self._check(process)
         self.steps += 1
         process.steps += 1
-        self.wall += TICK
-        self.monotonic += TICK
-        if self.later:
-            self.pass_time(0.0)
+        self.pass_time(TICK)
         if self.steps > PATIENCE:
             raise Endless(f"no end after {self.steps} steps")
         action = self.plan.action((process.number, process.steps), what, self)
