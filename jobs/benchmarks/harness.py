@@ -176,8 +176,9 @@ class Bench:
         """Rows with one column ``body``, of text that hardly compresses."""
         from pyspark.sql import functions as f
 
+        spark = self.spark  # functions need a session
         parts = [f.sha2(f.concat_ws("/", "id", f.lit(part)), 512) for part in range(-(-size // 128))]
-        return self.spark.range(rows).select(f.concat(*parts).substr(1, size).alias("body"))
+        return spark.range(rows).select(f.concat(*parts).substr(1, size).alias("body"))
 
     def input(self, rows: int) -> DataFrame:
         """Rows of 1 KiB as input of bulk sends and of their bare side, written once."""
