@@ -13,13 +13,13 @@ import attrs
 import pytest
 from typer.testing import CliRunner, Result
 
-from insides import forget
+from insides import engine_of, forget
 from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry, entry_verbs
 from lakequeue.cli import app, pictures
 from lakequeue.entry_verbs import depth_history
 from lakequeue.model.clock import to_micros
 from lakequeue.operations.depth import Depth
-from lakequeue.storage import layout, past_versions
+from lakequeue.storage import layout, past_versions, stats
 from lakequeue.testing import ManualClock
 
 
@@ -121,6 +121,15 @@ def test_what_the_logs_no_longer_keep_is_told_by_the_statistics(lq, clock, begin
     forget()
     shutil.rmtree(layout.stats_path(lq.root))
     assert depth_history(lq.queue("orders"), begin)[0] == points[1]
+
+
+def test_every_count_of_the_statistics_is_told(lq, clock, begin, monkeypatch):
+    monkeypatch.setattr(past_versions, "versions", lambda *_: [])
+    queue, counts = lq.create_queue("orders"), QueueCounts(1, 2, 3, 4, 5.0, 6)
+    row = stats.StatsRow("orders", "local", queue.key, sent=7, **attrs.asdict(counts))
+    assert stats.record(engine_of(lq), lq.root, [row], to_micros(begin)) == 1
+    clock.advance(60)
+    assert depth_history(queue, begin)[0] == Depth(to_micros(begin), counts, 7)
 
 
 def test_versions_whose_messages_were_dropped_since_are_left_out(lq, clock, begin, monkeypatch):

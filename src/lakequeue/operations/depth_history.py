@@ -43,7 +43,7 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 
 
 def _of_row(minute: int, row: stats.StatsRow) -> Depth:
-    counts = QueueCounts(row.visible, row.in_flight, row.delayed, row.rewindable, row.oldest_age)
+    counts = QueueCounts(row.visible, row.in_flight, row.delayed, row.rewindable, row.oldest_age, row.held)
     return Depth(minute, counts, row.sent)
 
 
