@@ -376,8 +376,9 @@ def test_a_column_without_an_order_is_refused(lq: LakeQueue, values: pa.Array) -
 
 
 @pytest.mark.spec("QUE-25", "SND-2")
+@pytest.mark.parametrize("send_id", [None, "load"])
 def test_rows_are_judged_by_the_attributes_that_they_are_committed_under(
-    lq: LakeQueue, monkeypatch: Patch
+    lq: LakeQueue, monkeypatch: Patch, send_id: str | None
 ) -> None:
     queue = lq.create_queue("orders")
     stage = arrow_files.stage
@@ -390,8 +391,9 @@ def test_rows_are_judged_by_the_attributes_that_they_are_committed_under(
 
     monkeypatch.setattr(arrow_files, "stage", interrupted)
     with pytest.raises(InvalidParameterValue, match="1 row is longer than 1024 bytes"):
-        queue.send_arrow(table("x" * 1_025))
+        queue.send_arrow(table("x" * 1_025), send_id)
     assert bodies(queue) == []
+    assert queue.send_arrow(table("x" * 1_024), send_id) == 1
 
 
 @pytest.mark.spec("QUE-25")

@@ -1,10 +1,12 @@
 """Bulk sends over several shards: cut off between two of them, repeated, completed, and never doubled.
 
-Files of Arrow and of Spark are committed by the same code; `tests/spark/test_bulk_shards.py` has Spark's form.
+Files of Arrow and of Spark are committed by the same code; `test_bulk_shards.py` and `test_source_write.py` in
+`tests/spark` have Spark's forms.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ import pytest
 from concurrency.cut_off import ROWS, SHARDS, bodies, cut_off
 from concurrency.harness import apart, check_log
 from concurrency.stopping import older
-from lakequeue import LakeQueue, Queue, SystemClock
+from lakequeue import InvalidOptions, LakeQueue, Queue, QueueClientError, SystemClock
+from lakequeue.frame_verbs import complete_send, plan_send
 from lakequeue.operations import send_dataframe
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import arrow_files, commit_files, manifests
@@ -37,6 +40,24 @@ def rows_of(queue: Queue) -> pa.Table:
     """Enough bytes for several files, so that they reach every shard."""
     bodies = [f"{number:060}" for number in range(ROWS)]
     return pa.table(dict.fromkeys(("body", *(("group_id", "dedup_id") if queue.fifo else ())), bodies))
+
+
+def send_batch(queue: Queue, number: int, rows: pa.Table, stream: str = "s") -> int:
+    """Sends a micro-batch as the data source does; as many tasks write it as there are shards."""
+    send = plan_send(queue, [(name, "string") for name in rows.column_names], None).of_batch(stream, number)
+    staging, tables = send.writer.staging, send.writer.store.folder(send.writer.tables)
+    part = -(-len(rows) // SHARDS)
+    written = [
+        arrow_files.write_partition(
+            staging.messages(tables), staging, task, rows[task * part : (task + 1) * part].to_batches()
+        )
+        for task in range(SHARDS)
+    ]
+    return complete_send(queue, send, written)
+
+
+def manifests_of(queue: Queue) -> list[Path]:
+    return [*Path(layout.tables_path(queue._runtime.root.path, queue.key), "manifests").iterdir()]
 
 
 @pytest.mark.parametrize("commits", [0, 1, 2])
@@ -135,3 +156,57 @@ def test_a_send_whose_parts_were_all_committed_by_others_keeps_their_files(
     assert queue.send_arrow(rows_of(queue)) == 0
     assert bodies(queue) == [*range(ROWS)]
     assert len(queue.receive(1_000)) == ROWS
+
+
+# --- micro-batches of streams
+
+
+def test_a_batch_is_sent_once_and_none_before_it(queue: Queue) -> None:
+    df = rows_of(queue)
+    sent = [send_batch(queue, number, df[first:last]) for number, first, last in [(0, 0, 2), (0, 0, 2), (3, 2, 3)]]
+    assert sent == [2, 0, 1]
+    with pytest.raises(InvalidOptions, match="has later batches than 2 of this query"):
+        send_batch(queue, 2, df[3:4])
+    assert [send_batch(queue, 3, df[2:3]), send_batch(queue, 0, df[4:5], "t")] == [0, 1]
+    assert bodies(queue) == [0, 1, 2, 4]
+    assert [send_dataframe.last_version(queue._runtime, layout.stream_id(stream)) for stream in "stu"] == [4, 1, 0]
+    assert manifests_of(queue) == []  # of streams there are too many to leave them to the compactor
+
+
+def test_an_empty_batch_commits_nothing(queue: Queue) -> None:
+    assert send_batch(queue, 0, rows_of(queue)[:0]) == 0
+    assert send_dataframe.last_version(queue._runtime, layout.stream_id("s")) == 0
+    assert manifests_of(queue) == []
+
+
+def test_a_repeated_batch_adds_what_its_first_attempt_left_out(queue: Queue) -> None:
+    df = rows_of(queue)
+    cut_off(queue, lambda: send_batch(queue, 0, df), 1)
+    left = ROWS - len(bodies(queue))
+    assert [send_batch(queue, 0, df) for _ in range(2)] == [left, 0]
+    assert bodies(queue) == [*range(ROWS)]
+
+
+def test_files_that_waited_too_long_are_written_anew_for_a_batch_only(queue: Queue) -> None:
+    df = rows_of(queue)
+    cut_off(queue, lambda: send_batch(queue, 0, df), 0)
+    cut_off(queue, lambda: queue.send_arrow(df, "load"), 0)
+    for manifest in manifests_of(queue):
+        written = manifest.stat().st_mtime - 12 * 3600 - 1
+        os.utime(manifest, (written, written))
+    assert send_batch(queue, 0, df) == ROWS
+    with pytest.raises(QueueClientError, match="more than 12 h ago"):
+        queue.send_arrow(df, "load")
+    assert bodies(queue) == [*range(ROWS)]
+
+
+@pytest.mark.parametrize("queue", [False], ids=["standard"], indirect=True)  # else deduplication would help
+def test_the_check_of_repeated_batches_can_fail(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guarantee 5: without the number of the batch in the log, a repeated one is sent again."""
+    assert [send_batch(queue, 0, rows_of(queue)) for _ in range(2)] == [ROWS, 0]
+    check_log(queue)
+    for kind in manifests.SendKey, manifests.Manifest:
+        monkeypatch.setattr(kind, "reached", lambda *_: False)
+    send_batch(queue, 0, rows_of(queue))
+    with pytest.raises(AssertionError):
+        check_log(queue)

@@ -7,39 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from concurrency.cut_off import ROWS, SHARDS, bodies, cut_off
 from concurrency.harness import check_log
-from lakequeue import LakeQueue, Queue
-from lakequeue.operations import send_dataframe
-from lakequeue.storage.bulk import manifests
+from lakequeue import LakeQueue
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-pytestmark = [pytest.mark.spark, pytest.mark.core, pytest.mark.spec("SND-17", "DLT-3")]
+    from pyspark.sql import SparkSession
 
 
-@pytest.fixture(params=[False, True], ids=["standard", "fifo"])
-def queue(tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest) -> Queue:
-    lq = LakeQueue(str(tmp_path / "root"), spark=spark)
-    if request.param:
-        return lq.create_queue("orders.fifo", fifo=True, shards=SHARDS, deduplication_scope="message_group")
-    return lq.create_queue("orders", shards=SHARDS)
-
-
-def rows_of(spark: SparkSession, queue: Queue) -> DataFrame:
-    rows = spark.range(ROWS).selectExpr("string(id) AS body").repartition(SHARDS)
-    return rows.selectExpr("body", "body AS group_id", "body AS dedup_id") if queue.fifo else rows
-
-
-def test_a_repeated_batch_of_a_stream_adds_what_is_missing(spark: SparkSession, queue: Queue) -> None:
-    df, name = rows_of(spark, queue), manifests.SendKey.of_batch("s", 0)
-    cut_off(queue, lambda: send_dataframe.bulk_send(queue._runtime, df, name, None), 1)
-    left = ROWS - len(bodies(queue))
-    assert [send_dataframe.bulk_send(queue._runtime, df, name, None) for _ in range(2)] == [left, 0]
-    assert bodies(queue) == [*range(ROWS)]
-
-
+@pytest.mark.spark
+@pytest.mark.core
 @pytest.mark.spec("SND-18")
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_rows_fill_all_shards_evenly_in_contiguous_ranges(

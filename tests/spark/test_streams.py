@@ -1,15 +1,14 @@
-"""Streams to a queue, exactly once, and from a queue, at least once; the bulk send of a micro-batch."""
+"""Streams to a queue, exactly once, and from a queue, at least once."""
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.harness import application_id, check_log, sent_bodies
+from concurrency.harness import sent_bodies
 from concurrency.stopping import older
 from lakequeue import (
     HeartbeatRenewal,
@@ -23,12 +22,10 @@ from lakequeue import (
     SendEntry,
 )
 from lakequeue.frame_verbs import lease_of_handle
-from lakequeue.operations.send_dataframe import bulk_send, last_version
 from lakequeue.spark import stream_from_queue, stream_to_queue
 from lakequeue.spark.source_errors import error_in
 from lakequeue.spark.streams import process_lease
-from lakequeue.storage import layout
-from lakequeue.storage.bulk import commit_files, manifests, write_files
+from lakequeue.storage.bulk import commit_files
 from lakequeue.testing import ManualClock
 from mutations import Patch
 from serve.serving import wait_until
@@ -48,75 +45,6 @@ def queue(lq: LakeQueue) -> Queue:
 
 def batch_of(spark: SparkSession, *texts: str) -> DataFrame:
     return spark.createDataFrame([(text,) for text in texts], "body string").coalesce(1)
-
-
-# --- the bulk send of a micro-batch
-
-
-@pytest.mark.core
-@pytest.mark.spec("SND-17")
-def test_a_batch_and_all_before_it_are_sent_once(spark: SparkSession, queue: Queue) -> None:
-    def send(number: int, *texts: str) -> int:
-        return bulk_send(queue._runtime, batch_of(spark, *texts), manifests.SendKey.of_batch("s", number), None)
-
-    assert [send(0, "a", "b"), send(0, "a", "b"), send(3, "c"), send(2, "late"), send(3, "c")] == [2, 0, 1, 0, 0]
-    assert bulk_send(queue._runtime, batch_of(spark, "d"), manifests.SendKey.of_batch("t", 0), None) == 1
-    assert sent_bodies(queue) == ["a", "b", "c", "d"]
-    assert [last_version(queue._runtime, layout.stream_id(stream)) for stream in "stu"] == [4, 1, 0]
-    assert application_id(queue, "stream-s") == 4
-    folder = Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "manifests"
-    assert not list(folder.iterdir())  # of streams there are too many to leave them to the compactor
-
-
-def test_an_empty_batch_commits_nothing(spark: SparkSession, queue: Queue) -> None:
-    nothing = batch_of(spark, "x").where("body IS NULL")
-    assert bulk_send(queue._runtime, nothing, manifests.SendKey.of_batch("s", 0), None) == 0
-    assert last_version(queue._runtime, layout.stream_id("s")) == 0
-    assert not list((Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "manifests").iterdir())
-
-
-@pytest.mark.spec("QUE-25", "SND-2")
-@pytest.mark.parametrize(
-    "name", [manifests.SendKey.of_batch("s", 0), manifests.SendKey.of_send("load")], ids=["batch", "send_id"]
-)
-def test_files_are_judged_by_the_attributes_that_they_are_committed_under(
-    spark: SparkSession, lq: LakeQueue, queue: Queue, name: manifests.SendKey, monkeypatch: Patch
-) -> None:
-    stage = write_files.stage
-
-    def interrupted(*args: Any, **more: Any) -> Any:
-        monkeypatch.undo()
-        staged = stage(*args, **more)
-        lq.queue("orders").set_attributes(maximum_message_size=1_024)
-        return staged
-
-    monkeypatch.setattr(write_files, "stage", interrupted)
-    with pytest.raises(InvalidParameterValue, match="1 row is longer than 1024 bytes"):
-        bulk_send(queue._runtime, batch_of(spark, "x" * 1_025), name, None)
-    assert bulk_send(queue._runtime, batch_of(spark, "x" * 1_024), name, None) == 1
-    assert [len(body) for body in sent_bodies(queue)] == [1_024]
-
-
-def test_files_that_waited_too_long_are_written_anew_for_a_stream_only(
-    spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
-) -> None:
-    def killed(*_: Any) -> None:
-        raise OSError("killed")
-
-    names = manifests.SendKey.of_batch("s", 0), manifests.SendKey.of_send("load")
-    with monkeypatch.context() as patch:
-        patch.setattr(commit_files, "complete", killed)
-        for name in names:
-            with pytest.raises(QueueClientError):
-                bulk_send(queue._runtime, batch_of(spark, "old"), name, None)
-    waiting = Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "manifests"
-    for manifest in waiting.iterdir():
-        written = manifest.stat().st_mtime - 12 * 3600 - 1
-        os.utime(manifest, (written, written))
-    assert bulk_send(queue._runtime, batch_of(spark, "new"), names[0], None) == 1
-    with pytest.raises(QueueClientError, match="more than 12 h ago"):
-        bulk_send(queue._runtime, batch_of(spark, "new"), names[1], None)
-    assert sent_bodies(queue) == ["new"]
 
 
 @pytest.mark.core
@@ -143,31 +71,6 @@ def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too
     assert sent_bodies(queue) == []
     assert queue.send_dataframe(batch_of(spark, "a", "b")) == 2
     assert sorted(sent_bodies(queue)) == ["a", "b"]
-
-
-@pytest.mark.core
-@pytest.mark.spec("SND-17", "DLT-3")
-def test_the_replay_check_of_streams_can_fail(spark: SparkSession, queue: Queue, monkeypatch: Patch) -> None:
-    """Guarantee 5: without the number of the batch in the log, a repeated one is sent again."""
-
-    def send() -> int:
-        return bulk_send(queue._runtime, batch_of(spark, "a"), manifests.SendKey.of_batch("s", 0), None)
-
-    assert [send(), send()] == [1, 0]
-    check_log(queue)
-    for kind in manifests.SendKey, manifests.Manifest:
-        monkeypatch.setattr(kind, "reached", lambda *_: False)
-    send()
-    with pytest.raises(AssertionError):
-        check_log(queue)
-
-
-@pytest.mark.long
-def test_the_spark_engine_sends_a_replayed_batch_once_too(tmp_path: Path, spark: SparkSession) -> None:
-    queue = LakeQueue(str(tmp_path / "root"), spark=spark, engine="spark").create_queue("orders")
-    name = manifests.SendKey.of_batch("s", 0)
-    assert [bulk_send(queue._runtime, batch_of(spark, "a"), name, None) for _ in range(2)] == [1, 0]
-    assert last_version(queue._runtime, layout.stream_id("s")) == 1
 
 
 # --- streams

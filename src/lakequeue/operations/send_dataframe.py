@@ -20,17 +20,13 @@ if TYPE_CHECKING:
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send_id: str | None, order_by: str | None) -> int:
-    """Sends every row of a DataFrame as a message; returns how many."""
+    """Sends every row of a DataFrame as a message; returns how many, 0 if the id was sent before."""
     queue.root.require_spark("send_dataframe")
-    return bulk_send(queue, df, None if send_id is None else SendKey.of_send(send_id), order_by)
-
-
-def bulk_send(queue: OpenQueue, df: DataFrame, name: SendKey | None, order_by: str | None) -> int:
-    """Sends the rows of a DataFrame under a name; returns how many, 0 if the name was sent before."""
 
     def stage(tables: Folder, staging: Staging) -> Manifest:
         return write_files.stage(df, queue.root.engine.store, tables, staging)
 
+    name = None if send_id is None else SendKey.of_send(send_id)
     return send_staged(queue, write_files.columns_of(df.schema), name, order_by, stage)
 
 
