@@ -1,6 +1,6 @@
 """Worker processes that evaluate conditions, so that one that hangs or crashes ends nothing else.
 
-A worker is started as a separate program, never by a fork, which delta-rs does not survive. It handles one request
+A worker is started as a separate program, never by a fork, which obstore does not survive. It handles one request
 at a time. If that takes too long, or its reply is no longer needed, the worker is killed, and the next request
 starts a new one. Idle workers end after a while, and when this process ends.
 """

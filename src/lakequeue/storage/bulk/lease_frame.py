@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SEQUENCE_NUMBER = """
     CAST(10000000000000000000BD + ((`offset` * 1024 + shard) * 256 + `offset` * 37 % 256) AS STRING)
 """
-"""``sequence.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
+"""``sequence_numbers.sequence_number`` in SQL, over ``shard`` and ``offset`` (SEQ-1)."""
 MAX_PREDICATES = 64
 """Maximum number of ranges in the filter; more slow down the planner."""
 _BUCKET = 8
@@ -52,7 +52,7 @@ class LeaseColumns:
     Attributes:
         key: the queue incarnation.
         lease_id: id of the claim.
-        lease_key: ``handles.lease_key``: signs this lease's handles only, so that a query plan may show it.
+        lease_key: ``receipt_handles.lease_key``: signs this lease's handles only, so a query plan may show it.
         fifo: whether the queue is one, and its messages have sequence numbers.
     """
 

@@ -3,7 +3,7 @@
 A committer holds it shared, from the check of the version that it builds on until it knows the outcome. Removing
 log entries or files needs it exclusively, so neither happens while a process is in a commit, however long it is
 stopped there. Commits through Spark hold it exclusively too: Spark's log store on ``file://`` checks that a commit
-file is absent and then renames its own over it, while delta-rs creates the file atomically.
+file is absent and then renames its own over it, while the point engine creates it atomically.
 
 Object stores need no lock: they create log entries by a conditional PUT.
 

@@ -13,7 +13,7 @@ from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.layout import Retention
 
 LOG_ENTRIES = 200
-"""Entries that a fast-growing log keeps: each local commit lists them all, 5 ms for 1,000 more."""
+"""Entries that a fast-growing log keeps: opening a table lists them all, 5 ms for 1,000 more."""
 READING = 15.0
 """Seconds that entries stay in any case, for readers that have just listed them."""
 _LOG_FILE = re.compile(r"\.?(\d{20})\.(json|checkpoint(\..+)?\.(parquet|json)|crc)(\.crc)?$")

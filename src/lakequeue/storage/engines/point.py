@@ -1,7 +1,7 @@
 """The point engine: commits to one Delta table in milliseconds, without a JVM.
 
 It writes files through Arrow and its own entries of the log, see ``entries``; ``delta_log`` reads the log.
-delta-rs makes checkpoints.
+delta-rs makes checkpoints and the schema of new tables.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class PointTable:
         self._create_entry("WRITE", [self._write_file(rows)], [], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
-        self.folder.sync(file.path for file in files)  # Spark wrote them
+        self.folder.sync(file.path for file in files)  # other processes wrote them, maybe without syncs
         self._create_entry("WRITE", files, [], transactions, token, rebased=True)
 
     def replace(

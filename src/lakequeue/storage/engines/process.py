@@ -1,4 +1,4 @@
-"""Detects forks: neither delta-rs's threads nor Spark's connection survive one."""
+"""Detects forks: neither the threads of obstore and delta-rs nor Spark's connection survive one."""
 
 from __future__ import annotations
 
