@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from insides import messages_of, receipts_of
 from lakequeue import Queue
 from lakequeue.storage import layout
 from lakequeue.storage.folder import Folder
@@ -38,7 +39,7 @@ class Row(NamedTuple):
 
 def fifo_rows(queue: Queue) -> list[Row]:
     """Every row of the log, by offset."""
-    table = DeltaTable(layout.messages_path(queue._runtime.root.path, queue.key, 0)).to_pyarrow_table()
+    table = DeltaTable(messages_of(queue)).to_pyarrow_table()
     table = table.set_column(0, "offset", pc.add(table["base_offset"], table["position"]))
     table = table.set_column(1, "instant", table["sent_at"].cast(pa.int64()))
     columns = ("offset", "message_id", "body", "group_id", "dedup_id", "instant")
@@ -81,7 +82,7 @@ class History:
 
     @classmethod
     def of(cls, queue: Queue) -> History:
-        return cls(Store().folder(layout.receipts_path(queue._runtime.root.path, queue.key, 0)))
+        return cls(Store().folder(receipts_of(queue)))
 
     def follow(self) -> History:
         """Reads the commits since the last call."""

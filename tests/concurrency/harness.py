@@ -11,10 +11,9 @@ import attrs
 import pytest
 from deltalake import DeltaTable
 
+from insides import forget, messages_of, place_of
 from lakequeue import LakeQueue, Queue
 from lakequeue.model.clock import Clock
-from lakequeue.runtime import root as roots
-from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
 
 PLACES = ["disk", pytest.param("s3", marks=pytest.mark.objectstore)]
@@ -25,14 +24,10 @@ def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:
     """Entries to one root that share as little as processes do."""
     entries = []
     for _ in range(count):
-        roots.opened.clear()
+        forget()
         entries.append(LakeQueue(str(root), clock=clock))
-    roots.opened.clear()
+    forget()
     return entries
-
-
-def shard_of(queue: Queue, number: int = 0) -> ShardService:
-    return queue._runtime.shards[number]
 
 
 def keep_to(queue: Queue, shard: int) -> None:
@@ -76,7 +71,7 @@ def log_rows(queue: Queue) -> list[Row]:
     """Every row of the logs, by shard and offset, read with delta-rs only."""
     rows: list[Row] = []
     for shard in range(len(queue._runtime.shards)):
-        table = DeltaTable(layout.messages_path(queue._runtime.root.path, queue.key, shard)).to_pyarrow_table()
+        table = DeltaTable(messages_of(queue, shard)).to_pyarrow_table()
         columns = (table[name].to_pylist() for name in ("base_offset", "position", "message_id", "body"))
         instants = zip(table["sent_at"].to_pylist(), table["opened_at"].to_pylist(), strict=True)
         sent = [at or opened for at, opened in instants]  # a bulk segment was sent when it was opened
@@ -89,13 +84,13 @@ def log_rows(queue: Queue) -> list[Row]:
 
 def log_versions(queue: Queue) -> tuple[int, int]:
     """Table versions of ``messages`` and ``receipts`` of the first shard."""
-    root, key = queue._runtime.root.path, queue.key
+    root, key = place_of(queue), queue.key
     paths = layout.messages_path(root, key, 0), layout.receipts_path(root, key, 0)
     return DeltaTable(paths[0]).version(), DeltaTable(paths[1]).version()
 
 
 def application_id(queue: Queue, app_id: str, shard: int = 0) -> int:
-    table = DeltaTable(layout.messages_path(queue._runtime.root.path, queue.key, shard))
+    table = DeltaTable(messages_of(queue, shard))
     return table.transaction_version(app_id) or 0
 
 

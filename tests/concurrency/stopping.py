@@ -16,6 +16,7 @@ from unittest import mock
 
 import pytest
 
+from insides import place_of
 from lakequeue import Queue
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
@@ -93,7 +94,7 @@ def busy_hours(queue: Queue) -> None:
             queue.send(f"other {number}")
             [message] = queue.receive(visibility_timeout=600)
             queue.change_visibility(message.receipt_handle, 500)
-        older(queue._runtime.root.path, 2 * 3600)
+        older(place_of(queue), 2 * 3600)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import pytest
 from concurrency.cut_off import ROWS, SHARDS, bodies, cut_off
 from concurrency.harness import apart, check_log
 from concurrency.stopping import older
+from insides import place_of
 from lakequeue import InvalidOptions, LakeQueue, Queue, QueueClientError, SystemClock
 from lakequeue.frame_verbs import complete_send, plan_send
 from lakequeue.operations import send_dataframe
@@ -57,7 +58,7 @@ def send_batch(queue: Queue, number: int, rows: pa.Table, stream: str = "s") -> 
 
 
 def manifests_of(queue: Queue) -> list[Path]:
-    return [*Path(layout.tables_path(queue._runtime.root.path, queue.key), "manifests").iterdir()]
+    return [*Path(layout.tables_path(place_of(queue), queue.key), "manifests").iterdir()]
 
 
 @pytest.mark.parametrize("commits", [0, 1, 2])
@@ -65,7 +66,7 @@ def test_a_repeated_send_adds_what_its_first_attempt_left_out(queue: Queue, comm
     df = rows_of(queue)
     cut_off(queue, lambda: queue.send_arrow(df, "load"), commits)
     left = ROWS - len(bodies(queue))
-    other = apart(queue._runtime.root.path, SystemClock(), 1)[0].queue(queue.name)
+    other = apart(place_of(queue), SystemClock(), 1)[0].queue(queue.name)
     assert other.send_arrow(df, "load") == left
     assert queue.send_arrow(df, "load") == 0
     assert bodies(queue) == [*range(ROWS)]
@@ -85,7 +86,7 @@ def test_the_compactor_completes_what_reached_some_shards(queue: Queue, hours: f
     begun = bodies(queue)
     assert not queue.compact().failures
     assert bodies(queue) == begun  # its process may be at it
-    older(queue._runtime.root.path, hours * 3600)
+    older(place_of(queue), hours * 3600)
     for _ in range(2):
         assert not queue.compact().failures
     assert bodies(queue) == [*range(ROWS)]
@@ -97,7 +98,7 @@ def test_files_of_a_send_that_reached_some_shards_are_kept_however_old(
 ) -> None:
     df = rows_of(queue)
     cut_off(queue, lambda: queue.send_arrow(df, "load"), 1)
-    older(queue._runtime.root.path, 30 * 3600)
+    older(place_of(queue), 30 * 3600)
     with monkeypatch.context() as patch:
         patch.setattr(send_dataframe, "complete_bulk_sends", lambda queue: None)
         assert not queue.compact().failures
@@ -107,10 +108,10 @@ def test_files_of_a_send_that_reached_some_shards_are_kept_however_old(
 
 def test_files_of_a_send_that_reached_no_shard_go_when_they_are_old(queue: Queue) -> None:
     cut_off(queue, lambda: queue.send_arrow(rows_of(queue), "load"), 0)
-    folder = Path(layout.tables_path(queue._runtime.root.path, queue.key))
+    folder = Path(layout.tables_path(place_of(queue), queue.key))
     assert [*folder.glob("*/messages/bulk/*/*/*.parquet")]
     for _ in range(2):  # the second pass removes what the first found unneeded
-        older(queue._runtime.root.path, 30 * 3600)
+        older(place_of(queue), 30 * 3600)
         assert not queue.compact().failures
     assert not [*folder.glob("*/messages/bulk/*/*/*.parquet")] and not [*folder.glob("manifests/*")]
     assert bodies(queue) == []

@@ -16,6 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
 from concurrency.harness import apart, small_segments
+from insides import place_of
 from lakequeue import DamagedTable, LakeQueue, Queue, QueueClientError
 from lakequeue.cli import app
 from lakequeue.storage import layout
@@ -43,12 +44,12 @@ def queue(lq: LakeQueue) -> Queue:
 
 
 def folder(queue: Queue, table: str = "messages") -> Path:
-    return Path(layout.tables_path(queue._runtime.root.path, queue.key)) / "0" / table
+    return Path(layout.tables_path(place_of(queue), queue.key)) / "0" / table
 
 
 def again(queue: Queue) -> Queue:
     """The queue as a new process opens it."""
-    [lq] = apart(queue._runtime.root.path, queue.clock, 1)
+    [lq] = apart(place_of(queue), queue.clock, 1)
     return lq.queue("orders")
 
 
@@ -124,7 +125,7 @@ def test_an_older_checkpoint_or_the_entries_replace_a_damaged_one(queue: Queue, 
         (path / "_delta_log" / "_last_checkpoint").write_bytes(b"")
         assert again(queue).counts().visible == 9
     again(queue).send("commits go on")
-    PointEngine(Store(queue._runtime.root.path)).open(str(path)).checkpoint()
+    PointEngine(Store(place_of(queue))).open(str(path)).checkpoint()
     assert DeltaTable(path).version() == 13, "other programs can read it again"
     numbers = sorted(path.glob("_delta_log/*.checkpoint.parquet"))
     numbers[-1].write_bytes(harm)
@@ -165,7 +166,7 @@ def test_a_log_is_trimmed_only_below_a_checkpoint_that_can_be_read(
     monkeypatch.setattr(log_trimming, "READING", 0.0)
     monkeypatch.setattr(log_trimming, "LOG_ENTRIES", 0)
     path = folder(queue)
-    table = PointEngine(Store(queue._runtime.root.path)).open(str(path))
+    table = PointEngine(Store(place_of(queue))).open(str(path))
     table.checkpoint()
     spoil(path, checkpoint_name(table.version))
     trim_log(Store().folder(str(path)), layout.MESSAGES_RETENTION, 1)
@@ -184,7 +185,7 @@ def test_a_checkpoint_is_on_disk_and_was_read_before_anything_below_it_is_remove
     monkeypatch.setattr(log_trimming, "READING", 0.0)
     monkeypatch.setattr(log_trimming, "LOG_ENTRIES", 0)
     path = folder(queue)
-    store = Store(queue._runtime.root.path, durability="power")
+    store = Store(place_of(queue), durability="power")
     table = PointEngine(store).open(str(path))
     table.checkpoint()
     checkpoint, log = str(path / checkpoint_name(table.version)), str(path / "_delta_log")
@@ -422,5 +423,5 @@ def test_durability_is_checked_and_can_be_given_up(tmp_path: Path, monkeypatch: 
 
 def test_a_segment_has_no_folder_of_its_own(queue: Queue) -> None:
     assert append.SEGMENT_COMMITS > 1
-    assert PointEngine(Store(queue._runtime.root.path)).open(str(folder(queue))).file_count == 10
+    assert PointEngine(Store(place_of(queue))).open(str(folder(queue))).file_count == 10
     assert [path.name for path in folder(queue).iterdir() if path.is_dir()] == ["_delta_log"]

@@ -16,9 +16,9 @@ from concurrency.harness import (
     check_log,
     drain,
     log_versions,
-    shard_of,
     small_segments,
 )
+from insides import place_of, shard_of
 from lakequeue import LakeQueue, Queue, QueueClientError, QueueDoesNotExist, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import queues
@@ -75,7 +75,7 @@ BEFORE = (list("abc"), 2, 1)
 
 def state(queue: Queue) -> tuple[list[str], int, int]:
     """As a new process sees it."""
-    fresh = apart(queue._runtime.root.path, queue.clock, 1)[0].queue("orders")
+    fresh = apart(place_of(queue), queue.clock, 1)[0].queue("orders")
     counts = fresh.counts()
     return [row.body for row in check_log(fresh)], counts.visible, counts.in_flight
 

@@ -12,6 +12,7 @@ from concurrency.fifo_history import fifo_rows
 from concurrency.harness import apart, check_log, drain
 from conformance.fifo import bodies
 from conformance.harness import handles
+from insides import place_of
 from lakequeue import Message, Queue, QueueClientError, SendEntry
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.storage.engines.interface import LostRace
@@ -35,7 +36,7 @@ def two(tmp_path: Path, clock: ManualClock) -> Two:
 
 def another(queue: Queue) -> Queue:
     """The queue, as a new process sees it."""
-    return apart(queue._runtime.root.path, queue.clock, 1)[0].queue(queue.name)
+    return apart(place_of(queue), queue.clock, 1)[0].queue(queue.name)
 
 
 def send(queue: Queue, *bodies: str) -> None:

@@ -15,10 +15,10 @@ from concurrency.harness import (
     drain,
     keep_to,
     log_rows,
-    shard_of,
     small_segments,
     without_merging,
 )
+from insides import shard_of
 from lakequeue import LakeQueue, RequestThrottled
 from lakequeue.operations import queues
 from lakequeue.storage import layout

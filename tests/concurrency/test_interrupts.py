@@ -17,6 +17,7 @@ import pytest
 
 from concurrency.harness import apart, at_once, check_log, drain, small_segments
 from concurrency.striking import Place, Strike
+from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, SendEntry
 from lakequeue.operations import move
 from lakequeue.runtime import group_commit, shard_ledger, shard_reader, shard_sender
@@ -88,7 +89,7 @@ class Story:
         """As this process, which keeps its state, and as a new process sees it."""
         clock = self.queue.clock
         at_once([lambda: self.queue.send("after"), lambda: self.dead.send("after")], patience=30)
-        here = apart(self.queue._runtime.root.path, clock, 1)[0]
+        here = apart(place_of(self.queue), clock, 1)[0]
         for queue in (here.queue("orders"), here.queue("dead")):
             check_log(queue, from_start=False, redriven=True)
         clock.advance(1_000)

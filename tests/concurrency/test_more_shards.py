@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart, drain, keep_to
+from insides import place_of
 from lakequeue import (
     Consumer,
     InvalidAttributeValue,
@@ -79,7 +80,7 @@ def test_another_process_purges_and_deletes_them(pair: tuple[Queue, Queue]) -> N
     pair[1].purge()
     assert pair[0].counts().visible == 0
     pair[0].send("later")
-    apart(pair[0]._runtime.root.path, pair[0].clock, 1)[0].delete_queue("orders")
+    apart(place_of(pair[0]), pair[0].clock, 1)[0].delete_queue("orders")
     for shard in range(4):
         keep_to(pair[0], shard)
         with pytest.raises(QueueDoesNotExist):

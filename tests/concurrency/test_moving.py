@@ -12,7 +12,8 @@ import attrs
 import pytest
 
 from concurrency.faults import Fault, killed
-from concurrency.harness import apart, at_once, drain, log_rows, shard_of, spread
+from concurrency.harness import apart, at_once, drain, log_rows, spread
+from insides import shard_of
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import move

@@ -8,8 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
-from concurrency.harness import apart, check_log, shard_of, small_segments
+from concurrency.harness import apart, check_log, small_segments
 from concurrency.stopping import short_logs, without_turns
+from insides import shard_of
 from lakequeue import (
     LakeQueue,
     LakeQueueError,

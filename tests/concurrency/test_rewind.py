@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from concurrency.faults import WORKER, killed
-from concurrency.harness import apart, drain, shard_of
+from concurrency.harness import apart, drain
+from insides import shard_of
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry, UnsupportedOperation
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.shard_service import ShardService

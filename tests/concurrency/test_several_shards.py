@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart, drain, keep_to
+from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.operations import queues
 from lakequeue.storage.engines.point import PointTable
@@ -51,7 +52,7 @@ def fail_at(patch: Patch, number: int, methods: tuple[str, ...] = ("append", "ad
 
 
 def fresh(queue: Queue) -> Queue:
-    return apart(queue._runtime.root.path, queue.clock, 1)[0].queue("orders")
+    return apart(place_of(queue), queue.clock, 1)[0].queue("orders")
 
 
 def rewind(queue: Queue) -> None:

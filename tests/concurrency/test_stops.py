@@ -12,6 +12,7 @@ import pytest
 
 from concurrency.harness import apart, at_once, check_log, drain, log_rows
 from concurrency.stopping import busy_hours, older, short_logs, stopped, stopped_in, time_flies
+from insides import messages_of, place_of, receipts_of
 from lakequeue import Queue, QueueClientError
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines import commit, locks
@@ -66,13 +67,13 @@ def test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit
 
     def an_hour_passes() -> None:
         for _ in range(2):  # the first pass lists what is needed
-            older(queue._runtime.root.path, 2 * 3600)
+            older(place_of(queue), 2 * 3600)
             passes.append(other.compact())
 
     seen = stopped_in(monkeypatch, "merge", an_hour_passes)
     queue.delete(message.receipt_handle)
     assert seen.call_count == 1
-    third = apart(queue._runtime.root.path, queue.clock, 1)[0].queue("orders")
+    third = apart(place_of(queue), queue.clock, 1)[0].queue("orders")
     counts = third.counts()
     assert (counts.visible, counts.in_flight) == (0, 0)
     third.send("b")
@@ -88,7 +89,7 @@ def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(
     queue.send("a")
     commit, lost = Ledger.commit, iter([True, True])
     monkeypatch.setattr(Ledger, "commit", lambda *args: False if next(lost, False) else commit(*args))
-    with stopped_holding(layout.receipts_path(queue._runtime.root.path, queue.key, 0), "shared"):
+    with stopped_holding(receipts_of(queue), "shared"):
         [(message,)] = at_once([queue.receive], patience=20)
     assert message.body == "a"
 
@@ -98,7 +99,7 @@ def test_a_process_that_is_stopped_while_it_keeps_others_out_is_named_and_change
     pair: tuple[Queue, Queue], monkeypatch: Patch
 ) -> None:
     queue, _ = pair
-    path = layout.messages_path(queue._runtime.root.path, queue.key, 0)
+    path = messages_of(queue)
     monkeypatch.setattr(locks, "PATIENCE", 0.1)
     with (
         stopped_holding(path, "exclusive"),
@@ -114,7 +115,7 @@ def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(pair: tuple[Queue, Qu
     queue, other = pair
     monkeypatch.setattr(cleaning, "PATIENCE", 0.1)
     monkeypatch.setattr(commit, "TRIM_PATIENCE", 0.01)
-    folder = Path(layout.messages_path(queue._runtime.root.path, queue.key, 0))
+    folder = Path(messages_of(queue))
     with stopped_holding(str(folder), "shared"):
         busy_hours(other)
         assert (folder / "_delta_log" / f"{0:020}.json").exists()
@@ -152,7 +153,7 @@ def test_a_root_that_goes_away_during_a_commit_takes_none_of_it(
     """As a mount point does: a commit in the empty directory below it would be acknowledged and lost."""
     queue, other = pair
     queue.send("first")
-    root = Path(queue._runtime.root.path)
+    root = Path(place_of(queue))
     away = root.with_name("away")
     write = getattr(PointTable, verb)
 
@@ -177,7 +178,7 @@ def test_a_root_that_was_moved_away_is_not_made_again(pair: tuple[Queue, Queue])
     queue, other = pair
     queue.send("first")
     [message] = queue.receive()
-    root = Path(queue._runtime.root.path)
+    root = Path(place_of(queue))
     away = root.with_name("away")
     root.rename(away)
     for call in (
@@ -250,7 +251,7 @@ class TestWithoutALock:
     ) -> None:
         queue, other = pair
         queue.send("first")
-        folder = Path(layout.messages_path(queue._runtime.root.path, queue.key, 0))
+        folder = Path(messages_of(queue))
 
         def a_week_passes() -> None:
             busy_hours(other)
@@ -271,7 +272,7 @@ class TestWithoutALock:
     ) -> None:
         queue, other = pair
         queue.send("first")
-        folder = Path(layout.messages_path(queue._runtime.root.path, queue.key, 0))
+        folder = Path(messages_of(queue))
         append = PointTable.append
 
         def landed_and_raised(table: PointTable, *args: Any) -> None:
@@ -322,5 +323,5 @@ def stopped_in_a_second_attempt(queue: Queue) -> Iterator[None]:
         "Appender.append = first_loses\n"
         "LakeQueue(sys.argv[1]).queue(sys.argv[2]).send('late')\n"
     )
-    with stopped(script, queue._runtime.root.path, queue.name):
+    with stopped(script, place_of(queue), queue.name):
         yield

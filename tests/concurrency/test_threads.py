@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.harness import apart, at_once, check_log, log_versions, shard_of, small_segments
+from concurrency.harness import apart, at_once, check_log, log_versions, small_segments
 from concurrency.stopping import without_turns
+from insides import shard_of
 from lakequeue import LakeQueue, OverLimit, QueueClientError, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.group_commit import GroupCommit

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart, small_segments
+from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.point import PointTable
@@ -23,7 +24,7 @@ def lq(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> L
 
 def another(queue: Queue) -> Queue:
     """The queue in a process that has read none of the messages."""
-    return apart(queue._runtime.root.path, queue.clock, 1)[0].queue(queue.name)
+    return apart(place_of(queue), queue.clock, 1)[0].queue(queue.name)
 
 
 def break_reads_of(patch: pytest.MonkeyPatch, number: int, queue: Queue) -> None:

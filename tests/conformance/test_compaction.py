@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from concurrency.harness import apart, at_once, check_log, drain, log_rows, shard_of, small_segments
+from concurrency.harness import apart, at_once, check_log, drain, log_rows, small_segments
 from concurrency.processes import Workers, anchor, judge
 from concurrency.stopping import time_flies
 from conformance.call_sequences import CallSequence
 from conformance.harness import Harness, every_engine, local_only, long_on_s3
-from insides import engine_of, forget, messages_of, place_of, receipts_of
+from insides import engine_of, forget, messages_of, place_of, receipts_of, shard_of
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations import compact
 from lakequeue.operations.compact import compact_root

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from concurrency.harness import apart, application_id, check_log, shard_of, small_segments
+from concurrency.harness import apart, application_id, check_log, small_segments
+from insides import messages_of, place_of, shard_of
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
@@ -46,7 +47,7 @@ def stored(queue: Queue) -> list[dict[str, Any]]:
     check_log(queue)
     rows = []
     for shard in range(len(queue._runtime.shards)):
-        table = DeltaTable(layout.messages_path(queue._runtime.root.path, queue.key, shard)).to_pyarrow_table()
+        table = DeltaTable(messages_of(queue, shard)).to_pyarrow_table()
         rows += [row | {"shard": shard} for row in table.to_pylist()]
     return sorted(rows, key=lambda row: (row["shard"], row["base_offset"] + row["position"]))
 
@@ -63,13 +64,13 @@ def by_group(queue: Queue) -> dict[str, list[str]]:
 
 
 def table_files(queue: Queue) -> set[str]:
-    root = layout.messages_path(queue._runtime.root.path, queue.key, 0)
+    root = messages_of(queue)
     return {str(Path(path).relative_to(root)) for path in DeltaTable(root).file_uris()}
 
 
 def files_of_manifest(queue: Queue) -> dict[str, int]:
     """Files of the only manifest, with their rows."""
-    (manifest,) = manifests.manifests(Folder(layout.tables_path(queue._runtime.root.path, queue.key)))
+    (manifest,) = manifests.manifests(Folder(layout.tables_path(place_of(queue), queue.key)))
     return {file.path: file.rows for file in manifest.of(0)}
 
 
@@ -155,7 +156,7 @@ def test_rows_that_break_rules_are_counted_and_nothing_is_sent(spark: SparkSessi
     ):
         assert part in str(caught.value)
     assert stored(queue) == []
-    assert not list(Path(layout.messages_path(queue._runtime.root.path, queue.key, 0)).rglob("*.parquet"))
+    assert not list(Path(messages_of(queue)).rglob("*.parquet"))
     assert queue.send_dataframe(df.where("at < 3"), order_by="at") == 2
     assert bodies(queue) == ["fine", "fine too"]
 
@@ -228,7 +229,7 @@ def test_ids_in_merged_segments_are_found(
 @pytest.mark.spec("DDP-16")
 def test_messages_that_were_moved_here_hold_no_id(spark: SparkSession, queue: Queue) -> None:
     queue.send("small", group_id="g", dedup_id="s")
-    table = queue._runtime.root.engine.open(layout.messages_path(queue._runtime.root.path, queue.key, 0))
+    table = queue._runtime.root.engine.open(messages_of(queue))
     now = queue.clock.now()
     row = table.read(table.files())[0].to_pylist()[0] | {
         "base_offset": 1, "opened_at": now, "message_id": "moved", "dedup_id": "m",
@@ -319,7 +320,7 @@ def test_a_file_without_a_message_left_is_left_out(spark: SparkSession, queue: Q
     files = table_files(queue) - before
     assert len(files) == 3
     assert queue.send_dataframe(wide(spark)) == 0
-    waits = Path(layout.messages_path(queue._runtime.root.path, queue.key, 0), "bulk").rglob("*.parquet")
+    waits = Path(messages_of(queue), "bulk").rglob("*.parquet")
     assert len(list(waits)) == len(before) + 2 + 2 + 1  # the send of the rest: two staged, one written anew
     assert queue.send_dataframe(wide(spark), send_id="nothing") == 0
     assert application_id(queue, layout.SEND_ID) == end + 10

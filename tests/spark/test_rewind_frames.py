@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.harness import log_versions, shard_of
+from concurrency.harness import log_versions
+from insides import receipts_of, shard_of
 from lakequeue import LakeQueue, Queue
 from lakequeue.shard.runs import DELETED, Run
-from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def consume(queue: Queue, clock: ManualClock, messages: int) -> datetime:
 
 def written(queue: Queue) -> list[dict[str, Any]]:
     """Rows that the last commit to the ledger put into files."""
-    log = Path(layout.receipts_path(queue._runtime.root.path, queue.key, 0)) / "_delta_log"
+    log = Path(receipts_of(queue)) / "_delta_log"
     actions = [json.loads(line) for line in max(log.glob("*.json")).read_text().splitlines()]
     return [json.loads(action["add"]["stats"])["numRecords"] for action in actions if "add" in action]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from concurrency.harness import check_log, log_rows
+from insides import place_of
 from lakequeue import LakeQueue, Queue, SendEntry
 from spark import source_worker
 from spark.dropped_files import LINES, drop
@@ -38,7 +39,7 @@ class Runs:
 
     def __init__(self, kind: str, queue: Queue, files: Path, spark: SparkSession) -> None:
         self._spark = spark
-        self._args = (kind, queue._runtime.root.path, str(files), str(files.parent / "checkpoint"))
+        self._args = (kind, place_of(queue), str(files), str(files.parent / "checkpoint"))
 
     def start(self, moment: str, call: int, master: str = "local[2]", alone: bool = False) -> int:
         command = [sys.executable, str(WORKER), *self._args, moment, str(call), master, str(int(alone))]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from insides import place_of
 from lakequeue import InvalidOptions, LakeQueue, Queue, QueueDoesNotExist, SendEntry
 from lakequeue.spark.options import Options, Use
 from lakequeue.spark.source_errors import error_in
@@ -53,7 +54,7 @@ def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
 
     def start(**options: object) -> QueueStreamReader:
         kill()
-        given = {"root": queue._runtime.root.path, "queue": queue.name} | options
+        given = {"root": place_of(queue), "queue": queue.name} | options
         parsed = Options.parse({name: str(value) for name, value in given.items()}, Use.STREAM_READ)
         readers.append(QueueStreamReader(parsed, schema()))
         return readers[-1]
@@ -199,7 +200,7 @@ def test_a_checkpoint_of_another_queue_is_refused(
     queue: Queue, restart: Restart, monkeypatch: Patch, name: str
 ) -> None:
     queue.send("a")
-    end, lq = restart().latestOffset({"lease": ""}), LakeQueue(queue._runtime.root.path, clock=queue.clock)
+    end, lq = restart().latestOffset({"lease": ""}), LakeQueue(place_of(queue), clock=queue.clock)
     lq.delete_queue("orders")
     other = lq.create_queue(name)
     other.send("b")
@@ -275,7 +276,7 @@ def test_a_queue_that_is_deleted_ends_the_stream(queue: Queue, restart: Restart)
     queue.send("a")
     reader = restart()
     end = reader.latestOffset(reader.initialOffset())
-    LakeQueue(queue._runtime.root.path, clock=queue.clock).delete_queue("orders")
+    LakeQueue(place_of(queue), clock=queue.clock).delete_queue("orders")
     with pytest.raises(QueueDoesNotExist):
         reader.latestOffset(end)
 
@@ -289,7 +290,7 @@ def handled(spark: SparkSession, queue: Queue, tmp_path: Path) -> Callable[..., 
 
     def run(trigger: dict[str, Any], **options: object) -> list[list[str]]:
         batches: list[list[str]] = []
-        rows = spark.readStream.format("lakequeue").option("root", queue._runtime.root.path)
+        rows = spark.readStream.format("lakequeue").option("root", place_of(queue))
         for name, value in ({"queue": "orders"} | options).items():
             rows = rows.option(name, str(value))
 
@@ -330,7 +331,7 @@ def test_a_batch_whose_handler_fails_is_repeated_with_the_same_messages(
         assert len(batches) > 1, "boom"
         assert orders.counts().in_flight == len(batches[-1][1])  # of this batch only
 
-    rows = spark.readStream.format("lakequeue").options(root=orders._runtime.root.path, queue="orders")
+    rows = spark.readStream.format("lakequeue").options(root=place_of(orders), queue="orders")
     writer = rows.option("maxMessages", 2).load().writeStream.foreachBatch(handle)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     with pytest.raises(StreamingQueryException, match="boom"):
@@ -347,7 +348,7 @@ def test_a_batch_whose_handler_fails_is_repeated_with_the_same_messages(
 def test_some_columns_by_a_schema(tmp_path: Path, spark: SparkSession, queue: Queue) -> None:
     orders = LakeQueue(str(tmp_path / "root")).queue("orders")
     orders.send("a", attributes={"n": 1})
-    rows = spark.readStream.format("lakequeue").options(root=orders._runtime.root.path, queue="orders")
+    rows = spark.readStream.format("lakequeue").options(root=place_of(orders), queue="orders")
     found: list[Any] = []
     stream = rows.schema("state string, body string, queue string").load()
     writer = stream.writeStream.foreachBatch(lambda messages, _: found.extend(messages.collect()))
@@ -366,7 +367,7 @@ def test_wrong_options_are_one_line(spark: SparkSession, queue: Queue) -> None:
         found = error_in(str(caught.value))
         assert found is not None and said in str(found), found
 
-    root = queue._runtime.root.path
+    root = place_of(queue)
     refused("option root is missing")
     refused("option sendId is not known here; there are root, queue", root=root, queue="orders", sendId="x")
     refused("option maxMessages is 0, it must be", root=root, queue="orders", max_messages="0")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from concurrency.harness import log_rows, sent_bodies
+from insides import place_of
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.spark.source_errors import error_in
@@ -37,7 +38,7 @@ def queue(lq: LakeQueue) -> Queue:
 
 
 def write(df: DataFrame, queue: Queue, **options: str) -> None:
-    writer = df.write.format("lakequeue").option("root", queue._runtime.root.path).option("queue", queue.name)
+    writer = df.write.format("lakequeue").option("root", place_of(queue)).option("queue", queue.name)
     writer.options(**options).mode("append").save()
 
 
@@ -56,7 +57,7 @@ def refusal(send: Callable[[], object]) -> LakeQueueError:
 
 def files(queue: Queue) -> list[str]:
     """Parquet files and manifests below the queue."""
-    tables = Path(layout.tables_path(queue._runtime.root.path, queue.key))
+    tables = Path(layout.tables_path(place_of(queue), queue.key))
     bulk = [path for path in tables.rglob("*.parquet") if "bulk" in path.parts]
     return sorted(path.name for path in [*bulk, *tables.rglob("manifests/*.json")])
 
@@ -177,7 +178,7 @@ def written(spark: SparkSession, queue: Queue, **options: str) -> tuple[QueueWri
     from lakequeue.spark.options import Options, Use
     from lakequeue.spark.write import QueueWriter
 
-    given = {"root": queue._runtime.root.path, "queue": "orders", **options}
+    given = {"root": place_of(queue), "queue": "orders", **options}
     writer = QueueWriter(Options.parse(given, Use.WRITE), rows(spark, 1, 1).schema, False)
 
     def run(batches: Any) -> Any:
@@ -205,7 +206,7 @@ def test_attributes_that_change_while_rows_are_written_refuse_them(
 
 
 def stream(df: DataFrame, queue: Queue, checkpoint: str, **options: str) -> None:
-    writer = df.writeStream.format("lakequeue").option("root", queue._runtime.root.path)
+    writer = df.writeStream.format("lakequeue").option("root", place_of(queue))
     writer = writer.option("queue", queue.name).option("checkpointLocation", checkpoint).options(**options)
     writer.trigger(availableNow=True).start().awaitTermination()
 

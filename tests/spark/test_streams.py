@@ -10,6 +10,7 @@ import pytest
 
 from concurrency.harness import sent_bodies
 from concurrency.stopping import older
+from insides import place_of
 from lakequeue import (
     HeartbeatRenewal,
     InvalidOptions,
@@ -57,7 +58,7 @@ def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too
 
     def stopped(*args: Any) -> int:
         for _ in range(2):  # the second pass removes what the first found unneeded
-            older(queue._runtime.root.path, hours * 3600 / 2)
+            older(place_of(queue), hours * 3600 / 2)
             assert not queue.compact().failures
         if hours == 13:  # the files are there still, but would not be for long
             monkeypatch.setattr("lakequeue.storage.bulk.manifests.time.time", lambda: now() + hours * 3600)
