@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +11,6 @@ from lakequeue.cli.options import Name, OptionalName, Yes
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Session
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
-
-if TYPE_CHECKING:
-    pass
 
 
 def counts(ctx: typer.Context, queue: OptionalName = None) -> None:

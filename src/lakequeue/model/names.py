@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+import zlib
 
 from lakequeue.errors import InvalidParameterValue, coded_for
 from lakequeue.model.profiles import Profile
@@ -20,6 +21,11 @@ _SQS_FIFO_RULE = (
     "must end with .fifo suffix and be 1 to 80 in length"
 )
 _CMQ_RULE = "Can only include letters, digits and hyphens, and starts with a letter. 1 to 64 in length"
+
+
+def shard_of_group(group_id: str, shards: int) -> int:
+    """The shard of a message group; Spark's ``crc32`` agrees."""
+    return zlib.crc32(group_id.encode()) % shards
 
 
 def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:

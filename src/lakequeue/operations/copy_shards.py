@@ -14,6 +14,7 @@ from typing import TypeVar
 import attrs
 
 from lakequeue.errors import DamagedTable, QueueClientError, QueueDoesNotExist
+from lakequeue.operations.depth import stored
 from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Counts
 from lakequeue.shard.decide import ShardMachine
@@ -49,7 +50,7 @@ class ShardCopy:
     @property
     def messages(self) -> int:
         """Messages in any state, without the history."""
-        return self.counts.visible + self.counts.in_flight + self.counts.delayed + self.counts.held
+        return stored(self.counts)
 
     def took_moved(self) -> bool:
         """Whether messages of other queues have arrived since."""

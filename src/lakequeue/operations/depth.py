@@ -45,12 +45,12 @@ class Depth:
             max(0, *ages) / MICROS if ages else None,
             sum(part.counts.held for part in parts),
         )
-        stored = [_stored(part.counts) for part in parts]
-        return cls(at, counts, sum(part.sent for part in parts), stored)
+        by_shard = [stored(part.counts) for part in parts]
+        return cls(at, counts, sum(part.sent for part in parts), by_shard)
 
     @property
     def stored(self) -> int:
-        return _stored(self.counts)
+        return stored(self.counts)
 
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
         """Messages sent and consumed per second since an earlier depth; None if no time has passed.
@@ -65,7 +65,8 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
 
-def _stored(counts: QueueCounts | Counts) -> int:
+def stored(counts: QueueCounts | Counts) -> int:
+    """Messages in any state, without the history."""
     return counts.visible + counts.in_flight + counts.delayed + counts.held
 
 

@@ -19,9 +19,9 @@ from lakequeue.errors import InvalidParameterValue
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_whole
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.names import shard_of_group
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse
-from lakequeue.operations.send import shard_of_group
 from lakequeue.operations.settle import Settling
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService

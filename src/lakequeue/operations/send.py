@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -22,6 +21,7 @@ from lakequeue.model.messages import (
     ValidEntry,
     new_message_ids,
 )
+from lakequeue.model.names import shard_of_group
 from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.model.validation import validate_batch, validate_entry
 from lakequeue.runtime.calls import Call
@@ -123,11 +123,6 @@ def _traced(
     verb: str, queue: OpenQueue, entries: Sequence[SendEntry]
 ) -> AbstractContextManager[Sequence[SendEntry]]:
     return nullcontext(entries) if tracing is None else tracing(verb, queue.name, entries)
-
-
-def shard_of_group(group_id: str, shards: int) -> int:
-    """The shard of a message group; Spark's ``crc32`` agrees."""
-    return zlib.crc32(group_id.encode()) % shards
 
 
 def in_turn(queue: OpenQueue) -> list[ShardService]:

@@ -122,8 +122,9 @@ class QueueMetrics:
             oldest.add_metric([queue.name], now.counts.oldest_age or 0)
             appended.add_metric([queue.name], now.sent)
             _add_shards(shards, queue.name, dict(enumerate(now.stored_by_shard)))
-            _add_shards(commits, queue.name, {shard: number for shard, (number, _) in races(queue).items()})
-            _add_shards(lost, queue.name, {shard: number for shard, (_, number) in races(queue).items()})
+            counted = races(queue)
+            for number, family in enumerate((commits, lost)):
+                _add_shards(family, queue.name, {shard: each[number] for shard, each in counted.items()})
         left_out.add_metric([], missing)
         groups = self._group_gauges(queues, until)
         return [left_out, messages, rewindable, oldest, appended, shards, commits, lost, *groups]

@@ -5,11 +5,11 @@ They are contiguous ranges of about the same size; or the rows of message groups
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
 
+from lakequeue.model.names import shard_of_group
 from lakequeue.storage.bulk import staged_files
 from lakequeue.storage.bulk.manifests import WaitingFile
 from lakequeue.storage.engines.interface import DataFile
@@ -69,7 +69,7 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
         with messages.parquet(file.path, file.size) as parquet:
             names = parquet.read(["group_id"], use_threads=False)["group_id"].combine_chunks().fill_null("")
         coded = names.dictionary_encode()
-        home = np.array([zlib.crc32(name.encode()) % len(shards) for name in coded.dictionary.to_pylist()])
+        home = np.array([shard_of_group(name, len(shards)) for name in coded.dictionary.to_pylist()])
         homes = home[coded.indices.to_numpy()]
         placed += [
             WaitingFile(int(shard), staged_files.rewrite(messages, file, homes == shard))

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import uuid
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakequeue.errors import QueueClientError
+from lakequeue.model.names import shard_of_group
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
@@ -70,7 +70,7 @@ def shard_of(messages: Folder, file: DataFile, shards: int) -> int:
         return 0
     with messages.parquet(file.path, file.size) as parquet:
         group = parquet.read_row_group(0, ["group_id"], use_threads=False)["group_id"][0].as_py()
-    return zlib.crc32(group.encode()) % shards
+    return shard_of_group(group, shards)
 
 
 def move_file(tables: Folder, file: DataFile, source: int, target: int) -> None:

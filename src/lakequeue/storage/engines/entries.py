@@ -36,7 +36,7 @@ def entry(
     return _lines(
         _commit_info(operation, now, token),
         [
-            *({"add": _add(file, now)} for file in added),
+            *({"add": add_action(file, now)} for file in added),
             *({"remove": _remove(file)} for file in removed),
             *_ids(transactions),
         ],
@@ -56,7 +56,7 @@ def first_entry(
         _commit_info("CREATE TABLE", now, "created"),
         [
             *creation(schema, partitions, properties),
-            *({"add": _add(file, now)} for file in files),
+            *({"add": add_action(file, now)} for file in files),
             *_ids(transactions or {}),
         ],
     )
@@ -94,7 +94,8 @@ def _ids(transactions: Mapping[str, int]) -> list[dict[str, Any]]:
     return [{"txn": {"appId": app_id, "version": version}} for app_id, version in transactions.items()]
 
 
-def _add(file: DataFile, now: int) -> dict[str, Any]:
+def add_action(file: DataFile, now: int) -> dict[str, Any]:
+    """The action that adds a file; ``now`` in milliseconds."""
     return {
         "path": quote(file.path, safe="/="),
         "partitionValues": dict(file.partition),

@@ -23,7 +23,7 @@ from lakequeue.storage.engines import delta_internals, entries, process, spark_a
 from lakequeue.storage.engines.delta_internals import Log, active
 from lakequeue.storage.engines.interface import DataFile, LostRace, Table, partition_text
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.engines.spark_session import add_action, lost_races, new_session
+from lakequeue.storage.engines.spark_session import lost_races, new_session
 from lakequeue.storage.roots import local_path, spark_uri
 from lakequeue.storage.stores import Store
 
@@ -111,7 +111,9 @@ class SparkTable:
         self._commit([], [rows], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
-        self._commit([add_action(file) for file in files], [], transactions, token)
+        now = int(time.time() * 1000)
+        actions = [json.dumps({"add": entries.add_action(file, now)}) for file in files]
+        self._commit(actions, [], transactions, token)
 
     def replace(
         self,

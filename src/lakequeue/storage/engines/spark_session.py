@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import re
-import time
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lakequeue.storage.engines.delta_internals import active
-from lakequeue.storage.engines.interface import DataFile, LostRace
+from lakequeue.storage.engines.interface import LostRace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,20 +67,3 @@ def lost_races() -> Iterator[None]:
         yield
     except conflicts as error:
         raise LostRace(str(error).strip().partition("\n")[0]) from error
-
-
-def add_action(file: DataFile) -> str:
-    """The action that adds a file, as JSON of Delta's log."""
-    add = {
-        "path": _encoded(file.path),
-        "partitionValues": dict(file.partition),
-        "size": file.size,
-        "modificationTime": int(time.time() * 1000),
-        "dataChange": True,
-        "stats": file.statistics(),
-    }
-    return json.dumps({"add": add})
-
-
-def _encoded(path: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.~!$&'()*+,;=:@/-]", lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), path)
