@@ -66,6 +66,7 @@ ROWS = {
     "margin": upkeep.margin,
     "memory": upkeep.memory,
     "steady": upkeep.steady,
+    "queues": upkeep.queues,
     "serve": wire.serve,
     "celery": celery_tasks.celery,
     "soak": soak.soak,

@@ -17,14 +17,15 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(20_000, 20, 20)  # 50 ms of a short command went into collections while modules are imported
     from lakequeue.cli import main as command
-    from lakequeue.cli.session import INTERRUPTED
+    from lakequeue.cli import session
 
+    session.spares_pandas = True
     if ours:
         signal.signal(signal.SIGINT, handler)
     try:
         command()
     except KeyboardInterrupt:  # before the command's own answer to it, or after
-        sys.exit(INTERRUPTED)
+        sys.exit(session.INTERRUPTED)
     finally:
         gc.freeze()  # and 50 ms into the last ones, of what the interpreter ends with
         if ours:  # while the interpreter ends

@@ -64,6 +64,7 @@ class Sizes:
     slowly_consumed: int = 1_000
     consumer_rounds: int = 3
     tasks: int = 2_000
+    queues: int = 3_000
 
     def scaled(self, factor: float) -> Sizes:
         """Scales all sizes, for tests of the output."""
@@ -99,6 +100,7 @@ QUICK = Sizes(
     slowly_consumed=200,
     consumer_rounds=1,
     tasks=300,
+    queues=300,
 )
 
 

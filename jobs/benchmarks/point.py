@@ -6,13 +6,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from statistics import median
 from typing import Any
 
 from benchmarks.bare import BareSearch, BareTables
-from benchmarks.harness import BODY, LONG, Action, Bench, Figure, call_rates, seconds_of
+from benchmarks.harness import BODY, LONG, Action, Bench, Figure, call_rates
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.storage.layout import messages_path
+
+_IMPORT = """
+import resource, time
+began = time.perf_counter()
+from lakequeue import LakeQueue
+print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
 
 
 def point(bench: Bench) -> Iterator[Figure]:
@@ -114,13 +122,23 @@ def concurrent(bench: Bench) -> Iterator[Figure]:
 
 
 def cli(bench: Bench) -> Iterator[Figure]:
-    """``lakequeue counts``, including the start of its process."""
+    """Commands, including the start of their processes; what an import takes."""
+    run = partial(subprocess.run, check=True, stdout=subprocess.PIPE, text=True)
     with bench.scratch() as scratch:
         LakeQueue(f"{scratch}/queues", engine="point").create_queue("orders").send(BODY)
-        code = "import sys; from lakequeue.cli import main; sys.exit(main())"
-        command = [sys.executable, "-c", code, "--root", f"{scratch}/queues", "counts", "orders"]
-        times = [
-            seconds_of(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
-            for _ in bench.track(range(bench.sizes.cli_rounds), "command line")
-        ]
-    yield Figure("lakequeue counts, whole process", median(times), bound=1)
+        code = "import sys; from lakequeue_command import main; sys.exit(main())"
+        command = [sys.executable, "-c", code, "--root", f"{scratch}/queues"]
+        times = bench.alternate(
+            "command line",
+            bench.sizes.cli_rounds,
+            (lambda: run([*command, "counts", "orders"]), lambda: run([*command, "list"])),
+        )
+    yield Figure("lakequeue counts, whole process", times[0][0], bound=1)
+    yield Figure("lakequeue list, whole process", times[0][1], bound=0.35)
+    imports = [
+        [float(each) for each in run([sys.executable, "-c", _IMPORT]).stdout.split()]
+        for _ in bench.track(range(bench.sizes.cli_rounds), "imports")
+    ]
+    seconds, kib = map(median, zip(*imports, strict=True))
+    yield Figure("from lakequeue import LakeQueue", seconds, bound=0.25)
+    yield Figure("memory of the process that has imported it", kib / 1024, bound=60, unit="MiB")

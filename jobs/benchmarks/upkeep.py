@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from statistics import median
 
-from benchmarks.harness import BODY, LONG, Bench, Figure
+from benchmarks.harness import BODY, LONG, Bench, Figure, seconds_of
 from lakequeue import ComputedRenewal, LakeQueue, SendEntry, SystemClock
 from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.operations.compact import compact_root
@@ -144,6 +144,23 @@ def steady(bench: Bench) -> Iterator[Figure]:
                 name = f"send + receive + delete to minute {minute}: {data} files, {log} of logs"
                 yield Figure(name, median(times), first, bound=1.3)
                 times = []
+
+
+def queues(bench: Bench) -> Iterator[Figure]:
+    """Creating queues in a root that has many; passes of the compactor over them when nobody uses them."""
+    clock, times = _Simulated(), list[float]()
+    with bench.scratch() as scratch:
+        lake = LakeQueue(f"{scratch}/queues", clock=clock, engine="point")
+        for number in bench.track(range(bench.sizes.queues), "queues"):
+            times.append(seconds_of(lambda name=f"queue-{number}": lake.create_queue(name)))
+        tenth = len(times) // 10 or 1
+        name = f"creating a queue beside {len(times):,} / beside {2 * tenth:,}"
+        yield Figure(name, median(times[-tenth:]), median(times[tenth : 2 * tenth]), bound=1.5)
+        whole = seconds_of(lake.compact) / len(times)
+        clock.instant += timedelta(minutes=1)
+        lake.compact()  # finds them as they were; the next one only looks
+        resting = seconds_of(lake.compact) / len(times)
+        yield Figure("the compactor's pass, each queue nobody used since / the first", resting, whole, bound=0.2)
 
 
 @contextmanager

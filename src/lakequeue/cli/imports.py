@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from lakequeue.cli import session
 from lakequeue.cli.session import usage
 
 
@@ -21,6 +22,7 @@ def imported(spec: str, told: str) -> Callable[..., Any]:
     Raises:
         typer.BadParameter: there is no such module or name, the module fails, or it is not callable.
     """
+    session.spares_pandas = False
     module, _, path = spec.partition(":")
     if not module or not path:
         usage(f"{told}: must be MODULE:FUNCTION, such as package.module:handle")
