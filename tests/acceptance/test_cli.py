@@ -380,6 +380,34 @@ def test_peek_changes_nothing(run, ask, queue, root):
     assert commits(root) == before
 
 
+@pytest.mark.spec("DLQ-4")
+def test_a_dead_letter_tells_why_it_failed_and_a_message_in_flight_who_has_it(run, ask, queue, root, monkeypatch):
+    def fail(message, context):
+        raise ValueError("no such customer")
+
+    monkeypatch.setenv("COLUMNS", "300")  # a table of one line for each message
+    dead = LakeQueue(root).create_queue("dead")
+    queue.set_attributes(redrive_policy=lakequeue.RedrivePolicy("dead", 1))
+    queue.send("a")
+    options = {"wait_time": 0, "make_failed_messages_visible_immediately": True, "name": "worker"}
+    lakequeue.Consumer(queue, fail, **options).run(until_empty=True)
+    assert queue.receive() == []
+    [letter] = dead.peek()
+    for command in (["peek", "dead"], ["receive", "dead", "--visibility-timeout", 0]):
+        reason = ask(*command)[0]["dead_letter_reason"]
+        told = datetime.fromisoformat(reason.pop("at").replace("Z", "+00:00"))
+        assert reason == {"error": "ValueError", "text": "no such customer", "consumer": "worker"}
+        assert told == letter.dead_letter_reason.at
+        shown = run(*command).stdout
+        assert " reason" in shown and "ValueError: no such customer (worker, " in shown
+    queue.send("b")
+    queue.receive(consumer="picker")
+    [seen] = ask("peek", "orders")
+    assert (seen["consumer"], seen["dead_letter_reason"]) == ("picker", None)
+    shown = run("peek", "orders").stdout
+    assert " consumer" in shown and "picker" in shown and "reason" not in shown
+
+
 def test_the_sql_of_the_views_is_printed_without_a_jvm(run, ask, queue):
     printed = run("views").stdout
     assert printed.count("CREATE OR REPLACE TEMPORARY VIEW") == printed.count(";\n") == 6

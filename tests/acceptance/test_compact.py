@@ -75,6 +75,24 @@ def test_the_command_refuses_in_one_line(root, tmp_path):
     assert refused.stderr.startswith(expected) and refused.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("args", [["--nonsense"], ["orders", "others"]])
+def test_the_command_refuses_wrong_usage(root, args):
+    refused = run(root, *args)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("error: usage: ") and refused.stderr.count("\n") == 1
+
+
+def test_an_interrupt_is_no_step_that_fails(root, monkeypatch):
+    consumed(root)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(send_dataframe, "sweep_manifests", interrupt)
+    done = run(root)
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_steps_that_fail_are_an_error_after_the_rest_is_done(root, monkeypatch):
     consumed(root)
 

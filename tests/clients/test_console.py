@@ -115,6 +115,8 @@ def test_the_list_keeps_itself_up_to_date_and_what_is_typed(lake: LakeQueue, vis
     shows(row.locator("[data-label=Delayed]")).to_have_text("1")
     shows(visit.row("list-jobs.fifo").locator(".badge")).to_have_text("FIFO")
     shows(row.locator("svg")).to_have_attribute("aria-label", re.compile("visible over 3 h: at most 1, now 1"))
+    # seen for seconds of three hours, the queue has a line from edge to edge
+    shows(row.locator("svg .line")).to_have_attribute("d", re.compile(r"^M0\.0 .*L120\.0 [\d.]+$"))
     shows(visit.row("")).to_have_count(2)
     queue.send("c")
     shows(row.locator("td").first).to_have_text("2")
@@ -473,6 +475,9 @@ def test_a_queue_is_created_changed_and_deleted(lake: LakeQueue, visit: Visit):
     shows(name).not_to_have_attribute("aria-invalid", "true")
     shows(dialog.get_by_role("alert")).to_contain_text("0 to 43,200")
     dialog.get_by_label("Visibility timeout").fill("1m")
+    shows(dialog.locator("#known-queues option[value=made-letters]")).to_have_count(0)
+    dialog.get_by_label("Dead-letter queue").focus()
+    shows(dialog.locator("#known-queues option[value=made-letters]")).to_have_count(1)
     dialog.get_by_label("Dead-letter queue").fill("made-letters")
     dialog.get_by_role("button", name="Create", exact=True).click()
     shows(page.get_by_role("heading", name="made-orders")).to_be_visible()
@@ -489,6 +494,17 @@ def test_a_queue_is_created_changed_and_deleted(lake: LakeQueue, visit: Visit):
     shows(page.locator(".toast").last).to_have_text("2 attributes of made-orders changed.")
     changed = lake.queue("made-orders")
     assert changed.attributes()["RewindSeconds"] == "3600" and changed.dead_letter_queue is None
+    for typed, told, shown in (
+        ("team=post\n\nkept=a=b", "2 tags of made-orders set, 0 removed.", "post"),
+        ("kept=a=b\nstage=new", "1 tag of made-orders set, 1 removed.", "new"),
+    ):
+        visit.button("Change tags…").click()
+        dialog = page.get_by_role("dialog", name="Change the tags of made-orders")
+        dialog.get_by_label("Tags").fill(typed)
+        dialog.get_by_role("button", name="Change", exact=True).click()
+        shows(page.locator(".toast").last).to_have_text(told)
+        shows(page.get_by_role("cell", name=shown, exact=True)).to_be_visible()
+    assert lake.queue("made-orders").tags() == {"kept": "a=b", "stage": "new"}
     visit.button("Delete…").click()
     dialog = page.get_by_role("dialog", name="Delete the queue made-orders?")
     confirm = dialog.get_by_role("button", name="Delete queue")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,22 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx
 import pytest
 
-from lakequeue import LakeQueue, Queue, SendEntry, __version__, entry_verbs
+from lakequeue import (
+    Consumer,
+    Context,
+    LakeQueue,
+    Message,
+    Queue,
+    RedrivePolicy,
+    SendEntry,
+    __version__,
+    entry_verbs,
+)
 from lakequeue.model.clock import to_micros
 from lakequeue.operations.depth import Depth
 from lakequeue.serve.app import Application
@@ -60,6 +72,14 @@ def test_the_files_come_from_the_package_and_ask_nobody_else(console: Console):
     assert "style=" not in page.text and "<script>" not in page.text and "onclick" not in page.text
     assert console.http.get("/console/", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
     assert "javascript" in console.http.get("/console/console.js").headers["content-type"]
+
+
+def test_the_page_links_to_what_else_the_server_tells(console: Console):
+    page = console.http.get("/console/")
+    links = re.findall(r'<a href="(\.\./[^"]*)"', page.text)
+    assert links == ["../metrics", "../health"]
+    metrics, health = (console.http.get(urljoin("/console/", link)) for link in links)
+    assert "\nlakequeue_queues 0.0\n" in metrics.text and health.json() == {"status": "ok"}
 
 
 def test_scripts_make_no_markup_of_data():
@@ -350,6 +370,27 @@ def test_messages_are_shown_through_filters_and_nothing_changes(console: Console
     by_id = console.get("queues/orders/messages", text=banana["id"].upper())["messages"]
     assert [message["id"] for message in by_id] == [banana["id"]]
     assert versions(console.lake) == before
+
+
+@pytest.mark.spec("DLQ-4")
+def test_a_dead_letter_tells_why_it_failed_and_a_message_in_flight_who_has_it(console: Console):
+    def fail(message: Message, context: Context) -> None:
+        raise ValueError(HOSTILE)
+
+    console.lake.create_queue("letters")
+    orders = console.lake.create_queue("orders", redrive_policy=RedrivePolicy("letters", 1))
+    orders.send("a")
+    consumer = Consumer(orders, fail, name="worker", wait_time=0, make_failed_messages_visible_immediately=True)
+    consumer.run(until_empty=True)
+    assert orders.receive() == []
+    [letter] = console.get("queues/letters/messages")["messages"]
+    told = f"ValueError: {HOSTILE} (worker, 2026-01-01T00:00:00Z)"
+    assert (letter["dead_letter_reason"], letter["consumer"]) == (told, None)
+    assert console.get(f"queues/letters/messages/{letter['id']}")["dead_letter_reason"] == told
+    orders.send("b")
+    orders.receive(consumer="picker")
+    [taken] = console.get("queues/orders/messages")["messages"]
+    assert (taken["state"], taken["consumer"], taken["dead_letter_reason"]) == ("in_flight", "picker", None)
 
 
 def test_long_bodies_are_cut_until_they_are_asked_for(console: Console):

@@ -127,6 +127,17 @@ def test_the_command_writes_all_that_compose_mounts(tmp_path: Path) -> None:
     assert again.exit_code == 3 and "not empty" in again.output
 
 
+def test_pages_that_name_dashboards_and_alerts_say_how_to_get_them_without_a_checkout(tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["deploy-files", str(tmp_path / "deploy")]).exit_code == 0
+    written = {path.name for path in (tmp_path / "deploy").rglob("*")}
+    texts = [page.read_text(encoding="utf-8") for page in (DEPLOY.parent / "docs").rglob("*.md")]
+    named = {text: re.findall(r"`conf/(?:grafana|prometheus)/([^`]+)`", text) for text in texts}
+    pages = {text: set(files) for text, files in named.items() if files}
+    assert len(pages) >= 2
+    for text, files in pages.items():
+        assert "lakequeue deploy-files DIR" in text and files <= written
+
+
 def test_units_are_complete() -> None:
     """Where systemd is installed, it verifies them; the program that they start is not there."""
     try:
