@@ -1,10 +1,10 @@
-"""The views as SQL text over the tables' paths: for catalogs, past instants, and tasks that cannot import lakequeue.
+"""The views as SQL text over tables' paths: for catalogs, past instants, and tasks without lakequeue.
 
 Elsewhere ``task_views`` serves them, in 0.9 s over 16 shards instead of 7. Tables ``USING lakequeue`` would be no
 views of a catalog: through Delta's catalog Spark 4.2 creates them, and then cannot read them.
 
-Each query sees the newest snapshots. The views cover the queues that exist when they are registered. Each branch of
-their UNION ALL has the queue's name as a literal, so that a filter on ``queue`` does not read the other queues.
+Each query sees the newest snapshots. The views cover the queues that exist when they are registered. Each branch
+of their UNION ALL has the queue's name as a literal, so that a filter on ``queue`` does not read the other queues.
 """
 
 from __future__ import annotations
