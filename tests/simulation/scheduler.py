@@ -19,7 +19,7 @@ TICK = 0.002
 """Seconds that a step takes."""
 START = 1_800_000_000.0
 """When a world begins, in seconds since the epoch."""
-PATIENCE = 60_000
+PATIENCE = 200_000
 """Steps of all processes after which a run counts as endless: each has some hundred, or polls a lock."""
 
 COMMITS = {"link": 8.0, "linked": 8.0, "commit": 8.0, "lock": 3.0, "trim": 5.0}

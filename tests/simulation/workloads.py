@@ -304,8 +304,9 @@ class Client:
                 call.value = lease
                 held = call.got = _leased(lease)
                 self.history.held += held
-        if call.value is not None and call.outcome == "refused":
-            call.outcome = "unknown"  # it was claimed, and not read
+        late = lease is not None and len(held) < lease.message_count and call.latest > instant(lease.visible_at)
+        if call.value is not None and (call.outcome == "refused" or late):
+            call.outcome = "unknown"  # it was claimed, and not read, or only once others had deleted messages
         if lease is None or call.outcome != "done" or then == "none":
             return
         with self._call(("delete", 0, 0) if then == "delete" else ("change", 0, 0)) as settling:
