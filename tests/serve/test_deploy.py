@@ -101,6 +101,21 @@ def test_nothing_runs_as_root_or_may_write_to_its_image() -> None:
             assert "\nUser=lakequeue\n" in unit.read_text()
 
 
+@pytest.mark.parametrize(
+    ("generated", "used"),
+    [
+        ("images", r"\bimage: (\S+)"),
+        ("configMapGenerator", r"\bconfigMapRef: \{name: ([\w-]+)\}"),
+        ("secretGenerator", r"\bsecretName: ([\w-]+)"),
+    ],
+)
+def test_kustomize_finds_the_names_that_it_replaces(generated: str, used: str) -> None:
+    """It renders others as they are, without an error."""
+    [kustomization] = [each for each in MANIFESTS if each["kind"] == "Kustomization"]
+    texts = "".join((DEPLOY / "kubernetes" / name).read_text() for name in kustomization["resources"])
+    assert {each["name"] for each in kustomization[generated]} == set(re.findall(used, texts))
+
+
 def test_the_scaler_uses_a_metric_that_is_served(known: Known) -> None:
     [scaler] = [each for each in MANIFESTS if each["kind"] == "ScaledObject"]
     [trigger] = scaler["spec"]["triggers"]
