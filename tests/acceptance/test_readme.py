@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lakequeue import LakeQueue
+from lakequeue.storage import layout
 from pages import DEMO_LINE, TEST_LINE, Block, agrees, blocks
 from serve.serving import answers, free_port, wait_until
 
@@ -51,12 +52,14 @@ BEYOND = {
     " --metrics-port ": "metrics",
 }
 """Extras and packages that a block needs besides the packages that it imports."""
+UPGRADING = "docs/operation/upgrading.md"
 RULES = {
     "docs/tutorial.md": ("RCP-4", "STA-14"),
     "docs/guides/dead-letters.md": ("DLQ-2", "DLQ-8"),
     "docs/guides/fair-queues.md": ("FAI-1", "FAI-2", "FAI-4"),
     "docs/guides/rewind.md": ("RWD-4", "RWD-9"),
     "docs/reference/cli.md": ("EXM-10",),
+    UPGRADING: ("DUR-43",),
 }
 
 
@@ -138,7 +141,17 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.slow  # as those with Spark: together a fifth of what the README's test command would take
 @pytest.mark.parametrize("page", pages(spark=False))
-def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_code_of_a_page_runs(
+    page: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if page == UPGRADING:
+        with monkeypatch.context() as older:
+            older.setattr(layout, "LAYOUT_VERSION", 4)
+            lq = LakeQueue("my-queues")
+            orders, _ = lq.create_queue("orders"), lq.create_queue("dead")
+            for body in ("a book", "a pen", "a lamp"):
+                orders.send(body)
+            orders.receive()  # one is in flight
     follow(page, PAGES[page], capsys)
 
 
@@ -220,7 +233,7 @@ def test_ci_runs_the_readmes_own_lines() -> None:
     assert f"```shell\n{DEMO_LINE}\n```" in readme and f"```shell\n{TEST_LINE}\n```" in readme
     ci = HERE / ".ci" / "run"
     assert os.access(ci, os.X_OK)
-    assert TEST_LINE in [line.strip() for line in ci.read_text(encoding="utf-8").splitlines()]
+    assert {TEST_LINE, DEMO_LINE} <= {line.strip() for line in ci.read_text(encoding="utf-8").splitlines()}
 
 
 def test_the_readme_is_short() -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from lakequeue.errors import QueueClientError
 from lakequeue.spark.versions import JARS, delta_jar, installed_delta_jar, installed_hadoop
@@ -40,6 +41,21 @@ def test_pip_s_choice_is_said_to_be_what_it_is() -> None:
     assert f"chooses PySpark {plain[0]} and delta-spark\n{plain[1]}." in PAGE
     [requirement] = re.findall(r'"delta-spark(\S+)"', (PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
     assert requirement.startswith(">=4.0,<5,")
+
+
+def test_the_readme_supports_the_versions_that_pip_accepts() -> None:
+    project, readme = ((PROJECT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "README.md"))
+    [required] = re.findall(r'^requires-python = ">=(.+)"$', project, re.MULTILINE)
+    assert set(re.findall(r"Python (3\.\d+) (?:or|and) later", readme)) == {required}
+    assert re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)[0] == required
+    first, *_, last = sorted(JARS)
+    assert set(re.findall(r"4\.\d+ to 4\.\d+", readme)) == {f"{first} to {last}"}
+    pyspark, delta_spark = (
+        SpecifierSet(re.findall(rf'"{name}([<>=][^"]+)"', project)[0]) for name in ("pyspark", "delta-spark")
+    )
+    assert all(spark in pyspark and delta in delta_spark for spark, delta, _ in TABLE)
+    major, minor = last.split(".")
+    assert f"{major}.{int(minor) + 1}.0" not in pyspark and "3.5.9" not in pyspark
 
 
 @pytest.mark.parametrize(
