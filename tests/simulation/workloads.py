@@ -509,11 +509,16 @@ def _emptied(queue: Queue, world: World) -> list[Message]:
 
 
 def _leased(lease: Lease) -> list[Message]:
-    """Messages of a lease, as a receive has them."""
-    received = from_micros(lease._runtime.received_at)
+    """Messages of a lease, as a receive has them; each shard was claimed at an instant of its own."""
+    claims = {part.shard.shard: part.claimed for part in lease._runtime.parts}
     columns = ["message_id", "receipt_handle", "body", "receive_count", "sent_at", "group_id", "sequence_number"]
-    times = {"first_received_at": received, "received_at": received, "visible_at": lease.visible_at}
-    return [Message(**row, **times) for row in lease.arrow(columns).to_pylist()]
+    found = []
+    for row in lease.arrow([*columns, "shard"]).to_pylist():
+        claim = claims[row.pop("shard")]
+        received, visible = from_micros(claim.received_at), from_micros(claim.visible_at)
+        times = {"first_received_at": received, "received_at": received, "visible_at": visible}
+        found.append(Message(**row, **times))
+    return found
 
 
 def instant(moment: datetime | None) -> float:

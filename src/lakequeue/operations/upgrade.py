@@ -46,6 +46,6 @@ def _stamp(root: Root) -> int:
                 for row in old
             ]
             if not old or root.catalog.put(*changes):
-                return len(old)
+                return sum(row.deleted_at is None for row in old)
         races.lose()
     raise RequestThrottled("the catalog is being changed too often; nothing was changed")
