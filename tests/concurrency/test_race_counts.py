@@ -11,7 +11,7 @@ from concurrency.harness import apart, keep_to
 from concurrency.stopping import without_turns
 from lakequeue import Queue, ShardCounts
 from lakequeue.operations.depth import NEWEST_COMMITS
-from lakequeue.runtime.shard_races import JUDGED, RaceCounts
+from lakequeue.runtime.shard_races import ROUNDS, RaceCounts
 from lakequeue.testing import ManualClock
 
 pytestmark = pytest.mark.spec("QUE-35")
@@ -60,14 +60,14 @@ def test_it_looks_at_the_newest_commits(pair: tuple[Queue, Queue]) -> None:
 def test_a_process_warns_once_when_it_lost_more_than_a_third(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="lakequeue")
     races = RaceCounts("orders")
-    for round_ in range(JUDGED):
+    for round_ in range(ROUNDS):
         races.committed(0, round_ % 2)
     assert not caplog.records, "a third of the rounds, not more"
-    for _ in range(2 * JUDGED):
+    for _ in range(2 * ROUNDS):
         races.committed(2, 0, avoided=1)
     assert not caplog.records, "turns avoided them"
-    for _ in range(2 * JUDGED):
+    for _ in range(2 * ROUNDS):
         races.committed(1, 2)
     [record] = caplog.records
     assert record.getMessage().startswith("orders: other processes came first in ")
-    assert races.by_shard() == {0: (JUDGED, JUDGED // 2), 1: (2 * JUDGED, 4 * JUDGED), 2: (2 * JUDGED, 2 * JUDGED)}
+    assert races.by_shard() == {0: (ROUNDS, ROUNDS // 2), 1: (2 * ROUNDS, 4 * ROUNDS), 2: (2 * ROUNDS, 2 * ROUNDS)}

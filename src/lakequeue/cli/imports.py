@@ -13,11 +13,11 @@ from lakequeue.cli import session
 from lakequeue.cli.session import usage
 
 
-def imported(spec: str, told: str) -> Callable[..., Any]:
+def imported(spec: str, given: str) -> Callable[..., Any]:
     """Imports what ``module:name`` says, also from the working directory.
 
     Args:
-        told: begins the errors: the option, and what was given.
+        given: begins the errors: the option and its value.
 
     Raises:
         typer.BadParameter: there is no such module or name, the module fails, or it is not callable.
@@ -25,7 +25,7 @@ def imported(spec: str, told: str) -> Callable[..., Any]:
     session.spares_pandas = False
     module, _, path = spec.partition(":")
     if not module or not path:
-        usage(f"{told}: must be MODULE:FUNCTION, such as package.module:handle")
+        usage(f"{given}: must be MODULE:FUNCTION, such as package.module:handle")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that no file there takes the place of a package
     try:
@@ -33,9 +33,9 @@ def imported(spec: str, told: str) -> Callable[..., Any]:
         for name in path.split("."):
             found = getattr(found, name)
     except (Exception, SystemExit) as error:  # whatever a module does when it is imported
-        usage(f"{told}: {_reason(error, module)}")
+        usage(f"{given}: {_reason(error, module)}")
     if not callable(found):
-        usage(f"{told}: not a function")
+        usage(f"{given}: not a function")
     function: Callable[..., Any] = found
     return function
 

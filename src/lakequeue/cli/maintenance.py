@@ -66,8 +66,8 @@ def erase(
     if not yes:
         session.ask(f"Erase message {message_id} from {queue}? Nothing brings it back.")
     erased = owner.erase(message_id)
-    told = "is erased" if erased else "was erased before"
-    session.answer({"queue": queue, "message_id": message_id, "erased": erased}, f"message {message_id} {told}")
+    outcome = "is erased" if erased else "was erased before"
+    session.answer({"queue": queue, "message_id": message_id, "erased": erased}, f"message {message_id} {outcome}")
 
 
 def upgrade(ctx: typer.Context, yes: Yes = False) -> None:
@@ -77,10 +77,10 @@ def upgrade(ctx: typer.Context, yes: Yes = False) -> None:
     if not yes:
         session.ask(f"Upgrade {lake.root}? Older versions of lakequeue will refuse it.")
     upgraded = lake.upgrade()
-    told = (
+    outcome = (
         f"{render.count(upgraded, 'queue')} of {lake.root} upgraded" if upgraded else f"{lake.root} is up to date"
     )
-    session.answer({"root": lake.root, "upgraded": upgraded}, told)
+    session.answer({"root": lake.root, "upgraded": upgraded}, outcome)
 
 
 def compact(ctx: typer.Context, queue: OptionalName = None) -> None:

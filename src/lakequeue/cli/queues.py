@@ -112,9 +112,9 @@ def list_(
     session: Session = ctx.obj
     lake = session.lake()
     found = list(listed(lake, prefix, limit, after))
-    letters = {queue.name: arn.rpartition(":")[2] for queue in found if (arn := queue.dead_letter_queue)}
+    targets = {queue.name: arn.rpartition(":")[2] for queue in found if (arn := queue.dead_letter_queue)}
     known = {queue.name: queue for queue in found}
-    elsewhere = set(letters.values()) - known.keys()
+    elsewhere = set(targets.values()) - known.keys()
     if elsewhere:
         known |= {queue.name: queue for queue in lake.all_queues() if queue.name in elsewhere}
     stored: dict[str, int | None] = {}
@@ -128,20 +128,20 @@ def list_(
         documents.queue(queue)
         | {
             "messages": stored[queue.name],
-            "dead_letter_queue": letters.get(queue.name),
-            "dead_letters": stored.get(letters.get(queue.name, "")),
+            "dead_letter_queue": targets.get(queue.name),
+            "dead_letters": stored.get(targets.get(queue.name, "")),
         }
         for queue in found
     ]
     rows = [
         [
             *(each["name"], "FIFO" if each["fifo"] else "standard", each["messages"]),
-            *([_dead_letters(each)] if letters else []),
+            *([_dead_letters(each)] if targets else []),
             f"{each['created_at']:%F %R}Z",
         ]
         for each in answer
     ]
-    columns = ["queue", "kind", "messages", *(["dead letters"] if letters else []), "created"]
+    columns = ["queue", "kind", "messages", *(["dead letters"] if targets else []), "created"]
     session.answer(answer, render.table(columns, rows))
 
 

@@ -97,8 +97,8 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
         nearest = get_close_matches(column[1].lower(), names) if column else []
         if column and nearest:
             usage(f"there is no column {column[1]}{_place(failure)}; did you mean {' or '.join(nearest)}?")
-        usage(f"{_told(failure)}; --spark runs Spark SQL")
-    raise QueueClientError(_told(failure)) from failure
+        usage(f"{_message_of(failure)}; --spark runs Spark SQL")
+    raise QueueClientError(_message_of(failure)) from failure
 
 
 def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
@@ -118,7 +118,7 @@ def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
     return found.limit(limit).to_arrow_table()
 
 
-def _told(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """An error of DuckDB on one line, with the place in the query if it is known."""
     import duckdb
 
@@ -126,9 +126,9 @@ def _told(error: Exception) -> str:
     place = _PLACE.search(text)
     if place is None:
         return text.strip().split("\n")[0]
-    told = " ".join(text[: place.start()].split())
+    message = " ".join(text[: place.start()].split())
     # else the place in DuckDB's own form of the query
-    return told + (_place(error) if isinstance(error, duckdb.ProgrammingError) else "")
+    return message + (_place(error) if isinstance(error, duckdb.ProgrammingError) else "")
 
 
 def _place(error: Exception) -> str:
@@ -180,8 +180,8 @@ def _by_spark(session: Session, query: str, limit: int, as_of: datetime | None) 
             except (AnalysisException, ParseException) as error:
                 usage(_first_line(error))
             except PythonException as error:  # of a task, with its stack trace; the last line tells the error
-                *_, told = str(error).strip().splitlines()
-                raise QueueClientError(told.partition(": ")[2] or told) from error
+                *_, message = str(error).strip().splitlines()
+                raise QueueClientError(message.partition(": ")[2] or message) from error
             except PySparkException as error:
                 raise QueueClientError(_first_line(error)) from error
 

@@ -171,8 +171,8 @@ def _targets(
     """Offsets of the messages of a batch that can be redriven, by the key of the target queue."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
-    letters = pc.is_valid(batch.rows["source_receive_count"])
-    sources = pc.if_else(letters, batch.rows["source_queue"], None).to_pylist()
+    dead_letters = pc.is_valid(batch.rows["source_receive_count"])
+    sources = pc.if_else(dead_letters, batch.rows["source_queue"], None).to_pylist()
     targets: dict[str, list[int]] = {}
     keys: dict[str, str | None] = {}
     for row in map(int, rows):

@@ -164,7 +164,7 @@ class HeartbeatRenewal:
             for name in ("visibility_timeout", *given):
                 options.below("extension_threshold", name)
             options.below("heartbeat_interval", "extension_threshold")
-        options.judge()
+        options.check()
 
     @property
     def receive_timeout(self) -> Duration | None:
@@ -207,7 +207,7 @@ class ComputedRenewal:
         options = _Options(self, [*given, "max_auto_renewal_duration"])
         for name in options.names:
             options.within(name, 0, LONGEST_RECEIPT)
-        options.judge()
+        options.check()
 
     @property
     def receive_timeout(self) -> Duration | None:
@@ -272,7 +272,7 @@ class _Options:
                 f"{name}: must be less than {other} ({self._given[other]}), not {self._given[name]}"
             )
 
-    def judge(self) -> None:
+    def check(self) -> None:
         if self.problems:
             raise InvalidOptions(self.problems)
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from lakequeue.errors import QueueServiceError
 from lakequeue.storage.engines.commit import StaleAttributes
 
-JUDGED = 200
-"""Rounds, commits and lost races of a process, after which their share is judged."""
+ROUNDS = 200
+"""Rounds, commits and lost races of a process, after which their share is checked."""
 TOO_MANY = 1 / 3
 """Share of lost rounds that a process warns of."""
 
@@ -39,7 +39,7 @@ class RaceCounts:
             self._lost[shard] += lost + avoided
             self._rounds += 1 + lost
             self._lost_rounds += lost
-            if self._rounds < JUDGED:
+            if self._rounds < ROUNDS:
                 return
             share, self._rounds, self._lost_rounds = self._lost_rounds / self._rounds, 0, 0
             warn, self._warned = share > TOO_MANY and not self._warned, self._warned or share > TOO_MANY

@@ -101,10 +101,10 @@ class ConsoleApi:
         seen = [queue for queue, row in rows if row["counts"] is not None]
         lines = dict(zip((queue.name for queue in seen), self.depths.sparklines(seen), strict=True))
         visible = [queue for queue in queues if caller.may("GetQueueAttributes", queue.name)]
-        letters = {documents.name_of(queue.dead_letter_queue) for queue in visible}
+        dead_letter_queues = {documents.name_of(queue.dead_letter_queue) for queue in visible}
         return {
             "queues": [
-                row | {"depths": lines.get(queue.name), "dead_letters": queue.name in letters}
+                row | {"depths": lines.get(queue.name), "dead_letters": queue.name in dead_letter_queues}
                 for queue, row in rows
             ],
             "total": len(found),

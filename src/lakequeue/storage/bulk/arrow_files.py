@@ -117,18 +117,18 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
     """
     messages, checked = staging.messages(tables), CheckedRows(staging, 0, batches)
 
-    def judge() -> None:
+    def check() -> None:
         staging.rules.refuse(checked.given, checked.broken)
 
     def files() -> list[DataFile]:
         if staging.rules.fifo is not None:
-            found = write_sorted(messages, staging, checked, judge)
+            found = write_sorted(messages, staging, checked, check)
         else:
             found = []
             for rows in _cut(iter(checked), FILE // len(staging.shards)):
                 path = f"{staging.folder}/{staged_files.new_name(len(found), 'part')}"
                 found.append(write_file(messages, path, staging, rows))
-        judge()
+        check()
         return found
 
     return staging.finish(tables, files)
@@ -179,17 +179,17 @@ class CheckedRows:
 
 
 def write_sorted(
-    messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], judge: Callable[[], None] = lambda: None
+    messages: Folder, staging: Staging, rows: Iterable[pa.RecordBatch], check: Callable[[], None] = lambda: None
 ) -> list[DataFile]:
     """Writes rows of a FIFO queue into files of whole groups, each in its order.
 
-    ``judge`` is called when all rows were seen and none is written; it may raise.
+    ``check`` is called when all rows were seen and none is written; it may raise.
     """
     fifo = staging.rules.fifo
     assert fifo is not None
     files: list[DataFile] = []
     for _, ordered in sorted_by_group(rows, fifo):
-        judge()
+        check()
         path = f"{staging.folder}/{staged_files.new_name(len(files), 'part')}"
         files.append(write_file(messages, path, staging, ordered))
     return files

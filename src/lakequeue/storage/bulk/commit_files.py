@@ -108,7 +108,7 @@ def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
         if shard in reached:
             continue
         try:
-            rows += _ShardCommit(target, manifest, shard, now).commit(judged=bool(reached))
+            rows += _ShardCommit(target, manifest, shard, now).commit(reached_another=bool(reached))
         except Exception as error:
             if not reached:
                 raise
@@ -149,11 +149,11 @@ class _ShardCommit:
             by_group, purged = target.attributes.dedup_by_group, lambda: target.purged(shard)
             self._duplicates = Duplicates(self._table.folder, self._staged, by_group, purged)
 
-    def commit(self, judged: bool) -> int:
+    def commit(self, reached_another: bool) -> int:
         """Adds the files; returns the number of messages, 0 if they were added before.
 
         Args:
-            judged: another shard was reached, so newer attributes no longer matter.
+            reached_another: the send reached another shard, so newer attributes no longer matter.
         """
         manifest, table, files = self._manifest, self._table, self._staged
         races = Races()
@@ -172,18 +172,18 @@ class _ShardCommit:
                     if attempt < PATIENCE:
                         continue
                     files = self._duplicates.files()
-                if manifest.too_old and not judged:
+                if manifest.too_old and not reached_another:
                     raise too_old_error(manifest.send_id)
-                if self._add(files, instant, judged):
+                if self._add(files, instant, reached_another):
                     self._target.committed(self._shard, races.lost)
                     return sum(file.rows for file in files)
             races.lose()
         raise RequestThrottled("too many lost races; nothing was sent")
 
-    def _add(self, files: Sequence[DataFile], now: int, judged: bool) -> bool:
+    def _add(self, files: Sequence[DataFile], now: int, reached_another: bool) -> bool:
         table, manifest = self._table, self._manifest
         attributes_version = table.transaction(layout.ATTRIBUTES_ID) or 0
-        if not judged and attributes_version != self._target.attributes_version:
+        if not reached_another and attributes_version != self._target.attributes_version:
             raise StaleAttributes()
         version = table.transaction(layout.SEND_ID) or 0
         if version >= layout.CLOSED:

@@ -48,7 +48,7 @@ CHARACTERS = Rule("characters", "have", "characters that are not allowed (SND-12
 
 @attrs.frozen
 class RowRules:
-    """What the rows of a bulk send must obey; a value, so that any process can judge rows by it.
+    """What the rows of a bulk send must obey; a value, so that any process can check rows by it.
 
     Attributes:
         max_bytes: the largest message, in UTF-8 bytes (SND-2).
