@@ -69,4 +69,4 @@ def test_removed_files_stay_for_48_hours_whatever_the_property_says(
     assert not queue.compact().failures
     for table in before:
         folder = f"s3://lake/root/q/{queue.key}/0/{table}"
-        assert len(data_files(store, table)) == queue._runtime.root.engine.open(folder).file_count
+        assert len(data_files(store, table)) == len(queue._runtime.root.engine.open(folder).files())

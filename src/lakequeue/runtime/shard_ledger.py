@@ -139,7 +139,7 @@ class ShardLedger:
         """Runs and files of the newest ledger, and the instant of its last commit in microseconds."""
         with self._at_ledger():
             machine = self._fresh_machine()
-            return machine.run_count, self._open_ledger().table.file_count, machine.head.committed_at
+            return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def is_unattended(self) -> bool:
         """Whether no process claimed new messages since this process last read the ledger; at first False.

@@ -287,11 +287,6 @@ class Snapshot:
         """The live files."""
         return list(self._files.values())
 
-    @property
-    def file_count(self) -> int:
-        """Number of live files."""
-        return len(self._files)
-
     def next(self) -> Entry:
         """The entry after this version; FileNotFoundError if there is none."""
         return self._entry(self.version + 1)

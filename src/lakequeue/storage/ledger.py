@@ -101,7 +101,7 @@ class Ledger:
     def has_excess_files(self, machine: ShardMachine) -> bool:
         """Whether the loaded snapshot has more files than its runs (those of ``machine``) need."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
-        return self.table.file_count > needed + _SPARE_FILES
+        return len(self.table.files()) > needed + _SPARE_FILES
 
     def commit(self, decision: Decision, machine: ShardMachine, rewrite: bool = False) -> bool:
         """Commits a decision made on the loaded epoch; False: the race is lost, so load again.
@@ -145,7 +145,7 @@ class Ledger:
             return False
         self._merges = 0
         needed = -(-machine.run_count // RANGE_ROWS)
-        if self.table.file_count > needed + MAX_FILES:
+        if len(self.table.files()) > needed + MAX_FILES:
             return True
         if machine.run_count <= 2 * RANGE_ROWS:
             return False

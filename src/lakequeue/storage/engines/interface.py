@@ -98,10 +98,6 @@ class Table(Protocol):
     def files(self) -> list[LiveFile]:
         """The live files."""
 
-    @property
-    def file_count(self) -> int:
-        """Number of live files; cheaper than ``files``."""
-
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
         """Rows of live files, one table a file, in the order given and in each file's row order.
 

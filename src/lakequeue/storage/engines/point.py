@@ -100,10 +100,6 @@ class PointTable:
     def files(self) -> list[LiveFile]:
         return self._snapshot.files()
 
-    @property
-    def file_count(self) -> int:
-        return self._snapshot.file_count
-
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
         return self.folder.for_each(lambda file: self._read(file, columns), files)
 

@@ -82,10 +82,6 @@ class SparkTable:
                 self._files = [live_file(add) for add in self._snapshot.adds()]
         return self._files
 
-    @property
-    def file_count(self) -> int:
-        return len(self.files())
-
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
         if not files:
             return []
