@@ -195,10 +195,11 @@ def test_files_that_waited_too_long_are_written_anew_for_a_batch_only(queue: Que
     for manifest in manifests_of(queue):
         written = manifest.stat().st_mtime - 12 * 3600 - 1
         os.utime(manifest, (written, written))
-    assert send_batch(queue, 0, df) == ROWS
+    new = df[:3]
+    assert send_batch(queue, 0, new) == 3
     with pytest.raises(QueueClientError, match="more than 12 h ago"):
-        queue.send_arrow(df, "load")
-    assert bodies(queue) == [*range(ROWS)]
+        queue.send_arrow(new, "load")
+    assert bodies(queue) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("queue", [False], ids=["standard"], indirect=True)  # else deduplication would help

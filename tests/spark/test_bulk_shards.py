@@ -32,3 +32,13 @@ def test_rows_fill_all_shards_evenly_in_contiguous_ranges(
         assert numbers == [*range(numbers[0], numbers[-1] + 1)]
         assert 0.79 < len(numbers) / (1_003 / 4) < 1.21
     assert len(ranges) == 4
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.spec("SND-17")
+def test_the_spark_engine_sends_repeated_rows_once_too(tmp_path: Path, spark: SparkSession) -> None:
+    queue = LakeQueue(str(tmp_path / "root"), spark=spark, engine="spark").create_queue("orders")
+    rows = spark.range(1).selectExpr("string(id) AS body")
+    assert [queue.send_dataframe(rows, send_id="load") for _ in range(2)] == [1, 0]
+    assert [row.body for row in check_log(queue)] == ["0"]
