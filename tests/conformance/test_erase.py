@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -132,14 +133,19 @@ def test_a_message_of_a_bulk_send(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
     assert sorted(drain(queue), key=int) == [str(number) for number in range(102)]
 
 
-@pytest.mark.spec("DDP-1")
-def test_a_deduplication_id_stays_while_it_counts(lq: LakeQueue, clock: ManualClock) -> None:
-    queue = lq.create_queue("orders.fifo", fifo=True)
+@pytest.mark.spec("DDP-1", "DDP-14")
+@pytest.mark.parametrize("settings", [{}, {"shards": 2, "deduplication_scope": "message_group"}])
+def test_a_deduplication_id_stays_while_it_counts(
+    lq: LakeQueue, clock: ManualClock, settings: dict[str, Any]
+) -> None:
+    queue = lq.create_queue("orders.fifo", fifo=True, **settings)
     sent = queue.send(SECRET, group_id="Ada", dedup_id="d")
     queue.send("after", group_id="Ada", dedup_id="e")
     queue.send("other", group_id="g", dedup_id="f")
     queue.erase(sent.message_id)
-    assert queue.send(SECRET, group_id="Ada", dedup_id="d").message_id == sent.message_id
+    for root in (lq, *apart(lq.root, clock, 1)):  # one of them reads the log first
+        repeated = root.queue("orders.fifo").send(SECRET, group_id="Ada", dedup_id="d")
+        assert repeated.message_id == sent.message_id
     assert queue.erase(sent.message_id) is False
     clock.advance(301)
     assert queue.erase(sent.message_id), "now it goes, too"

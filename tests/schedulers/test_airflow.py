@@ -57,11 +57,11 @@ class Airflow:
             return database.execute(query).fetchall()
 
     @contextmanager
-    def triggerer(self) -> Iterator[subprocess.Popen[bytes]]:
-        """The triggerer, killed at the end."""
-        with open(self.home / "triggerer.log", "ab") as log:
+    def running(self, service: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A service of Airflow, killed at the end."""
+        with open(self.home / f"{service}.log", "ab") as log:
             process = subprocess.Popen(
-                self.program("triggerer", "--skip-serve-logs"), stdout=log, stderr=log, start_new_session=True
+                self.program(service, "--skip-serve-logs"), stdout=log, stderr=log, start_new_session=True
             )
         try:
             yield process
@@ -272,7 +272,7 @@ def test_messages_start_dags_and_are_deleted_only_after_that_is_stored(airflow: 
     airflow.run("dags", "reserialize")
 
     # killed after it has received a message, before Airflow can store the event
-    with airflow.triggerer():
+    with airflow.running("triggerer"):
         wait_until(lambda: airflow.log.count("trigger ID") == 2)
         with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60)) as database:
             database.execute("BEGIN IMMEDIATE")
@@ -285,7 +285,7 @@ def test_messages_start_dags_and_are_deleted_only_after_that_is_stored(airflow: 
     # storage is gone: the watchers wait, and are not started again and again
     hidden = airflow.home / "elsewhere"
     (airflow.home / "queues").rename(hidden)
-    with airflow.triggerer():
+    with airflow.running("triggerer"):
         wait_until(lambda: airflow.log.count("cannot be received, next try in") >= 6)
         assert airflow.log.count("trigger ID") == 4
         hidden.rename(airflow.home / "queues")
@@ -296,13 +296,13 @@ def test_messages_start_dags_and_are_deleted_only_after_that_is_stored(airflow: 
         for body in "a sofa", "a lamp":
             deliveries.send(body)
             wait_until(lambda body=body: body in events(airflow, "deliveries"))
-        airflow.run("scheduler", "--num-runs", "3", "--skip-serve-logs")
-        assert events(airflow, "arrivals", of_runs=True) == ["a crate"]
-        assert "a sofa" in events(airflow, "deliveries", of_runs=True)
+        with airflow.running("scheduler"):
+            wait_until(lambda: "a sofa" in events(airflow, "deliveries", of_runs=True))
+            wait_until(lambda: events(airflow, "arrivals", of_runs=True) == ["a crate"])
 
         # they are not deleted, so their events come again, and a run has the second one, too
         wait_until(lambda: events(airflow, "deliveries").count("a lamp") > 1)
-        airflow.run("scheduler", "--num-runs", "3", "--skip-serve-logs")
-        assert "a lamp" in events(airflow, "deliveries", of_runs=True)
+        with airflow.running("scheduler"):
+            wait_until(lambda: "a lamp" in events(airflow, "deliveries", of_runs=True))
         assert not emptied(deliveries)
     assert SECRET not in airflow.log

@@ -27,6 +27,8 @@ from lakequeue.storage.messages.read import Integers, log_files
 
 _CLEARED = ("message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
 """Columns set to NULL; ``body``, which every message has, becomes empty."""
+_COUNTING = {"group_id", "dedup_id"}
+"""Columns that stay while the message's deduplication id counts, in its group or in the queue."""
 
 
 def offsets_of(table: Table, message_id: str) -> list[int]:
@@ -46,8 +48,8 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
         table: a handle on ``messages`` that nothing else uses meanwhile.
         message_id: its id.
         offsets: where it is, see ``offsets_of``.
-        keep_from: deduplication ids of messages sent after this instant stay: a sender that repeats itself would
-            bring the message back (DDP-1).
+        keep_from: deduplication ids and groups of messages sent after this instant stay: a sender that repeats
+            itself would bring the message back (DDP-1, DDP-14).
 
     Raises:
         RequestThrottled: too many lost races; nothing more was cleared.
@@ -115,7 +117,7 @@ class _Blank:
         old = pc.less_equal(rows["sent_at"].cast(pa.int64()), self.keep_from)
         for name in ("body", *_CLEARED):
             field = rows.schema.field(name)
-            cleared = pc.and_(mine, old) if name == "dedup_id" else mine
+            cleared = pc.and_(mine, old) if name in _COUNTING else mine
             empty = pa.scalar("" if name == "body" else None, field.type)
             rows = rows.set_column(
                 rows.schema.get_field_index(name), field, pc.if_else(cleared, empty, rows[name])
@@ -130,7 +132,7 @@ class _Blank:
         row = table.read_rows(file.file, offset - file.first, offset - file.first, ["sent_at", "body", *_CLEARED])
         full = {name for name in ("body", *_CLEARED) if row[name][0].as_py()}
         if file.sent_at(row)[0].as_py() > self.keep_from:
-            full.discard("dedup_id")
+            full -= _COUNTING
         return bool(full)
 
 
