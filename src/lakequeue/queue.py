@@ -505,9 +505,10 @@ class Queue(QueueProperties):
         """Removes what a message says, for good: the lawful way to take one body out of a queue (DUR-42).
 
         The message is deleted, whatever its state, and from the rewind history, too. Then its row in the log loses
-        body, attributes, sender, trace header, message group and deduplication id; message id and times stay. Group
-        and deduplication id of a FIFO queue stay for the five minutes in which they count; call again after that. On a
-        local disk the files that held the message are removed at once, on an object store after 48 hours.
+        body, attributes, sender, trace header, message group and deduplication id; message id and times stay.
+        Group and deduplication id of a FIFO queue stay for the five minutes in which they count; call again after
+        that. On a local disk the files that held the message are removed at once, on an object store after 48
+        hours.
         docs/operation/erasing.md says what keeps a copy: other queues that it was moved through, waiting
         bulk sends, caches of other processes, copies and backups.
 

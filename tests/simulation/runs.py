@@ -217,10 +217,11 @@ def _check(entry: LakeQueue, world: World) -> None:
     """The verb finds nothing.
 
     A power cut may leave a torn checkpoint, which replaces nothing (DUR-3), and of entries that were being trimmed
-    some, below a checkpoint that has what they said. So may a PUT to a store that took longer than entries stay, as
-    clocks show it: that was told as unknown.
+    some, below a checkpoint that has what they said. So may a PUT to a store that took longer than entries stay,
+    by the clock: that was told as unknown.
     """
-    away = sum(action[1] for action in world.plan.actions.values() if action[0] in ("stop", "jump", "late", "slow"))
+    passed = ("stop", "jump", "late", "slow")
+    away = sum(action[1] for action in world.plan.actions.values() if action[0] in passed)
     slept = away >= 60 * RETENTION.remote_log_minutes
     for finding in entry.check():
         orphan = "a checkpoint has what it said" in finding.repair
