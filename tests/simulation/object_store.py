@@ -64,7 +64,7 @@ class ObjectStore:
             self.world.sleep(seconds)
             return None
         if kind == "refuse" or (kind == "late" and method != "PUT"):
-            raise _failed(method, name, f"after 5 {_RETRIES}  - {_BUSY}")
+            raise self._failed(method, name, f"after 5 {_RETRIES}  - {_BUSY}")
         return str(kind)
 
     def _put(self, name: str, data: bytes, create: bool) -> bool:
@@ -81,7 +81,7 @@ class ObjectStore:
             # the data of every try is the same, so it is one late request
             self.world.at(self.world.chance.choice(LANDS), lambda: self._put(name, content, create) and None)
             self.world.sleep(PATIENCE)
-            raise _failed("PUT", name, f"after 1 {_RETRIES}  - operation timed out")
+            raise self._failed("PUT", name, f"after 1 {_RETRIES}  - operation timed out")
         done = self._put(name, content, create)
         if fault == "lose":
             self.world.sleep(1.0)
@@ -149,7 +149,7 @@ class ObjectStore:
         modified = datetime.fromtimestamp(found.modified, timezone.utc)
         return {"path": name[len(bucket.uri) + 1 :], "size": len(found.data), "last_modified": modified}
 
-
-def _failed(method: str, name: str, reason: str) -> GenericError:
-    place = name.replace("gs://", "https://storage.googleapis.com/")
-    return GenericError(f"Generic GCS error: Error performing {method} {place} in 20.1s, {reason}")
+    def _failed(self, method: str, name: str, reason: str) -> GenericError:
+        self.world.failed += 1
+        place = name.replace("gs://", "https://storage.googleapis.com/")
+        return GenericError(f"Generic GCS error: Error performing {method} {place} in 20.1s, {reason}")

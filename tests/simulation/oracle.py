@@ -56,9 +56,10 @@ class _Judge:
         self.blind = [
             call
             for call in history.calls
-            if call.verb[0] in ("receive", "exchange", "attempt", "again") and call.outcome == "unknown"
-        ] + self.leases
-        """Claims of which nobody knows the messages."""
+            if call.verb[0] in ("receive", "exchange", "attempt", "again", "lease")
+            and (call.outcome == "unknown" or call.outcome == "done" and call.failed)
+        ]
+        """Claims of which nobody knows all messages."""
         self.receipts: dict[str, list[tuple[Call, Message]]] = defaultdict(list)
         for call in history.calls:
             for message in call.got:

@@ -19,8 +19,9 @@ TICK = 0.002
 """Seconds that a step takes."""
 START = 1_800_000_000.0
 """When a world begins, in seconds since the epoch."""
-PATIENCE = 200_000
-"""Steps of all processes after which a run counts as endless: each has some hundred, or polls a lock."""
+PATIENCE = 100_000
+"""Steps of all processes without the end of a call that count as endless: a call has some hundred, or polls a lock
+15,000 times."""
 
 COMMITS = {"link": 8.0, "linked": 8.0, "commit": 8.0, "lock": 3.0, "trim": 5.0}
 """How much likelier a fault is at the steps around a commit: right before and after an entry of a log is linked,
@@ -166,9 +167,11 @@ class World:
         """The latest time that any clock has shown."""
         self.processes: list[Process] = []
         self.running: Process | None = None
-        self.steps = 0
+        self.steps = self.last_end = 0
         self.cuts = 0
         self.kills = 0
+        self.failed = 0
+        """Requests to a store that failed for good."""
         self.later: list[tuple[float, Callable[[], None]]] = []
         """What happens by itself at an instant of the monotonic clock."""
         self.on_kill: Callable[[Process], None] = lambda process: None
@@ -218,7 +221,7 @@ class World:
         self.steps += 1
         process.steps += 1
         self.pass_time(TICK)
-        if self.steps > PATIENCE:
+        if self.steps > self.last_end + PATIENCE:
             raise Endless(f"no end after {self.steps} steps")
         action = self.plan.action((process.number, process.steps), what, self)
         if action is None:

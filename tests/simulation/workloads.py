@@ -78,6 +78,8 @@ class Call:
     outcome: str = "unknown"
     """``done``, ``refused``: nothing changed; ``unknown``."""
     error: str = ""
+    failed: int = 0
+    """Requests to the store that failed meanwhile: a receive may not have read what it claimed in a shard."""
     bodies: list[str] = attrs.field(factory=list)
     """What it sends."""
     places: list[Any] = attrs.field(factory=list)
@@ -186,7 +188,7 @@ class Client:
     @contextmanager
     def _call(self, verb: Verb) -> Iterator[Call]:
         world = self.world
-        call = Call(self.process, verb, world.steps, world.now())
+        call, failed = Call(self.process, verb, world.steps, world.now()), world.failed
         self.history.calls.append(call)
         try:
             yield call
@@ -203,7 +205,8 @@ class Client:
         except Exception as error:
             call.error = repr(error)
             self.history.unexpected.append(f"{verb}: {error!r}")
-        call.ended, call.latest = world.steps, world.latest
+        world.last_end = world.steps
+        call.ended, call.latest, call.failed = world.steps, world.latest, world.failed - failed
 
     def _allowed(self, error: QueueClientError) -> bool:
         """Whether a failure is one of the world, not of the code."""
