@@ -231,7 +231,11 @@ class _Judge:
         return self.fifo and call.verb[0] == "send" and call.verb[3]
 
     def _receipts(self, body: str) -> None:
-        known = sorted(self.receipts[body], key=lambda each: instant(each[1].received_at))
+        def by_claim(each: tuple[Call, Message]) -> tuple[float, int, float]:
+            call, message = each  # one instant for several claims while a clock that went back catches up
+            return instant(message.received_at), 0 if self.rewinds else message.receive_count, call.ended
+
+        known = sorted(self.receipts[body], key=by_claim)
         for (call, earlier), (other, later) in zip(known, known[1:], strict=False):
             until = self._least(body, earlier)
             if self.letters or (other.verb[0] == "again" and later.receipt_handle == earlier.receipt_handle):
