@@ -199,14 +199,23 @@ class _Judge:
     def _least(self, body: str, receipt: Message, before: Call | None = None) -> float:
         """The earliest possible end of a receipt, as far as calls before another one go."""
         until = instant(receipt.visible_at)
-        for call, settled in self.settled[body]:
-            if settled.receipt_handle != receipt.receipt_handle or call is before or call.outcome == "refused":
-                continue
-            if before is not None and call.began > before.ended:
-                continue
+        calls = [
+            call
+            for call, settled in self.settled[body]
+            if settled.receipt_handle == receipt.receipt_handle
+            and call is not before
+            and call.outcome != "refused"
+            and (before is None or call.began <= before.ended)
+        ]
+        for call in calls:
             began = call.began_at - (BACK if self.went_back else 0.0)
             end = began + (call.verb[2] if call.verb[0] == "change" else 0.0)
-            until = end if call.outcome == "done" and call.verb[0] == "change" else min(until, end)
+            meanwhile = any(
+                other.verb[0] != "change" and other.began < call.ended and other.ended > call.began
+                for other in calls
+            )
+            changed = call.outcome == "done" and call.verb[0] == "change" and not meanwhile
+            until = end if changed else min(until, end)
             if self.went_back or call.ended == float("inf"):
                 until = min(until, end)
         changes = [call for call, settled in self.settled[body] if call.verb[0] == "change"]
