@@ -24,9 +24,11 @@ from lakequeue import (
 from lakequeue.shard import decide, selected
 from lakequeue.shard.commands import Erase
 from lakequeue.storage import layout
+from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages import erase
+from lakequeue.storage.messages.read import LogFile
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, each_case, replace
 
@@ -178,6 +180,26 @@ def test_an_erasure_that_was_cut_off_is_repeated(lq: LakeQueue, monkeypatch: pyt
     assert refused.value.outcome_unknown
     assert queue.receive() == [] and holders(lq.root)
     assert queue.erase(id) and not holders(lq.root)
+
+
+def test_an_erasure_reads_again_what_another_one_removed(
+    lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = lq.create_queue("orders")
+    id = queue.send(SECRET).message_id
+    queue.send("a")
+    [other] = apart(lq.root, clock, 1)
+    listed = erase.log_files
+
+    def late(table: Table) -> list[LogFile]:
+        monkeypatch.setattr(erase, "log_files", listed)
+        files = listed(table)
+        assert other.queue("orders").erase(id)
+        return files
+
+    monkeypatch.setattr(erase, "log_files", late)
+    assert queue.erase(id) is False
+    assert drain(queue) == ["a"]
 
 
 def test_erasing_beside_senders(lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:

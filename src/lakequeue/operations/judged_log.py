@@ -37,6 +37,7 @@ from lakequeue.operations.judge import (
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.retry import repeated
 from lakequeue.storage.ledger import Ledger, check_head
 from lakequeue.storage.messages.read import LogFile, LogReader
 from lakequeue.storage.stores import Store
@@ -64,7 +65,7 @@ class JudgedShard:
         """Reads the ledger and the list of files of a shard; ``open_`` opens a table by its path."""
         messages = layout.messages_path(root, row.key, shard)
         ledger = Ledger(open_(layout.receipts_path(root, row.key, shard)))
-        head, rows = ledger.repeated(ledger.rows)
+        head, rows = repeated(ledger.table, ledger.rows)
         # the ledger first, so that the log is at least as new as the head that refers to it
         log = LogReader(open_(messages)).log
         check_head(head, log.end, ledger.table.path)

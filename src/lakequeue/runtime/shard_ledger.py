@@ -21,7 +21,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import lost_races
 from lakequeue.storage.engines.interface import Engine, StaleSnapshot, Table
-from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.retry import Races, repeated
 from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
@@ -276,7 +276,7 @@ class ShardLedger:
         ledger = self._open_ledger()
         if opened:
             ledger.table.refresh()
-        machine = self._machine = ledger.repeated(lambda: ledger.machine(self._newest_log))
+        machine = self._machine = repeated(ledger.table, lambda: ledger.machine(self._newest_log))
         self.shared.grow(int(machine.head.attributes.get("Shards", 1)))
 
     def _newest_log(self) -> ShardLog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,8 +22,6 @@ from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.messages.read import ShardLog
 
-LOADS = 3
-"""Failed reads of the newest rows before the error reaches the caller."""
 RANGE_ROWS = 10_000
 """Runs in a file of a compacted ledger."""
 MAX_FILES = 16
@@ -36,7 +34,6 @@ _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = pa.schema(
     [layout.RECEIPTS.field(name) for name in ("first_offset", "last_offset", "state", "run", "head")]
 )
-_T = TypeVar("_T")
 
 
 class Ledger:
@@ -57,15 +54,6 @@ class Ledger:
         rows = self._read()
         unsettled = rows.filter(pc.not_equal(rows["first_offset"], layout.HEAD_OFFSET))
         return self._head(rows), _runs(unsettled), _runs(self._read(settled=True))
-
-    def repeated(self, read: Callable[[], _T]) -> _T:
-        """Calls a function that reads; again if files were rewritten and removed since they were listed."""
-        for _ in range(LOADS):
-            try:
-                return read()
-            except OSError:
-                self.table.refresh()
-        return read()
 
     def machine(self, log: Callable[[], ShardLog]) -> ShardMachine:
         """The shard in the loaded snapshot; ``log`` reads the newest one, after the head that refers to it.

@@ -1,13 +1,20 @@
-"""The one place where a lost race is tried again."""
+"""The one place where a lost race is tried again, be it for a commit or for files that others remove."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from lakequeue.storage.engines.interface import Table
 
 ATTEMPTS = 60
 """Tries of one commit before its callers get RequestThrottled (ERR-9)."""
+LOADS = 3
+"""Failed reads of the newest rows before the error reaches the caller."""
+
+_T = TypeVar("_T")
 
 
 class Races:
@@ -43,3 +50,13 @@ class Races:
 def back_off(attempt: int) -> None:
     """Sleeps a jittered moment that grows with the attempts, on machine time, at most 0.02 s."""
     time.sleep(random.uniform(0, min(0.02, 0.002 * 2 ** min(attempt, 4))))
+
+
+def repeated(table: Table, read: Callable[[], _T]) -> _T:
+    """Calls a function that reads a table; again if files were rewritten and removed since they were listed."""
+    for _ in range(LOADS):
+        try:
+            return read()
+        except OSError:
+            table.refresh()
+    return read()

@@ -20,7 +20,7 @@ from lakequeue.storage.cleaning import PATIENCE
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_log
-from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.retry import Races, repeated
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import Integers, log_files
@@ -32,13 +32,17 @@ _COUNTING = {"group_id", "dedup_id"}
 
 
 def offsets_of(table: Table, message_id: str) -> list[int]:
-    """Offsets of the messages with an id in the loaded snapshot; several if one was moved away and back."""
-    found: list[int] = []
-    for file in log_files(table):
-        [rows] = table.read([file.file], ["position", "message_id"])
-        file.check(rows["position"], file.first, table.path)
-        found += (file.first + _rows_of(rows, message_id)).tolist()
-    return found
+    """Offsets of the messages with an id in the log; several if one was moved away and back."""
+
+    def find() -> list[int]:
+        found: list[int] = []
+        for file in log_files(table):
+            [rows] = table.read([file.file], ["position", "message_id"])
+            file.check(rows["position"], file.first, table.path)
+            found += (file.first + _rows_of(rows, message_id)).tolist()
+        return found
+
+    return repeated(table, find)
 
 
 def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int) -> bool:
@@ -57,7 +61,7 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
     blank, cleared, races = _Blank(message_id, keep_from), False, Races()
     for _ in races:
         table.refresh()
-        full = next((offset for offset in offsets if blank.is_due(table, offset)), None)
+        full = repeated(table, lambda: next((offset for offset in offsets if blank.is_due(table, offset)), None))
         if full is None:
             return cleared
         if rewrite(table, full, blank):
