@@ -202,7 +202,7 @@ class _Judge:
         calls = [
             call
             for call, settled in self.settled[body]
-            if settled.receipt_handle == receipt.receipt_handle
+            if (settled.receipt_handle == receipt.receipt_handle or call.verb[0] == "erase")
             and call is not before
             and call.outcome != "refused"
             and (before is None or call.began <= before.ended)
