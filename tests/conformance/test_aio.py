@@ -50,12 +50,17 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.005)
 
 
+@attrs.define
 class AtOnce(Executor):
-    """Has done the work before the task that wants it can wait."""
+    """Has done the work before the task that wants it runs again, and calls a function in between."""
+
+    then: Callable[[], object]
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
-        done.set_result(work(*args, **kwargs))
+        loop = asyncio.get_running_loop()
+        loop.call_soon(done.set_result, work(*args, **kwargs))
+        loop.call_soon(self.then)
         return done
 
 
@@ -350,11 +355,10 @@ def test_an_answer_that_its_task_no_longer_takes_goes_back(harness: Harness, clo
 
     async def scenario() -> None:
         async with opened(harness) as queue:
-            queue._threads._executor = AtOnce()
             task = asyncio.create_task(queue.receive())
-            while queue.sync.counts().in_flight == 0:
-                await asyncio.sleep(0)
-            await cancelled(task)
+            queue._threads._executor = AtOnce(lambda: harness.queue().counts().in_flight and task.cancel())
+            with pytest.raises(asyncio.CancelledError):
+                await task
 
     run(scenario)
     counts = harness.queue().counts()
