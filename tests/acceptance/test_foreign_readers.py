@@ -11,8 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from concurrency.harness import small_segments
-from lakequeue import LakeQueue
+from lakequeue import LakeQueue, Queue
 from lakequeue.storage import layout
+from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.point import PointTable
 
 if TYPE_CHECKING:
@@ -50,10 +51,8 @@ def read(request: pytest.FixtureRequest) -> Read:
     return by_spark
 
 
-@pytest.mark.spec("DLT-1")
-def test_other_programs_read_each_version_of_each_table(
-    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, read: Read
-) -> None:
+def used(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """A queue whose tables have some versions."""
     small_segments(monkeypatch)
     queue = lq.create_queue("orders", rewind_range=3600, message_retention_period=7200)
     for number in range(12):
@@ -62,6 +61,31 @@ def test_other_programs_read_each_version_of_each_table(
             first, *others = queue.receive(max_messages=3)
             queue.delete(first.receipt_handle)
     lq.compact()
+    return queue
+
+
+@pytest.mark.spec("DLT-1")
+def test_other_programs_read_a_log_of_which_a_checkpoint_is_left(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, read: Read
+) -> None:
+    queue = used(lq, monkeypatch)
+    for path in (
+        *(layout.messages_path(lq.root, queue.key, 0), layout.receipts_path(lq.root, queue.key, 0)),
+        *(f"{lq.root}/queues", f"{lq.root}/stats"),
+    ):
+        before = read(path, None)
+        table = PointTable(queue._runtime.root.engine.store, path)
+        table.checkpoint()
+        table.folder.remove(entry_name(version) for version in range(table.version))
+        after = read(path, None)
+        assert before and sorted(map(str, after)) == sorted(map(str, before))
+
+
+@pytest.mark.spec("DLT-1")
+def test_other_programs_read_each_version_of_each_table(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, read: Read
+) -> None:
+    queue = used(lq, monkeypatch)
     store = queue._runtime.root.engine.store
     sizes = []
     for path in (layout.messages_path(lq.root, queue.key, 0), layout.receipts_path(lq.root, queue.key, 0)):

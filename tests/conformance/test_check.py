@@ -116,7 +116,7 @@ def test_the_command_prints_findings_and_its_exit_code_tells_damage(victim: Vict
     assert "damage: orders: is empty\n  in      " in damaged.stdout
     document = json.loads(run(app, ["check", "--json"]).stdout)
     assert document["damaged"] and document["findings"][0]["queue"] == "orders"
-    assert document["versions"].keys() >= {"lakequeue", "pyarrow", "deltalake"}
+    assert document["versions"].keys() >= {"lakequeue", "pyarrow", "obstore"}
     nobody = run(app, ["check", "nobody"])
     assert nobody.exit_code == 1 and "QueueDoesNotExist" in nobody.stderr
 

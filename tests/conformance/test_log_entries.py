@@ -1,18 +1,21 @@
-"""Entries of the log that the point engine writes itself: the tables are those that delta-rs would make."""
+"""Entries and checkpoints that the point engine writes itself: the tables are those that delta-rs would make."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 
 from lakequeue.storage import layout, stats
-from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.delta_log import checkpoint_name, entry_name
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import PointEngine, PointTable
@@ -82,6 +85,60 @@ def test_a_merge_leaves_the_rows_that_one_of_delta_rs_leaves(engine: PointEngine
         )
         assert engine.open(ours.path).files() == ours.files()
     assert ours.landed("token 3", 0)
+
+
+def said(table: PointTable) -> dict[str, Any]:
+    """What the checkpoint of the newest version says, in whatever order and types."""
+    columns = pq.read_table(table.folder.path(checkpoint_name(table.version)), use_threads=False)
+    actions = {name: columns[name].drop_null().to_pylist() for name in ("add", "txn", "metaData", "protocol")}
+    [metadata], [protocol] = actions["metaData"], actions["protocol"]
+    metadata = {name: value for name, value in metadata.items() if name not in ("name", "description")}
+    return {
+        "files": {
+            each["path"]: (dict(each["partitionValues"]), each["size"], each["modificationTime"])
+            for each in actions["add"]
+        },
+        "statistics": {each["path"]: json.loads(each["stats"]) for each in actions["add"]},
+        "ids": {each["appId"]: each["version"] for each in actions["txn"]},
+        "metadata": metadata | {"configuration": dict(metadata["configuration"])},
+        "protocol": (protocol["minReaderVersion"], protocol["minWriterVersion"]),
+    }
+
+
+def test_a_checkpoint_says_what_one_of_delta_rs_says(engine: PointEngine) -> None:
+    receipts, messages = ledger(engine, "receipts"), f"{engine.store.root}/messages"
+    for number in range(1, 4):
+        source = rows({(number == 2, number): "ready", (False, number - 1): None})
+        receipts.merge(source, KEY, {layout.RECEIPTS_ID: number, "another": 7}, f"token {number}")
+    engine.create(messages, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
+    sent = {
+        "position": 0,
+        "message_id": "m",
+        "body": "ä",
+        "base_offset": 5,
+        "opened_at": datetime.now(timezone.utc),
+    }
+    log = engine.open(messages)
+    log.append(pa.Table.from_pylist([sent], schema=layout.MESSAGES), {layout.SEND_ID: 1}, "token")
+    for table in receipts, log:
+        table.checkpoint()
+        ours = said(table)
+        DeltaTable(table.path).create_checkpoint()
+        assert said(table) == ours
+        table.checkpoint()
+        table.folder.remove(entry_name(version) for version in range(table.version))
+        assert engine.open(table.path).files() == table.files()
+
+
+@pytest.mark.parametrize("schema", [layout.QUEUES, layout.MESSAGES, layout.RECEIPTS, layout.STATS])
+def test_a_new_table_has_the_schema_that_delta_rs_would_give_it(engine: PointEngine, schema: pa.Schema) -> None:
+    engine.create(f"{engine.store.root}/new", schema, [], {})
+    [text] = [
+        json.loads(line)["metaData"]["schemaString"]
+        for line in engine.store.folder(f"{engine.store.root}/new").read(entry_name(0)).splitlines()
+        if b"metaData" in line
+    ]
+    assert json.loads(text) == json.loads(Schema.from_arrow(schema).to_json())
 
 
 def test_a_log_with_a_missing_entry_does_not_tell_what_landed(engine: PointEngine) -> None:

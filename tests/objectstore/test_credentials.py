@@ -13,7 +13,6 @@ from pathlib import Path
 import attrs
 import pytest
 from benchmarks.object_store import Environ, environment, serve
-from deltalake import DeltaTable
 
 from lakequeue import LakeQueue, QueueClientError
 
@@ -82,16 +81,14 @@ def issuer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
 @pytest.mark.objectstore
 def test_credentials_of_the_environment_are_renewed_while_a_consumer_runs(issuer: Issuer) -> None:
     queue = LakeQueue("s3://lake/a", engine="point").create_queue("orders")
-    table = DeltaTable("s3://lake/a/queues", storage_options=queue._runtime.root.engine.store.delta_options)
     first = max(issuer.ends.values())
     for number in range(3):
         time.sleep(LIFE * 0.75)
         queue.send(str(number))
         [message] = queue.receive()
         queue.delete(message.receipt_handle)
-        table.update_incremental()
     assert time.time() > first + LIFE
-    assert len(issuer.asked_with) >= 6  # each library in each round
+    assert len(issuer.asked_with) >= 3  # in each round
     assert not queue.counts().visible
 
 

@@ -12,7 +12,6 @@ from uuid import uuid4
 import attrs
 import pytest
 from benchmarks.object_store import Counted, environment, serve
-from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from insides import engine_of
@@ -103,8 +102,7 @@ CASES = {
 CALLS: dict[str, Callable[[LakeQueue], object]] = {
     "create": lambda lq: lq.create_queue("orders"),
     "list": lambda lq: lq.list_queues(),
-    # delta-rs reports in its own way
-    "open": lambda lq: DeltaTable(f"{lq.root}/queues", storage_options=engine_of(lq).store.delta_options),
+    "open": lambda lq: engine_of(lq).open(f"{lq.root}/queues"),
 }
 
 

@@ -24,8 +24,7 @@ from lakequeue.operations import check, compact, copy, lease, repair, send_arrow
 from lakequeue.runtime import root as roots
 from lakequeue.storage import delta_log, folder, reserve
 from lakequeue.storage.bulk.manifests import Manifest
-from lakequeue.storage.engines import commit, disk_turn, file_lock, locks, log_trimming, point
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.engines import checkpoints, commit, disk_turn, file_lock, locks, log_trimming, point
 from lakequeue.storage.inspection import found_log
 from lakequeue.storage.messages import budget, read
 from simulation import tables
@@ -171,21 +170,15 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
             patch.setattr(module, "open", system.file, raising=False)
         for module in (delta_log, commit, point):
             patch.setattr(module, "parse", tables.parse)
-        for module in (delta_log, found_log, log_trimming, point):
+        for module in (delta_log, found_log, log_trimming):
             patch.setattr(module, "read_checkpoint", tables.read_checkpoint)
         engines = "lakequeue.storage.engines"
         patch.setattr(f"{engines}.file_lock.FileIO", system.file)
         patch.setattr(f"{engines}.file_lock._lock", system.lock)
-        patch.setattr(
-            f"{engines}.point.pq", SimpleNamespace(write_table=tables.write_table, ParquetFile=tables.ParquetFile)
-        )
-        for module in (folder, delta_log):
-            patch.setattr(module, "pq", SimpleNamespace(ParquetFile=tables.ParquetFile))
+        for module in (checkpoints, delta_log, folder, point):
+            shim = SimpleNamespace(write_table=tables.write_table, ParquetFile=tables.ParquetFile)
+            patch.setattr(module, "pq", shim)
         patch.setattr("lakequeue.storage.folder.pa", tables.Arrow(system.file))
-        patch.setattr(
-            "deltalake.DeltaTable",
-            lambda path, storage_options=None: tables.DeltaTable(_folder(path, store)),
-        )
         patch.setattr(f"{engines}.point.threading", _Threads(sys.modules["threading"]))
         patch.setattr("lakequeue.storage.cleaning.Path", Touched(system))
         patch.setattr("lakequeue.operations.check.space_problems", lambda _: [])
@@ -207,10 +200,6 @@ def _seams(attributes: tuple[str, ...]) -> list[tuple[Any, str]]:
         for attribute in attributes
         if attribute in vars(module)
     ]
-
-
-def _folder(path: str, store: ObjectStore) -> Folder:
-    return Folder(path, lambda: store.from_url(path))
 
 
 def client(world: World, root: str) -> LakeQueue:

@@ -1,4 +1,4 @@
-"""Files of tables without Parquet's encoding, and checkpoints without delta-rs: what modules see as libraries.
+"""Files of tables without Parquet's encoding: what modules see as libraries.
 
 To encode and decode rows of a few columns takes longer than all else that a verb does. The code under test writes
 and reads its own files, so a file may as well be a name under which the rows stay in memory: with a part of it
@@ -7,7 +7,6 @@ missing it leads nowhere.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from itertools import count
 from types import SimpleNamespace
@@ -15,10 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake.exceptions import DeltaError
 
 from lakequeue.storage import delta_log
-from lakequeue.storage.delta_log import LAST_CHECKPOINT, checkpoint_name, entry_name, listed
+from lakequeue.storage.delta_log import checkpoint_name
 from lakequeue.storage.folder import Folder
 
 _MARK = b"rows in memory:"
@@ -116,56 +114,3 @@ class Arrow:
 
     def OSFile(self, path: str) -> Any:
         return pa.BufferReader(self._open(path, "rb").read())
-
-
-class DeltaTable:
-    """As `deltalake.DeltaTable`, for checkpoints; what it makes is written like any file that nobody syncs."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder, self._version = folder, -1
-
-    def version(self) -> int:
-        return self._version
-
-    def create_checkpoint(self) -> None:
-        found = [(number, is_checkpoint) for number, is_checkpoint, _ in listed(self._folder)]
-        base = max((number for number, is_checkpoint in found if is_checkpoint), default=-1)
-        last = max((number for number, is_checkpoint in found if not is_checkpoint), default=base)
-        actions: dict[str, dict[str, Any]] = {name: {} for name in ("add", "txn", "metaData", "protocol")}
-        if base >= 0:
-            rows = ROWS.get(self._folder.read(checkpoint_name(base)))
-            if rows is None:
-                raise DeltaError(f"the checkpoint of version {base} is torn")
-            for name in actions:
-                for each in rows[name].drop_null().to_pylist():
-                    actions[name][_key(name, each)] = each
-        for version in range(base + 1, last + 1):
-            for line in self._folder.read(entry_name(version)).splitlines():
-                for name, each in json.loads(line).items():
-                    if name in actions:
-                        actions[name][_key(name, each)] = each
-                    elif name == "remove":
-                        actions["add"].pop(each["path"], None)
-        number = sum(map(len, actions.values()))
-        columns, before = {}, 0
-        for name, values in actions.items():
-            rest = number - before - len(values)
-            columns[name] = [*[None] * before, *values.values(), *[None] * rest]
-            before += len(values)
-        self._version = last
-        self._write(checkpoint_name(last), written(pa.table(columns)))
-        self._write(LAST_CHECKPOINT, json.dumps({"version": last, "size": number}).encode())
-
-    def _write(self, name: str, data: bytes) -> None:
-        folder = self._folder
-        if folder.local is not None:  # as delta-rs does: a file of another name, renamed
-            plain = Folder(folder.uri, syncs=False)
-            draft = f"{name}.{next(_NUMBERS)}.tmp"
-            plain.write(draft, data)
-            plain.move(draft, name)
-        else:
-            folder.write(name, data)
-
-
-def _key(name: str, action: dict[str, Any]) -> str:
-    return str(action.get("path") or action.get("appId") or name)

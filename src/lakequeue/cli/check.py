@@ -168,4 +168,4 @@ def versions() -> dict[str, str]:
 
     from lakequeue import __version__
 
-    return {"lakequeue": __version__} | {name: version(name) for name in ("deltalake", "pyarrow", "obstore")}
+    return {"lakequeue": __version__} | {name: version(name) for name in ("pyarrow", "obstore", "duckdb")}

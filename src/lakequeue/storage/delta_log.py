@@ -60,6 +60,8 @@ class LiveFile(NamedTuple):
     minimum: Mapping[str, Any]
     maximum: Mapping[str, Any]
     nulls: Mapping[str, int]
+    modified: int = 0
+    """When it was added, in milliseconds since the epoch by the machine's clock."""
 
     @property
     def name(self) -> str:
@@ -77,6 +79,8 @@ class Entry:
     transactions: dict[str, int] = attrs.field(factory=dict)
     """Versions by application id."""
     token: str | None = None
+    committed_at: int | None = None
+    """Milliseconds since the epoch by the machine's clock."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
 
@@ -119,6 +123,7 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
         stats.get("minValues", {}),
         stats.get("maxValues", {}),
         stats.get("nullCount", {}),
+        add.get("modificationTime") or 0,
     )
 
 
@@ -138,7 +143,7 @@ def parse(data: bytes) -> Entry:
         elif transaction := action.get("txn"):
             entry.transactions[transaction["appId"]] = transaction["version"]
         elif info := action.get("commitInfo"):
-            entry.token = info.get("userMetadata")
+            entry.token, entry.committed_at = info.get("userMetadata"), info.get("timestamp")
             if int(info.get("operationMetrics", {}).get(ACTIONS, len(lines))) != len(lines):
                 raise ValueError(f"has {len(lines)} lines of {info['operationMetrics'][ACTIONS]}")
         elif metadata := action.get("metaData"):
@@ -212,8 +217,8 @@ class Snapshot:
         self._files: dict[str, LiveFile] = {}
         self._learned: dict[int, Entry] = {}
         self._tokens: dict[int, str | None] = {}  # of the latest versions
-        self.partitions: list[str] = []
-        """Names of the partition columns."""
+        self.metadata: Mapping[str, Any] = {}
+        self.protocol: Mapping[str, Any] = {}
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         found = [(number, is_checkpoint) for number, is_checkpoint, _ in listed(folder)]
@@ -283,6 +288,11 @@ class Snapshot:
             for version in [version for version in list(self._learned) if version <= self.version]:
                 self._learned.pop(version, None)
 
+    @property
+    def partitions(self) -> list[str]:
+        """Names of the partition columns."""
+        return list(self.metadata["partitionColumns"])
+
     def files(self) -> list[LiveFile]:
         """The live files."""
         return list(self._files.values())
@@ -322,14 +332,16 @@ class Snapshot:
 
     def _describe(self, metadata: Mapping[str, Any] | None, protocol: Mapping[str, Any] | None) -> None:
         if metadata is not None:
-            self.partitions = metadata["partitionColumns"]
+            self.metadata = metadata
             configuration = dict(metadata["configuration"])
             self.checkpoint_every = int(configuration.get(_CHECKPOINT_INTERVAL, 100))
             if configuration.get("delta.appendOnly", "false").lower() == "true":
                 raise DamagedTable(self._folder.uri, None, "another program set delta.appendOnly")
-        if protocol is not None and (unknown := unknown_in(protocol)):
-            reason = f"another program gave it {', '.join(unknown)}, which lakequeue does not know"
-            raise DamagedTable(self._folder.uri, None, reason)
+        if protocol is not None:
+            self.protocol = protocol
+            if unknown := unknown_in(protocol):
+                reason = f"another program gave it {', '.join(unknown)}, which lakequeue does not know"
+                raise DamagedTable(self._folder.uri, None, reason)
 
     def _change_files(self, entry: Entry) -> None:
         for path in entry.removed:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lakequeue.errors import QueueClientError
 from lakequeue.model.clock import from_micros
-from lakequeue.storage.delta_log import LogTrimmed
+from lakequeue.storage.delta_log import LogTrimmed, listed, read_entry
 from lakequeue.storage.engines.log_trimming import readable_from
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.stores import Store
@@ -22,12 +22,17 @@ class Version(NamedTuple):
 
 def versions(store: Store, path: str) -> list[Version]:
     """Versions of a table that can still be opened, oldest first."""
-    from deltalake import DeltaTable  # 15 ms to load, and ordinary commands need no earlier version
+    folder, oldest = store.folder(path), readable_from(store.folder(path))
 
-    oldest = readable_from(store.folder(path))
-    history = DeltaTable(path, storage_options=store.delta_options).history()
-    found = [Version(entry["version"], entry["timestamp"] * 1000) for entry in history]
-    return sorted(version for version in found if version.number >= oldest)
+    def version(number: int) -> Version | None:
+        try:
+            committed_at = read_entry(folder, number).committed_at
+        except FileNotFoundError:  # trimmed since
+            return None
+        return None if committed_at is None else Version(number, committed_at * 1000)
+
+    numbers = {number for number, is_checkpoint, _ in listed(folder) if number >= oldest and not is_checkpoint}
+    return [found for found in folder.for_each(version, sorted(numbers)) if found is not None]
 
 
 def version_at(store: Store, path: str, instant: int) -> int | None:

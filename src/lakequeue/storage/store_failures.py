@@ -1,6 +1,6 @@
 """Failures of object stores in one line: what is wrong, what was tried, what to set.
 
-delta-rs and obstore report them alike, as nested text around the store's own answer; neither has types for them.
+obstore reports them as nested text around the store's own answer, and has no types for them.
 No text here has a query of a URL, which may carry a signature, nor more of an answer than its code.
 """
 
@@ -167,5 +167,5 @@ def _without_query(text: str) -> str:
 
 
 def _flat(text: str) -> str:
-    """Nested lines of delta-rs as obstore writes them, in one."""
+    """Nested lines in one."""
     return re.sub(r"\s*\n\s*↳\s*", ": ", text)

@@ -1,4 +1,4 @@
-"""How storage is reached: one set of options for delta-rs and for obstore, which reads and writes files."""
+"""How storage is reached: by obstore, with options named as other readers of the tables name them."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ _PORTABLE = _CLIENT | {
 }
 """What the environment says that is as true on another machine."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
-"""Beginnings of options that only delta-rs knows."""
+"""Beginnings of options that only delta-rs knows; they may stand among those that others share."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
 """Options of repeated requests; obstore takes them as an argument of its own."""
 PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
 """How long a request lasts, and how often it is repeated, unless options say otherwise; the environment may change
-the first two. Both libraries wait 30 s for an answer before they ask again (so one receive took 30 s), and repeat
-for three minutes."""
+the first two. By itself obstore waits 30 s for an answer before it asks again (so one receive took 30 s), and
+repeats for three minutes."""
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h)[a-z]*\s*")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
@@ -96,7 +96,7 @@ class Store:
 
     @cached_property
     def delta_options(self) -> dict[str, str]:
-        """The options as delta-rs gets them."""
+        """The options, with how long a request lasts; a reader by delta-rs takes them as they are."""
         if local_path(self.root) is not None:
             return self.options
         known = {bare_name(name) for name in (*self.options, *_environment())}

@@ -17,11 +17,16 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from lakequeue.storage import layout
 from lakequeue.storage.delta_log import ACTIONS, LiveFile
 from lakequeue.storage.engines.interface import DataFile, partition_text
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 _ENGINE = "lakequeue"
+_TYPES = {
+    **{pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.date32(): "date"},
+    **{pa.int32(): "integer", pa.int64(): "long", pa.float64(): "double", layout.INSTANT: "timestamp"},
+}
 
 
 def entry(
@@ -64,19 +69,39 @@ def first_entry(
 
 def creation(schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]) -> list[dict[str, Any]]:
     """The actions that make an empty table."""
-    from deltalake import Schema  # 15 ms to load, once for a queue that is created
-
     metadata = {
         "id": str(uuid.uuid4()),
         "name": None,
         "description": None,
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": Schema.from_arrow(schema).to_json(),
+        "schemaString": json.dumps(_struct(schema)),
         "partitionColumns": list(partitions),
         "createdTime": _now(),
         "configuration": dict(properties),
     }
     return [{"protocol": PROTOCOL}, {"metaData": metadata}]
+
+
+def _struct(fields: Iterable[pa.Field]) -> dict[str, Any]:
+    return {
+        "type": "struct",
+        "fields": [
+            {"name": field.name, "type": _type(field.type), "nullable": field.nullable, "metadata": {}}
+            for field in fields
+        ],
+    }
+
+
+def _type(type_: pa.DataType) -> Any:
+    """A type of Arrow as Delta calls it."""
+    if pa.types.is_struct(type_):
+        return _struct(type_)
+    if pa.types.is_list(type_):
+        return {"type": "array", "elementType": _type(type_.value_type), "containsNull": True}
+    if pa.types.is_map(type_):
+        key, value = _type(type_.key_type), _type(type_.item_type)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    return _TYPES[type_]
 
 
 def _commit_info(operation: str, now: int, token: str) -> dict[str, Any]:
@@ -104,6 +129,12 @@ def add_action(file: DataFile, now: int) -> dict[str, Any]:
         "dataChange": True,
         "stats": file.statistics(),
     }
+
+
+def data_file(file: LiveFile) -> DataFile:
+    """What is known of a live file, to add it again."""
+    partition = {name: text(value) or "" for name, value in file.partition.items()}
+    return DataFile(file.name, file.size, file.rows, partition, file.minimum, file.maximum, file.nulls)
 
 
 def _remove(file: LiveFile) -> dict[str, Any]:

@@ -7,10 +7,8 @@ import json
 from lakequeue.storage.delta_log import LogTrimmed
 from lakequeue.storage.engines.interface import LostRace
 
-LIBRARIES = {"deltalake", "obstore", "pyarrow", "pyspark", "py4j"}
+LIBRARIES = {"obstore", "pyarrow", "pyspark", "py4j"}
 """Packages whose own exceptions are failures of storage."""
-_DELTA_RS = "_internal"
-"""The module that delta-rs names in its exceptions."""
 _TYPES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)
 """Other types of failures: of files, of races, and of a log that cannot be read."""
 
@@ -20,4 +18,4 @@ def is_storage_failure(error: Exception) -> bool:
     if isinstance(error, _TYPES):
         return True
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return not packages.isdisjoint(LIBRARIES | {_DELTA_RS})
+    return not packages.isdisjoint(LIBRARIES)

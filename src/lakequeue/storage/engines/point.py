@@ -1,7 +1,6 @@
 """The point engine: commits to one Delta table in milliseconds, without a JVM.
 
-It writes files through Arrow and its own entries of the log, see ``entries``; ``delta_log`` reads the log.
-delta-rs makes checkpoints and the schema of new tables.
+It writes files through Arrow, and the log: see ``entries`` and ``checkpoints``. ``delta_log`` reads it.
 """
 
 from __future__ import annotations
@@ -11,36 +10,30 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import contextmanager
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import (
-    LAST_CHECKPOINT,
     LOG,
     Entry,
     LiveFile,
     LogTrimmed,
     Snapshot,
-    checkpoint_name,
     entry_name,
     is_table,
-    listed,
     parse,
-    read_checkpoint,
 )
 from lakequeue.storage.engines import entries, process
+from lakequeue.storage.engines.checkpoints import write_checkpoint
 from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, Table, partition_text
 from lakequeue.storage.engines.merge_rows import rewrites
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -195,31 +188,8 @@ class PointTable:
         return token in read or (False if 0 < len(read) == self.version - since else None)
 
     def checkpoint(self) -> None:
-        from deltalake.exceptions import DeltaError
-
-        try:
-            table = self._repeated(self._opened)
-            table.create_checkpoint()
-        except (DeltaError, DamagedTable):
-            if not self._drop_damaged_checkpoints():
-                raise
-            table = self._repeated(self._opened)
-            table.create_checkpoint()
-        self.folder.sync([checkpoint_name(table.version())])
-        with suppress(FileNotFoundError):  # another process has removed it with a damaged checkpoint
-            self.folder.sync([LAST_CHECKPOINT])
-
-    def _drop_damaged_checkpoints(self) -> bool:
-        """Removes checkpoints that cannot be read, which stop delta-rs; returns whether there were any."""
-        self._newest()  # else it needs one of them: `DamagedTable`
-        damaged = []
-        for number, is_checkpoint, file in listed(self.folder):
-            try:
-                if is_checkpoint:
-                    read_checkpoint(self.folder, number)
-            except DamagedTable:
-                damaged.append(file.name)
-        return self.folder.remove([*damaged, LAST_CHECKPOINT]).files > 0
+        # of what is stored: this handle may have committed at a place that others have trimmed
+        write_checkpoint(self.folder, self._newest())
 
     def _newest(self) -> Snapshot:
         snapshot = self._repeated(lambda: Snapshot(self.folder))
@@ -294,7 +264,7 @@ class PointTable:
             return
         if self.folder.local is not None:
             self._try_checkpoint()
-        else:  # delta-rs reads every entry twice for it: half a second at 20 ms a request
+        else:  # it reads the entries since the last one, in many requests
             threading.Thread(target=self._try_checkpoint, name="lakequeue-checkpoint").start()
 
     def _try_checkpoint(self) -> None:
@@ -302,17 +272,6 @@ class PointTable:
             self.checkpoint()
         except Exception as error:  # the commit has landed, and the next checkpoint covers it
             _log.warning("a checkpoint of %s failed: %s", self.path, first_line(error))
-
-    def _opened(self) -> DeltaTable:
-        from deltalake import DeltaTable  # 15 ms to load, and most processes write no checkpoint
-        from deltalake.exceptions import DeltaError
-
-        try:
-            return DeltaTable(self.path, storage_options=self.store.delta_options)
-        except DeltaError as error:
-            if "not found" in str(error):
-                raise LogTrimmed(str(error)) from error
-            raise
 
 
 class PointEngine:
