@@ -72,6 +72,7 @@ def of_face(
 # --- consumers, asyncio
 
 exchange = of_face(rounds.exchange)
+receive_for_hands = of_face(receive.receive)
 receive_async = of_face(receive.receive_async)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.harness import Harness, Recorder, recorded
+from consumer.harness import Harness, Recorder, received, recorded
 from lakequeue import LakeQueue
 from lakequeue.testing import ManualClock
 
@@ -15,6 +15,7 @@ from lakequeue.testing import ManualClock
 @pytest.fixture(autouse=True)
 def record_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakequeue.consumer.workers.exchange", recorded)
+    monkeypatch.setattr("lakequeue.consumer.consumer.receive_for_hands", received)
 
 
 @pytest.fixture

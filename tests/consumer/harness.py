@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import attrs
 
 from lakequeue import BatchResult, Consumer, Context, LakeQueue, Message, Queue, SendEntry
-from lakequeue.entry_verbs import Exchanged, exchange
+from lakequeue.entry_verbs import Exchanged, Request, exchange, receive_for_hands
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.model.clock import Duration
 from lakequeue.testing import ManualClock
@@ -47,9 +47,10 @@ class Recorder(Queue):
     before: Callable[[str, list[str]], None]
     """Called with the verb and the bodies before each call; what it raises the call raises."""
 
-    def receive(self, *args: Any, **options: Any) -> list[Message]:
-        self._note("receive", options, [])
-        messages = super().receive(*args, **options)
+    def receive_for_hands(self, request: Request) -> list[Message]:
+        asked = ("max_messages", "visibility_timeout", "wait_time")
+        self._note("receive", {name: getattr(request, name) for name in asked}, [])
+        messages = receive_for_hands(self, request)
         self.bodies |= {message.receipt_handle: message.body for message in messages}
         return messages
 
@@ -71,6 +72,7 @@ class Recorder(Queue):
         timeout: Any,
         failures: Mapping[str, str],
         consumer: str | None,
+        hands: int | None,
     ) -> Exchanged:
         """Takes down a round as the calls that it stands for."""
         try:
@@ -85,7 +87,7 @@ class Recorder(Queue):
                 self._note("receive", options, [])
         except (QueueServiceError, QueueClientError) as error:
             return Exchanged([error] * len(wanted), (), error if max_messages else None)
-        found = exchange(self, wanted, max_messages, enough, timeout, failures, consumer)
+        found = exchange(self, wanted, max_messages, enough, timeout, failures, consumer, hands)
         self.bodies |= {message.receipt_handle: message.body for message in found.messages}
         return found
 
@@ -176,6 +178,11 @@ class Running:
 def recorded(queue: Queue, *arguments: Any) -> Exchanged:
     """In the place of `exchange`."""
     return queue.exchange(*arguments) if isinstance(queue, Recorder) else exchange(queue, *arguments)
+
+
+def received(queue: Queue, request: Request) -> list[Message]:
+    """In the place of `receive_for_hands`."""
+    return queue.receive_for_hands(request) if isinstance(queue, Recorder) else receive_for_hands(queue, request)
 
 
 def sleeper(duration: float, result: Any = None) -> Callable[[Message, Context], Any]:

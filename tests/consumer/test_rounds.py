@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.harness import keep_to
+from concurrency.harness import apart, keep_to
 from consumer.harness import Harness, sleeper
 from lakequeue import (
     Consumer,
@@ -198,6 +198,59 @@ def test_nothing_is_claimed_ahead_where_receives_are_counted(harness: Harness) -
     consumer = harness.consumer(handle, concurrency=2)
     consumer.run(until_empty=True)
     assert max(held) == 2 and len(held) == 50
+
+
+@pytest.mark.spec("HBN-23", "QUE-25")
+def test_a_claim_obeys_a_redrive_policy_of_which_its_process_has_not_heard(make: Make) -> None:
+    harness = make()
+    harness.send(*"ABC")
+    [other] = apart(harness.lq.root, harness.clock, 1)
+    other.create_queue("dead")
+    other.queue("orders").set_attributes(redrive_policy=RedrivePolicy("dead", max_receive_count=1))
+    found = exchange(harness.other, [], 3, 3, None, hands=1)
+    assert [message.body for message in found.messages] == ["A"]
+
+
+@pytest.mark.spec("HBN-19", "HBN-23", "DLQ-11")
+@pytest.mark.parametrize("options", [{}, {"concurrency": 4, "prefetch": 0}, {"concurrency": 1}])
+@pytest.mark.parametrize("most", [1, 2])
+def test_only_what_a_handler_has_seen_becomes_a_dead_letter(
+    make: Make, options: dict[str, int], most: int
+) -> None:
+    harness = make(fifo=True)
+    dead = harness.lq.create_queue("dead.fifo", fifo=True)
+    harness.queue.set_attributes(redrive_policy=RedrivePolicy("dead.fifo", max_receive_count=most))
+    harness.send("a0", "a1", "a2", "a3", "b0", "b1")
+    handled: list[str] = []
+
+    def handle(message: Message, context: Context) -> None:
+        handled.append(message.body)
+        if message.body == "a1":
+            raise ValueError("poison")
+
+    consumer = harness.consumer(handle, make_failed_messages_visible_immediately=True, **options)
+    consumer.run(until_empty=True)
+    assert sorted(handled) == sorted(["a0", *["a1"] * most, "a2", "a3", "b0", "b1"])
+    assert [body for body in handled if body < "b"] == ["a0", *["a1"] * most, "a2", "a3"]
+    assert [message.body for message in dead.peek()] == ["a1"]
+
+
+@pytest.mark.spec("HBN-23")
+def test_stops_make_no_dead_letters(make: Make) -> None:
+    harness = make(fifo=True)
+    dead = harness.lq.create_queue("dead.fifo", fifo=True)
+    harness.queue.set_attributes(redrive_policy=RedrivePolicy("dead.fifo", max_receive_count=1))
+    harness.send("a0", "a1", "a2", "a3")
+    handled: list[str] = []
+
+    def handle(message: Message, context: Context) -> None:
+        handled.append(message.body)
+        consumer.stop()
+
+    for _ in range(4):
+        consumer = harness.consumer(handle)
+        consumer.run()
+    assert handled == ["a0", "a1", "a2", "a3"] and not dead.peek()
 
 
 @pytest.mark.spec("HBN-1", "HBN-23")

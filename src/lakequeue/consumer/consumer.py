@@ -18,7 +18,7 @@ from lakequeue.consumer.options import ConsumerOptions, concurrency_problem
 from lakequeue.consumer.outages import Health, Outage, OutageMonitor
 from lakequeue.consumer.retries import RetryDelay
 from lakequeue.consumer.workers import WorkerPool
-from lakequeue.entry_verbs import is_permanent, races, settings
+from lakequeue.entry_verbs import Request, is_permanent, races, receive_for_hands, settings
 from lakequeue.errors import (
     InvalidOptions,
     MissingPackage,
@@ -260,7 +260,7 @@ class Consumer:
                         self._clock.wait(until, self._interrupt)
                         continue
                     event = pool.next_event()
-                    messages = self._receive(room, wait=not last and event is None)
+                    messages = self._receive(room, pool.free_hands(), wait=not last and event is None)
                 else:
                     took = monotonic() - began
                     messages = found.messages
@@ -293,14 +293,16 @@ class Consumer:
             elif found is None:
                 self._clock.wait(event or now + _BETWEEN_RECEIVES, self._interrupt)
 
-    def _receive(self, room: int, wait: bool) -> Sequence[Message]:
-        return self._queue.receive(
+    def _receive(self, room: int, hands: int | None, wait: bool) -> Sequence[Message]:
+        request = Request(
             max_messages=room,
             visibility_timeout=self._options.renewal.receive_timeout,
             wait_time=self._options.wait_time if wait else settings(self._queue).limits("receive_wait_time").low,
             interrupt=self._interrupt,
             consumer=self._options.name,
+            hands=hands,
         )
+        return receive_for_hands(self._queue, request)
 
     def _wind_down(self, pool: WorkerPool) -> None:
         """Hands back what was not begun, waits for the handlers, then hands back what they did not finish."""

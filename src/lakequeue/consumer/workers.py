@@ -149,9 +149,7 @@ class WorkerPool:
             self._clock, options.renewal, self._extend, self._lose, broken, self._largest_batch
         )
         self._lock = threading.Lock()
-        # what is given back was received once more, and might become a dead letter that no handler has seen
-        counted = options.prefetch is None and settings(queue).redrive is not None
-        self._ahead = Ahead(self._concurrency, 0 if counted else options.prefetch)
+        self._ahead = Ahead(self._concurrency, options.prefetch)
         self._active: dict[str, _Job] = {}
         self._ready: deque[_Turn] = deque()
         self._groups: dict[str, deque[_Turn]] = {}
@@ -440,7 +438,10 @@ class WorkerPool:
         wanted = [(job.handle, self._timeout(done.again_in)) for done in due for job in reversed(done.jobs)]
         try:
             timeout = self._options.renewal.receive_timeout
-            found = exchange(self._queue, wanted, room, self._concurrency, timeout, failures, self._options.name)
+            found = exchange(
+                *(self._queue, wanted, room, self._concurrency, timeout, failures, self._options.name),
+                self.free_hands(due),
+            )
         except BaseException:
             with self._lock:
                 self._done = due + self._done
@@ -460,8 +461,18 @@ class WorkerPool:
     def room(self, done: Sequence[_Done] = ()) -> int:
         """Number of messages to ask for."""
         with self._lock:
-            room = self._ahead.capacity() - len(self._active) + sum(len(each.jobs) for each in done)
+            capacity = self._ahead.capacity()
+            if self._options.prefetch is None and settings(self._queue).redrive is not None:
+                capacity = self._concurrency
+            room = capacity - len(self._active) + sum(len(each.jobs) for each in done)
         return max(0, min(room, self._largest_batch or room))
+
+    def free_hands(self, done: Sequence[_Done] = ()) -> int | None:
+        """Number of handlers that can begin; None if messages are claimed ahead on request, whatever follows."""
+        if self._options.prefetch:
+            return None
+        with self._lock:
+            return max(0, self._concurrency - len(self._active) + sum(len(each.jobs) for each in done))
 
     def _unsettled(self, done: _Done) -> None:
         """Decides what becomes of messages that the last round could not settle."""

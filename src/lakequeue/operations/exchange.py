@@ -39,6 +39,7 @@ def exchange(
     visibility_timeout: Duration | None,
     failures: Mapping[str, str] | None = None,
     consumer: str | None = None,
+    hands: int | None = None,
 ) -> Exchanged:
     """Settles receipts, then claims messages without a wait, in the same commit if they are of the same shard.
 
@@ -49,6 +50,7 @@ def exchange(
         visibility_timeout: of the claim, in seconds; None: the queue's.
         failures: why handlers failed, by receipt handle; kept with the messages.
         consumer: name of who claims; kept with what is claimed.
+        hands: see ``Claim``.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []
@@ -60,7 +62,7 @@ def exchange(
                 timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
                 lease_id = receipt_handles.new_lease_id()
                 parts, refused = receive.claim(
-                    queue, max_messages, timeout, lease_id, consumer=consumer, enough=enough, settling=settling
+                    queue, max_messages, timeout, lease_id, None, consumer, enough, settling, hands
                 )
                 claimed = receive.read(queue, parts)
                 receive.count(queue, claimed)

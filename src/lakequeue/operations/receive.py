@@ -71,6 +71,8 @@ class Request:
     attribute_names: Sequence[str] = attrs.field(default=("All",), converter=_names)
     interrupt: Interrupt | None = attrs.field(default=None, validator=lambda *field: check_interrupt(field[-1]))
     consumer: str | None = None
+    hands: int | None = None
+    """See ``Claim``."""
 
 
 @attrs.frozen
@@ -86,6 +88,7 @@ class _Poll:
     attempt_id: str | None
     consumer: str | None
     attribute_names: Sequence[str]
+    hands: int | None
 
 
 @attrs.frozen
@@ -178,6 +181,7 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
         check_attempt_id(queue.attributes, request.attempt_id),
         check_consumer(request.consumer),
         request.attribute_names,
+        request.hands,
     )
 
 
@@ -196,6 +200,7 @@ def claim(
     consumer: str | None = None,
     enough: int | None = None,
     settling: Settling | None = None,
+    hands: int | None = None,
 ) -> tuple[Parts, OverLimit | None]:
     """Claims messages under one lease; returns them by shard, and the refusal of a shard that is full.
 
@@ -208,7 +213,7 @@ def claim(
     most_left = 0 if enough is None else max(0, max_messages - enough)
     for place, shard in enumerate(_in_turn(queue, attempt_id)):
         try:
-            command = Claim(left, visibility_timeout, lease_id, attempt_id, consumer=consumer)
+            command = Claim(left, visibility_timeout, lease_id, attempt_id, consumer=consumer, hands=hands)
             result = move.claim(queue, shard, command, settling)
         except Exception as error:
             # messages are claimed: an error would hide them from every consumer
@@ -228,7 +233,9 @@ def claim(
                     home.found(shard.shard)
             parts.append((shard, result.value))
             left -= result.value.message_count
-            if left <= most_left or attempt_id is not None:
+            hands = None if hands is None else max(0, hands - result.value.message_count)
+            full = hands == 0 and queue.attributes.redrive is not None
+            if left <= most_left or attempt_id is not None or full:
                 break
     return parts, refusal
 
@@ -267,7 +274,8 @@ def _polls(
             waiter.begin_poll()
         lease_id = receipt_handles.new_lease_id()
         parts, refusal = claim(
-            queue, poll.max_messages, poll.visibility_timeout, lease_id, poll.attempt_id, poll.consumer
+            *(queue, poll.max_messages, poll.visibility_timeout, lease_id, poll.attempt_id, poll.consumer),
+            hands=poll.hands,
         )
         messages = read(queue, parts, poll.attribute_names)
         now, deadline = queue.now(), poll.deadline()

@@ -20,7 +20,9 @@ class Claim:
     ``visibility_timeout`` None: the queue's (RCV-5). A claim that repeats a live ``attempt_id`` gets the same
     messages again (ATT-3); FIFO shards only. ``dead_letter_keys`` maps ARNs of dead-letter queues to their keys;
     None: the queue does not exist, and the messages stay. ``consumer`` names who receives, unless there is an
-    ``attempt_id``.
+    ``attempt_id``. With ``hands``, the number of handlers that begin at once, a queue with a dead-letter queue
+    gives no more messages, and of a FIFO group one: others would be counted as received, and might become dead
+    letters that no handler has seen (HBN-23).
     """
 
     max_messages: int
@@ -29,6 +31,7 @@ class Claim:
     attempt_id: str | None = None
     dead_letter_keys: Mapping[str, str | None] = attrs.field(factory=dict)
     consumer: str | None = None
+    hands: int | None = None
 
 
 @attrs.frozen

@@ -132,8 +132,8 @@ class Groups:
         for group in begun:
             self._place(group)
 
-    def pick(self, count: int) -> list[tuple[int, int]]:
-        """Removes up to ``count`` available messages; ranges in the order of delivery (FIF-5, FIF-6).
+    def pick(self, count: int, one_each: bool = False) -> list[tuple[int, int]]:
+        """Removes up to ``count`` available messages, of a group ``one_each``; in delivery order (FIF-5, FIF-6).
 
         ``placed`` must follow once they have their new state.
         """
@@ -146,13 +146,15 @@ class Groups:
             group, start = turn
             end = max(shard.head.head_offset, start) + LOOK_AHEAD
             shard.scan_to(end)
-            part = self._groups[group].deliverable(shard, start, end, count)
+            part = self._groups[group].deliverable(shard, start, end, 1 if one_each else count)
             self._picked.append(group)
             self._open.pop(group, None)
             for first, last in joined((int(offset),) * 2 for piece in part.pieces for offset in piece):
                 count -= last - first + 1
                 shard.available.discard(first, last)
                 found.append((first, last))
+            if one_each:
+                continue
             if part.next is not None:
                 self._resume(group, part.next)
             elif part.all_known:

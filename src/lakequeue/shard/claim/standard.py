@@ -35,8 +35,10 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     attempt_id = command.attempt_id
     if attempt_id is not None and attempt_lives(state, attempt_id):
         return _repeat(state, attempt_id, state.now + timeout)
-    count = _allowed(state, command)
-    picked = pick(state, count)
+    count, hands = _allowed(state, command), command.hands if state.attributes.redrive is not None else None
+    if hands is not None:
+        count = min(count, hands)
+    picked = pick(state, count, one_each=hands is not None)
     answer = _letters_first(state, command, picked, count)
     if answer is not None:
         return answer
@@ -78,10 +80,10 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     return _result(state, claimed, state.now + timeout, command.lease_id, order), bool(claimed)
 
 
-def pick(state: ShardState, count: int) -> list[tuple[int, int]]:
-    """Removes up to ``count`` messages from the available ones; ranges in the order of delivery."""
+def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
+    """Removes up to ``count`` available messages, of a FIFO group ``one_each``; ranges in order of delivery."""
     if state.attributes.fifo:
-        return state.groups.pick(count)
+        return state.groups.pick(count, one_each)
     if state.by_tenant:
         return state.tenants.pick(count)
     state.scan_for(count)
