@@ -87,7 +87,7 @@ def test_a_batch_of_hundreds_comes_out_once_and_its_gaps_stay_gaps(harness: Harn
     assert (counts.visible, counts.in_flight) == (0, 105)
 
 
-@pytest.mark.spec("BAT-3", "BAT-4", "DEL-10", "VIS-7", "VIS-12")
+@pytest.mark.spec("BAT-3", "BAT-4", "DEL-10", "VIS-7", "VIS-10", "VIS-12")
 def test_a_batch_answers_for_each_entry_and_what_is_refused_spoils_nothing(harness: Harness, clock):
     queue = harness.create()
     sent = queue.send_batch([*batch("a", "b", "c"), SendEntry("\x01", id="bad"), SendEntry("d", id="last")])
@@ -95,13 +95,18 @@ def test_a_batch_answers_for_each_entry_and_what_is_refused_spoils_nothing(harne
     assert [(f.id, f.code) for f in sent.failed] == [("bad", "InvalidMessageContents")]
     a, b, c, d = harness.queue().receive(10)
     changed = harness.queue().change_visibility_batch(
-        [(a.receipt_handle, 0), (b.receipt_handle, 60), ("garbage", 5), (c.receipt_handle, -1)]
+        [
+            *((a.receipt_handle, 0), (b.receipt_handle, 60), ("garbage", 5), (c.receipt_handle, -1)),
+            (d.receipt_handle, None),  # which deletes nothing
+        ]
     )
     assert [s.id for s in changed.successful] == ["0", "1"]
     assert [(f.id, f.code) for f in changed.failed] == [
         ("2", "ReceiptHandleIsInvalid"),
         ("3", "InvalidParameterValue"),
+        ("4", "MissingParameter"),
     ]
+    assert harness.queue().counts().in_flight == 3
     deleted = harness.queue().delete_batch([c.receipt_handle, "garbage", d.receipt_handle])
     assert [s.receipt_handle for s in deleted.successful] == [c.receipt_handle, d.receipt_handle]
     assert [(f.id, f.code, f.sender_fault) for f in deleted.failed] == [("1", "ReceiptHandleIsInvalid", True)]

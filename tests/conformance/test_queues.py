@@ -76,6 +76,17 @@ def test_a_widened_range_holds_at_once_for_receives_and_changes_elsewhere(harnes
     assert bodies(there.receive(visibility_timeout=0)) == ["a"]
 
 
+@pytest.mark.spec("QUE-25", "VIS-10")
+def test_a_narrowed_range_holds_at_once_for_changes_elsewhere(harness: Harness):
+    here, there = harness.create(), harness.queue()
+    here.send("a")
+    (a,) = there.receive()
+    here.set_attributes(allow_zero_visibility=False)
+    with pytest.raises(errors.InvalidParameterValue, match="Must be >= a fraction"):
+        there.change_visibility(a.receipt_handle, 0)
+    assert there.counts().in_flight == 1
+
+
 @pytest.mark.spec("QUE-13", "QUE-14", "RCP-9", "DLT-4")
 def test_a_queue_created_again_shares_nothing_with_the_old_one(harness: Harness):
     old = harness.create()

@@ -332,7 +332,7 @@ def test_control_characters_in_the_value_of_an_attribute(client: Any, create: Cr
     assert [(failed["Id"], failed["Code"]) for failed in sent["Failed"]] == [("bad", "InvalidParameterValue")]
 
 
-@pytest.mark.spec("MSA-3")
+@pytest.mark.spec("MSA-3", "BAT-4")
 def test_an_attribute_without_a_value(unchecked: Any, create: Create) -> None:
     url = create()
     for value in (text(""), {"DataType": "String"}):
@@ -341,6 +341,10 @@ def test_an_attribute_without_a_value(unchecked: Any, create: Create) -> None:
             "InvalidParameterValue",
             "Message (user) attribute 'ErrorDetails' must contain a non-empty value of type 'String'.",
         )
+        bad = {"Id": "bad", "MessageBody": "x", "MessageAttributes": {"ErrorDetails": value}}
+        sent = unchecked.send_message_batch(QueueUrl=url, Entries=[bad, {"Id": "good", "MessageBody": "y"}])
+        assert [done["Id"] for done in sent["Successful"]] == ["good"]
+        assert [(failed["Id"], failed["Code"]) for failed in sent["Failed"]] == [("bad", "InvalidParameterValue")]
 
 
 @pytest.mark.parametrize(

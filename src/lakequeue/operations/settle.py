@@ -51,6 +51,7 @@ class Settling:
 
     Args:
         failures: why handlers failed, by receipt handle, in JSON; kept with the messages.
+        deletes: whether a receipt without a timeout is to be deleted; else that is refused (VIS-10).
 
     Attributes:
         waiting: indexes and commands by shard, until they were committed or failed.
@@ -58,7 +59,11 @@ class Settling:
     """
 
     def __init__(
-        self, queue: OpenQueue, wanted: Sequence[Wanted], failures: Mapping[str, str] | None = None
+        self,
+        queue: OpenQueue,
+        wanted: Sequence[Wanted],
+        failures: Mapping[str, str] | None = None,
+        deletes: bool = True,
     ) -> None:
         self.waiting: dict[int, list[tuple[list[int], Command]]] = {}
         self.errors: list[Outcome] = [None] * len(wanted)
@@ -69,19 +74,20 @@ class Settling:
         for index, (text, timeout) in enumerate(wanted):
             try:
                 handle = _decoded(queue, text)
-                make = Delete if timeout is None else _change_to(visibility(queue, timeout))
+                removed = timeout is None and deletes
+                make = Delete if removed else _change_to(visibility(queue, timeout))
             except QueueServiceError as error:
                 self.errors[index] = error
                 continue
-            if timeout is None and together:
+            if removed and together:
                 leases.setdefault((handle.shard, handle.lease_id), []).append((handle.offset, index))
             else:
                 command = make(handle.offset, handle.lease_id, text)
                 self.waiting.setdefault(handle.shard, []).append(([index], command))
         for (shard, lease_id), receipts in leases.items():
             spans = joined((offset, offset) for offset, _ in sorted(receipts))
-            deletes = LeaseDelete(lease_id, spans)
-            self.waiting.setdefault(shard, []).append(([index for _, index in receipts], deletes))
+            indexes = [index for _, index in receipts]
+            self.waiting.setdefault(shard, []).append((indexes, LeaseDelete(lease_id, spans)))
         for text, failure in (failures or {}).items():
             with suppress(QueueServiceError):  # of a queue that was made again: nobody waits for the answer
                 handle = _decoded(queue, text)
@@ -145,7 +151,7 @@ def change_visibility(queue: OpenQueue, receipt_handle: str, visibility_timeout:
 def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
     """Changes when several messages become visible again, with a result for each (BAT-3)."""
     with queue.service("change_visibility_batch") as call:
-        return _settle(call, queue, changes)
+        return _settle(call, queue, changes, deletes=False)
 
 
 def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
@@ -164,7 +170,7 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
         return outcomes
 
 
-def visibility(queue: OpenQueue, given: Duration) -> int:
+def visibility(queue: OpenQueue, given: Duration | None) -> int:
     """A visibility timeout in microseconds, checked against the newest attributes if it is refused."""
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
@@ -180,11 +186,11 @@ def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
     _count(queue, [(command, queue.command(queue.shards[shard], command))])
 
 
-def _settle(call: Call, queue: OpenQueue, wanted: Sequence[Wanted]) -> BatchResult:
+def _settle(call: Call, queue: OpenQueue, wanted: Sequence[Wanted], *, deletes: bool = True) -> BatchResult:
     """Settles many receipts; entry ids are indexes (BAT-4)."""
     check_batch_ids([str(index) for index in range(len(wanted))], queue.attributes)
     batch = BatchResult()
-    for index, ((text, _), refusal) in enumerate(zip(wanted, _settled(queue, wanted), strict=True)):
+    for index, ((text, _), refusal) in enumerate(zip(wanted, _settled(queue, wanted, deletes), strict=True)):
         if refusal is None:
             batch.successful.append(BatchSuccess(str(index), receipt_handle=text))
         else:
@@ -193,8 +199,8 @@ def _settle(call: Call, queue: OpenQueue, wanted: Sequence[Wanted]) -> BatchResu
     return batch
 
 
-def _settled(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
-    settling = Settling(queue, wanted)
+def _settled(queue: OpenQueue, wanted: Sequence[Wanted], deletes: bool = True) -> list[Outcome]:
+    settling = Settling(queue, wanted, deletes=deletes)
     shards = list(settling.waiting)
     for shard in shards:
         error = settling.commit(shard)

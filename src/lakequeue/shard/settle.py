@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from lakequeue.errors import InvalidParameterValue, MessageNotInflight, OverLimit
+from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.shard.commands import (
@@ -50,8 +51,8 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
     """Lets a receipt end ``timeout`` from now (VIS-1, VIS-3); 0 hands the message back (VIS-4).
 
     Raises:
-        InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2),
-            or the total since the receive would pass twelve hours (VIS-9).
+        InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2), 0 is
+            not allowed, or the total since the receive would pass twelve hours (VIS-9).
         MessageNotInflight: the message was handed back, or a strict queue's receipt has ended (RCP-12).
         OverLimit: the receipt has ended, and there is no room to hide the message again (INF-11, FAI-4).
     """
@@ -68,6 +69,7 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
         raise MessageNotInflight()
     part = run._replace(first=command.offset, last=command.offset)
     if command.timeout == 0:
+        check_visibility_timeout(state.attributes, 0)  # the caller may know older attributes (QUE-25)
         state.hand_back(part)
         return None, True
     check_total(state, run, command.timeout)

@@ -137,7 +137,8 @@ class Actions:
                 result = await self._sends.answer(queue_name(given["QueueUrl"]), entries)
                 return batch_result(result, lambda sent: send_result(sent, by_id[sent.id]))
             case "DeleteMessage" | "ChangeMessageVisibility":
-                wanted = given["ReceiptHandle"], given.get("VisibilityTimeout")
+                timeout = None if action == "DeleteMessage" else given["VisibilityTimeout"]
+                wanted = given["ReceiptHandle"], timeout
                 await self._settles.answer(queue_name(given["QueueUrl"]), wanted)
                 return {}
         return await asyncio.to_thread(self.run, action, given, base_url)

@@ -54,11 +54,8 @@ def _attribute_values(attributes: Mapping[str, Structure]) -> WireAttributes:
         if text is not None and binary is not None:
             raise InvalidParameterValue(f"The message attribute '{name}' has several values.")
         type_ = attribute["DataType"]
-        value = binary if type_.startswith("Binary") else text
-        if value is None:
-            raise InvalidParameterValue(
-                f"Message (user) attribute '{name}' must contain a non-empty value of type '{type_}'."
-            )
+        # none is refused as an empty one is, in a batch the entry alone (BAT-4)
+        value = (binary or b"") if type_.startswith("Binary") else (text or "")
         found[name] = AttributeValue(type_, value)
     return found
 
