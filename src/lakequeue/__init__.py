@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
     from lakequeue.shard.commands import LeaseCounts
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "AttributeValue",
