@@ -29,6 +29,10 @@ KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection stays open: longer than in SDKs, so that the client closes it first."""
 
 
+_CIPHERS = "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
+"""Those of Python's own default."""
+
+
 @attrs.frozen
 class Certificate:
     """TLS certificate, as PEM files.
@@ -42,7 +46,7 @@ class Certificate:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """What TLS needs: this certificate, and the versions and ciphers that Python takes for safe.
+        """What TLS needs: this certificate, version 1.2 or later, and the ciphers that Python takes for safe.
 
         Raises:
             InvalidOptions: they are no certificate and its key, or every user may read the key.
@@ -53,6 +57,9 @@ class Certificate:
         if self.key.stat().st_mode & stat.S_IRWXO:
             raise InvalidOptions([f"{self.key}: every user may read or write it (chmod 600)"])
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        # Debian's Python leaves both to the machine's OpenSSL, which allows more
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(_CIPHERS)
         try:
             context.load_cert_chain(self.cert, self.key, password="")
         except ssl.SSLError as error:
