@@ -151,6 +151,7 @@ def test_instants_before_now(text: str, ago: float) -> None:
         (["set", "orders", "--visibility-timeout", "13h"], "must be 0 to 43,200 seconds in profile lake"),
         (["set", "orders", "-a", "profile=sqs"], "can only be set when a queue is created"),
         (["set", "orders", "--shards", "0"], "Shards"),
+        (["set", "orders", "--dead-letter-queue", "orders", "--max-receive-count", "3"], "name another queue"),
         (["set", "orders", "-a", "visibility_timeot=2"], "did you mean visibility_timeout?"),
         (["set", "orders", "-a", "VisibilityTimeOut=2"], "did you mean VisibilityTimeout?"),
         (["set", "orders", "-a", "profile_strict=maybe"], "neither true nor false: 'maybe'"),
