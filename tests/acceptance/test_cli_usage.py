@@ -159,6 +159,12 @@ def test_instants_before_now(text: str, ago: float) -> None:
         (["create", "b.fifo", "--fifo", "--deduplication-scope", "x"], "none of ['queue', 'message_group']: 'x'"),
         (["create", "b", "--shards", "2000"], "must be 1 to 1,024"),
         (["counts", "ordres"], "there is no ordres in ROOT, region local; did you mean orders?"),
+        (["check", "ordres"], "there is no ordres in ROOT, region local; did you mean orders?"),
+        (["repair", "ordres"], "there is no ordres in ROOT, region local; did you mean orders?"),
+        (
+            ["copy", "ROOT", "to", "--queue", "ordres"],
+            "there is no ordres in ROOT, region local; did you mean orders?",
+        ),
         (["send", "Orders", "x"], "did you mean orders?"),
         (["counts", "bills"], "lakequeue list shows its queues"),
         (["counts", "orders", "--region", "north"], "region north, which has no queues"),
@@ -179,7 +185,7 @@ def test_an_error_is_one_line_that_says_what_would_be_right(
     run: Run, root: str, orders: Queue, args: list[str], told: str
 ) -> None:
     orders.send("x")
-    result = run(*args)
+    result = run(*(arg.replace("ROOT", root) for arg in args))
     assert result.exit_code in (1, 2) and result.stdout == ""
     assert result.stderr.count("\n") == 1 and told.replace("ROOT", root) in result.stderr
     assert orders.attributes()["VisibilityTimeout"] == "30" and orders.counts().visible == 1
