@@ -143,6 +143,10 @@ def test_instants_before_now(text: str, ago: float) -> None:
         (["set", "orders", "-a", "maximum_message_size=1x"], "'1x' is not a size"),
         (["rewind", "orders", "yesterday"], "'yesterday' is not an instant; write it such as 2026-01-31T08:00Z"),
         (["rewind", "orders", "-5y"], "'5y' is not a duration"),
+        (
+            ["rewind", "orders", "--ago", "-1h"],
+            "'-1h' is not a duration; write seconds, or 90s, 5m, 12h, 2d, 1h30m, without a minus",
+        ),
         (["plot", "orders", "--json", "--since", "5m"], "'5m' is not an instant"),
         (["views", "--as-of", "5y ago"], "'5y' is not a duration"),
         (["watch", "--every", "-1"], "-1 is too short; the least is 0 s"),
