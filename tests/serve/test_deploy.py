@@ -101,6 +101,14 @@ def test_nothing_runs_as_root_or_may_write_to_its_image() -> None:
             assert "\nUser=lakequeue\n" in unit.read_text()
 
 
+def test_each_unit_makes_the_directory_of_the_root() -> None:
+    """It may start before the server; systemd refuses units whose ``ReadWritePaths`` are missing."""
+    for unit in UNITS:
+        if unit.suffix == ".service":
+            text = unit.read_text()
+            assert "\nStateDirectory=lakequeue\nStateDirectoryMode=0700\n" in text and "ReadWritePaths" not in text
+
+
 @pytest.mark.parametrize(
     ("generated", "used"),
     [
