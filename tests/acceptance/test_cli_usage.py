@@ -180,6 +180,7 @@ def test_instants_before_now(text: str, ago: float) -> None:
             ["sql", "SELECT m.reciept_count FROM messages m"],
             "no column reciept_count at line 1, column 8; did you",
         ),
+        (["send", "orders", "-yes"], "No such option: -y; -- goes before an argument that begins with -; see"),
         (["create", "b.fifo"], "a name that ends in .fifo needs --fifo"),
         (["create", "orders", "--delay", "5"], "lakequeue set orders changes it"),
     ],
