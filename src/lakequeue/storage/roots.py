@@ -37,8 +37,8 @@ def root_of(given: str | os.PathLike[str]) -> str:
     elif match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", text):
         known = _SAME.get(match[1].lower(), match[1].lower()) in _SCHEMES
         raise _refused(text, f"a URI begins with {match[1]}://" if known else _unknown(f"{match[1]}:/"))
-    elif text[0] in "~$":  # in quotes, or from Python
-        raise _refused(text, f"the shell did not expand {text[0]}, as it does without quotes; give the whole path")
+    elif text[0] in "~$":
+        raise _refused(text, f"nothing expanded {text[0]}, as a shell does without quotes; give the whole path")
     path = os.path.abspath(text)
     found = _REFUSED.search(path)
     if found:
