@@ -221,6 +221,15 @@ def test_an_export_that_fails_leaves_no_file_and_the_old_one(
     assert file.read_text() == "old" and not (tmp_path / "out.part").exists()
 
 
+@pytest.mark.parametrize("folder", ["missing", "file"])
+def test_an_export_that_cannot_write_names_the_file_that_was_given(
+    run: Run, orders: Queue, tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "file").touch()
+    failed = run("export", "orders", "--out", tmp_path / folder / "x")
+    assert failed.exit_code == 3 and f"{tmp_path / folder / 'x'}'" in failed.stderr
+
+
 def test_an_export_holds_a_bounded_number_of_messages(orders: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     orders.send_batch([SendEntry(str(number)) for number in range(1_000)])
     read: list[int] = []

@@ -143,6 +143,10 @@ def test_instants_before_now(text: str, ago: float) -> None:
         (["set", "orders", "-a", "maximum_message_size=1x"], "'1x' is not a size"),
         (["rewind", "orders", "yesterday"], "'yesterday' is not an instant; write it such as 2026-01-31T08:00Z"),
         (["rewind", "orders", "-5y"], "'5y' is not a duration"),
+        (
+            ["rewind", "orders", "--ago", "-1h"],
+            "'-1h' is not a duration; write seconds, or 90s, 5m, 12h, 2d, 1h30m, without a minus",
+        ),
         (["plot", "orders", "--json", "--since", "5m"], "'5m' is not an instant"),
         (["views", "--as-of", "5y ago"], "'5y' is not a duration"),
         (["watch", "--every", "-1"], "-1 is too short; the least is 0 s"),
@@ -151,6 +155,7 @@ def test_instants_before_now(text: str, ago: float) -> None:
         (["set", "orders", "--visibility-timeout", "13h"], "must be 0 to 43,200 seconds in profile lake"),
         (["set", "orders", "-a", "profile=sqs"], "can only be set when a queue is created"),
         (["set", "orders", "--shards", "0"], "Shards"),
+        (["set", "orders", "--dead-letter-queue", "orders", "--max-receive-count", "3"], "name another queue"),
         (["set", "orders", "-a", "visibility_timeot=2"], "did you mean visibility_timeout?"),
         (["set", "orders", "-a", "VisibilityTimeOut=2"], "did you mean VisibilityTimeout?"),
         (["set", "orders", "-a", "profile_strict=maybe"], "neither true nor false: 'maybe'"),
@@ -158,6 +163,12 @@ def test_instants_before_now(text: str, ago: float) -> None:
         (["create", "b.fifo", "--fifo", "--deduplication-scope", "x"], "none of ['queue', 'message_group']: 'x'"),
         (["create", "b", "--shards", "2000"], "must be 1 to 1,024"),
         (["counts", "ordres"], "there is no ordres in ROOT, region local; did you mean orders?"),
+        (["check", "ordres"], "there is no ordres in ROOT, region local; did you mean orders?"),
+        (["repair", "ordres"], "there is no ordres in ROOT, region local; did you mean orders?"),
+        (
+            ["copy", "ROOT", "to", "--queue", "ordres"],
+            "there is no ordres in ROOT, region local; did you mean orders?",
+        ),
         (["send", "Orders", "x"], "did you mean orders?"),
         (["counts", "bills"], "lakequeue list shows its queues"),
         (["counts", "orders", "--region", "north"], "region north, which has no queues"),
@@ -169,6 +180,7 @@ def test_instants_before_now(text: str, ago: float) -> None:
             ["sql", "SELECT m.reciept_count FROM messages m"],
             "no column reciept_count at line 1, column 8; did you",
         ),
+        (["send", "orders", "-yes"], "No such option: -y; -- goes before an argument that begins with -; see"),
         (["create", "b.fifo"], "a name that ends in .fifo needs --fifo"),
         (["create", "orders", "--delay", "5"], "lakequeue set orders changes it"),
     ],
@@ -178,7 +190,7 @@ def test_an_error_is_one_line_that_says_what_would_be_right(
     run: Run, root: str, orders: Queue, args: list[str], told: str
 ) -> None:
     orders.send("x")
-    result = run(*args)
+    result = run(*(arg.replace("ROOT", root) for arg in args))
     assert result.exit_code in (1, 2) and result.stdout == ""
     assert result.stderr.count("\n") == 1 and told.replace("ROOT", root) in result.stderr
     assert orders.attributes()["VisibilityTimeout"] == "30" and orders.counts().visible == 1

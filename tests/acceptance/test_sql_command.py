@@ -112,7 +112,11 @@ def test_the_past_is_queried(lq: LakeQueue, ask: Callable[..., list[dict[str, An
         ("SELEC 1", 'Parser Error: syntax error at or near "SELEC" at line 1, column 1; --spark runs Spark SQL'),
         ("SELECT 1 +", "at line 1, column 10; --spark"),
         ("SELECT body,\n  nosuch FROM messages", "at line 2, column 3; --spark runs Spark SQL"),
-        ("SELECT * FROM nowhere", "Table with name nowhere does not exist!"),
+        (
+            "SELECT * FROM nowhere",
+            "no relation nowhere at line 1, column 15; there are queues, messages, receipts, his",
+        ),
+        ("SELECT * FROM main.Mesages", "no relation Mesages at line 1, column 15; did you mean messages?; see"),
         ("SELECT from_unixtime(0)", "at line 1, column 8; --spark runs Spark SQL"),
         ("", "give one statement, not 0"),
         ("SELECT 1; SELECT 2", "give one statement, not 2"),

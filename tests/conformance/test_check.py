@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -89,9 +90,29 @@ def test_a_lock_of_a_stopped_process_is_a_warning(victim: Victim, monkeypatch: p
         assert ours.poll(60)
         [found] = victim.lake().check()
         assert not found.damage and found.table == str(victim.messages) and "is locked" in found.problem
+        assert "continue that process" in found.repair
     finally:
         process.kill()
         process.join()
+
+
+def test_a_root_that_one_may_only_read_is_a_warning() -> None:
+    with tempfile.TemporaryDirectory() as place:  # the directories of pytest are for their owner
+        LakeQueue(f"{place}/root").create_queue("orders").send("a")
+        below = [Path(place), *Path(place).rglob("*")]
+        for path in below:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        try:
+            os.geteuid() or os.seteuid(65534)
+            findings = LakeQueue(f"{place}/root").check()
+        finally:
+            os.seteuid(os.getuid())
+            for path in below:
+                path.chmod(0o700)
+    assert len(findings) == 2
+    for found in findings:
+        assert not found.damage and "has no right to write there" in found.problem
+        assert "process" not in found.repair and f"as user {os.geteuid()}" in found.repair
 
 
 def test_short_space_and_a_clock_that_was_set_back_are_warnings(

@@ -160,7 +160,8 @@ def test_a_handler_that_cannot_be_imported_is_an_error_of_usage_in_one_line(
 
 def test_other_options_are_judged_too(queue: Queue, run: Any) -> None:
     handler = "application:handle"
-    assert run("nowhere", handler).exit_code == 1
+    result = run("ordres", handler)
+    assert result.exit_code == 1 and "region local; did you mean orders?" in result.stderr
     for options, error in {
         ("--renewal", "none", "--visibility-timeout", "5"): "--visibility-timeout: with --renewal none",
         ("--visibility-timeout", "50000"): "visibility_timeout: must be 0 to 43200 seconds, not 50000.0",

@@ -101,6 +101,14 @@ def test_nothing_runs_as_root_or_may_write_to_its_image() -> None:
             assert "\nUser=lakequeue\n" in unit.read_text()
 
 
+def test_each_unit_makes_the_directory_of_the_root() -> None:
+    """It may start before the server; systemd refuses units whose ``ReadWritePaths`` are missing."""
+    for unit in UNITS:
+        if unit.suffix == ".service":
+            text = unit.read_text()
+            assert "\nStateDirectory=lakequeue\nStateDirectoryMode=0700\n" in text and "ReadWritePaths" not in text
+
+
 @pytest.mark.parametrize(
     ("generated", "used"),
     [
@@ -140,6 +148,17 @@ def test_the_command_writes_all_that_compose_mounts(tmp_path: Path) -> None:
     assert {"alerts.yml", "grafana/lakequeue.json", "kubernetes/server.yaml"} <= written
     again = CliRunner().invoke(app, ["deploy-files", str(tmp_path / "deploy")])
     assert again.exit_code == 3 and "not empty" in again.output
+
+
+def test_what_pip_compiled_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "site-packages" / "deploy"
+    (installed / "__pycache__").mkdir(parents=True)
+    for name in "work.py", "__pycache__/work.cpython-311.pyc":
+        (installed / name).touch()
+    monkeypatch.setattr("lakequeue.cli.deploy_files._PACKAGE", installed.parent)
+    done = CliRunner().invoke(app, ["deploy-files", str(tmp_path / "mine")])
+    assert done.stdout == f"1 file in {tmp_path / 'mine'}\n"
+    assert [path.name for path in (tmp_path / "mine").rglob("*")] == ["work.py"]
 
 
 def test_pages_that_name_dashboards_and_alerts_say_how_to_get_them_without_a_checkout(tmp_path: Path) -> None:

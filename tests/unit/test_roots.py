@@ -32,6 +32,9 @@ def test_a_directory_that_the_tables_cannot_live_in_is_refused_by_name(tmp_path:
 
 def test_one_root_has_one_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for given in ("~x", "$x", "ab:/x"):
+        assert root_of(f"./{given}") == str(tmp_path / given)
+    assert root_of("c:/x") == str(tmp_path / "c:/x")
     for given in ("x", "./x/", tmp_path / "x", f"{tmp_path}/x//", f"file://{tmp_path}/x", f"file:{tmp_path}/x"):
         assert root_of(given) == str(tmp_path / "x")
     assert root_of(f"file://localhost{tmp_path}/a%20b") == str(tmp_path / "a b")
@@ -51,9 +54,16 @@ def test_one_root_has_one_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("s3://", "bucket is missing"),
         ("s3://a/b%20c", "%20"),
         ("gs://a/b?c", "'?'"),
+        ("s3:/a/b", "begins with s3://"),
+        ("dbfs:/a/b", "dbfs:/ is no storage"),
+        ("~/queues", "give the whole path"),
+        ("$HOME/queues", "give the whole path"),
     ],
 )
-def test_a_uri_that_names_no_storage_is_refused(uri: str, told: str) -> None:
+def test_a_root_that_is_neither_a_path_nor_known_storage_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidParameterValue, match="parameter root") as caught:
         LakeQueue(uri)
     assert told in caught.value.message

@@ -122,7 +122,7 @@ def consume(
 
         instrument()
     consumer = Consumer(
-        session.lake().queue(name),
+        session.queue(name),
         function,
         concurrency,
         policy,

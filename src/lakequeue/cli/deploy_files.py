@@ -25,10 +25,14 @@ def deploy_files(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise QueueClientError(f"{folder} is not empty; nothing was written")
     if (_PACKAGE / "deploy").is_dir():
-        shutil.copytree(_PACKAGE / "deploy", folder, dirs_exist_ok=True)
+        _copy(_PACKAGE / "deploy", folder)
     else:  # a checkout; pyproject.toml puts the same into the wheel
-        shutil.copytree(_PROJECT / "deploy", folder, dirs_exist_ok=True)
-        shutil.copytree(_PROJECT / "conf" / "grafana", folder / "grafana", dirs_exist_ok=True)
+        _copy(_PROJECT / "deploy", folder)
+        _copy(_PROJECT / "conf" / "grafana", folder / "grafana")
         shutil.copy(_PROJECT / "conf" / "prometheus" / "alerts.yml", folder)
     written = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     session.answer({"folder": str(folder), "files": written}, f"{render.count(len(written), 'file')} in {folder}")
+
+
+def _copy(source: Path, target: Path) -> None:  # pip compiles what it installs
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))

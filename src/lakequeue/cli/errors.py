@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import traceback
 from collections import deque
@@ -138,6 +139,8 @@ def _usage_text(error: BaseException, text: str) -> str:
     text = text.removeprefix("Invalid value: ").rstrip(".")
     if possible := getattr(error, "possibilities", None):  # of an option that does not exist
         text = f"{getattr(error, 'message', text)}; did you mean {' or '.join(sorted(possible))}?"
+    elif re.match("-[^-]", getattr(error, "option_name", None) or ""):
+        text += "; -- goes before an argument that begins with -"
     context = getattr(error, "ctx", None)
     path = "lakequeue" if context is None else context.command_path
     return f"{text}; see {path} --help"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,8 +83,11 @@ def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], No
         with open(part, "x", encoding="utf-8", opener=_private) as file:  # for its owner; follows no link
             yield lambda document: file.writelines([json_line(document), "\n"])
         part.replace(out)
-    except BaseException:
-        part.unlink(missing_ok=True)
+    except BaseException as error:
+        if isinstance(error, OSError) and str(error.filename) == str(part):
+            error.filename = str(out)  # that the user named
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise
 
 

@@ -122,4 +122,8 @@ class RewindCommand(Command):
     """Takes ``-10m`` as an instant, not as options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, [f"{arg[1:]} ago" if re.match(r"-\d", arg) else arg for arg in args])
+        after = zip(["", *args], args, strict=False)
+        return super().parse_args(
+            ctx,
+            [f"{arg[1:]} ago" if re.match(r"-\d", arg) and last != "--ago" else arg for last, arg in after],
+        )

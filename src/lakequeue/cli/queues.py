@@ -206,6 +206,8 @@ def set_(
     )
     if not changes:
         usage("nothing to set: name at least one attribute")
+    if dead_letter_queue is not None and dead_letter_queue.rpartition(":")[2] == queue:
+        usage(f"{queue} as its own dead-letter queue would go on to deliver its messages; name another queue")
     changed = session.queue(queue)
     changed.set_attributes(**changes)
     attributes = changed.attributes() if session.json else {}

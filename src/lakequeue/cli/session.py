@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -78,11 +80,8 @@ class Session:
             QueueDoesNotExist: its hint says where it was looked for, and which names are like it.
         """
         lake = self.lake()
-        try:
+        with looked_up(lake, name):
             return lake.queue(name)
-        except QueueDoesNotExist as error:
-            error.hint = f"there is no {name} in {lake.root}, region {lake.region}{_similar(lake, name)}"
-            raise
 
     def ask(self, question: str) -> None:
         """Asks on standard error, and reads the answer from standard input; no answer is a no.
@@ -118,6 +117,17 @@ class Session:
         else:
             print_error(f"{code}: {line}", title="error:")
         return status
+
+
+@contextmanager
+def looked_up(lake: LakeQueue, name: str | None) -> Iterator[None]:
+    """Has a ``QueueDoesNotExist`` say where the queue was looked for, and which names are like it."""
+    try:
+        yield
+    except QueueDoesNotExist as error:
+        if name is not None:
+            error.hint = f"there is no {name} in {lake.root}, region {lake.region}{_similar(lake, name)}"
+        raise
 
 
 class _NoPandas:

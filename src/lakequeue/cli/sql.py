@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most some minutes ago")]
 
 _NO_COLUMN = re.compile(r'(?:Referenced column "|does not have a column named ")(\w+)"')
+_NO_RELATION = re.compile("Table with name (.+) does not exist!")
 _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 
 
@@ -97,6 +98,11 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
         nearest = get_close_matches(column[1].lower(), names) if column else []
         if column and nearest:
             usage(f"there is no column {column[1]}{_place(failure)}; did you mean {' or '.join(nearest)}?")
+        relation = _NO_RELATION.search(str(failure))  # DuckDB would propose its own
+        if relation:
+            near = get_close_matches(relation[1].lower(), views)
+            more = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(views)}"
+            usage(f"there is no relation {relation[1]}{_place(failure)}; {more}")
         usage(f"{_message_of(failure)}; --spark runs Spark SQL")
     raise QueueClientError(_message_of(failure)) from failure
 

@@ -38,7 +38,8 @@ def duration(given: str | float) -> float:
         pass
     compact = text.lower().replace(" ", "")
     if not _DURATION.fullmatch(compact):
-        raise typer.BadParameter(f"{text!r} is not a duration; write seconds, or 90s, 5m, 12h, 2d, 1h30m")
+        bare = ", without a minus" if compact.startswith("-") else ""
+        raise typer.BadParameter(f"{text!r} is not a duration; write seconds, or 90s, 5m, 12h, 2d, 1h30m{bare}")
     # rounded, as 0.1 + 0.2 is a little more than 0.3
     return round(sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(compact)), 6)
 

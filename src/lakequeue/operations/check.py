@@ -65,9 +65,8 @@ def _queue_findings(store: Store, root: Root, row: QueueRow) -> Iterator[Finding
         )
         for path in (layout.messages_path, layout.receipts_path):
             table = path(root.path, row.key, shard)
-            if (problem := lock_problem(table)) is not None:
-                repair = "waits for the lock; continue that process, or end it"
-                yield Finding(row.name, row.region, table, None, problem, repair, damage=False)
+            if (found := lock_problem(table)) is not None:
+                yield Finding(row.name, row.region, table, None, *found, damage=False)
 
 
 def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Finding]:

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 
 import attrs
 
-from lakequeue.errors import InvalidParameterValue, QueueClientError, QueueDoesNotExist, RequestThrottled
+from lakequeue.errors import (
+    InvalidParameterValue,
+    QueueClientError,
+    QueueDoesNotExist,
+    RequestThrottled,
+    RootDoesNotExist,
+)
 from lakequeue.model.redrive_policies import Place
 from lakequeue.operations.copy_shards import Progress, ShardCopies, ShardCopy
 from lakequeue.runtime.calls import logged
@@ -57,7 +63,10 @@ def copy(source: Root, target: Root, name: str | None, progress: Progress | None
     if paths[1].startswith(paths[0]):
         raise InvalidParameterValue.of(target.path, "to", f"Must be another root than {source.path}.")
     with logged("copy", name or ""):
-        rows = _chosen(source, name)
+        try:
+            rows = _chosen(source, name)
+        except RootDoesNotExist as error:  # which advises to make a queue there
+            raise RootDoesNotExist(f"{error.message.partition(';')[0]}; there is nothing to copy") from error
         target.prepare()
         with target.storage_errors(), target.catalog.copying() as in_time:
             _check_free(target, rows)

@@ -34,8 +34,11 @@ def root_of(given: str | os.PathLike[str]) -> str:
         text = unquote(parts.path)
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
         return _remote(text)
-    elif (match := re.match(r"([A-Za-z0-9]+):/", text)) and _SAME.get(match[1], match[1]) in _SCHEMES:
-        raise _refused(text, f"a URI begins with {match[1]}://")
+    elif match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", text):
+        known = _SAME.get(match[1].lower(), match[1].lower()) in _SCHEMES
+        raise _refused(text, f"a URI begins with {match[1]}://" if known else _unknown(f"{match[1]}:/"))
+    elif text[0] in "~$":
+        raise _refused(text, f"nothing expanded {text[0]}, as a shell does without quotes; give the whole path")
     path = os.path.abspath(text)
     found = _REFUSED.search(path)
     if found:
@@ -52,7 +55,7 @@ def _remote(uri: str) -> str:
     if "@" in place and scheme != "abfss":
         raise _refused(uri, "keys are no part of a URI; give them as storage_options")
     if scheme not in _SCHEMES:
-        raise _refused(uri, f"{scheme}:// is no storage that lakequeue knows; it knows {', '.join(_SCHEMES)}")
+        raise _refused(uri, _unknown(f"{scheme}://"))
     if not rest.strip("/"):
         raise _refused(uri, "the bucket is missing")
     found = _REFUSED.search(rest) or re.search(r"[?#]", rest)
@@ -120,6 +123,10 @@ def spark_uri(path: str) -> str:
     if local is not None:
         return f"file://{os.path.abspath(local)}"
     return re.sub("^s3://", "s3a://", path)
+
+
+def _unknown(scheme: str) -> str:
+    return f"{scheme} is no storage that lakequeue knows; it knows {', '.join(_SCHEMES)}"
 
 
 def _refused(root: object, reason: str) -> InvalidParameterValue:

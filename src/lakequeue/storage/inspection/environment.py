@@ -15,8 +15,8 @@ FREE_BYTES, FREE_FILES = 256 * 2**20, 10_000
 """Free space, and free places for files, below which a check warns."""
 
 
-def lock_problem(table: str) -> str | None:
-    """Why a local table cannot be locked; None if it can, or needs no lock."""
+def lock_problem(table: str) -> tuple[str, str] | None:
+    """Why a local table cannot be locked, and what a repair does then; None if it can, or needs no lock."""
     local = local_path(table)
     if local is None or not os.path.isdir(local):
         return None
@@ -25,9 +25,13 @@ def lock_problem(table: str) -> str | None:
             return None
     except LockHeld:
         holders = " and ".join(_holders(os.path.join(local, "_commit.lock")))
-        return f"is locked for more than {LOCK_PATIENCE:g} s{f' by {holders}' if holders else ''}"
+        problem = f"is locked for more than {LOCK_PATIENCE:g} s{f' by {holders}' if holders else ''}"
+        return problem, "waits for the lock; continue that process, or end it"
+    except PermissionError:
+        problem = f"user {os.geteuid()} has no right to write there"
+        return problem, f"needs that right; run it as user {os.stat(local).st_uid}, who owns the table"
     except OSError as error:
-        return f"cannot be locked: {error}"
+        return f"cannot be locked: {error}", "cannot be done before that is mended"
 
 
 def space_problems(path: str) -> Iterator[str]:
