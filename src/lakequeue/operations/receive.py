@@ -241,6 +241,7 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
         if other is not None and shards[other].is_unattended():
             order = [other, *(shard for shard in order if shard != other)]
         yield from (shards[shard] for shard in order)
+        yield from shards[len(order) :]  # those that another process added: the others have just learnt of them
         return
     now = queue.now()
     for shard in shards:
