@@ -370,7 +370,8 @@ def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[
             name, reason = queue.name, first_line(error)
             _log.error("messages %s to %s of %s cannot be read: %s", first, last, name, reason)
         else:
-            rows.update((offset, row) for offset, row in enumerate(found, first) if row is not None)
+            # an empty body marks a message that was erased after the claim (SND-1, DUR-42)
+            rows.update((offset, row) for offset, row in enumerate(found, first) if row and row["body"])
     return rows, unreadable
 
 
