@@ -143,7 +143,6 @@ class Message:
     first_sent_at: int | None = None
     move_number: int | None = None
     held: bool = False
-    early: bool = False  # made visible before its delay was over
 
     def copy(self) -> Message:
         """An independent copy; there are so many that the constructor took a tenth of the time."""
@@ -257,9 +256,8 @@ class Model:
             assert not message.rewindable or (new == "deleted" and self.settings.rewind > 0)
             if (old, new) == ("visible", "delayed"):
                 assert self.settings.fifo and message.received_at is None
-            if old == "deleted" and new in ("visible", "delayed"):
+            if old == "deleted" and new == "visible":
                 assert command == "rewind" and was_rewindable
-                assert new == "visible" or self.settings.fifo or message.early
             if new == "deleted" and old in ("delayed", "held"):
                 assert command == "erase"
             if (old, new) == ("deleted", "purged"):
@@ -439,7 +437,6 @@ class Model:
             else:
                 self.pass_head(offset + 1)
                 self.messages[offset].hidden_until = self.now
-                self.messages[offset].early = True
         return len(offsets)
 
     def allowed(self, count: int) -> int:
@@ -602,7 +599,8 @@ class Model:
             old = self.messages[offset]
             # as sent just now, but for the instant
             again = Message(old.sent_at, old.delay, old.group, status=VISIBLE, first_sent_at=old.first_sent_at)
-            again.early = old.early
+            if again.state(self.now) == "delayed":
+                again.hidden_until = self.now
             self.messages[offset] = again
         return len(rewound)
 

@@ -23,7 +23,9 @@ from lakequeue.shard.commands import (
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
+    MakeVisible,
     Purge,
+    Rewind,
     SetAttributes,
 )
 from lakequeue.shard.decide import ShardMachine
@@ -725,6 +727,18 @@ def looked(q: Shard, at: float) -> tuple[int, int, int, int]:
 def set_cap(q: Shard, at: float, cap: int | None, version: int = 2, **more: Any) -> Any:
     wire = QueueAttributes.create(max_delayed_messages=cap, **more).to_wire()
     return q.ask(at, SetAttributes(wire, version))
+
+
+@pytest.mark.spec("RWD-10", "RWD-20", "STA-13")
+def test_rewound_messages_are_visible_though_a_delay_that_was_ended_early_is_not_over() -> None:
+    q = shard(sent=[0, 0, 1, 2], delays=[0, 900, 1, 0], rewind_range=3_600)
+    q.ask(3, MakeVisible([(1, 1)]))
+    assert q.receive(3, 10, lease="a") == "0 1 2 3"
+    q.ask(3, LeaseDelete("a", [(0, 3)]))
+    assert q.ask(4, Rewind(0)) == 4
+    assert q.counts(4) == (4, 0, 0)
+    assert [(run.first, run.last) for run in q.machine.runs] == [(0, 0), (1, 1), (2, 3)]  # no more than it takes
+    assert q.receive(4, 10) == "0 1 2 3"
 
 
 @pytest.mark.spec("INF-8", "INF-9", "DLY-5", "QTA-5", "DLY-11", "LPL-4", "STA-13")
