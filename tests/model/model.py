@@ -138,7 +138,7 @@ class Message:
     first_received_at: int | None = None
     attempt_id: str | None = None
     attempted_at: int | None = None
-    attempt_place: int | None = None
+    attempt_place: int | None = None  # of a redrive: how often it was received before
     rewindable: bool = False  # deleted, and kept for a rewind
     first_sent_at: int | None = None
     move_number: int | None = None
@@ -380,7 +380,10 @@ class Model:
             self.messages[offset] = replace(
                 Message(old.sent_at, old.delay, old.group, status=MOVING, count=kept),
                 first_sent_at=old.first_sent_at,
+                received_at=old.received_at,
+                first_received_at=old.first_received_at,
                 move_number=self.move_number,
+                attempt_place=None if count is None else old.count,
             )
 
     def move(self, spans: list[tuple[int, int]]) -> int | None:
@@ -401,6 +404,7 @@ class Model:
         back = [message for message in self.moving() if message.move_number == number]
         for message in back:
             message.move_number = None
+            message.count, message.attempt_place = message.count or message.attempt_place or 0, None
             self.hand_back(message)
         return len(back)
 
