@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from lakequeue import (
     QueueDoesNotExist,
     errors,
 )
+from lakequeue.entry_verbs import export
 from lakequeue.operations import attributes
 from lakequeue.testing import ManualClock
 
@@ -52,6 +54,32 @@ ALL = [f"{shard}{letter}" for shard in range(4) for letter in "ab"]
 def test_another_process_receives_from_them(pair: tuple[Queue, Queue]) -> None:
     raised(pair[0])
     assert sorted(drain(pair[1])) == ALL
+
+
+def handled(queue: Queue) -> list[str]:
+    found: list[str] = []
+    Consumer(queue, lambda message, _: found.append(message.body)).run(until_empty=True)
+    return found
+
+
+FIRST_CALLS: dict[str, Callable[[Queue], list[str]]] = {
+    "receive": lambda queue: [message.body for message in queue.receive(8)],
+    "lease": lambda queue: queue.lease().arrow(["body"])["body"].to_pylist(),
+    "peek": lambda queue: [message.body for message in queue.peek(limit=8)],
+    "export": lambda queue: [message.body for message in export(queue, None, None)],
+    "consumer": handled,
+}
+
+
+@pytest.mark.spec("RCV-2")
+@pytest.mark.parametrize("verb", FIRST_CALLS)
+def test_the_first_call_of_another_process_finds_them(pair: tuple[Queue, Queue], verb: str) -> None:
+    queue, other = pair
+    queue.set_attributes(shards=3)
+    for shard in 1, 2:
+        keep_to(queue, shard)
+        queue.send(f"{shard}")
+    assert sorted(FIRST_CALLS[verb](other)) == ["1", "2"]
 
 
 def test_another_process_sends_to_them(pair: tuple[Queue, Queue]) -> None:

@@ -17,10 +17,13 @@ from concurrency.harness import apart, check_log, drain, small_segments
 from lakequeue import (
     InvalidParameterValue,
     LakeQueue,
+    Queue,
     QueueClientError,
     RedrivePolicy,
     SendEntry,
 )
+from lakequeue.operations import lease as leases
+from lakequeue.operations import receive as receives
 from lakequeue.shard import decide, selected
 from lakequeue.shard.commands import Erase
 from lakequeue.storage import layout
@@ -202,6 +205,41 @@ def test_an_erasure_reads_again_what_another_one_removed(
     assert drain(queue) == ["a"]
 
 
+def leased_bodies(queue: Queue) -> list[str]:
+    return queue.lease().arrow(["receive_count", "body"])["body"].to_pylist()
+
+
+def received_bodies(queue: Queue) -> list[str]:
+    return [message.body for message in queue.receive(10)]
+
+
+@pytest.mark.spec("SND-1")
+@pytest.mark.parametrize("erased", ["abc", "b"])
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize(
+    ("verb", "after"), [(received_bodies, (receives, "claim")), (leased_bodies, (leases, "claim"))]
+)
+def test_what_is_erased_between_claim_and_read_does_not_come(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, verb: Any, after: Any, fifo: bool, erased: str
+) -> None:
+    name = "orders.fifo" if fifo else "orders"
+    queue = lq.create_queue(name, fifo=fifo)
+    ids = {}
+    for body in "abc":
+        ids[body] = queue.send(body, **({"group_id": "g", "dedup_id": body} if fifo else {})).message_id
+    claim = getattr(*after)
+
+    def late(*arguments: Any) -> Any:
+        claimed = claim(*arguments)
+        for body in erased:
+            assert queue.erase(ids[body])
+        monkeypatch.setattr(*after, claim)
+        return claimed
+
+    monkeypatch.setattr(*after, late)
+    assert verb(queue) == [body for body in "abc" if body not in erased]
+
+
 def test_erasing_beside_senders(lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sender with an older snapshot of the open segment loses its race, and nothing else."""
     queue = lq.create_queue("orders")
@@ -227,7 +265,7 @@ def it_is_never_received_again(lq: LakeQueue, clock: ManualClock) -> None:
         queue.erase(id)
     clock.advance(11)
     queue.rewind(queue.created_at)
-    assert queue.receive() == []
+    assert queue.receive() == [] and queue.counts().in_flight == 0
 
 
 def no_file_holds_it(lq: LakeQueue, clock: ManualClock) -> None:

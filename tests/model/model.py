@@ -138,12 +138,11 @@ class Message:
     first_received_at: int | None = None
     attempt_id: str | None = None
     attempted_at: int | None = None
-    attempt_place: int | None = None
+    attempt_place: int | None = None  # of a redrive: how often it was received before
     rewindable: bool = False  # deleted, and kept for a rewind
     first_sent_at: int | None = None
     move_number: int | None = None
     held: bool = False
-    early: bool = False  # made visible before its delay was over
 
     def copy(self) -> Message:
         """An independent copy; there are so many that the constructor took a tenth of the time."""
@@ -257,9 +256,8 @@ class Model:
             assert not message.rewindable or (new == "deleted" and self.settings.rewind > 0)
             if (old, new) == ("visible", "delayed"):
                 assert self.settings.fifo and message.received_at is None
-            if old == "deleted" and new in ("visible", "delayed"):
+            if old == "deleted" and new == "visible":
                 assert command == "rewind" and was_rewindable
-                assert new == "visible" or self.settings.fifo or message.early
             if new == "deleted" and old in ("delayed", "held"):
                 assert command == "erase"
             if (old, new) == ("deleted", "purged"):
@@ -382,7 +380,10 @@ class Model:
             self.messages[offset] = replace(
                 Message(old.sent_at, old.delay, old.group, status=MOVING, count=kept),
                 first_sent_at=old.first_sent_at,
+                received_at=old.received_at,
+                first_received_at=old.first_received_at,
                 move_number=self.move_number,
+                attempt_place=None if count is None else old.count,
             )
 
     def move(self, spans: list[tuple[int, int]]) -> int | None:
@@ -403,6 +404,7 @@ class Model:
         back = [message for message in self.moving() if message.move_number == number]
         for message in back:
             message.move_number = None
+            message.count, message.attempt_place = message.count or message.attempt_place or 0, None
             self.hand_back(message)
         return len(back)
 
@@ -439,7 +441,6 @@ class Model:
             else:
                 self.pass_head(offset + 1)
                 self.messages[offset].hidden_until = self.now
-                self.messages[offset].early = True
         return len(offsets)
 
     def allowed(self, count: int) -> int:
@@ -602,7 +603,8 @@ class Model:
             old = self.messages[offset]
             # as sent just now, but for the instant
             again = Message(old.sent_at, old.delay, old.group, status=VISIBLE, first_sent_at=old.first_sent_at)
-            again.early = old.early
+            if again.state(self.now) == "delayed":
+                again.hidden_until = self.now
             self.messages[offset] = again
         return len(rewound)
 

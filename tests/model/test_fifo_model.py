@@ -464,15 +464,15 @@ def test_a_rewound_group_comes_in_the_order_of_sending(ending: str) -> None:
 
 
 @pytest.mark.spec("RWD-20", "DLY-10")
-def test_a_longer_delay_hides_what_is_rewound_whatever_its_receipt_was(ending: str) -> None:
+def test_a_longer_delay_hides_what_was_rewound_whatever_its_receipt_was(ending: str) -> None:
     shard = Shard(ending, rewind=600)
     shard.comparison.looks = False  # a look would put the end of the old receipt out of mind
     shard.send("A")
     assert shard.receive(vt=10) == "A1"
-    shard.set_delay(45)
     shard.at(1)
     shard.delete("A1")
     assert shard.rewind(0) == 1
+    shard.set_delay(45)
     shard.at(10)
     assert shard.receive() == ""
     shard.comparison.looks = True
@@ -480,6 +480,21 @@ def test_a_longer_delay_hides_what_is_rewound_whatever_its_receipt_was(ending: s
     assert shard.receive() == ""
     shard.at(45)
     assert shard.receive() == "A1"
+
+
+@pytest.mark.spec("RWD-10", "RWD-20", "RWD-22", "STA-13")
+def test_a_rewind_shows_what_a_delay_would_hide_that_its_queue_got_meanwhile(ending: str) -> None:
+    shard = Shard(ending, rewind=600)
+    shard.send("AB")
+    shard.at(3)
+    shard.send("A")
+    assert shard.receive() == "A1 A2 B1"
+    for name in ("A1", "A2", "B1"):
+        shard.delete(name)
+    shard.set_delay(4)
+    shard.at(5)
+    assert shard.rewind(0) == 3
+    assert shard.receive() == "A1 A2 B1"
 
 
 @pytest.mark.spec("RWD-11", "RWD-13", "RWD-19", "RWD-15")

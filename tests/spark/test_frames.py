@@ -20,6 +20,7 @@ from lakequeue.storage.bulk import lease_frame, manifests, message_rules, stagin
 from lakequeue.storage.engines.interface import DataFile, Table
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.messages import erase
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 
@@ -233,6 +234,18 @@ def test_messages_of_fifo_queues_are_leased_with_their_ids_and_numbers(spark: Sp
     assert {row.dedup_id for row in rows} == {f"d{n}" for n in range(300)}
     plain = lease_frame.lease_frame(spark, places, LEASE)
     assert [row.sequence_number for row in plain.select("sequence_number").distinct().collect()] == [None]
+
+
+@pytest.mark.spec("DUR-42", "SND-1")
+def test_an_erased_message_is_not_in_a_lease(spark: SparkSession, log: Table) -> None:
+    commit(log, staged(spark.range(0, 4, 1, 1).selectExpr("cast(id AS string) AS body"), log).of(0))
+    [file] = log.files()
+    [rows] = log.read([file], ["message_id"])
+    assert erase.erase(log, rows["message_id"][1].as_py(), [1], 0)
+    log.refresh()
+    places = [lease_frame.LeasePlace(f"{log.path}/{each.name}", True, 0, 0, NOW, 0, 3) for each in log.files()]
+    lease = lease_frame.lease_frame(spark, places, LEASE)
+    assert sorted(row.body for row in lease.collect()) == ["0", "2", "3"]
 
 
 def test_a_lease_reads_only_its_files_and_shows_no_other_key(spark: SparkSession, log: Table) -> None:

@@ -23,7 +23,11 @@ from lakequeue.shard.commands import (
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
+    MakeVisible,
+    Move,
+    MoveBack,
     Purge,
+    Rewind,
     SetAttributes,
 )
 from lakequeue.shard.decide import ShardMachine
@@ -725,6 +729,32 @@ def looked(q: Shard, at: float) -> tuple[int, int, int, int]:
 def set_cap(q: Shard, at: float, cap: int | None, version: int = 2, **more: Any) -> Any:
     wire = QueueAttributes.create(max_delayed_messages=cap, **more).to_wire()
     return q.ask(at, SetAttributes(wire, version))
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-4", "DLQ-8")
+@pytest.mark.parametrize("redrive", [False, True])
+def test_what_comes_back_from_a_move_was_received_as_often_and_as_early_as_before(redrive: bool) -> None:
+    dead = "arn:lakequeue:sqs:local:000000000000:dead"
+    q = shard(redrive_policy={"deadLetterTargetArn": dead, "maxReceiveCount": 2})
+    assert q.receive(1, vt=1) == q.receive(2, vt=1) == "0"
+    q.ask(3, Move([(0, 0)], "key") if redrive else Claim(1, None, "a", dead_letter_keys={dead: "key"}))
+    outgoing = q.machine.outgoing()
+    assert outgoing is not None and outgoing.parts == ((0, 0, 0 if redrive else 2, None),)
+    assert q.ask(4, MoveBack(outgoing.number)) == 1
+    claimed = q.ask(5, Claim(1, None, "b", dead_letter_keys={dead: None}))
+    assert claimed.spans == (ClaimedSpan(0, 0, 3, 1 * S),)
+
+
+@pytest.mark.spec("RWD-10", "RWD-20", "STA-13")
+def test_rewound_messages_are_visible_though_a_delay_that_was_ended_early_is_not_over() -> None:
+    q = shard(sent=[0, 0, 1, 2], delays=[0, 900, 1, 0], rewind_range=3_600)
+    q.ask(3, MakeVisible([(1, 1)]))
+    assert q.receive(3, 10, lease="a") == "0 1 2 3"
+    q.ask(3, LeaseDelete("a", [(0, 3)]))
+    assert q.ask(4, Rewind(0)) == 4
+    assert q.counts(4) == (4, 0, 0)
+    assert [(run.first, run.last) for run in q.machine.runs] == [(0, 0), (1, 1), (2, 3)]  # no more than it takes
+    assert q.receive(4, 10) == "0 1 2 3"
 
 
 @pytest.mark.spec("INF-8", "INF-9", "DLY-5", "QTA-5", "DLY-11", "LPL-4", "STA-13")

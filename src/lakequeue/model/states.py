@@ -49,9 +49,8 @@ TRANSITIONS = {
         # to delayed by a longer delay of its FIFO queue, if it was never received
         "visible": "in_flight delayed deleted moving expired purged",
         "in_flight": "visible deleted expired purged",
-        # only what a rewind may bring back; to delayed by the delay of its FIFO queue, or by its own, which an
-        # operator had cut short
-        "deleted": "visible delayed expired purged",
+        # only what a rewind may bring back
+        "deleted": "visible expired purged",
         # to visible when the other queue is gone
         "moving": "moved visible expired purged",
         "moved": "expired",

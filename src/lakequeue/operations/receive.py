@@ -248,6 +248,7 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
         if other is not None and shards[other].is_unattended():
             order = [other, *(shard for shard in order if shard != other)]
         yield from (shards[shard] for shard in order)
+        yield from shards[len(order) :]  # those that another process added: the others have just learnt of them
         return
     now = queue.now()
     for shard in shards:
@@ -377,7 +378,8 @@ def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[
             name, reason = queue.name, first_line(error)
             _log.error("messages %s to %s of %s cannot be read: %s", first, last, name, reason)
         else:
-            rows.update((offset, row) for offset, row in enumerate(found, first) if row is not None)
+            # an empty body marks a message that was erased after the claim (SND-1, DUR-42)
+            rows.update((offset, row) for offset, row in enumerate(found, first) if row and row["body"])
     return rows, unreadable
 
 

@@ -33,14 +33,25 @@ def dead(state: ShardState, spans: Spans) -> list[Run]:
     return found
 
 
-def set_aside(state: ShardState, runs: Sequence[Run], target_key: str) -> None:
-    """Begins a move of messages that are neither available nor in flight."""
+def set_aside(state: ShardState, runs: Sequence[Run], target_key: str, *, redrive: bool = False) -> None:
+    """Begins a move of messages that are neither available nor in flight; ``move_back`` may undo it."""
     number = state.head.move_number + 1
     state.head = attrs.evolve(state.head, move_number=number)
     for run in runs:
-        reason = run.failure if run.receive_count else None  # a redrive is a fresh start
-        aside = Run(run.first, run.last, MOVING, receive_count=run.receive_count, attempt_id=reason)
-        state.set_aside(aside._replace(move_number=number, target_key=target_key))
+        aside = Run(
+            run.first,
+            run.last,
+            MOVING,
+            receive_count=run.receive_count,
+            received_at=run.received_at,
+            first_received_at=run.first_received_at,
+            attempt_id=run.failure,
+            move_number=number,
+            target_key=target_key,
+        )
+        if redrive:  # a fresh start; the count is kept where it has no other meaning
+            aside = aside._replace(receive_count=0, attempt_id=None, attempt_place=run.receive_count)
+        state.set_aside(aside)
 
 
 def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
@@ -50,7 +61,7 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     found = [part for span in sorted(command.spans) for part in state.withdraw(*span)]
     if found:
-        set_aside(state, [run._replace(receive_count=0) for run in state.take(found)], command.target_key)
+        set_aside(state, state.take(found), command.target_key, redrive=True)
     return sum(last - first + 1 for first, last in found), bool(found)
 
 
@@ -64,10 +75,10 @@ def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
 
 
 def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
-    """Makes visible again what could not be moved because the target is gone."""
+    """Makes visible again what could not be moved because the target is gone, as often received as it was."""
     runs = _of(state, command.number)
     for run in runs:
-        state.hand_back(run)
+        state.hand_back(run._replace(receive_count=run.receive_count or run.attempt_place or 0))
     return sum(run.size for run in runs), bool(runs)
 
 

@@ -41,7 +41,7 @@ class Run(NamedTuple):
     first_received_at: int | None = None
     attempt_id: str | None = None
     attempted_at: int | None = None
-    attempt_place: int | None = None  # rank of the run in the answer to its attempt
+    attempt_place: int | None = None  # rank of the run in the answer to its attempt; `moving`: see `set_aside`
     move_number: int | None = None
     target_key: str | None = None
 

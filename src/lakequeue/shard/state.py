@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import attrs
 
 from lakequeue.shard.index import ShardIndex
-from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Run
+from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Run, joined_runs
 
 
 class ShardState(ShardIndex):
@@ -126,8 +126,14 @@ class ShardState(ShardIndex):
         if again:
             self.history.cut(first, self.log.end)
             self.keep_released()
-            for run in again:
-                self.runs.put(Run(run.first, run.last))
+            # no longer delayed, though an operator ended their delay early or their queue got one meanwhile
+            visible = (
+                Run(first, last, visible_at=self.now if instant > self.now else None)
+                for run in again
+                for first, last, instant in self.spans(run.first, run.last)
+            )
+            for run in joined_runs(visible):
+                self.runs.put(run)
             self._index(self.runs)  # heap entries refer to old receipts, and groups now begin further back
         return sum(run.size for run in again)
 

@@ -78,6 +78,8 @@ def read_places(
 ) -> Iterator[pa.RecordBatch]:
     """The messages at places in one file, a batch for each row group; holds two row groups at a time.
 
+    Where bodies are read, messages that were erased after the claim are left out.
+
     Args:
         store: the root's storage.
         places: adjacent messages each, ordered by position, all in the same file.
@@ -100,7 +102,12 @@ def read_places(
                     rows = rows.slice(parts[0].start, parts[0].rows)
                 else:
                     rows = rows.take(np.concatenate([np.arange(part.start, part.stop) for part in parts]))
-                yield _Rows(rows.combine_chunks(), parts, lease)
+                counts = np.repeat([part.place.receive_count for part in parts], [part.rows for part in parts])
+                rows = rows.append_column("receive_count", pa.array(counts))
+                if "body" in wanted:
+                    full = pc.not_equal(rows["body"].cast(pa.string()), "")  # an empty one marks an erased message
+                    rows = rows if pc.all(full).as_py() else rows.filter(full)
+                yield _Rows(rows.combine_chunks(), places[0], lease)
 
     for found in _ahead(read()):
         yield pa.record_batch([found.column(field) for field in schema], schema=schema)
@@ -148,22 +155,18 @@ def _row_groups(file: pq.ParquetFile, places: Sequence[LeasePlace]) -> Iterator[
 
 
 class _Rows:
-    """Rows of a row group, and the columns that a lease makes from them."""
+    """Rows of a row group with their receive counts, and the columns that a lease makes from them."""
 
-    def __init__(self, rows: pa.Table, parts: Sequence[_Part], lease: LeaseColumns) -> None:
+    def __init__(self, rows: pa.Table, place: LeasePlace, lease: LeaseColumns) -> None:
         self._rows = rows
-        self._parts = parts
-        self._place = parts[0].place
+        self._place = place
         self._lease = lease
 
     def column(self, field: pa.Field) -> pa.Array:
-        if field.name in _STORED:
+        if field.name in (*_STORED, "receive_count"):
             return self._stored(field.name, field.type)
         if field.name == "shard":
             return pa.repeat(pa.scalar(self._place.shard, field.type), len(self._rows))
-        if field.name == "receive_count":
-            counts, rows = zip(*((part.place.receive_count, part.rows) for part in self._parts), strict=True)
-            return pa.array(np.repeat(counts, rows), field.type)
         if field.name == "sent_at":
             opened_at = pa.scalar(self._place.opened_at, pa.int64()).cast(field.type)
             return pc.coalesce(*(self._stored(name, field.type) for name in _SENT_AT), opened_at)

@@ -80,6 +80,7 @@ def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseC
     if parts or not found:
         found.append(_parts_of_files(spark, parts))
     rows = found[0] if len(found) == 1 else found[0].unionByName(found[1])
+    rows = rows.where(F.col("body") != "")  # an empty one marks a message that was erased after the claim
     rows = rows.withColumn("offset", F.col("base_offset") + F.col("position"))
     plain = F.concat(
         F.lit(f"{lease.key}-"), F.col("shard").cast("string"), F.lit("-"), F.col("offset").cast("string"),
