@@ -229,8 +229,8 @@ def test_what_is_erased_between_claim_and_read_does_not_come(
         ids[body] = queue.send(body, **({"group_id": "g", "dedup_id": body} if fifo else {})).message_id
     claim = getattr(*after)
 
-    def late(*arguments: Any) -> Any:
-        claimed = claim(*arguments)
+    def late(*arguments: Any, **more: Any) -> Any:
+        claimed = claim(*arguments, **more)
         for body in erased:
             assert queue.erase(ids[body])
         monkeypatch.setattr(*after, claim)

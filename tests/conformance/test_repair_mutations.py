@@ -39,8 +39,11 @@ def a_send_that_came_again_is_not_taken_for_a_torn_one(victim: Victim) -> None:
 
 
 def a_message_without_a_body_is_never_received(victim: Victim) -> None:
+    before = victim.lake().queue(victim.name).counts()
     live(victim.messages)[4].unlink()
     victim.lake().repair(apply=True)
+    left = victim.lake().queue(victim.name).counts()
+    assert left.visible + left.in_flight == before.visible + before.in_flight - 1
     assert after(victim) == [*"12356", "new"]
 
 
