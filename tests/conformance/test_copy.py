@@ -28,6 +28,7 @@ from lakequeue.cli import app
 from lakequeue.operations import copy_shards
 from lakequeue.operations.copy_shards import ShardCopies
 from lakequeue.storage import layout
+from lakequeue.storage.bulk import commit_files
 from lakequeue.storage.copying import Copier
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
@@ -112,6 +113,39 @@ def test_a_bulk_send_is_not_repeated_in_the_copy(lq: LakeQueue, to: LakeQueue) -
     twin = reopen(to).queue("orders")
     twin.send_arrow(rows, send_id="s1")
     assert sorted(drain(twin), key=int) == [str(n) for n in range(100)]
+
+
+@pytest.mark.spec("DUR-40", "DUR-41")
+@pytest.mark.parametrize("again", ["sent", "compacted"])
+def test_a_bulk_send_that_was_killed_between_two_shards_is_completed_in_the_copy(
+    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    import pyarrow as pa
+
+    queue, rows = lq.create_queue("orders", shards=3), pa.table({"body": [str(n) for n in range(400)]})
+    commits, commit = [], commit_files._ShardCommit.commit
+
+    def killed(*given: Any, **more: Any) -> int:
+        commits.append(given)
+        if len(commits) == 2:
+            raise SystemExit
+        return commit(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_files._ShardCommit, "commit", killed)
+        with pytest.raises(SystemExit):
+            queue.send_arrow(rows, send_id="s1")
+    there = queue.counts().visible
+    assert 0 < there < 400
+    lq.copy(to)
+    twin = reopen(to).queue("orders")
+    assert twin.counts().visible == there
+    if again == "compacted":
+        monkeypatch.setattr(commit_files, "UNFINISHED", 0.0)
+        twin.compact()
+    assert twin.send_arrow(rows, send_id="s1") == (400 - there if again == "sent" else 0)
+    assert sorted(drain(twin), key=int) == [str(n) for n in range(400)]
+    assert [finding for finding in to.check() if finding.damage] == []
 
 
 @pytest.mark.spec("DUR-40")

@@ -3,6 +3,9 @@
 First comes a snapshot of the ledger, then one of the log, which so has all that the ledger refers to. And what a
 ledger of the copy has sent to another queue is in the logs of the copy: a log that took messages of other queues
 meanwhile is taken anew, with its ledger. Moves that a ledger of the copy does not know of are made again (DUR-41).
+
+Of a bulk send that has reached only some of the snapshots, the files for the others come with its manifest: who
+repeats it in the copy, or compacts that, completes it there.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
+from urllib.parse import quote
 
 import attrs
 
@@ -19,10 +23,14 @@ from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Counts
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
+from lakequeue.storage.bulk import manifests
+from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.copying import Copier, TableSnapshot
+from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.interface import StaleSnapshot
 from lakequeue.storage.engines.point import PointEngine, PointTable
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
@@ -74,6 +82,7 @@ class ShardCopies:
         self._from, self._to = PointEngine(source.engine.store), PointEngine(target.engine.store)
         self._copier = Copier(self._from.store, self._to.store, self._report)
         self._shards: dict[Place, ShardCopy] = {}
+        self._unfinished: list[tuple[str, Manifest]] = []
         self._total, self._name = 0, ""
 
     def run(self, statistics: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
@@ -96,6 +105,9 @@ class ShardCopies:
             self._copy_statistics()
         known = {layout.move_id(*place): shard.move_number for place, shard in self._shards.items()}
         _each(self._to, partial(self._finish, known), list(self._shards.items()))
+        for key, manifest in self._unfinished:
+            if key in self._rows:
+                manifests.write_manifest(_tables(self._to, key), manifest)
         return [
             (row, [self._shards[row.key, number] for number in range(row.shards)]) for row in self._rows.values()
         ]
@@ -141,8 +153,36 @@ class ShardCopies:
         moved = _each(self._from, lambda place: self._shards[place].took_moved(), places)
         return [place for place, changed in zip(places, moved, strict=True) if changed]
 
+    def _find_unfinished(self) -> None:
+        """Adds to the snapshots the files of bulk sends that have reached other shards of their queue."""
+        self._unfinished = []
+        waiting: dict[Place, list[LiveFile]] = {}
+        keys = [row.key for row in self._rows.values() if row.shards > 1]
+        found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
+        for key, of_queue in zip(keys, found, strict=True):
+            for manifest in of_queue:
+                reached = [number for number in manifest.shards if self._reached((key, number), manifest)]
+                if not reached or len(reached) == len(manifest.shards):
+                    continue
+                self._unfinished.append((key, manifest))
+                for number in set(manifest.shards) - set(reached):
+                    waiting.setdefault((key, number), []).extend(
+                        LiveFile(quote(file.path), file.size, file.rows, {}, {}, {}, {})
+                        for file in manifest.of(number)
+                    )
+        for place, shard in self._shards.items():
+            log = attrs.evolve(shard.log, waiting=waiting.get(place, ()))
+            self._shards[place] = attrs.evolve(shard, log=log)
+
+    def _reached(self, place: Place, manifest: Manifest) -> bool:
+        shard, app_id = self._shards.get(place), manifest.app_id
+        if shard is None or app_id is None:
+            return False
+        return shard.log.transactions.get(app_id, 0) >= manifest.version
+
     def _copy_files(self) -> list[Place]:
         """Copies what is not there yet; returns the shards of which files vanished."""
+        self._find_unfinished()
         tables = [(place, shard.ledger) for place, shard in self._shards.items()]  # their files go first
         tables += [(place, shard.log) for place, shard in self._shards.items()]
         self._total = self._copier.done + sum(map(self._copier.missing, (table for _, table in tables)))
@@ -205,6 +245,11 @@ def _opened(engine: PointEngine, root: str, key: str, shard: int) -> tuple[Shard
         return readers[0].log
 
     return Ledger(ledger).machine(log), ledger, readers[0]
+
+
+def _tables(engine: PointEngine, key: str) -> Folder:
+    """The directory of a queue."""
+    return engine.store.folder(layout.tables_path(engine.store.root, key))
 
 
 def _moves(transactions: Mapping[str, int]) -> dict[str, int]:

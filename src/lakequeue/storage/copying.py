@@ -32,13 +32,17 @@ _KINDS = {
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy; ``table`` may move on meanwhile."""
+    """A snapshot to copy; ``table`` may move on meanwhile.
+
+    ``waiting`` are files that it does not have, of bulk sends that have reached other shards.
+    """
 
     table: PointTable
     path: str
     """Below the root."""
     files: Sequence[LiveFile]
     transactions: Mapping[str, int]
+    waiting: Sequence[LiveFile] = ()
 
     @classmethod
     def of(cls, table: Table) -> TableSnapshot:
@@ -77,7 +81,8 @@ class Copier:
         return len(self._missing(snapshot))
 
     def _missing(self, snapshot: TableSnapshot) -> list[LiveFile]:
-        return [file for file in snapshot.files if (snapshot.path, file.path) not in self._copied]
+        wanted = (*snapshot.files, *snapshot.waiting)
+        return [file for file in wanted if (snapshot.path, file.path) not in self._copied]
 
     def copy(self, snapshot: TableSnapshot) -> None:
         """Copies the files of a snapshot that were not copied before.
@@ -108,7 +113,7 @@ class Copier:
         """
         folder = self._folder(snapshot)
         found = {entry.name: entry.size for entry in folder.files() if not entry.name.startswith("_")}
-        for file in snapshot.files:
+        for file in (*snapshot.files, *snapshot.waiting):
             size = found.pop(file.name, None)
             if size != file.size:
                 raise DamagedTable(folder.uri, file.name, f"has {size or 0} bytes instead of {file.size}")
