@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from conformance.damage import DAMAGE, Victim, contents, empty, entries, live, victim_of_seven
 from conformance.harness import batch
-from lakequeue import LakeQueue, QueueDoesNotExist
+from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy
 from lakequeue.cli import app
 from lakequeue.operations.doctor import Health, ShardHealth
 from lakequeue.operations.results import ShardCounts
@@ -164,6 +164,20 @@ def test_doctor_tells_how_a_sound_root_is_doing(tmp_path: Path) -> None:
     LakeQueue(root).compact()
     code, document, text = doctor(root)
     assert document["warnings"] == [] and document["compacted_seconds_ago"] < 60 and "sound" in text
+
+
+def test_doctor_warns_of_dead_letter_queues_that_do_not_exist(tmp_path: Path) -> None:
+    lake = LakeQueue(str(tmp_path / "root"))
+    for name in "gone", "there":
+        lake.create_queue(name)
+        lake.create_queue(f"with-{name}", redrive_policy=RedrivePolicy(name, 3))
+    lake.delete_queue("gone")
+    lake.compact()
+    _, document, text = doctor(lake.root)
+    [warning] = document["warnings"]
+    assert warning.startswith("with-gone: its dead-letter queue does not exist") and warning in text.replace(
+        "\n", " "
+    )
 
 
 def test_doctor_warns_of_clocks_old_compactions_and_races(tmp_path: Path) -> None:

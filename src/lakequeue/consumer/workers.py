@@ -444,7 +444,7 @@ class WorkerPool:
             )
         except BaseException:
             with self._lock:
-                self._done = due + self._done
+                self._done, self._failures = due + self._done, failures | self._failures
             raise
         errors = iter(found.errors)
         for done in due:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import attrs
 
 from lakequeue.errors import LakeQueueError
+from lakequeue.model import redrive_policies
 from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
 from lakequeue.operations.check import check
@@ -61,6 +62,8 @@ class Health:
     """The one with the largest ledger first."""
     unreadable: list[str]
     """Why queues are not among them, one text each."""
+    letterless: list[str] = attrs.field(factory=list)
+    """Queues whose policies name a dead-letter queue that does not exist, or themselves."""
 
     @property
     def warnings(self) -> list[str]:
@@ -84,6 +87,8 @@ class Health:
                     f"{place}: {counts.lost_races} races lost at its last {counts.commits} commits: "
                     "use larger batches, fewer processes or more shards"
                 )
+        for name in self.letterless:
+            yield f"{name}: its dead-letter queue does not exist; what fails is delivered again and again"
         yield from self.unreadable
 
 
@@ -92,6 +97,7 @@ def doctor(root: Root) -> Health:
     findings = check(root)
     shards: list[ShardHealth] = []
     unreadable: list[str] = []
+    letterless: list[str] = []
     newest = 0
     with root.storage_errors():
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name))
@@ -99,6 +105,11 @@ def doctor(root: Root) -> Health:
     for row in living:
         queue = OpenQueue(root, row)
         try:
+            if (policy := queue.attributes.redrive) is not None:
+                place = redrive_policies.place(policy.dead_letter_queue)
+                target = None if place is None else root.living_at(place)
+                if target is None or target.key == row.key:
+                    letterless.append(row.name)
             for counts in by_shard(queue):
                 runs, files, committed_at = queue.shards[counts.shard].ledger_size()
                 newest = max(newest, committed_at)
@@ -118,6 +129,7 @@ def doctor(root: Root) -> Health:
         len(living),
         sorted(shards, key=lambda each: -each.ledger_runs),
         unreadable,
+        letterless,
     )
 
 
