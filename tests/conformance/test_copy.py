@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from lakequeue.cli import app
 from lakequeue.operations import copy_shards
 from lakequeue.operations.copy_shards import ShardCopies
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import commit_files
+from lakequeue.storage.bulk import commit_files, manifests
 from lakequeue.storage.copying import Copier
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
@@ -146,6 +147,73 @@ def test_a_bulk_send_that_was_killed_between_two_shards_is_completed_in_the_copy
     assert twin.send_arrow(rows, send_id="s1") == (400 - there if again == "sent" else 0)
     assert sorted(drain(twin), key=int) == [str(n) for n in range(400)]
     assert [finding for finding in to.check() if finding.damage] == []
+
+
+@pytest.mark.spec("DUR-40", "DUR-41")
+@pytest.mark.parametrize("ends", ["_changed", "_copy_files"])
+def test_a_bulk_send_that_ends_while_it_is_copied_is_whole_in_the_copy(
+    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """It has no id, so that its manifest goes at once; another shard is taken anew after that."""
+    import pyarrow as pa
+
+    queue, other = lq.create_queue("orders", shards=2), lq.create_queue("other")
+    first, last = threading.Event(), threading.Event()
+    commit, step = commit_files._ShardCommit.commit, getattr(ShardCopies, ends)
+
+    def paused(*given: Any, **more: Any) -> int:
+        rows = commit(*given, **more)
+        if not first.is_set():
+            first.set()
+            last.wait(60)
+        return rows
+
+    rows = pa.table({"body": [str(n) for n in range(400)]})
+    sender = threading.Thread(target=lambda: queue.send_arrow(rows))
+
+    def ended(copies: ShardCopies) -> Any:
+        found = step(copies)
+        if not last.is_set():
+            last.set()
+            sender.join()
+            return [*found, (other.key, 0)]
+        return found
+
+    monkeypatch.setattr(commit_files._ShardCommit, "commit", paused)
+    monkeypatch.setattr(ShardCopies, ends, ended)
+    sender.start()
+    first.wait(60)
+    lq.copy(to)
+    assert sorted(drain(reopen(to).queue("orders")), key=int) == [str(n) for n in range(400)]
+
+
+@pytest.mark.spec("DUR-40")
+def test_a_bulk_send_without_its_files_stops_no_copy(
+    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import pyarrow as pa
+
+    queue, commits = lq.create_queue("orders", shards=2), list[Any]()
+    commit = commit_files._ShardCommit.commit
+
+    def killed(*given: Any, **more: Any) -> int:
+        commits.append(given)
+        if len(commits) == 2:
+            raise SystemExit
+        return commit(*given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_files._ShardCommit, "commit", killed)
+        with pytest.raises(SystemExit):
+            queue.send_arrow(pa.table({"body": [str(n) for n in range(400)]}), send_id="s1")
+    [manifest] = manifests.manifests(lq._runtime.engine.store.folder(layout.tables_path(lq.root, queue.key)))
+    for shard in manifest.shards:
+        table = lq._runtime.engine.open(layout.messages_path(lq.root, queue.key, shard))
+        if not manifest.reached(table):
+            table.folder.remove(file.path for file in manifest.of(shard))
+    there = queue.counts().visible
+    lq.copy(to)
+    assert reopen(to).queue("orders").counts().visible == there and "lacks files" in caplog.text
 
 
 @pytest.mark.spec("DUR-40")

@@ -10,6 +10,7 @@ repeats it in the copy, or compacts that, completes it there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -42,6 +43,7 @@ Place = tuple[str, int]
 """Key of a queue, and a shard."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+_log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen(eq=False)
@@ -60,10 +62,13 @@ class ShardCopy:
         """Messages in any state, without the history."""
         return stored(self.counts)
 
-    def took_moved(self) -> bool:
-        """Whether messages of other queues have arrived since."""
+    def is_behind(self, sends: Mapping[str, int]) -> bool:
+        """Whether messages of other queues have arrived since, or bulk sends that other snapshots have."""
         self.log.table.refresh()
-        return _moves(self.log.table.transactions) != _moves(self.log.transactions)
+        newest, then = self.log.table.transactions, self.log.transactions
+        return _moves(newest) != _moves(then) or any(
+            then.get(name, 0) < version <= newest.get(name, 0) for name, version in sends.items()
+        )
 
 
 class ShardCopies:
@@ -82,6 +87,7 @@ class ShardCopies:
         self._from, self._to = PointEngine(source.engine.store), PointEngine(target.engine.store)
         self._copier = Copier(self._from.store, self._to.store, self._report)
         self._shards: dict[Place, ShardCopy] = {}
+        self._manifests: dict[str, list[Manifest]] = {}
         self._unfinished: list[tuple[str, Manifest]] = []
         self._total, self._name = 0, ""
 
@@ -148,28 +154,37 @@ class ShardCopies:
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
 
     def _changed(self) -> list[Place]:
-        """Shards to which messages of other queues came after their snapshot."""
+        """Shards to which messages came after their snapshot that other snapshots know of."""
+        # before the logs: the manifest of a send that ends meanwhile is gone, and then its last log has it
+        keys = [row.key for row in self._rows.values() if row.shards > 1]
+        found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
+        self._manifests = dict(zip(keys, found, strict=True))
+        sends: dict[str, dict[str, int]] = {key: {} for key in self._rows}
+        for (key, _), shard in self._shards.items():
+            for name, version in shard.log.transactions.items():
+                if name.startswith(layout.BULK):
+                    sends[key][name] = max(version, sends[key].get(name, 0))
         places = list(self._shards)
-        moved = _each(self._from, lambda place: self._shards[place].took_moved(), places)
-        return [place for place, changed in zip(places, moved, strict=True) if changed]
+        behind = _each(self._from, lambda place: self._shards[place].is_behind(sends[place[0]]), places)
+        return [place for place, changed in zip(places, behind, strict=True) if changed]
 
     def _find_unfinished(self) -> None:
         """Adds to the snapshots the files of bulk sends that have reached other shards of their queue."""
         self._unfinished = []
         waiting: dict[Place, list[LiveFile]] = {}
-        keys = [row.key for row in self._rows.values() if row.shards > 1]
-        found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
-        for key, of_queue in zip(keys, found, strict=True):
+        for key, of_queue in self._manifests.items():
             for manifest in of_queue:
                 reached = [number for number in manifest.shards if self._reached((key, number), manifest)]
                 if not reached or len(reached) == len(manifest.shards):
                     continue
+                files = [((key, each.shard), each.file) for each in manifest.files if each.shard not in reached]
+                if not all(self._shards[place].log.table.folder.exists(file.path) for place, file in files):
+                    _log.warning("bulk send %s lacks files; the copy has what it had sent", manifest.send_id)
+                    continue
                 self._unfinished.append((key, manifest))
-                for number in set(manifest.shards) - set(reached):
-                    waiting.setdefault((key, number), []).extend(
-                        LiveFile(quote(file.path), file.size, file.rows, {}, {}, {}, {})
-                        for file in manifest.of(number)
-                    )
+                for place, file in files:
+                    live = LiveFile(quote(file.path), file.size, file.rows, {}, {}, {}, {})
+                    waiting.setdefault(place, []).append(live)
         for place, shard in self._shards.items():
             log = attrs.evolve(shard.log, waiting=waiting.get(place, ()))
             self._shards[place] = attrs.evolve(shard, log=log)

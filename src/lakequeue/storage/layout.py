@@ -238,6 +238,10 @@ def move_id(source_key: str, shard: int) -> str:
     return f"{MOVE}{source_key}-{shard}"
 
 
+BULK = ("bulk-", "stream-")
+"""What ids of bulk sends on ``messages`` begin with."""
+
+
 def bulk_id(send_id: str) -> str:
     """On ``messages``: version 1 once the bulk send with this id has reached the shard."""
     return f"bulk-{send_id}"
