@@ -73,6 +73,7 @@ def of_face(
 
 exchange = of_face(rounds.exchange)
 receive_for_hands = of_face(receive.receive)
+give_back = of_face(settle.give_back)
 receive_async = of_face(receive.receive_async)
 
 

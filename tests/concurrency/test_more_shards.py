@@ -123,6 +123,14 @@ def test_a_process_that_knew_only_the_first_deletes_them_all(pair: tuple[Queue, 
         assert queue._runtime.shards[shard].closed()
 
 
+def test_another_process_erases_what_is_in_them(pair: tuple[Queue, Queue]) -> None:
+    queue, other = pair
+    queue.set_attributes(shards=4)
+    keep_to(queue, 3)
+    assert other.erase(queue.send("secret").message_id)
+    assert drain(queue) == []
+
+
 def test_a_consumer_that_runs_finds_them(pair: tuple[Queue, Queue]) -> None:
     queue, other = pair
     handled: list[str] = []

@@ -130,6 +130,21 @@ def test_a_checkpoint_says_what_one_of_delta_rs_says(engine: PointEngine) -> Non
         assert engine.open(table.path).files() == table.files()
 
 
+def test_a_checkpoint_does_not_say_what_the_log_leaves_open(engine: PointEngine) -> None:
+    table = ledger(engine, "ours")
+    add = {
+        "path": "b.parquet",
+        "partitionValues": {"settled": None},
+        "size": 1,
+        "modificationTime": 2,
+        "dataChange": True,
+    }
+    table.folder.create(entry_name(1), json.dumps({"add": add}).encode())  # of another program
+    table.checkpoint()
+    [written] = pq.read_table(table.folder.path(checkpoint_name(1)))["add"].drop_null().to_pylist()
+    assert (written["stats"], dict(written["partitionValues"])) == (None, {"settled": None})
+
+
 @pytest.mark.parametrize("schema", [layout.QUEUES, layout.MESSAGES, layout.RECEIPTS, layout.STATS])
 def test_a_new_table_has_the_schema_that_delta_rs_would_give_it(engine: PointEngine, schema: pa.Schema) -> None:
     engine.create(f"{engine.store.root}/new", schema, [], {})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.harness import Harness, Recorder, received, recorded
+from consumer.harness import Harness, Recorder, given_back, received, recorded
 from lakequeue import LakeQueue
 from lakequeue.testing import ManualClock
 
@@ -16,6 +16,7 @@ from lakequeue.testing import ManualClock
 def record_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakequeue.consumer.workers.exchange", recorded)
     monkeypatch.setattr("lakequeue.consumer.consumer.receive_for_hands", received)
+    monkeypatch.setattr("lakequeue.consumer.workers.give_back", given_back)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import attrs
 
 from lakequeue import BatchResult, Consumer, Context, LakeQueue, Message, Queue, SendEntry
-from lakequeue.entry_verbs import Exchanged, Request, exchange, receive_for_hands
+from lakequeue.entry_verbs import Exchanged, Request, exchange, give_back, receive_for_hands
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.model.clock import Duration
 from lakequeue.testing import ManualClock
@@ -178,6 +178,14 @@ class Running:
 def recorded(queue: Queue, *arguments: Any) -> Exchanged:
     """In the place of `exchange`."""
     return queue.exchange(*arguments) if isinstance(queue, Recorder) else exchange(queue, *arguments)
+
+
+def given_back(queue: Queue, handles: Sequence[str]) -> None:
+    """In the place of `give_back`; noted as the change that it is to others."""
+    if isinstance(queue, Recorder):
+        bodies = [queue.bodies[handle] for handle in handles]
+        queue._note("change", [(body, 0) for body in bodies], bodies)
+    give_back(queue, handles)
 
 
 def received(queue: Queue, request: Request) -> list[Message]:

@@ -256,7 +256,7 @@ MUTATIONS = [
     ),
     Mutation(
         "hands nothing back",
-        replace(WorkerPool, "_release", lambda self, jobs: None),
+        replace(WorkerPool, "_return_unseen", lambda self, handles: None),
         {
             shown_by(
                 consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, lambda make: (make(fifo=True),)

@@ -27,7 +27,7 @@ from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import OutageMonitor
 from lakequeue.consumer.retries import retry_micros
-from lakequeue.entry_verbs import Exchanged, exchange, is_permanent, settings
+from lakequeue.entry_verbs import Exchanged, exchange, give_back, is_permanent, settings
 from lakequeue.errors import (
     LeaseLost,
     OverLimit,
@@ -202,7 +202,7 @@ class WorkerPool:
 
     def refuse(self, messages: Sequence[Message]) -> None:
         """Makes received messages visible again, as none of them is to be begun."""
-        self._release([job for turn in self._turns(messages, 0) for job in turn.jobs])
+        self._return_unseen([message.receipt_handle for message in messages])
 
     def _turns(self, messages: Sequence[Message], now: int) -> list[_Turn]:
         turns: list[_Turn] = []
@@ -461,9 +461,8 @@ class WorkerPool:
     def room(self, done: Sequence[_Done] = ()) -> int:
         """Number of messages to ask for."""
         with self._lock:
-            capacity = self._ahead.capacity()
-            if self._options.prefetch is None and settings(self._queue).redrive is not None:
-                capacity = self._concurrency
+            only_hands = self._options.prefetch is None and settings(self._queue).redrive is not None
+            capacity = self._concurrency if only_hands else self._ahead.capacity()
             room = capacity - len(self._active) + sum(len(each.jobs) for each in done)
         return max(0, min(room, self._largest_batch or room))
 
@@ -522,6 +521,13 @@ class WorkerPool:
                 for failure in result.failed:
                     _log.warning("%s: handing it back failed: %s", part[int(failure.id)], failure.code)
 
+    def _return_unseen(self, handles: Sequence[str]) -> None:
+        """Makes messages visible that no handler has begun, and which so were not received."""
+        try:
+            give_back(self._queue, handles)
+        except (QueueServiceError, QueueClientError) as error:
+            _log.warning("handing back %s messages failed: %s", len(handles), error)
+
     def _forget(self, jobs: Iterable[_Job]) -> None:
         with self._lock:
             for job in jobs:
@@ -551,7 +557,7 @@ class WorkerPool:
         if back:
             for job in back:
                 self._heartbeat.drop(job.handle)
-            self._release(back)
+            self._return_unseen([job.handle for job in back])
             self._forget(back)
 
     def _oldest_ahead(self) -> int | None:
@@ -634,7 +640,10 @@ class WorkerPool:
         for job in jobs:
             self._heartbeat.drop(job.handle)
             job.context.lost.set()
-        self._release(held)
+        if state is _State.WAITING:
+            self._return_unseen([job.handle for job in held])
+        else:
+            self._release(held)
         self._forget(jobs)
 
 

@@ -110,7 +110,7 @@ def _release(step: _Found | datetime) -> None:
     for shard, claimed in step.claims:
         spans = [(span.first, span.last) for span in claimed.spans]
         try:
-            step.queue.command(shard, LeaseRelease(claimed.lease_id, spans))
+            step.queue.command(shard, LeaseRelease(claimed.lease_id, spans, unseen=True))
         except Exception as error:
             name, reason = step.queue.name, first_line(error)
             _log.warning("messages of %s stay in flight until their visibility timeout: %s", name, reason)

@@ -63,6 +63,7 @@ def erase(queue: OpenQueue, message_id: str) -> bool:
     with queue.service("erase") as call:
         known = erased = False
         steps = Steps("the erasure")
+        queue.shards[0].query(lambda _: None)  # it knows of shards that were added
         for shard in queue.shards:
             offsets = shard.offsets_of(message_id)
             if not offsets:

@@ -22,7 +22,15 @@ from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess
 from lakequeue.model.validation import check_batch_ids
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.shard.commands import ChangeVisibility, Command, Delete, LeaseDelete, RecordFailure, Result
+from lakequeue.shard.commands import (
+    ChangeVisibility,
+    Command,
+    Delete,
+    LeaseDelete,
+    LeaseRelease,
+    RecordFailure,
+    Result,
+)
 from lakequeue.shard.spans import joined
 
 _Maker = Callable[[int, str, str], Command]
@@ -152,6 +160,21 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
     """Changes when several messages become visible again, with a result for each (BAT-3)."""
     with queue.service("change_visibility_batch") as call:
         return _settle(call, queue, changes, deletes=False)
+
+
+def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
+    """Makes messages visible that nobody has begun, as if they had not been received (HBN-23)."""
+    with queue.service("give_back") as call:
+        leases: dict[int, dict[str, list[tuple[int, int]]]] = {}
+        for handle in (_decoded(queue, text) for text in handles):
+            of_shard = leases.setdefault(handle.shard, {})
+            of_shard.setdefault(handle.lease_id, []).append((handle.offset, handle.offset))
+        for shard, spans in leases.items():  # in one commit, so that groups keep their order
+            commands = [
+                LeaseRelease(lease_id, joined(sorted(each)), unseen=True) for lease_id, each in spans.items()
+            ]
+            queue.shards[shard].command(commands, queue.now)
+        call.messages = len(handles)
 
 
 def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:

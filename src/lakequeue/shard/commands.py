@@ -85,10 +85,11 @@ class LeaseExtend:
 
 @attrs.frozen
 class LeaseRelease:
-    """Hands back at once the messages that a lease still holds."""
+    """Hands back at once the messages that a lease still holds; ``unseen`` ones count as never received by it."""
 
     lease_id: str
     spans: Spans
+    unseen: bool = False
 
 
 @attrs.frozen

@@ -139,13 +139,16 @@ def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, 
 
 def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts, bool]:
     """Makes the messages that the lease holds visible now."""
-    return _release(state, command.lease_id, command.spans)
+    return _release(state, command.lease_id, command.spans, command.unseen)
 
 
-def _release(state: ShardState, lease_id: str, spans: Spans) -> tuple[LeaseCounts, bool]:
+def _release(state: ShardState, lease_id: str, spans: Spans, unseen: bool = False) -> tuple[LeaseCounts, bool]:
     done = 0
     for run in list(held(state, lease_id, spans)):
         if run.state == IN_FLIGHT:
+            if unseen:
+                first = run.first_received_at if run.receive_count > 1 else None
+                run = run._replace(receive_count=run.receive_count - 1, first_received_at=first)
             state.hand_back(run)
             done += run.size
     return _counts(spans, done), done > 0

@@ -22,7 +22,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import LiveFile, Snapshot
+from lakequeue.storage.delta_log import LiveFile, Snapshot, listed
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import readable_from, trim_log, wants_checkpoint
@@ -144,7 +144,7 @@ def _needed_now(table: Table, patience: float) -> set[str]:
         return {file.name for file in table.files()}
     # meanwhile nothing is trimmed
     with committing(table.path, exclusive=False, patience=patience):
-        snapshot = Snapshot(table.folder, readable_from(table.folder))
+        snapshot = Snapshot(table.folder, readable_from(listed(table.folder)))
         names = {file.name for file in snapshot.files()}
         with contextlib.suppress(FileNotFoundError):
             while entry := snapshot.next():

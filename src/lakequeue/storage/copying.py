@@ -16,7 +16,7 @@ from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile, entry_name
 from lakequeue.storage.engines import entries
-from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.interface import DataFile, Table
 from lakequeue.storage.engines.point import PointTable
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.stores import Store
@@ -119,9 +119,7 @@ class Copier:
                 raise DamagedTable(folder.uri, file.name, f"has {size or 0} bytes instead of {file.size}")
         folder.remove(found)  # of earlier snapshots
         schema, partitions, properties = _KINDS[snapshot.path.rpartition("/")[2]]
-        data = entries.first_entry(
-            schema, partitions, properties, map(entries.data_file, snapshot.files), transactions
-        )
+        data = entries.first_entry(schema, partitions, properties, map(_data_file, snapshot.files), transactions)
         if not folder.create(entry_name(0), data):
             raise QueueClientError(f"{folder.uri} was written by somebody else meanwhile")
 
@@ -135,3 +133,8 @@ def _copy_file(source: Folder, target: Folder, file: LiveFile) -> None:
         raise DamagedTable(source.uri, file.name, f"has {size} bytes instead of {file.size}")
     with source.open(file.name, size) as data, target.writer(file.name) as copy:
         shutil.copyfileobj(data, copy, _CHUNK)
+
+
+def _data_file(file: LiveFile) -> DataFile:
+    partition = {name: entries.text(value) or "" for name, value in file.partition.items()}
+    return DataFile(file.name, file.size, file.rows, partition, file.minimum, file.maximum, file.nulls)

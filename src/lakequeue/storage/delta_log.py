@@ -62,6 +62,8 @@ class LiveFile(NamedTuple):
     nulls: Mapping[str, int]
     modified: int = 0
     """When it was added, in milliseconds since the epoch by the machine's clock."""
+    statistics: str | None = None
+    """All that the log says of its rows, as JSON; None: nothing."""
 
     @property
     def name(self) -> str:
@@ -124,6 +126,7 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
         stats.get("maxValues", {}),
         stats.get("nullCount", {}),
         add.get("modificationTime") or 0,
+        add.get("stats"),
     )
 
 

@@ -22,7 +22,9 @@ class Version(NamedTuple):
 
 def versions(store: Store, path: str) -> list[Version]:
     """Versions of a table that can still be opened, oldest first."""
-    folder, oldest = store.folder(path), readable_from(store.folder(path))
+    folder = store.folder(path)
+    entries = list(listed(folder))
+    oldest = readable_from(entries)
 
     def version(number: int) -> Version | None:
         try:
@@ -31,7 +33,7 @@ def versions(store: Store, path: str) -> list[Version]:
             return None
         return None if committed_at is None else Version(number, committed_at * 1000)
 
-    numbers = {number for number, is_checkpoint, _ in listed(folder) if number >= oldest and not is_checkpoint}
+    numbers = {number for number, is_checkpoint, _ in entries if number >= oldest and not is_checkpoint}
     return [found for found in folder.for_each(version, sorted(numbers)) if found is not None]
 
 

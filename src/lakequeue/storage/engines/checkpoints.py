@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakequeue.storage.delta_log import LAST_CHECKPOINT, Snapshot, checkpoint_name
-from lakequeue.storage.engines.entries import add_action, data_file
+from lakequeue.storage.delta_log import LAST_CHECKPOINT, LiveFile, Snapshot, checkpoint_name
+from lakequeue.storage.engines.entries import text
 from lakequeue.storage.folder import Folder
 
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -46,11 +46,7 @@ def write_checkpoint(folder: Folder, snapshot: Snapshot) -> None:
         "protocol": [snapshot.protocol],
         "metaData": [snapshot.metadata],
         "txn": [{"appId": app_id, "version": version} for app_id, version in snapshot.transactions.items()],
-        # the path as it was written: a removal must name the same
-        "add": [
-            add_action(data_file(file), file.modified) | {"path": file.path, "dataChange": False}
-            for file in snapshot.files()
-        ],
+        "add": list(map(_add, snapshot.files())),
         "remove": [],
     }
     number, before, columns = sum(map(len, actions.values())), 0, {}
@@ -65,3 +61,14 @@ def write_checkpoint(folder: Folder, snapshot: Snapshot) -> None:
     folder.replace(checkpoint_name(snapshot.version), content)
     newest = {"version": snapshot.version, "size": number, "sizeInBytes": len(content)}
     folder.replace(LAST_CHECKPOINT, json.dumps(newest | {"numOfAddFiles": len(actions["add"])}).encode())
+
+
+def _add(file: LiveFile) -> dict[str, Any]:
+    return {
+        "path": file.path,  # as it was written: a removal must name the same
+        "partitionValues": {name: text(value) for name, value in file.partition.items()},
+        "size": file.size,
+        "modificationTime": file.modified,
+        "dataChange": False,
+        "stats": file.statistics,
+    }

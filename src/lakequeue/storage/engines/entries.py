@@ -131,12 +131,6 @@ def add_action(file: DataFile, now: int) -> dict[str, Any]:
     }
 
 
-def data_file(file: LiveFile) -> DataFile:
-    """What is known of a live file, to add it again."""
-    partition = {name: text(value) or "" for name, value in file.partition.items()}
-    return DataFile(file.name, file.size, file.rows, partition, file.minimum, file.maximum, file.nulls)
-
-
 def _remove(file: LiveFile) -> dict[str, Any]:
     # without the time of removal: with it, a checkpoint lists all that was removed within a day, and 100,000 files
     # cost 130 ms each time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Iterable
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import LOG, checkpoint_name, listed, read_checkpoint
@@ -85,6 +86,6 @@ def _kept_seconds(table: Folder, retention: Retention) -> float:
     return 60 * (retention.log_minutes if table.local is not None else retention.remote_log_minutes)
 
 
-def readable_from(table: Folder) -> int:
-    """The lowest version that can still be loaded: the first one, or that of a checkpoint."""
-    return min(number for number, is_checkpoint, _ in listed(table) if is_checkpoint or number == 0)
+def readable_from(found: Iterable[tuple[int, bool, Entry]]) -> int:
+    """The lowest version of a listed log that can be loaded: the first one, or that of a checkpoint."""
+    return min(number for number, is_checkpoint, _ in found if is_checkpoint or number == 0)
