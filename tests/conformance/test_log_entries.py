@@ -178,6 +178,18 @@ def test_a_commit_of_another_program_makes_a_race_lost(engine: PointEngine) -> N
         table.append(data, {layout.RECEIPTS_ID: 1}, "second")
 
 
+@pytest.mark.spec("RCP-6", "DEL-1")
+def test_who_loses_a_race_has_the_newest_snapshot(engine: PointEngine) -> None:
+    """An answer without a commit may follow, which an older one would make wrong: a delete of what it does not know."""
+    here, data = ledger(engine, "ours"), rows({(False, 1): "a"}).drop_columns("op")
+    there = engine.open(here.path)
+    there.append(data, {layout.RECEIPTS_ID: 1}, "first")
+    here.refresh()  # since the decision, for a reason of its own
+    there.append(data, {layout.RECEIPTS_ID: 2}, "second")
+    assert commit(here, {layout.RECEIPTS_ID: 0}, lambda token: pytest.fail("it has lost")) is False
+    assert here.version == there.version and here.transaction(layout.RECEIPTS_ID) == 2
+
+
 def test_a_replacement_lands_beside_commits_that_do_not_touch_it(engine: PointEngine) -> None:
     path = f"{engine.store.root}/stats"
     engine.create(path, layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES)

@@ -129,11 +129,11 @@ def _may_commit(table: Table, fence: Mapping[str, int]) -> bool:
     fresh = _in_log(table, table.version) if local is not None else time.time() - table.loaded_at < OLDEST_BASE
     try:
         # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
-        if fresh:
-            return holds(table, fence)
+        if fresh and holds(table, fence):
+            return True
     except StaleSnapshot:
         pass
-    table.refresh()
+    table.refresh()  # whoever lost decides anew, on what is the newest now
     if local is not None and not _in_log(table, table.version):
         raise QueueClientError(
             f"{table.path} has no log entry of its version {table.version}; nothing was changed"
