@@ -180,7 +180,7 @@ def test_a_commit_of_another_program_makes_a_race_lost(engine: PointEngine) -> N
 
 @pytest.mark.spec("RCP-6", "DEL-1")
 def test_who_loses_a_race_has_the_newest_snapshot(engine: PointEngine) -> None:
-    """An answer without a commit may follow, which an older one would make wrong: a delete of what it does not know."""
+    """An answer without a commit may follow: that a delete has nothing to do is wrong on an older one."""
     here, data = ledger(engine, "ours"), rows({(False, 1): "a"}).drop_columns("op")
     there = engine.open(here.path)
     there.append(data, {layout.RECEIPTS_ID: 1}, "first")
