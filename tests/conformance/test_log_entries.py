@@ -15,9 +15,11 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
 from lakequeue.storage import layout, stats
-from lakequeue.storage.delta_log import checkpoint_name, entry_name
+from lakequeue.storage.delta_log import LAST_CHECKPOINT, Snapshot, checkpoint_name, entry_name, listed
+from lakequeue.storage.engines.checkpoints import write_checkpoint
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.log_trimming import readable_from
 from lakequeue.storage.engines.point import PointEngine, PointTable
 from lakequeue.storage.stores import Store
 
@@ -154,6 +156,29 @@ def test_a_new_table_has_the_schema_that_delta_rs_would_give_it(engine: PointEng
         if b"metaData" in line
     ]
     assert json.loads(text) == json.loads(Schema.from_arrow(schema).to_json())
+
+
+def test_a_checkpoint_that_came_after_its_entry_was_trimmed_is_no_beginning(engine: PointEngine) -> None:
+    table = ledger(engine, "ours")
+    for number in range(1, 6):
+        table.append(rows({(False, number): "a"}).drop_columns("op"), {layout.RECEIPTS_ID: number}, f"{number}")
+        if number == 2:
+            table.checkpoint()
+            late = table.folder.read(checkpoint_name(2))
+    table.checkpoint()
+    table.folder.remove([*map(entry_name, range(5)), checkpoint_name(2)])
+    table.folder.replace(checkpoint_name(2), late)  # by a process that was stopped meanwhile
+    first = readable_from(list(listed(table.folder)))
+    assert first == 5 and Snapshot(table.folder, first).files() == engine.open(table.path).files()
+
+
+def test_the_newest_checkpoint_stays_so(engine: PointEngine) -> None:
+    table = ledger(engine, "ours")
+    late = Snapshot(table.folder)
+    table.append(rows({(False, 1): "a"}).drop_columns("op"), {layout.RECEIPTS_ID: 1}, "1")
+    table.checkpoint()
+    write_checkpoint(table.folder, late)  # by a process that was stopped meanwhile
+    assert json.loads(table.folder.read(LAST_CHECKPOINT))["version"] == 1
 
 
 def test_a_log_with_a_missing_entry_does_not_tell_what_landed(engine: PointEngine) -> None:

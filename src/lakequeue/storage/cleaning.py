@@ -144,7 +144,7 @@ def _needed_now(table: Table, patience: float) -> set[str]:
         return {file.name for file in table.files()}
     # meanwhile nothing is trimmed
     with committing(table.path, exclusive=False, patience=patience):
-        snapshot = Snapshot(table.folder, readable_from(listed(table.folder)))
+        snapshot = Snapshot(table.folder, readable_from(list(listed(table.folder))))
         names = {file.name for file in snapshot.files()}
         with contextlib.suppress(FileNotFoundError):
             while entry := snapshot.next():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -59,6 +60,9 @@ def write_checkpoint(folder: Folder, snapshot: Snapshot) -> None:
     pq.write_table(pa.table(columns), target, store_schema=False)
     content = target.getvalue().to_pybytes()
     folder.replace(checkpoint_name(snapshot.version), content)
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        if json.loads(folder.read(LAST_CHECKPOINT))["version"] > snapshot.version:
+            return  # this process was stopped meanwhile
     newest = {"version": snapshot.version, "size": number, "sizeInBytes": len(content)}
     folder.replace(LAST_CHECKPOINT, json.dumps(newest | {"numOfAddFiles": len(actions["add"])}).encode())
 

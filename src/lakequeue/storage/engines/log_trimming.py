@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import LOG, checkpoint_name, listed, read_checkpoint
@@ -86,6 +86,12 @@ def _kept_seconds(table: Folder, retention: Retention) -> float:
     return 60 * (retention.log_minutes if table.local is not None else retention.remote_log_minutes)
 
 
-def readable_from(found: Iterable[tuple[int, bool, Entry]]) -> int:
-    """The lowest version of a listed log that can be loaded: the first one, or that of a checkpoint."""
-    return min(number for number, is_checkpoint, _ in found if is_checkpoint or number == 0)
+def readable_from(found: Sequence[tuple[int, bool, Entry]]) -> int:
+    """The lowest version of a listed log that can be loaded: the first one, or that of a checkpoint.
+
+    A process that was stopped may write a checkpoint whose entry, and those that follow it, were trimmed since.
+    """
+    entries = {number for number, is_checkpoint, _ in found if not is_checkpoint}
+    return min(
+        number for number, is_checkpoint, _ in found if number in entries and (is_checkpoint or number == 0)
+    )
