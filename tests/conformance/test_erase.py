@@ -26,11 +26,12 @@ from lakequeue.operations import lease as leases
 from lakequeue.operations import receive as receives
 from lakequeue.shard import decide, selected
 from lakequeue.shard.commands import Erase
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Freed
-from lakequeue.storage.messages import erase
+from lakequeue.storage.messages import erase, read
 from lakequeue.storage.messages.read import LogFile
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, each_case, replace
@@ -203,6 +204,24 @@ def test_an_erasure_reads_again_what_another_one_removed(
     monkeypatch.setattr(erase, "log_files", late)
     assert queue.erase(id) is False
     assert drain(queue) == ["a"]
+
+
+def test_a_count_reads_the_log_again_beside_an_erasure(
+    lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = lq.create_queue("orders")
+    id = queue.send(SECRET).message_id
+    [other] = apart(lq.root, clock, 1)
+    seen = other.queue("orders")
+    erased: list[bool] = []
+
+    def sent_at(machine: ShardMachine) -> int:
+        if not erased:
+            erased.append(queue.erase(id))
+            monkeypatch.setattr(read, "_known", {})  # two processes would not share what was read
+        return machine.log.sent_at(0)
+
+    assert seen._runtime.shards[0].query(sent_at) > 0 and erased == [True]
 
 
 def leased_bodies(queue: Queue) -> list[str]:

@@ -21,7 +21,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import lost_races
 from lakequeue.storage.engines.interface import Engine, StaleSnapshot, Table
-from lakequeue.storage.engines.retry import Races, repeated
+from lakequeue.storage.engines.retry import LOADS, Races, repeated
 from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
@@ -167,10 +167,15 @@ class ShardLedger:
             QueueDoesNotExist: the queue was deleted.
         """
         with self._at_ledger():
-            machine = self._fresh_machine()
-            if machine.head.closed:
-                raise QueueDoesNotExist()
-            return query(machine)
+            for _ in range(LOADS):
+                machine = self._fresh_machine()
+                if machine.head.closed:
+                    raise QueueDoesNotExist()
+                try:
+                    return query(machine)
+                except StaleSnapshot:  # files of its log were merged, dropped or erased, and removed, since
+                    self._machine = None
+            return query(self._fresh_machine())
 
     @contextmanager
     def _command_in_turn(self) -> Iterator[None]:
