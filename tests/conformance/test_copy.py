@@ -116,6 +116,22 @@ def test_a_bulk_send_is_not_repeated_in_the_copy(lq: LakeQueue, to: LakeQueue) -
     assert sorted(drain(twin), key=int) == [str(n) for n in range(100)]
 
 
+def send_to_one_shard(queue: Queue, rows: Any) -> None:
+    """A bulk send that is killed after its first commit."""
+    commits, commit = list[Any](), commit_files._ShardCommit.commit
+
+    def killed(*given: Any, **more: Any) -> int:
+        commits.append(given)
+        if len(commits) == 2:
+            raise SystemExit
+        return commit(*given, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit_files._ShardCommit, "commit", killed)
+        with pytest.raises(SystemExit):
+            queue.send_arrow(rows, send_id="s1")
+
+
 @pytest.mark.spec("DUR-40", "DUR-41")
 @pytest.mark.parametrize("again", ["sent", "compacted"])
 def test_a_bulk_send_that_was_killed_between_two_shards_is_completed_in_the_copy(
@@ -124,18 +140,7 @@ def test_a_bulk_send_that_was_killed_between_two_shards_is_completed_in_the_copy
     import pyarrow as pa
 
     queue, rows = lq.create_queue("orders", shards=3), pa.table({"body": [str(n) for n in range(400)]})
-    commits, commit = [], commit_files._ShardCommit.commit
-
-    def killed(*given: Any, **more: Any) -> int:
-        commits.append(given)
-        if len(commits) == 2:
-            raise SystemExit
-        return commit(*given, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(commit_files._ShardCommit, "commit", killed)
-        with pytest.raises(SystemExit):
-            queue.send_arrow(rows, send_id="s1")
+    send_to_one_shard(queue, rows)
     there = queue.counts().visible
     assert 0 < there < 400
     lq.copy(to)
@@ -189,23 +194,12 @@ def test_a_bulk_send_that_ends_while_it_is_copied_is_whole_in_the_copy(
 
 @pytest.mark.spec("DUR-40")
 def test_a_bulk_send_without_its_files_stops_no_copy(
-    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lq: LakeQueue, to: LakeQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     import pyarrow as pa
 
-    queue, commits = lq.create_queue("orders", shards=2), list[Any]()
-    commit = commit_files._ShardCommit.commit
-
-    def killed(*given: Any, **more: Any) -> int:
-        commits.append(given)
-        if len(commits) == 2:
-            raise SystemExit
-        return commit(*given, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(commit_files._ShardCommit, "commit", killed)
-        with pytest.raises(SystemExit):
-            queue.send_arrow(pa.table({"body": [str(n) for n in range(400)]}), send_id="s1")
+    queue = lq.create_queue("orders", shards=2)
+    send_to_one_shard(queue, pa.table({"body": [str(n) for n in range(400)]}))
     [manifest] = manifests.manifests(lq._runtime.engine.store.folder(layout.tables_path(lq.root, queue.key)))
     for shard in manifest.shards:
         table = lq._runtime.engine.open(layout.messages_path(lq.root, queue.key, shard))
