@@ -312,7 +312,7 @@ def test_redrive_shows_first_what_it_would_do(run: Run, root: str) -> None:
         ("empty", "PLACE holds no queues; creating a queue makes it a root"),
         ("other", "PLACE holds something else, and no queues"),
         ("s3://id:hidden@bucket/x", "keys are no part of a URI; give them as storage_options"),
-        ("ftp://host/x", "ftp:// is no storage that lakequeue knows; it knows s3, az, abfss, gs"),
+        ("ftp://host/x", "unsupported scheme ftp://; use a path, s3://, az://, abfss://, gs://"),
         ("s3://", "the bucket is missing"),
         ("s3:/bucket/x", "a URI begins with s3://"),
         ("file://elsewhere/x", "elsewhere is another machine"),

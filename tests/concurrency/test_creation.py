@@ -189,7 +189,7 @@ def test_a_forked_child_says_in_one_line_that_it_cannot_work(tmp_path: Path, wor
     child.start()
     answer = answers.get(timeout=30)
     child.join(30)
-    assert answer.startswith("QueueClientError: this process was forked") and "\n" not in answer
+    assert answer.startswith("QueueClientError: lakequeue cannot be used after fork()") and "\n" not in answer
     assert drain(lq.queue("orders")) == ["parent"]
 
 

@@ -140,7 +140,7 @@ class Consumer:
         Raises:
             QueueDoesNotExist: the queue was deleted (HBN-20).
             QueueServiceError: the queue refuses to be received from.
-            QueueClientError: storage failed for as long as ``Outage`` allows, or in a way that no waiting mends.
+            QueueClientError: storage failed for as long as ``Outage`` allows, or in a way that waiting cannot fix.
             OSError: the metrics port is in use.
             RuntimeError: it is already running.
             SystemExit, KeyboardInterrupt: a handler raised it.

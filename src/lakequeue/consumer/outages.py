@@ -19,7 +19,7 @@ _log = logging.getLogger("lakequeue")
 class Outage:
     """What a consumer does when storage fails: it waits for its return.
 
-    Meanwhile handlers go on, and deletes and renewals are tried again. Errors that no waiting mends end the
+    Meanwhile handlers go on, and deletes and renewals are tried again. Errors that waiting cannot fix end the
     consumer at once, whatever the policy: the queue was deleted, access is denied.
 
     Args:

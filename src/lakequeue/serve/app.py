@@ -100,7 +100,7 @@ class Application:
         self.console.conditions.stop()
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Spares what SQS clients ask the search of Starlette through all routes."""
+        """Routes SQS requests directly, skipping Starlette's route search."""
         direct = scope["type"] == "http" and scope["method"] == "POST" and not scope["path"].startswith(PATH)
         await (self._answer if direct else self.pages)(scope, receive, send)
 

@@ -126,7 +126,7 @@ def spark_uri(path: str) -> str:
 
 
 def _unknown(scheme: str) -> str:
-    return f"{scheme} is no storage that lakequeue knows; it knows {', '.join(_SCHEMES)}"
+    return f"unsupported scheme {scheme}; use a path, {', '.join(f'{name}://' for name in _SCHEMES)}"
 
 
 def _refused(root: object, reason: str) -> InvalidParameterValue:

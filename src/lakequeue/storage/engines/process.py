@@ -20,6 +20,6 @@ def check() -> None:
     """Raises QueueClientError in a child that was forked after its parent had used storage."""
     if _user not in (None, os.getpid()):
         raise QueueClientError(
-            "this process was forked from one that had used lakequeue, and the libraries below do not survive "
-            'that: start it by multiprocessing\'s "spawn" or "forkserver", or use lakequeue in children only'
+            "lakequeue cannot be used after fork(), which this process came from: open LakeQueue in each worker "
+            '(gunicorn: no --preload), or start workers with multiprocessing\'s "spawn" or "forkserver"'
         )
