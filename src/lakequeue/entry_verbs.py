@@ -16,7 +16,7 @@ from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
-from lakequeue.operations import attributes, browse, receive, selected, send, settle
+from lakequeue.operations import attributes, browse, move, receive, selected, send, settle
 from lakequeue.operations import depth as depth_of
 from lakequeue.operations import depth_history as over_time
 from lakequeue.operations import exchange as rounds
@@ -42,6 +42,7 @@ from lakequeue.storage.store_failures import is_permanent
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lakequeue.model.interrupts import Interrupt
     from lakequeue.operations.copy import CopiedQueue as CopiedQueue
     from lakequeue.operations.doctor import Health as Health
 
@@ -96,6 +97,19 @@ move_tasks = of_face(attributes.move_tasks)
 update_move_tasks = of_face(attributes.update_move_tasks)
 delete_selected = of_face(selected.delete)
 make_visible = of_face(selected.make_visible)
+
+
+def redrive_checked(
+    queue: Queue,
+    most: int,
+    check: Callable[[str], object],
+    where: str | None = None,
+    interrupt: Interrupt | None = None,
+    destination: Queue | None = None,
+) -> int:
+    """``Queue.redrive``; ``check`` gets the name of each source before messages go back there, and may raise."""
+    target = None if destination is None else destination._runtime
+    return move.redrive(queue._runtime, most, where, lambda moved: None, target, interrupt, check)
 
 
 def all_move_tasks(lake: LakeQueue) -> dict[str, str]:

@@ -123,7 +123,7 @@ def test_what_a_key_may_not_do_is_refused_before_it_is_parsed(server: Running):
     for action in ("SendMessage", "PurgeQueue", "CreateQueue"):
         error = refused(ask(server, READER, b"[" * 100_000, action))
         assert (error.status, error.code) == (403, "AccessDenied")
-        assert error.message == f"{READER} may not do {action} on all queues."
+        assert error.message == f"{READER} may not do {action} on any queue."
     denied = ask(server, READER, {"QueueUrl": URL, "MessageBody": "x"}, "SendMessage")
     assert denied.json()["__type"].rpartition("#")[2] == "AccessDeniedException", (
         "its name in JSON, unlike the code"

@@ -7,6 +7,7 @@ import json
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import boto3
 import botocore.auth
@@ -24,7 +25,7 @@ from lakequeue.serve.auth import BasicAuthentication
 from lakequeue.serve.errors import RequestError
 from lakequeue.serve.keys import _UNKNOWN_KEY_SECRET, Key, Keys, Rule
 from serve.raw_requests import FORM, JSON, told
-from serve.serving import Running, serving
+from serve.serving import Running, serving, wait_until
 
 ADMIN, ORDERS, SENDER, MOVER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER", "AKIDMOVER"
 FILE = {
@@ -220,7 +221,8 @@ def test_rules_hold_on_the_wire(guarded):
     assert [message["Body"] for message in orders.receive_message(QueueUrl=url)["Messages"]] == ["A"]
     assert len(sender.list_queues()["QueueUrls"]) == 2
     denied = ("AccessDenied", 403)
-    assert code(orders.list_queues) == denied
+    with pytest.raises(ClientError, match="AKIDORDERS may not do ListQueues on all queues"):
+        orders.list_queues()
     assert code(orders.send_message, QueueUrl=other, MessageBody="A") == denied
     assert code(orders.create_queue, QueueName="new") == denied
     assert code(sender.receive_message, QueueUrl=url) == denied
@@ -252,6 +254,45 @@ def test_bodies_leave_a_queue_only_for_who_may_receive_them(guarded):
     mover.set_queue_attributes(QueueUrl=own, Attributes=policy)
     for name in ("theirs", "mover-own"):
         admin.delete_queue(QueueUrl=admin.get_queue_url(QueueName=name)["QueueUrl"])
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_redrive_needs_the_right_to_send_to_each_source(guarded):
+    """To those whose policy names the queue when it begins, and to those from which messages came before."""
+    mover, admin = client(guarded, MOVER), client(guarded, ADMIN)
+    urls = {name: admin.create_queue(QueueName=name)["QueueUrl"] for name in ("mover-dead", "sources", "mover-1")}
+    arn = "arn:aws:sqs:local:000000000000:mover-dead"
+    policy = {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})}
+    admin.set_queue_attributes(QueueUrl=urls["sources"], Attributes=policy)
+    admin.send_message(QueueUrl=urls["sources"], MessageBody="A")
+    for _ in range(2):
+        admin.receive_message(QueueUrl=urls["sources"], VisibilityTimeout=0)
+    basic = (MOVER, FILE[MOVER]["secret"])
+
+    def by_console() -> httpx.Response:
+        url = f"{guarded.url}/console/api/queues/mover-dead/redrive"
+        return httpx.post(url, json={}, auth=basic, trust_env=False)
+
+    with pytest.raises(ClientError, match="AKIDMOVER may not do SendMessage on each source of mover-dead"):
+        mover.start_message_move_task(SourceArn=arn)
+    assert by_console().status_code == 403
+    admin.set_queue_attributes(QueueUrl=urls["sources"], Attributes={"RedrivePolicy": ""})
+    admin.set_queue_attributes(QueueUrl=urls["mover-1"], Attributes=policy)
+    mover.start_message_move_task(SourceArn=arn)
+
+    def ended() -> dict[str, Any]:
+        (task,) = admin.list_message_move_tasks(SourceArn=arn)["Results"]
+        return task if task["Status"] != "RUNNING" else {}
+
+    wait_until(ended, "the end of the task")
+    assert (ended()["Status"], ended()["FailureReason"]) == ("FAILED", "AccessDenied")
+    assert by_console().status_code == 403
+    waiting = admin.get_queue_attributes(QueueUrl=urls["mover-dead"], AttributeNames=["All"])["Attributes"]
+    assert waiting["ApproximateNumberOfMessages"] == "1"
+    admin.start_message_move_task(SourceArn=arn)
+    wait_until(lambda: admin.receive_message(QueueUrl=urls["sources"]).get("Messages"), "the message")
+    for url in urls.values():
+        admin.delete_queue(QueueUrl=url)
 
 
 @pytest.mark.spec("DLQ-6")

@@ -14,6 +14,7 @@ import pytest
 from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.errors import InvalidParameterValue, QueueClientError, ResourceNotFoundException
 from lakequeue.operations import attributes
+from lakequeue.serve.sqs import move_tasks
 from lakequeue.serve.sqs.move_tasks import MAX_RATE, MAX_TASKS, STALE_MILLIS, MoveTasks
 from lakequeue.testing import ManualClock
 from serve.serving import ACCOUNT, ServerProcess, client_of, wait_until
@@ -212,7 +213,7 @@ def test_storage_that_fails_ends_a_task_without_telling_more(
     def failing(*_: object, **__: object) -> int:
         raise QueueClientError("/secret/place is full")
 
-    monkeypatch.setattr(Queue, "redrive", failing)
+    monkeypatch.setattr(move_tasks, "redrive_checked", failing)
     harness.server().start(harness.dead.arn, None, None)
     assert harness.ends()["FailureReason"] == "The storage failed."
 

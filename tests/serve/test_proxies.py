@@ -47,6 +47,13 @@ def test_headers_of_trusted_proxies_count(
         assert accesses()[0]["client"].rpartition(":")[0] == client
 
 
+def test_what_a_trusted_proxy_passes_on_is_cut(tmp_path: Path, accesses: Callable[[], list[dict[str, Any]]]):
+    with served_with(tmp_path / "root", "--trusted-proxy", "127.0.0.1") as server:
+        httpx.get(f"{server.url}/health", headers={"X-Forwarded-For": "x" * 30_000}, trust_env=False)
+        wait_until(accesses, "the log")
+        assert len(accesses()[0]["client"]) < 80
+
+
 BALANCER = "127.0.0.9"
 KEY, SECRET = "AKIDADMIN", "admin-secret-of-tests"
 

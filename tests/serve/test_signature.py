@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import attrs
@@ -14,7 +15,7 @@ from botocore.credentials import Credentials
 from lakequeue.serve.auth import RequestHead
 from lakequeue.serve.errors import RequestError
 from lakequeue.serve.keys import Key, Keys
-from lakequeue.serve.signature import Signature
+from lakequeue.serve.signature import WINDOW, Signature
 
 ID, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 BODY = b'{"QueueUrl": "http://localhost:9324/000000000000/orders", "MessageBody": "\xc3\xa9"}'
@@ -196,6 +197,14 @@ def test_clocks_may_differ_by_fifteen_minutes(minutes):
     error = refusal(request, now + timedelta(seconds=minutes // 15))
     assert (error.code, error.status) == ("RequestExpired", 403)
     assert ("expired" in error.message) == (minutes > 0)
+
+
+def test_the_pages_say_how_long_a_signature_is_valid():
+    project = Path(__file__).parents[2]
+    for page in (project / "SECURITY.md", project / "docs/operation/access.md"):
+        text = " ".join(page.read_text().split())
+        assert f"{WINDOW // timedelta(minutes=1)} minutes before" in text, page
+        assert f"{2 * WINDOW // timedelta(minutes=1)} in all" in text, page
 
 
 def test_the_instant_may_be_told_in_any_zone():

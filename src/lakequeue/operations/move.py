@@ -120,8 +120,12 @@ def redrive(
     progress: Progress,
     destination: OpenQueue | None,
     interrupt: Interrupt | None,
+    check: Callable[[str], object] = lambda source: None,
 ) -> int:
-    """Moves visible messages back to their source queues, or all to one queue; returns how many (DLQ-8)."""
+    """Moves visible messages back to their source queues, or all to one queue; returns how many (DLQ-8).
+
+    Before messages go back, ``check`` is called with the name of their source queue; it may raise.
+    """
     with queue.service("redrive") as call:
         check_whole("max_messages", 1 if most is None else most)
         if destination is not None and (destination.fifo != queue.fifo or destination.key == queue.key):
@@ -135,7 +139,7 @@ def redrive(
             for batch in browse.batches(queue, shard, browse.ROWS):
                 left = None if most is None else most - moved
                 try:
-                    targets = _targets(queue, batch, condition, left, key)
+                    targets = _targets(queue, batch, condition, left, key, check)
                 except InvalidParameterValue as error:  # the condition fails on a message, or is too slow
                     if moved:
                         error = InvalidParameterValue(f"{error.message} Messages moved before: {moved:,}.")
@@ -159,14 +163,19 @@ def redrivable(
         condition = browse.predicate(where, interrupt)
         for shard in queue.shards:
             for batch in browse.batches(queue, shard, browse.ROWS, growth=browse.GROWTH):
-                for key, offsets in _targets(queue, batch, condition, None, to).items():
+                for key, offsets in _targets(queue, batch, condition, None, to, lambda source: None).items():
                     found[key] += len(offsets)
         targets = {key: queue.root.living(Destination.parse(key).key) for key in found}
         return {target.name: found[key] for key, target in targets.items() if target is not None}
 
 
 def _targets(
-    queue: OpenQueue, batch: browse.Batch, predicate: Predicate | None, most: int | None, target_key: str | None
+    queue: OpenQueue,
+    batch: browse.Batch,
+    predicate: Predicate | None,
+    most: int | None,
+    target_key: str | None,
+    check: Callable[[str], object],
 ) -> dict[str, list[int]]:
     """Offsets of the messages of a batch that can be redriven, by the key of the target queue."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
@@ -183,6 +192,8 @@ def _targets(
         if key is None and source is not None:
             if source not in keys:
                 origin = _living(queue, source)
+                if origin is not None:
+                    check(origin.name)
                 keys[source] = None if origin is None else _target_key(queue, origin)
             key = keys[source]
         if key is not None:

@@ -11,6 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakequeue.model.clock import Clock
 
+MAX_ADDRESS_LENGTH = 64
+"""Characters of the address of a client, which a trusted proxy names and may have from anybody."""
+
 
 @attrs.define
 class ApiCall:
@@ -77,6 +80,8 @@ class Instrumentation:
             await self._app(scope, receive, send)
             return
         client = scope.get("client")
+        if client:
+            client = scope["client"] = client[0][:MAX_ADDRESS_LENGTH], client[1]
         record = RequestRecord(
             self._clock.now(),
             f"{client[0]}:{client[1]}" if client else "-",

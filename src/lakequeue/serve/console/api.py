@@ -20,6 +20,7 @@ from lakequeue.entry_verbs import (
     make_visible,
     page_of,
     predicate,
+    redrive_checked,
     search,
     settings,
 )
@@ -297,7 +298,10 @@ class ConsoleApi:
         where, limit = _redrive_condition(caller, name, given), given.integer("messages", MAX_MOVED, MAX_MOVED)
         given.end()
         with about("where"):
-            moved = self._on_queue(name, lambda queue: queue.redrive(limit, where, interrupt=given.interrupt))
+            check = partial(_check_may, caller, "SendMessage")
+            moved = self._on_queue(
+                name, lambda queue: redrive_checked(queue, limit, check, where, given.interrupt)
+            )
         return {"messages": moved}
 
     # --- change chosen messages
@@ -378,8 +382,7 @@ def _rank(depth: Depth | None, count: str) -> float:
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> str | None:
     """The condition of a redrive, which moves bodies, and whose counts would reveal what they contain."""
     where, ids = given.string("where"), given.message_ids(required=False)
-    if not caller.may("ReceiveMessage", name):
-        raise access_denied(caller, "ReceiveMessage", name)
+    _check_may(caller, "ReceiveMessage", name)
     if ids is None:
         return where
     if where is not None:
@@ -389,8 +392,12 @@ def _redrive_condition(caller: Caller, name: str, given: Parameters) -> str | No
 
 def _check_permissions(caller: Caller, action: str, members: Answer) -> None:
     for needed, queue in required_permissions(action, members):
-        if not caller.may(needed, queue):
-            raise access_denied(caller, needed, queue)
+        _check_may(caller, needed, queue)
+
+
+def _check_may(caller: Caller, action: str, queue: str | None) -> None:
+    if not caller.may(action, queue):
+        raise access_denied(caller, action, queue)
 
 
 def _url(name: str) -> str:

@@ -39,6 +39,7 @@ from lakequeue.model.validation import check_batch_ids
 from lakequeue.serve.groups import Groups
 from lakequeue.serve.sqs import permissions, queue_attributes
 from lakequeue.serve.sqs.messages import (
+    CALLER,
     SENDER,
     Structure,
     batch_result,
@@ -377,9 +378,8 @@ class Actions:
     # --- message move tasks
 
     def _start_move_task(self, given: Structure, base_url: str) -> Structure:
-        handle = self.tasks.start(
-            given["SourceArn"], given.get("DestinationArn"), given.get("MaxNumberOfMessagesPerSecond")
-        )
+        rate = given.get("MaxNumberOfMessagesPerSecond")
+        handle = self.tasks.start(given["SourceArn"], given.get("DestinationArn"), rate, given[CALLER])
         return {"TaskHandle": handle}
 
     def _cancel_move_task(self, given: Structure, base_url: str) -> Structure:

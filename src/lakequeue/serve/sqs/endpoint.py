@@ -26,7 +26,7 @@ from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
 from lakequeue.serve.sqs import json_protocol, query_json, query_protocol
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.authorization import named_queues, required_permissions
-from lakequeue.serve.sqs.messages import SENDER, add_trace_header
+from lakequeue.serve.sqs.messages import CALLER, SENDER, add_trace_header
 from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
@@ -138,12 +138,14 @@ class Endpoint:
             if by_get and pending.key is None and model.name not in READING:  # any page can cause a GET
                 raise RequestError("AccessDeniedException", "Unsigned requests by GET only read; use POST.", 403)
             if not caller.may_on_any_queue(model.name):  # refused without parsing the parameters
-                raise access_denied(caller, model.name, None)
+                raise access_denied(caller, model.name, "any queue")
             given = await _parse(body.content, parse)
             if model.name == "SendMessage" and headers.get(_TRACE_ID) and pending.covers(_TRACE_ID):
                 add_trace_header(given, headers[_TRACE_ID])
             if model.name in SENDING and self._actions.sender is None:
                 given[SENDER] = caller.name
+            if model.name == "StartMessageMoveTask":
+                given[CALLER] = caller
             call.queue = named_queues(given)[0] or "-"
             for action, queue in required_permissions(model.name, given):
                 if not caller.may(action, queue):

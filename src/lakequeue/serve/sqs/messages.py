@@ -16,6 +16,8 @@ from lakequeue.serve.sqs.queue_urls import queue_arn
 
 SENDER = "SenderId"
 """Where the parameters of a send name the key that signed it; the service model has no such member."""
+CALLER = "Caller"
+"""Where those of StartMessageMoveTask have the caller: its messages tell to which queues they go back."""
 SOURCE = "DeadLetterQueueSourceArn"
 Structure = dict[str, Any]
 """A structure of the service model, such as the parameters or the result of an action."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from lakequeue.errors import InvalidParameterValue
+from lakequeue.serve.errors import RequestError
 
 
 @attrs.frozen(kw_only=True)
@@ -21,6 +22,7 @@ class MoveTask:
         server: id of the server that runs the task.
         written: when that server last stored the task.
         rate: maximum number of messages per second; None: no limit.
+        sources: without a destination, the only queues to which messages may go back; None: any.
     """
 
     id: str
@@ -34,6 +36,7 @@ class MoveTask:
     moved: int = 0
     status: str = "RUNNING"
     reason: str | None = None
+    sources: Sequence[str] | None = None
 
     @property
     def active(self) -> bool:
@@ -60,6 +63,11 @@ class MoveTask:
             "StartedTimestamp": self.started,
         }
         return {name: value for name, value in members.items() if value is not None}
+
+    def check_source(self, name: str) -> None:
+        """Raises RequestError if messages must not go back to a queue."""
+        if self.sources is not None and name not in self.sources:
+            raise RequestError("AccessDenied", f"The task must not send to {name}.", 403)
 
     def after_step(self, moved: int, more: bool, failure: str | None) -> MoveTask:
         """The task after it moved some messages; ``more``: others can be moved; ``failure``: why others cannot."""
@@ -91,4 +99,5 @@ def load_tasks(text: str | None) -> list[MoveTask]:
 
 
 def dump_tasks(tasks: Iterable[MoveTask]) -> str:
-    return json.dumps([attrs.asdict(task) for task in tasks])
+    # servers of 0.2 know no sources
+    return json.dumps([attrs.asdict(task, filter=lambda field, value: value != field.default) for task in tasks])

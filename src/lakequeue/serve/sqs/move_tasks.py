@@ -18,7 +18,7 @@ import attrs
 
 from lakequeue import Queue
 from lakequeue.client import LakeQueue
-from lakequeue.entry_verbs import all_move_tasks, move_tasks, update_move_tasks
+from lakequeue.entry_verbs import all_move_tasks, move_tasks, redrive_checked, update_move_tasks
 from lakequeue.errors import (
     InvalidParameterValue,
     LakeQueueError,
@@ -28,6 +28,8 @@ from lakequeue.errors import (
 )
 from lakequeue.model import redrive_policies
 from lakequeue.model.clock import to_micros
+from lakequeue.serve.auth import AnonymousCaller, Caller, access_denied
+from lakequeue.serve.errors import RequestError
 from lakequeue.serve.sqs.move_task import MoveTask, dump_tasks, load_tasks, parse_task_handle
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
@@ -54,10 +56,17 @@ class MoveTasks:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
-    def start(self, source_arn: str, destination_arn: str | None, rate: int | None) -> str:
+    def start(
+        self,
+        source_arn: str,
+        destination_arn: str | None,
+        rate: int | None,
+        caller: Caller = AnonymousCaller(),  # noqa: B008
+    ) -> str:
         """Starts a task and returns its handle.
 
         Raises:
+            RequestError: messages would go back to a queue to which the caller may not send.
             ResourceNotFoundException: a queue does not exist.
             InvalidParameterValue: the source is no dead-letter queue, the destination is of the other kind, the
                 rate is out of range, or the queue has an active task.
@@ -67,13 +76,16 @@ class MoveTasks:
                 rate, "MaxNumberOfMessagesPerSecond", f"Must be between 1 and {MAX_RATE}."
             )
         source = self._queue(source_arn, "SourceArn")
-        if not source.dead_letter_sources():
+        sources = [queue.name for queue in source.dead_letter_sources()]
+        if not sources:
             raise InvalidParameterValue("Source queue must be configured as a Dead Letter Queue.")
         destination = None if destination_arn is None else self._queue(destination_arn, "DestinationArn")
         if destination is not None and (destination.fifo != source.fifo or destination.key == source.key):
             raise InvalidParameterValue.of(
                 destination_arn, "DestinationArn", "Must be another queue of the same kind."
             )
+        if destination_arn is None and not all(caller.may("SendMessage", name) for name in sources):
+            raise access_denied(caller, "SendMessage", f"each source of {source.name}")
         now = self._now()
         task = MoveTask(
             id=str(uuid.uuid4()),
@@ -84,6 +96,7 @@ class MoveTasks:
             destination=None if destination is None else destination.arn,  # what was given may be long
             rate=rate,
             to_move=source.counts().visible,
+            sources=None if caller.may("SendMessage", None) else sources,
         )
 
         def with_new_task(text: str | None) -> str:
@@ -166,6 +179,8 @@ class MoveTasks:
         try:
             with self._lake.clock.participant():
                 self._move(source, task)
+        except RequestError as error:
+            self._fail(source, task, error.code)
         except LakeQueueError as error:
             reason = "The storage failed." if isinstance(error, QueueClientError) else str(error)
             self._fail(source, task, reason)
@@ -179,7 +194,7 @@ class MoveTasks:
             due = self._lake.clock.now() + timedelta(seconds=1)
             if not self._continues(source, task):
                 return
-            moved = source.redrive(step, destination=self._destination(task))
+            moved = redrive_checked(source, step, task.check_source, destination=self._destination(task))
             more = moved == step
             left = None
             if not more:
