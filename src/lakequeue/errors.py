@@ -45,6 +45,12 @@ __all__ = [
 ]
 
 
+def one_line(text: str, longest: int = 500) -> str:
+    """A text that storage may have a part in: in one line, without what a terminal obeys, and cut."""
+    cut = text if len(text) <= longest else f"{text[:longest]}…"
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
+
+
 class LakeQueueError(Exception):
     """Base class of every error that this package raises on purpose."""
 
@@ -307,7 +313,8 @@ class DamagedTable(QueueClientError):
     """
 
     def __init__(self, table: str, file: str | None, reason: str) -> None:
-        what = f"{table} is damaged: {f'{file} ' if file else ''}{reason}"
+        reason = one_line(reason)
+        what = f"{table} is damaged: {f'{one_line(file)} ' if file else ''}{reason}"
         super().__init__(f"{what}; `lakequeue check` tells more")
         self.table, self.file, self.reason = table, file, reason
 

@@ -24,7 +24,7 @@ from lakequeue.operations import check, compact, copy, lease, repair, send_arrow
 from lakequeue.runtime import root as roots
 from lakequeue.storage import delta_log, folder, reserve
 from lakequeue.storage.bulk.manifests import Manifest
-from lakequeue.storage.engines import checkpoints, commit, disk_turn, file_lock, locks, log_trimming, point
+from lakequeue.storage.engines import checkpoints, disk_turn, file_lock, locks, log_trimming, point
 from lakequeue.storage.inspection import found_log
 from lakequeue.storage.messages import budget, read
 from simulation import tables
@@ -168,7 +168,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         patch.setitem(Manifest.__init__.__globals__, "__attr_factory_written_at", world.now)  # type: ignore[misc]
         for module in (folder, reserve):
             patch.setattr(module, "open", system.file, raising=False)
-        for module in (delta_log, commit, point):
+        for module in (delta_log, point):
             patch.setattr(module, "parse", tables.parse)
         for module in (delta_log, found_log, log_trimming):
             patch.setattr(module, "read_checkpoint", tables.read_checkpoint)

@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> PointTable:
 
 
 def both_reads(table: PointTable, size: int) -> None:
-    file = LiveFile("a.parquet", size, len(ROWS), {}, {}, {}, {})
+    file = LiveFile("a.parquet", "a.parquet", size, len(ROWS), {}, {}, {}, {})
     assert table.read([file]) == [ROWS]
     assert table.read_rows(file, 4_500, 5_499) == ROWS.slice(4_500, 1_000)
 

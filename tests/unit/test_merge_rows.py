@@ -13,7 +13,7 @@ from lakequeue.storage.engines.merge_rows import rewrites
 
 def file_of(name: str, keys: list[int], *, ranged: bool = True) -> LiveFile:
     low, high = ({"key": min(keys)}, {"key": max(keys)}) if ranged else ({}, {})
-    return LiveFile(name, 1, len(keys), {}, low, high, {})
+    return LiveFile(name, name, 1, len(keys), {}, low, high, {})
 
 
 def merged(

@@ -46,6 +46,12 @@ def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
             raise InvalidParameterValue(rule)
 
 
+def is_name(name: object) -> bool:
+    """Whether a queue of any profile and kind can have a name."""
+    patterns = (_SQS_STANDARD, _SQS_FIFO, _CMQ)
+    return isinstance(name, str) and any(each.fullmatch(name) for each in patterns)
+
+
 def name_hash(region: str, name: str) -> str:
     """16 hex digits of region and name, both case-sensitive (NAM-6, NAM-9)."""
     return hashlib.sha256(f"{region}\0{name}".encode()).hexdigest()[:16]

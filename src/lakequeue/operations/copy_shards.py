@@ -183,7 +183,7 @@ class ShardCopies:
                     continue
                 self._unfinished.append((key, manifest))
                 for place, file in files:
-                    live = LiveFile(quote(file.path), file.size, file.rows, {}, {}, {}, {})
+                    live = LiveFile(quote(file.path), file.path, file.size, file.rows, {}, {}, {}, {})
                     waiting.setdefault(place, []).append(live)
         for place, shard in self._shards.items():
             log = attrs.evolve(shard.log, waiting=waiting.get(place, ()))

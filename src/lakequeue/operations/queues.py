@@ -19,6 +19,7 @@ from lakequeue.operations.shard_tables import make_tables
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
+from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.reserve import reserve
@@ -141,6 +142,6 @@ def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str,
         attributes_version=0,
         tags=tags,
         shards=attributes.shards,
-        handle_key=secrets.token_bytes(32),
+        handle_key=secrets.token_bytes(layout.HANDLE_KEY_BYTES),
         layout_version=root.catalog.layout_version,
     )

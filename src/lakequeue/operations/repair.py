@@ -17,6 +17,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow, table_of
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.found_names import shard_folders
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
 from lakequeue.storage.inspection.found_log import read_log
 from lakequeue.storage.inspection.ledger_rows import newest_readable
@@ -222,7 +223,7 @@ def _listed_again(
     if len(keys) != 1 or any(row.key == keys[0] for row in rows):
         return None
     folder = engine.store.folder(layout.tables_path(root.path, keys[0]))
-    shards = len(list(filter(str.isdigit, folder.folders())))
+    shards = len(shard_folders(folder.folders()))
     found = find_shard(engine.store, root.path, keys[0], 0)
     ledger = found.ledger or newest_readable(found.receipts)
     attributes = {} if ledger is None else ledger.head.attributes
@@ -235,7 +236,7 @@ def _listed_again(
         attributes=attributes,
         attributes_version=0 if ledger is None else ledger.head.attributes_version,
         shards=shards,
-        handle_key=secrets.token_bytes(32),
+        handle_key=secrets.token_bytes(layout.HANDLE_KEY_BYTES),
     )
 
 

@@ -12,13 +12,15 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from lakequeue.errors import DamagedTable, QueueClientError, RootDoesNotExist
-from lakequeue.model.names import name_hash
+from lakequeue.errors import DamagedTable, LakeQueueError, QueueClientError, RootDoesNotExist
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.names import is_name, name_hash
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.folder import Folder, Freed
+from lakequeue.storage.found_names import Misplaced, queue_folder, shard_count, shard_folders, shown
 from lakequeue.storage.roots import local_path, make_directory, obstacle
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import CHECKS
@@ -277,7 +279,25 @@ def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
         raise QueueClientError(
             f"{root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}: {advice}"
         )
-    return [[QueueRow(**row) for row in _plain(part)] for part in parts]
+    try:
+        return [[_row(row) for row in _plain(part)] for part in parts]
+    except (pa.ArrowException, KeyError, TypeError, ValueError, LakeQueueError) as error:
+        reason = f"its rows cannot be read: {first_line(error)}"
+        raise DamagedTable(layout.queues_path(root), None, reason) from error
+
+
+def _row(found: Mapping[str, Any]) -> QueueRow:
+    """A row, judged as it is read; ValueError if no lakequeue wrote it (DUR-71)."""
+    row = QueueRow(**found)
+    queue_folder(row.key, row.region, row.name)
+    shard_count(row.shards)
+    if not is_name(row.name):
+        raise Misplaced(f"has a queue with the name {shown(row.name)}")
+    if len(row.handle_key) != layout.HANDLE_KEY_BYTES:
+        raise Misplaced(f"has a queue {row.name} with a key of {len(row.handle_key)} bytes")
+    if row.attributes:  # of a queue that was listed again, nothing may be known
+        QueueAttributes.from_wire(row.attributes)
+    return row
 
 
 def table_of(rows: Sequence[QueueRow]) -> pa.Table:
@@ -297,7 +317,7 @@ def took_messages(engine: Engine, queue: Folder) -> bool:
     """
     if queue.exists(layout.COPYING):
         return False
-    for shard in filter(str.isdigit, queue.folders()):
+    for shard in shard_folders(queue.folders()):
         try:
             log = engine.open(f"{queue.uri}/{shard}/messages")
         except FileNotFoundError:

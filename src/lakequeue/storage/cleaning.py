@@ -27,6 +27,7 @@ from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import readable_from, trim_log, wants_checkpoint
 from lakequeue.storage.folder import Entry, Folder, Freed
+from lakequeue.storage.found_names import shard_folders
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
 
@@ -215,7 +216,7 @@ def remove_tables(folder: Folder, kept_seconds: float = 0) -> Freed:
     """
     with ExitStack() as alone:
         if folder.local is not None:
-            for shard in filter(str.isdigit, folder.folders()):
+            for shard in map(str, shard_folders(folder.folders())):
                 for table in folder.folders(shard):
                     path = f"{folder.uri}/{shard}/{table}"
                     with contextlib.suppress(FileNotFoundError):  # another compactor removes it

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import count
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import attrs
 import pyarrow as pa
@@ -22,6 +21,7 @@ import pyarrow.parquet as pq
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.folder import Entry as File
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.found_names import Misplaced, file_below
 
 LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
@@ -52,7 +52,9 @@ class LiveFile(NamedTuple):
     """A data file of a snapshot, as the log describes it."""
 
     path: str
-    """As in the log: relative to the table, URL-encoded."""
+    """As in the log, URL-encoded."""
+    name: str
+    """Path below the table's directory."""
     size: int
     rows: int
     partition: Mapping[str, Any]
@@ -65,11 +67,6 @@ class LiveFile(NamedTuple):
     statistics: str | None = None
     """All that the log says of its rows, as JSON; None: nothing."""
 
-    @property
-    def name(self) -> str:
-        """Path below the table's directory."""
-        return unquote(self.path)
-
 
 @attrs.define
 class Entry:
@@ -77,7 +74,7 @@ class Entry:
 
     added: list[LiveFile] = attrs.field(factory=list)
     removed: list[str] = attrs.field(factory=list)
-    """Paths."""
+    """Paths, as in the log."""
     transactions: dict[str, int] = attrs.field(factory=dict)
     """Versions by application id."""
     token: str | None = None
@@ -114,11 +111,12 @@ def listed(folder: Folder, after: str | None = None) -> Iterator[tuple[int, bool
 
 
 def live_file(add: Mapping[str, Any]) -> LiveFile:
-    """A file from its ``add`` action."""
+    """A file from its ``add`` action; Misplaced if that names none below the table (DUR-70)."""
     stats = json.loads(add.get("stats") or "{}")
     partition = {name: _value(name, text) for name, text in dict(add["partitionValues"]).items()}
     return LiveFile(
         add["path"],
+        file_below(add["path"], encoded=True),
         add["size"],
         stats.get("numRecords", 0),
         partition,
@@ -142,6 +140,7 @@ def parse(data: bytes) -> Entry:
         if add := action.get("add"):
             entry.added.append(live_file(add))
         elif remove := action.get("remove"):
+            file_below(remove["path"], encoded=True)
             entry.removed.append(remove["path"])
         elif transaction := action.get("txn"):
             entry.transactions[transaction["appId"]] = transaction["version"]
@@ -168,7 +167,9 @@ def read_entry(folder: Folder, version: int) -> Entry:
     data = folder.read(entry_name(version))
     try:
         return parse(data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Misplaced as error:
+        raise DamagedTable(folder.uri, entry_name(version), str(error)) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"is torn: {error}" if data else "is empty"
         raise DamagedTable(folder.uri, entry_name(version), reason) from error
 
@@ -198,7 +199,9 @@ def read_checkpoint(folder: Folder, version: int) -> Checkpoint:
             table[name].drop_null().to_pylist() for name in ("add", "txn", "metaData", "protocol")
         )
         files = {add["path"]: live_file(add) for add in adds}
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+    except Misplaced as error:
+        raise DamagedTable(folder.uri, checkpoint_name(version), str(error)) from None
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"cannot be read: {str(error).splitlines()[0]}" if data else "is empty"
         raise DamagedTable(folder.uri, checkpoint_name(version), reason) from error
     return Checkpoint(files, {each["appId"]: each["version"] for each in transactions}, metadata, protocol)
@@ -337,7 +340,10 @@ class Snapshot:
         if metadata is not None:
             self.metadata = metadata
             configuration = dict(metadata["configuration"])
-            self.checkpoint_every = int(configuration.get(_CHECKPOINT_INTERVAL, 100))
+            try:
+                self.checkpoint_every = max(1, int(configuration.get(_CHECKPOINT_INTERVAL, 100)))
+            except ValueError as error:
+                raise DamagedTable(self._folder.uri, None, f"{_CHECKPOINT_INTERVAL}: {error}") from None
             if configuration.get("delta.appendOnly", "false").lower() == "true":
                 raise DamagedTable(self._folder.uri, None, "another program set delta.appendOnly")
         if protocol is not None:

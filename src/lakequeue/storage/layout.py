@@ -12,6 +12,7 @@ import pyarrow as pa
 
 LAYOUT_VERSION = 5
 """Stored in every row of ``queues``; readers refuse a higher one."""
+HANDLE_KEY_BYTES = 32
 OLDEST_LAYOUT = 4
 """Readers refuse a lower one. Layout 4 has the same tables as 5; its writers, lakequeue 0.2, did not sync them."""
 

@@ -8,14 +8,17 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
+from lakequeue.errors import DamagedTable
 from lakequeue.model.arguments import check_text
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.staged_files import delete_folder, safe_name
 from lakequeue.storage.engines.interface import DataFile, Table
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.found_names import MOST_SHARDS, Misplaced, file_below, shown
 
 _FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0
@@ -125,11 +128,26 @@ def manifests(tables: Folder) -> Iterator[Manifest]:
 
 def _load(tables: Folder, name: str) -> Manifest | None:
     try:
-        plain, written_at = json.loads(tables.read(name)), tables.modified(name)
+        data, written_at = tables.read(name), tables.modified(name)
     except FileNotFoundError:  # also if it is removed between the two
         return None
-    files = [WaitingFile(each["shard"], DataFile(**each["file"])) for each in plain["files"]]
-    return Manifest(plain["send_id"], plain["app_id"], plain["version"], files, written_at)
+    try:
+        return _parse(json.loads(data), written_at)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedTable(tables.uri, name, f"cannot be read: {error}" if data else "is empty") from error
+
+
+def _parse(plain: Mapping[str, Any], written_at: float) -> Manifest:
+    """A manifest; ValueError if it names files that are none of its send (DUR-70)."""
+    send_id, files = plain["send_id"], []
+    for each in plain["files"]:
+        file, shard = DataFile(**each["file"]), each["shard"]
+        if not file_below(file.path).startswith(f"bulk/{safe_name(send_id)}/"):
+            raise Misplaced(f"names {shown(file.path)}, which is no file of this send")
+        if not isinstance(shard, int) or not 0 <= shard < MOST_SHARDS:
+            raise Misplaced(f"names shard {shown(shard)}")
+        files.append(WaitingFile(shard, file))
+    return Manifest(send_id, plain["app_id"], plain["version"], files, written_at)
 
 
 def write_manifest(tables: Folder, manifest: Manifest) -> Manifest:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import entry_name, parse
+from lakequeue.storage.delta_log import entry_name, read_entry
 from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, Table
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import trim_log
@@ -67,7 +67,7 @@ def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
 
     def lost(number: int) -> int | None:
         try:
-            token = parse(folder.read(entry_name(number))).token or ""
+            token = read_entry(folder, number).token or ""
         except FileNotFoundError:  # trimmed
             return None
         races = token.rpartition(_LOST)[2]

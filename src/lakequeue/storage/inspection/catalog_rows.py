@@ -6,7 +6,6 @@ import os
 from typing import cast
 
 import attrs
-import pyarrow as pa
 
 from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
@@ -15,7 +14,6 @@ from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.inspection.found_log import FoundLog, read_log
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 
@@ -53,9 +51,7 @@ def find_catalog(store: Store, root: str) -> FoundCatalog:
             rows = rows_of(cast(Table, state), root)
             break
         except DamagedTable as error:
-            problem = problem or f"{error.file} {error.reason}"
-        except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
-            problem = problem or f"its rows cannot be read: {first_line(error)}"
+            problem = problem or f"{error.file or ''} {error.reason}".strip()
     else:
         rows, problem = [], problem or "nothing in it can be read"
     return FoundCatalog(path, log, rows, problem, _unlisted(store, root, {row.key for row in rows}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 import attrs
 import pyarrow as pa
@@ -24,6 +23,7 @@ from lakequeue.storage.delta_log import (
     unknown_in,
 )
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.found_names import file_below
 
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 REPAIRED = "repair"
@@ -107,7 +107,7 @@ class FoundLog:
     def named(self) -> set[str]:
         """Names of all files that any part of the log names."""
         added = [file.name for entry in self.entries.values() for file in entry.added]
-        removed = [unquote(path) for entry in self.entries.values() for path in entry.removed]
+        removed = [file_below(path, encoded=True) for entry in self.entries.values() for path in entry.removed]
         return {
             *added,
             *removed,

@@ -29,7 +29,7 @@ class _Candidate:
 
     def at(self, base: int, opened_at: int) -> FoundFile:
         partition = {"base_offset": base, "opened_at": from_micros(opened_at)}
-        file = LiveFile(self.name, self.size, len(self.positions), partition, {}, {}, {})
+        file = LiveFile(self.name, self.name, self.size, len(self.positions), partition, {}, {}, {})
         return FoundFile(file, self.positions + base, "is named by no entry", named=False)
 
 

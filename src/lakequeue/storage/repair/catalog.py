@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
-import pyarrow as pa
-
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.catalog import QueueRow, rows_of
 from lakequeue.storage.delta_log import LOG, LiveFile
@@ -41,7 +39,7 @@ def _rows_in(folder: Folder, file: LiveFile, root: str) -> list[QueueRow]:
     state = State(folder, 0, {file.path: file}, {}, {}, {})
     try:
         return rows_of(cast(Table, state), root)
-    except (DamagedTable, pa.ArrowException, KeyError, ValueError, TypeError):
+    except DamagedTable:
         return []
 
 
@@ -54,4 +52,4 @@ def _files(folder: Folder) -> Iterator[LiveFile]:
                     rows = parquet.metadata.num_rows
             except DamagedTable:
                 continue
-            yield LiveFile(each.name, each.size, rows, {}, {}, {}, {})
+            yield LiveFile(each.name, each.name, each.size, rows, {}, {}, {}, {})
