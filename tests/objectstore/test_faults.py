@@ -168,7 +168,7 @@ def test_a_read_that_failed_is_repeated(server: Counted, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["cut", "tear", "lose"])
 def test_a_manifest_whose_answer_was_lost_is_known_as_ones_own(server: Counted, kind: str) -> None:
     tables = Store(f"s3://lake/{uuid4().hex}").folder(f"s3://lake/{uuid4().hex}")
-    file = DataFile("staged/a.parquet", 10, 2, {}, {"position": 0}, {"position": 1}, {"position": 0})
+    file = DataFile("bulk/s/1/a.parquet", 10, 2, {}, {"position": 0}, {"position": 1}, {"position": 0})
     manifest = Manifest("s", "bulk-s", 1, [WaitingFile(0, file)])
     with failing(server, kind, "manifests/") as store:
         assert manifests.write_manifest(tables, manifest) == manifest

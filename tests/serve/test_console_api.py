@@ -846,7 +846,7 @@ def test_a_key_does_what_it_may(lake: LakeQueue, clock: ManualClock, act: str, m
             assert (other, status) == (other, 200 if allowed else 403)
 
 
-def test_a_redrive_asks_for_permission_to_receive(lake: LakeQueue):
+def test_a_redrive_asks_for_permission_to_receive_and_to_send_to_the_sources(lake: LakeQueue):
     """As a message move task does."""
     with_letters(lake, "orders")
     one, where = "/console/api/queues/letters/redrive", {"where": "body LIKE 'o%'"}
@@ -858,6 +858,9 @@ def test_a_redrive_asks_for_permission_to_receive(lake: LakeQueue):
         assert http.get(one).status_code == http.get(one, params=where).status_code == 403
     with keyed(lake, "StartMessageMoveTask", "ReceiveMessage") as http:
         assert http.get(one).json()["messages"] == 2
+        refused = http.post(one, json=where, headers=ASKED).json()
+        assert refused["message"] == "reader may not do SendMessage on orders."
+    with keyed(lake, "StartMessageMoveTask", "ReceiveMessage", "SendMessage") as http:
         assert http.post(one, json=where, headers=ASKED).json() == {"messages": 2}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from lakequeue.errors import DamagedTable
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.names import new_key
+from lakequeue.model.names import name_hash
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.catalog import QueueRow, rows_by_file, table_of
 from lakequeue.storage.delta_log import checkpoint_name, entry_name, read_checkpoint, read_entry
@@ -136,10 +136,11 @@ def test_a_manifest_for_no_shard_is_damage(tmp_path: Path, shard: object) -> Non
         manifests.load_manifest(folder, "mine")
 
 
+KEY = f"{name_hash('local', 'orders')}-00c0ffee"
 ROW = QueueRow(
     name="orders",
     region="local",
-    key=new_key("local", "orders"),
+    key=KEY,
     created_at=1,
     modified_at=1,
     attributes=QueueAttributes.create().to_stored(),

@@ -50,12 +50,12 @@ def test_one_root_has_one_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("uri", "told"),
     [
-        ("ftp://a/b", "ftp:// is no storage"),
+        ("ftp://a/b", "unsupported scheme ftp://"),
         ("s3://", "bucket is missing"),
         ("s3://a/b%20c", "%20"),
         ("gs://a/b?c", "'?'"),
         ("s3:/a/b", "begins with s3://"),
-        ("dbfs:/a/b", "dbfs:/ is no storage"),
+        ("dbfs:/a/b", "unsupported scheme dbfs:/"),
         ("~/queues", "give the whole path"),
         ("$HOME/queues", "give the whole path"),
     ],
