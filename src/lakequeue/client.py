@@ -163,6 +163,7 @@ class LakeQueue(RootProperties):
         *,
         fifo: bool = False,
         tags: dict[str, str] | None = None,
+        update: bool = False,
         **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
         """Creates a queue, or returns the queue that has the name and all the given attributes (QUE-15).
@@ -171,6 +172,8 @@ class LakeQueue(RootProperties):
             name: 1 to 80 letters, digits, ``-`` and ``_`` (NAM-5); profile ``cmq`` has its own rule (NAM-10).
             fifo: whether it is a FIFO queue; then its name must end in ``.fifo`` (NAM-1).
             tags: see ``Queue.set_tags``.
+            update: whether a queue of this name gets the attributes and tags that differ, so that every program
+                may begin with this call (QUE-36).
             attributes: snake_case or wire names, including ``profile`` and ``shards``.
 
         Raises:
@@ -183,7 +186,8 @@ class LakeQueue(RootProperties):
         """
         check_string("name", name)
         check_type("fifo", fifo, bool, "True or False")
-        return Queue(queues.create(self._runtime, name, fifo, tags, attributes))
+        check_type("update", update, bool, "True or False")
+        return Queue(queues.create(self._runtime, name, fifo, tags, attributes, update))
 
     def queue(self, name: str) -> Queue:
         """The queue of this name in the region.

@@ -100,6 +100,9 @@ class QueueServiceError(LakeQueueError):
         self.request_id = request_id or str(uuid.uuid4())
         self.cmq_code = cmq_code
 
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message.rstrip('.')}: {self.hint}"
+
     @property
     def cmq_module_code(self) -> int | None:
         return None if self.cmq_code is None else CMQ_MODULE_CODES.get(self.cmq_code)

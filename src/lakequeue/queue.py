@@ -473,6 +473,7 @@ class Queue(QueueProperties):
             interrupt: when another thread sets it, the redrive ends with QueueClientError.
 
         Raises:
+            UnsupportedOperation: there is no ``destination``, and this is nobody's dead-letter queue (DLQ-8).
             InvalidParameterValue: ``max_messages`` is below 1, ``where`` is malformed, or ``destination`` is of
                 the other kind or the queue itself; nothing was moved. Or the condition fails on a message or
                 exceeds its limit of time or memory; the error says how many messages were moved before.

@@ -181,7 +181,7 @@ def test_instants_before_now(text: str, ago: float) -> None:
             "no column reciept_count at line 1, column 8; did you",
         ),
         (["send", "orders", "-yes"], "No such option: -y; -- goes before an argument that begins with -; see"),
-        (["create", "b.fifo"], "a name that ends in .fifo needs --fifo"),
+        (["create", "b.fifo"], "a name that ends in .fifo needs fifo=True (--fifo)"),
         (["create", "orders", "--delay", "5"], "lakequeue set orders changes it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

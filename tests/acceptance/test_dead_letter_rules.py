@@ -379,7 +379,12 @@ def test_only_dead_letters_go_back(lq):
     fail(queue, "a")
     received(queue)
     assert dead.redrive() == 1
-    assert queue.redrive() == 0
+    assert dead.redrive() == 0
+    for verb in (queue.redrive, queue.redrivable):
+        with pytest.raises(
+            errors.UnsupportedOperation, match="is no dead-letter queue: no redrive policy names it"
+        ):
+            verb()
     assert (stored(queue), stored(dead)) == (["a"], [])
 
 

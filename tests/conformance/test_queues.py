@@ -30,6 +30,25 @@ def test_a_queue_is_made_found_and_deleted(lq: LakeQueue, harness: Harness, cloc
         harness.queue()
 
 
+@pytest.mark.spec("QUE-36", "DLQ-2")
+def test_a_program_begins_with_the_queue_as_it_wants_it(lq: LakeQueue, clock):
+    lq.create_queue("dead")
+    given = {"dead_letter_queue": "dead", "max_receive_count": 3, "tags": {"team": "blue"}}
+    made = lq.create_queue("orders", update=True, delay=5, **given)
+    before = made.attributes()
+    clock.advance(1)
+    again = lq.create_queue("orders", update=True, delay=5, **given)
+    assert (again.key, again.attributes()) == (made.key, before)
+    changed = lq.create_queue("orders", update=True, visibility_timeout=60, tags={"team": "red", "a": "b"})
+    wire = changed.attributes()
+    assert (changed.key, wire["VisibilityTimeout"], wire["DelaySeconds"]) == (made.key, "60", "5")
+    assert (wire["RedrivePolicy"], changed.tags()) == (before["RedrivePolicy"], {"team": "red", "a": "b"})
+    with pytest.raises(errors.InvalidAttributeName, match="Profile can only be set when a queue is created"):
+        lq.create_queue("orders", update=True, profile="sqs")
+    with pytest.raises(errors.MissingParameter, match="go together"):
+        lq.create_queue("bills", dead_letter_queue="dead")
+
+
 @pytest.mark.spec("QUE-5", "QUE-24", "QUE-25", "RET-6")
 def test_changed_attributes_hold_at_once_for_sends_and_receives_elsewhere(harness: Harness, clock):
     here = harness.create(delay=100)

@@ -738,6 +738,7 @@ ACTIONS = {
 @pytest.mark.parametrize(("act", "members"), ACTS)
 def test_no_other_site_can_have_a_browser_act(console: Console, clock: ManualClock, act: str, members: Any):
     rewindable(console.lake, clock, 1)
+    console.lake.create_queue("sources", redrive_policy=RedrivePolicy("orders", 1))
     path, before = f"/console/api/queues/orders/{act}", versions(console.lake)
     as_json = {"Content-Type": "application/json"}
     content = json.dumps(members)
@@ -838,6 +839,7 @@ def test_a_key_shows_no_more_than_it_may(lake: LakeQueue, clock: ManualClock):
 @pytest.mark.parametrize(("act", "members"), ACTS)
 def test_a_key_does_what_it_may(lake: LakeQueue, clock: ManualClock, act: str, members: Any):
     rewindable(lake, clock, 1)
+    lake.create_queue("sources", redrive_policy=RedrivePolicy("orders", 1))
     with keyed(lake, ACTIONS[act], *["ReceiveMessage"] * (act == "redrive")) as http:
         # the deletion comes last; a redrive moves bodies, for which it needs ReceiveMessage, too
         for other, given in ACTS:

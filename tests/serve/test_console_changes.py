@@ -132,6 +132,7 @@ def test_a_refusal_names_the_field_and_changes_nothing(
 @pytest.mark.parametrize("where", ["nonsense", "receive_count >", "body", "1/0 = length(body)", "error('x')"])
 def test_a_bad_condition_is_told_from_other_errors(console: Console, clock: ManualClock, part: str, where: str):
     rewindable(console.lake, clock, 1).send("a")
+    console.lake.create_queue("sources", dead_letter_queue="orders", max_receive_count=1)
     for more in ({}, {"text": "order"}) if part != "redrive" else ({},):
         answer = console.http.get(f"/console/api/queues/orders/{part}", params={"where": where, **more})
         if answer.status_code == 200:

@@ -9,7 +9,7 @@ import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.options import OptionalName, Yes
-from lakequeue.cli.session import REFUSED, Session, looked_up, usage
+from lakequeue.cli.session import REFUSED, Session, usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ def check(ctx: typer.Context, queue: OptionalName = None) -> None:
     """Read every file of a queue, or of all, and tell what is wrong; change nothing. Exit code 1: damage."""
     session: Session = ctx.obj
     lake = session.lake()
-    with looked_up(lake, queue), render.spinner(f"checking {queue or lake.root}"):
+    with render.spinner(f"checking {queue or lake.root}"):
         found = lake.check(queue)
     document = {
         "damaged": any(each.damage for each in found),
@@ -100,7 +100,7 @@ def repair(
     if (queue is not None) == everything:
         usage("name a queue, or give --all")
     lake = session.lake()
-    with looked_up(lake, queue), render.spinner(f"reading {queue or lake.root}"):
+    with render.spinner(f"reading {queue or lake.root}"):
         planned = lake.repair(queue)
     if any(each.steps for each in planned) and not yes:
         session.note("\n".join(map(repair_text, planned)))

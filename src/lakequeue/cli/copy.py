@@ -9,7 +9,7 @@ import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.options import key_values, queue_option
-from lakequeue.cli.session import Session, looked_up
+from lakequeue.cli.session import Session
 
 
 def copy(
@@ -39,8 +39,7 @@ def copy(
             advance(done - before, name, total)
             before = done
 
-        with looked_up(lake, queue):
-            copied = lake.copy(to, queue, report)
+        copied = lake.copy(to, queue, report)
     columns = [field.name for field in attrs.fields(type(copied[0]))] if copied else []
     session.answer(
         [attrs.asdict(each) for each in copied],

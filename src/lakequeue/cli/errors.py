@@ -115,8 +115,7 @@ def report_error(session: Session, error: BaseException) -> int:
             }
             if error.hint is not None:
                 details["hint"] = error.hint
-            message = error.message if error.hint is None else f"{error.message.rstrip('.')}: {error.hint}"
-            return session.fail(REFUSED, error.code, message, details)
+            return session.fail(REFUSED, error.code, str(error), details)
         case MissingPackage():
             return session.fail(ENVIRONMENT, "environment", error.message)
         case QueueClientError():

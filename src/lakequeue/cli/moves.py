@@ -12,7 +12,7 @@ from lakequeue.cli import render
 from lakequeue.cli.options import DryRun, Name, Yes, duration_option, queue_option
 from lakequeue.cli.session import Session, usage
 from lakequeue.cli.values import INSTANT_HELP, Moment, moment
-from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
+from lakequeue.errors import InvalidParameterValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,8 +94,6 @@ def redrive(
     destination = None if to is None else session.queue(to)
     with render.spinner("reading messages"):
         targets = source.redrivable(where, destination=destination)
-        if not targets and to is None:
-            _check_dead_letters(source, where)
     if max_messages is not None and max_messages < sum(targets.values()):
         shown, total = f"at most {max_messages:,} of " + _by_target(targets), max_messages
     else:
@@ -123,13 +121,3 @@ def redrive(
 def _by_target(targets: dict[str, int]) -> str:
     """``2 messages to orders, 1 message to bills``."""
     return ", ".join(f"{render.count(number, 'message')} to {name}" for name, number in targets.items())
-
-
-def _check_dead_letters(queue: Queue, where: str | None) -> None:
-    """Refuses a queue that is no dead-letter queue: no policy names it, and it has no dead letters."""
-    if queue.dead_letter_sources() or (where is not None and queue.redrivable()):
-        return
-    raise UnsupportedOperation(
-        f"{queue.name} is no dead-letter queue: no redrive policy names it, and none of its visible messages "
-        "came from another queue. To move them elsewhere, name the destination with --to."
-    )

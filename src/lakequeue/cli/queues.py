@@ -26,7 +26,7 @@ from lakequeue.cli.options import (
     queue_option,
 )
 from lakequeue.cli.session import Session, usage
-from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueDoesNotExist, QueueNameExists
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 
 if TYPE_CHECKING:
     from lakequeue import LakeQueue, Queue
@@ -92,10 +92,6 @@ def create(
         created = session.lake().create_queue(queue, tags=parse_pairs(tag, "--tag"), **arguments)
     except QueueNameExists as error:
         error.hint = f"lakequeue show {queue} shows what it has, lakequeue set {queue} changes it"
-        raise
-    except InvalidParameterValue as error:
-        if queue.endswith(".fifo") and not fifo:
-            error.hint = "a name that ends in .fifo needs --fifo"
         raise
     session.answer(documents.queue(created), f"queue {created.name} is ready")
 

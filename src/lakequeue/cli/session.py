@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 import typer
 
 from lakequeue.cli.output import print_error, printable, write
-from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,9 +75,7 @@ class Session:
         Raises:
             QueueDoesNotExist: its hint says where it was looked for, and which names are like it.
         """
-        lake = self.lake()
-        with looked_up(lake, name):
-            return lake.queue(name)
+        return self.lake().queue(name)
 
     def ask(self, question: str) -> None:
         """Asks on standard error, and reads the answer from standard input; no answer is a no.
@@ -119,17 +113,6 @@ class Session:
         return status
 
 
-@contextmanager
-def looked_up(lake: LakeQueue, name: str | None) -> Iterator[None]:
-    """Has a ``QueueDoesNotExist`` say where the queue was looked for, and which names are like it."""
-    try:
-        yield
-    except QueueDoesNotExist as error:
-        if name is not None:
-            error.hint = f"there is no {name} in {lake.root}, region {lake.region}{_similar(lake, name)}"
-        raise
-
-
 class _NoPandas:
     """Lets no module named pandas be found."""
 
@@ -146,18 +129,6 @@ def _spare_pandas() -> None:
     sys.meta_path.insert(0, _NoPandas)
     pa.array([])
     sys.meta_path.remove(_NoPandas)
-
-
-def _similar(lake: LakeQueue, name: str) -> str:
-    try:
-        names = [queue.name for queue in lake.all_queues()]
-    except LakeQueueError:
-        return ""
-    if not names:
-        return ", which has no queues"
-    by_small_letters = {each.lower(): each for each in names}
-    nearest = [by_small_letters[each] for each in get_close_matches(name.lower(), by_small_letters)]
-    return f"; did you mean {' or '.join(nearest)}?" if nearest else "; lakequeue list shows its queues"
 
 
 def usage(message: str) -> NoReturn:

@@ -29,6 +29,8 @@ class ChangeableAttributes(TypedDict, total=False):
     max_stored_messages: int | None
     fair_groups: bool
     group_in_flight_limit: int | None
+    dead_letter_queue: str
+    max_receive_count: int
     redrive_policy: RedrivePolicy | Mapping[str, Any] | str | None
     redrive_allow_policy: RedriveAllowPolicy | Mapping[str, Any] | str | None
     policy: str | None

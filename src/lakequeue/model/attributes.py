@@ -471,7 +471,7 @@ def kind_of(name: str) -> str | None:
 def unknown(name: str) -> InvalidAttributeName:
     """The error for a name that no attribute has."""
     error = InvalidAttributeName(f"Unknown Attribute {name}.")
-    nearest = get_close_matches(name, _BY_NAME, 1)
+    nearest = [each for each in _BY_NAME if len(name) > 3 and name in each] or get_close_matches(name, _BY_NAME, 1)
     if nearest:
         error.hint = f"did you mean {nearest[0]}?"
     return error

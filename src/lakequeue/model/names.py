@@ -43,7 +43,10 @@ def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
         pattern, rule = _SQS_STANDARD, _SQS_STANDARD_RULE
     if not isinstance(name, str) or not pattern.fullmatch(name):
         with coded_for(rules.name):
-            raise InvalidParameterValue(rule)
+            error = InvalidParameterValue(rule)
+            if isinstance(name, str) and name.endswith(".fifo") and not fifo:
+                error.hint = "a name that ends in .fifo needs fifo=True (--fifo)"
+            raise error
 
 
 def is_name(name: object) -> bool:

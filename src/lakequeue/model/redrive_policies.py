@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import attrs
 
-from lakequeue.errors import InvalidParameterValue
+from lakequeue.errors import InvalidParameterValue, MissingParameter
 
 MOST_RECEIVES = 1_000
 MOST_SOURCES = 10
@@ -42,10 +42,23 @@ class RedrivePolicy:
     dead_letter_queue: str
     max_receive_count: int
 
+    def __attrs_post_init__(self) -> None:
+        """InvalidParameterValue if it names no queue, or the maximum is not a whole number of 1 to 1,000."""
+        target, most = self.dead_letter_queue, self.max_receive_count
+        if not isinstance(target, str) or not target:
+            raise refused("RedrivePolicy", self, "It must name deadLetterTargetArn.")
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_RECEIVES:
+            raise refused(
+                "RedrivePolicy",
+                self,
+                f"Invalid value for maxReceiveCount: {most}, valid values are from 1 to {MOST_RECEIVES} both "
+                "inclusive.",
+            )
+
     def wire(self) -> str:
         """The policy as JSON."""
         return json.dumps(
-            {"deadLetterTargetArn": self.dead_letter_queue, "maxReceiveCount": self.max_receive_count}
+            {"deadLetterTargetArn": self.dead_letter_queue, "maxReceiveCount": self.max_receive_count}, default=str
         )
 
 
@@ -94,25 +107,13 @@ def redrive_policy(given: Any) -> RedrivePolicy | None:
     """
     if given is None or given == "":
         return None
-    target: Any
-    most: Any
     if isinstance(given, RedrivePolicy):
-        target, most = given.dead_letter_queue, given.max_receive_count
-    else:
-        fields = _fields(given, "RedrivePolicy", ("deadLetterTargetArn", "maxReceiveCount"))
-        target, most = fields.get("deadLetterTargetArn"), fields.get("maxReceiveCount")
-    if not isinstance(target, str) or not target:
-        raise refused("RedrivePolicy", given, "It must name deadLetterTargetArn.")
+        return given
+    fields = _fields(given, "RedrivePolicy", ("deadLetterTargetArn", "maxReceiveCount"))
+    most = fields.get("maxReceiveCount")
     if isinstance(most, str) and _COUNT.fullmatch(most):
         most = int(most)
-    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_RECEIVES:
-        raise refused(
-            "RedrivePolicy",
-            given,
-            f"Invalid value for maxReceiveCount: {most}, valid values are from 1 to {MOST_RECEIVES} both "
-            "inclusive.",
-        )
-    return RedrivePolicy(target, most)
+    return RedrivePolicy(fields.get("deadLetterTargetArn"), most)  # type: ignore[arg-type]  # checked there
 
 
 def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
@@ -143,8 +144,16 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
 
 
 def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
-    """The attributes with policies as JSON and with ARNs in place of plain names, which belong to ``region``."""
+    """The attributes with policies as JSON and with ARNs in place of plain names, which belong to ``region``.
+
+    ``dead_letter_queue`` and ``max_receive_count`` are a redrive policy, too (DLQ-2).
+    """
     found = dict(given)
+    pair = {name: found.pop(name) for name in ("dead_letter_queue", "max_receive_count") if name in found}
+    if pair and (len(pair) < 2 or {"redrive_policy", "RedrivePolicy"} & found.keys()):
+        raise MissingParameter("dead_letter_queue and max_receive_count go together, without a redrive_policy.")
+    if pair:
+        found["redrive_policy"] = RedrivePolicy(**pair)
     for name in ("redrive_policy", "RedrivePolicy"):
         policy = redrive_policy(found.get(name))
         if policy is not None:

@@ -185,7 +185,9 @@ def _check_body(body: object) -> str:
     if body is None or body == "":
         raise MissingParameter("The request must contain the parameter MessageBody.")
     if not isinstance(body, str):
-        raise InvalidParameterValue("The parameter MessageBody must be a text.")
+        error = InvalidParameterValue("The parameter MessageBody must be a text.")
+        error.hint = f"send(json=…) sends a {type(body).__name__} as JSON"
+        raise error
     if _FORBIDDEN.search(body):
         raise InvalidMessageContents()
     return body

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from lakequeue.errors import QueueDoesNotExist
 from lakequeue.model.damage import Finding
 from lakequeue.model.names import name_hash
+from lakequeue.operations.queues import missing
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
@@ -52,7 +52,7 @@ def chosen(root: Root, catalog: FoundCatalog, name: str | None) -> list[QueueRow
     found = [row for row in living if (row.region, row.name) == (root.region, name)]
     hashed = name_hash(root.region, name)
     if not found and not catalog.problem and not any(key.startswith(hashed) for key in catalog.unlisted):
-        raise QueueDoesNotExist()
+        raise missing(root, name)
     return found
 
 

@@ -12,12 +12,12 @@ import attrs
 from lakequeue.errors import (
     InvalidParameterValue,
     QueueClientError,
-    QueueDoesNotExist,
     RequestThrottled,
     RootDoesNotExist,
 )
 from lakequeue.model.redrive_policies import Place
 from lakequeue.operations.copy_shards import Progress, ShardCopies, ShardCopy
+from lakequeue.operations.queues import missing
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.root import Root
 from lakequeue.storage import cleaning, layout
@@ -90,7 +90,7 @@ def _chosen(source: Root, name: str | None) -> list[QueueRow]:
         else:
             row = source.living_at(Place(source.region, name))
             if row is None:
-                raise QueueDoesNotExist()
+                raise missing(source, name)
             rows = [row]
     if not rows:
         raise QueueClientError(f"{source.path} holds no queues; there is nothing to copy")

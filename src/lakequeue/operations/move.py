@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pyarrow.compute as pc
 
-from lakequeue.errors import InvalidParameterValue
+from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_whole
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.names import shard_of_group
 from lakequeue.model.states import MessageState
-from lakequeue.operations import browse
+from lakequeue.operations import browse, queues
 from lakequeue.operations.settle import Settling
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
@@ -150,6 +150,8 @@ def redrive(
                     progress(moved)
                 if moved == most:
                     return moved
+        if not moved and destination is None:
+            _check_dead_letters(queue, where)
         return moved
 
 
@@ -165,8 +167,20 @@ def redrivable(
             for batch in browse.batches(queue, shard, browse.ROWS, growth=browse.GROWTH):
                 for key, offsets in _targets(queue, batch, condition, None, to, lambda source: None).items():
                     found[key] += len(offsets)
+        if not found and destination is None:
+            _check_dead_letters(queue, where)
         targets = {key: queue.root.living(Destination.parse(key).key) for key in found}
         return {target.name: found[key] for key, target in targets.items() if target is not None}
+
+
+def _check_dead_letters(queue: OpenQueue, where: str | None) -> None:
+    """Refuses a queue that is no dead-letter queue: no policy names it, and it has no dead letters."""
+    if queues.dead_letter_sources(queue) or (where is not None and redrivable(queue, None, None)):
+        return
+    raise UnsupportedOperation(
+        f"{queue.name} is no dead-letter queue: no redrive policy names it, and none of its visible messages "
+        "came from another queue. To move them elsewhere, name the destination (--to)."
+    )
 
 
 def _targets(

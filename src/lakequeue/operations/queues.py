@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from contextlib import nullcontext
+from difflib import get_close_matches
 from typing import Any
 
 from lakequeue.errors import QueueDeletedRecently, QueueDoesNotExist, QueueNameExists, RequestThrottled, coded_for
@@ -14,6 +15,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.redrive_policies import Place
+from lakequeue.operations import attributes as queue_attributes
 from lakequeue.operations.attributes import check_redrive
 from lakequeue.operations.shard_tables import make_tables
 from lakequeue.runtime.calls import logged
@@ -24,11 +26,22 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.reserve import reserve
 
+COMPARED = 1_000
+"""Queues whose names are compared with one that does not exist."""
+
 
 def create(
-    root: Root, name: str, fifo: bool, tags: Mapping[str, str] | None, attributes: Mapping[str, Any]
+    root: Root,
+    name: str,
+    fifo: bool,
+    tags: Mapping[str, str] | None,
+    attributes: Mapping[str, Any],
+    update: bool = False,
 ) -> OpenQueue:
-    """Creates a queue, or opens the queue that has the name and all the given attributes (QUE-15)."""
+    """Creates a queue, or opens the queue that has the name and all the given attributes (QUE-15).
+
+    With ``update`` the queue of this name gets the attributes and tags that differ (QUE-36).
+    """
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
     given = redrive_policies.located(given, root.region) | ({"fifo": fifo} if fifo else {})
@@ -47,6 +60,8 @@ def create(
                 row = root.catalog.live(root.region, name)
                 # from the snapshot in which the queue does not exist; later reads load newer snapshots
                 changes = root.catalog.changes(root.region, name)
+                if row is not None and update:
+                    break
                 if row is not None:
                     _compare(row, given, rules.existing_name == "error")
                     return OpenQueue(root, row)
@@ -60,7 +75,22 @@ def create(
                     if in_time() and root.catalog.put((row, changes)):
                         return OpenQueue(root, row)
             races.lose()
-    raise RequestThrottled("too many queues of this name are being created")
+        else:
+            raise RequestThrottled("too many queues of this name are being created")
+    return _updated(find(root, name), given, checked_tags)
+
+
+def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]) -> OpenQueue:
+    """The queue with these attributes and tags; what it has already costs no commit."""
+    if queue.attributes.differences(given):
+        queue_attributes.update(queue, lambda current: _differing(current, given))
+    if not tags.items() <= dict(queue.row.tags).items():
+        queue_attributes.add_tags(queue, tags)
+    return queue
+
+
+def _differing(current: QueueAttributes, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if current.differences({name: value})}
 
 
 def find(root: Root, name: str) -> OpenQueue:
@@ -68,11 +98,25 @@ def find(root: Root, name: str) -> OpenQueue:
     with root.storage_errors():
         row = root.living_at(Place(root.region, name))
         if row is None:
-            raise QueueDoesNotExist()
+            raise missing(root, name)
         queue = OpenQueue(root, row)
     with queue.service("queue"):
         queue.announce_attributes()
     return queue
+
+
+def missing(root: Root, name: str) -> QueueDoesNotExist:
+    """The error for a queue that does not exist: where it was looked for, and which names are like it."""
+    rows = root.rows()[:COMPARED]
+    names = {row.name.lower(): row.name for row in rows if row.deleted_at is None and row.region == root.region}
+    nearest = [names[each] for each in get_close_matches(name.lower(), names)]
+    if nearest:
+        like = f"; did you mean {' or '.join(nearest)}?"
+    else:
+        like = "; lakequeue list shows its queues" if names else ", which has no queues"
+    error = QueueDoesNotExist()
+    error.hint = f"there is no {name} in {root.path}, region {root.region}{like}"
+    return error
 
 
 def living(root: Root) -> list[OpenQueue]:

@@ -1,0 +1,44 @@
+"""Refusals say what would be right, in Python as on the command line."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakequeue import LakeQueue
+from lakequeue.errors import QueueServiceError
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeQueue:
+    root: Path = tmp_path_factory.mktemp("lake") / "root"
+    lake = LakeQueue(str(root), engine="point")
+    lake.create_queue("orders")
+    return lake
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda lake: lake.queue("ordres"), "region local; did you mean orders?"),
+        (lambda lake: lake.queue("bills"), "; lakequeue list shows its queues"),
+        (lambda lake: lake.check("ordres"), "region local; did you mean orders?"),
+        (lambda lake: LakeQueue(lake.root, region="north").queue("orders"), "region north, which has no queues"),
+        (lambda lake: lake.create_queue("x.fifo"), "needs fifo=True (--fifo)"),
+        (lambda lake: lake.create_queue("x", retention=5), "did you mean message_retention_period?"),
+        (lambda lake: lake.create_queue("x", visibility=5), "did you mean visibility_timeout?"),
+        (lambda lake: lake.create_queue("x", delya=5), "did you mean delay?"),
+        (lambda lake: lake.queue("orders").send({"a": 1}), "send(json=…) sends a dict as JSON"),
+    ],
+    ids=["queue", "none like it", "check", "region", "fifo", "retention", "visibility", "delay", "json"],
+)
+def test_an_error_says_what_would_be_right(
+    lake: LakeQueue, call: Callable[[LakeQueue], object], hint: str
+) -> None:
+    with pytest.raises(QueueServiceError) as refused:
+        call(lake)
+    assert str(refused.value).endswith(hint) and hint not in refused.value.message
+    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
