@@ -25,7 +25,7 @@ from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.depth import Depth
 from lakequeue.operations.exchange import Exchanged
 from lakequeue.operations.pool import each
-from lakequeue.operations.receive import Request
+from lakequeue.operations.receive import FreeHands, Request
 from lakequeue.operations.results import GroupCounts
 from lakequeue.operations.selected import Outcome as SelectedOutcome
 from lakequeue.operations.send import Outcome as SendOutcome
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lakequeue.operations.doctor import Health as Health
 
 __all__ = ["EVENTS", "Depth", "Exchanged", "SelectedOutcome", "Send", "SendOutcome", "SettleOutcome", "Wanted"]
-__all__ += ["Request", "Search", "each", "is_permanent", "local_path", "page_of", "predicate"]
+__all__ += ["FreeHands", "Request", "Search", "each", "is_permanent", "local_path", "page_of", "predicate"]
 
 _Below = TypeVar("_Below")
 _P = ParamSpec("_P")

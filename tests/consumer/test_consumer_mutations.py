@@ -11,7 +11,8 @@ from consumer import test_rounds as rounds
 from consumer.harness import Harness, sleeper
 from lakequeue import Consumer, Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.handler import Lost
-from lakequeue.consumer.workers import WorkerPool, _Job, _Turn
+from lakequeue.consumer.jobs import Job, Turn
+from lakequeue.consumer.workers import WorkerPool
 from lakequeue.operations import move
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
@@ -183,11 +184,11 @@ def never_stops(patch: Patch) -> None:
     patch.setattr(HeartbeatScheduler, "stop", _beating.append)
 
 
-def _alone(self: WorkerPool, messages: Sequence[Message], now: int) -> list[_Turn]:
+def _alone(self: WorkerPool, messages: Sequence[Message], now: int) -> list[Turn]:
     turns = []
     for message in messages:
-        turns.append(_Turn(None))
-        turns[-1].jobs.append(_Job(self._context(message), turns[-1], now))
+        turns.append(Turn(None))
+        turns[-1].jobs.append(Job(self._context(message), turns[-1], now))
     return turns
 
 
@@ -196,7 +197,7 @@ def goes_on_before_the_delete(patch: Patch) -> None:
 
     def at_once(self: WorkerPool, done: Any) -> None:
         later(self, done)
-        before, ahead = done.jobs[0].turn, _Turn(None)
+        before, ahead = done.jobs[0].turn, Turn(None)
         for job in list(before.jobs):
             job.turn = ahead
         ahead.jobs, before.jobs = before.jobs, ahead.jobs
@@ -287,11 +288,20 @@ MUTATIONS = [
     ),
     Mutation(
         "keeps what it has not begun",
-        replace("lakequeue.consumer.workers.BEHIND", 10**12),
+        replace("lakequeue.consumer.ahead.Ahead.behind", 10**12),
         {
             shown_by(
                 rounds.test_a_consumer_that_falls_behind_gives_back_what_it_has_not_begun,
                 lambda make: (make(visibility_timeout=120),),
+            ): "HBN-23"
+        },
+    ),
+    Mutation(
+        "keeps no hand free",
+        replace(WorkerPool, "keep_free", lambda self, hands: None),
+        {
+            shown_by(
+                rounds.test_a_last_receive_is_for_a_hand_that_begins_at_once, lambda make: (make(), 1, False)
             ): "HBN-23"
         },
     ),

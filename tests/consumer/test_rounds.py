@@ -20,7 +20,7 @@ from lakequeue import (
     QueueClientError,
     RedrivePolicy,
 )
-from lakequeue.entry_verbs import exchange
+from lakequeue.entry_verbs import FreeHands, exchange
 from lakequeue.runtime.shard_ledger import ShardLedger
 
 Make = Callable[..., Harness]
@@ -184,20 +184,62 @@ def test_how_much_a_consumer_claims_ahead(
     assert max(held) == largest
 
 
-@pytest.mark.spec("HBN-23", "DLQ-1")
-def test_nothing_is_claimed_ahead_where_receives_are_counted(harness: Harness) -> None:
-    """What is given back was received once more, and might become a dead letter that no handler has seen."""
+def with_dead_letters(harness: Harness, most: int) -> None:
     harness.lq.create_queue("dead")
-    harness.queue.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=3))
-    harness.send(*(str(number) for number in range(50)))
+    harness.queue.set_attributes(dead_letter_queue="dead", max_receive_count=most)
+
+
+@pytest.mark.spec("HBN-23", "DLQ-1")
+@pytest.mark.parametrize("most", [2, 5])
+def test_a_dead_letter_queue_leaves_a_consumer_its_pace(harness: Harness, most: int) -> None:
+    with_dead_letters(harness, most)
+    harness.send(*(str(number) for number in range(200)))
     held = []
 
     def handle(message: Message, context: Context) -> None:
         held.append(consumer.health.active)
+        context.sleep(0.01)
 
     consumer = harness.consumer(handle, concurrency=2)
-    consumer.run(until_empty=True)
-    assert max(held) == 2 and len(held) == 50
+    with harness.running(consumer):
+        harness.clock.advance(0.6)
+    assert max(held) == 50
+
+
+@pytest.mark.spec("HBN-23", "DLQ-1")
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_last_receive_is_for_a_hand_that_begins_at_once(
+    harness: Harness, concurrency: int, asynchronous: bool
+) -> None:
+    """And does not wait until nothing else is there."""
+    with_dead_letters(harness, 2)
+    harness.send(*(f"{number:03}" for number in range(300)))
+    begun: list[tuple[str, int, float]] = []
+
+    def note(message: Message) -> None:
+        assert message.received_at is not None
+        waited = (harness.clock.now() - message.received_at).total_seconds()
+        begun.append((message.body, message.receive_count, waited))
+        if message.body == "020":
+            raise ValueError("poison")
+
+    def handle(message: Message, context: Context) -> None:
+        context.sleep(0.01)
+        note(message)
+
+    async def handle_async(message: Message, context: Context) -> None:
+        await context.sleep_async(0.01)
+        note(message)
+
+    handler = handle_async if asynchronous else handle
+    consumer = harness.consumer(handler, concurrency=concurrency, make_failed_messages_visible_immediately=True)
+    with harness.running(consumer):
+        harness.clock.advance(5)
+    assert len(begun) == 301 and max(waited for _, _, waited in begun) > 0.05
+    [(place, waited)] = [(place, each[2]) for place, each in enumerate(begun) if each[1] == 2]
+    assert waited == 0.01 and place < 200
+    assert [message.body for message in harness.lq.queue("dead").receive(2)] == ["020"]
 
 
 @pytest.mark.spec("HBN-23", "QUE-25")
@@ -207,7 +249,7 @@ def test_a_claim_obeys_a_redrive_policy_of_which_its_process_has_not_heard(make:
     [other] = apart(harness.lq.root, harness.clock, 1)
     other.create_queue("dead")
     other.queue("orders").set_attributes(redrive_policy=RedrivePolicy("dead", max_receive_count=1))
-    found = exchange(harness.other, [], 3, 3, None, hands=1)
+    found = exchange(harness.other, [], 3, 3, None, hands=FreeHands(1))
     assert [message.body for message in found.messages] == ["A"]
 
 
@@ -233,6 +275,22 @@ def test_only_what_a_handler_has_seen_becomes_a_dead_letter(
     assert sorted(handled) == sorted(["a0", *["a1"] * most, "a2", "a3", "b0", "b1"])
     assert [body for body in handled if body < "b"] == ["a0", *["a1"] * most, "a2", "a3"]
     assert [message.body for message in dead.peek()] == ["a1"]
+
+
+@pytest.mark.spec("HBN-19", "HBN-23")
+def test_what_waited_behind_a_failure_in_its_group_was_not_received(fifo: Harness) -> None:
+    fifo.lq.create_queue("dead.fifo", fifo=True)
+    fifo.queue.set_attributes(dead_letter_queue="dead.fifo", max_receive_count=3)
+    fifo.send("a0", "a1", "a2")
+    seen: list[tuple[str, int]] = []
+
+    def handle(message: Message, context: Context) -> None:
+        seen.append((message.body, message.receive_count))
+        if message.body == "a0":
+            raise ValueError("poison")
+
+    fifo.consumer(handle, make_failed_messages_visible_immediately=True).run(until_empty=True)
+    assert seen == [("a0", 1), ("a0", 2), ("a0", 3), ("a1", 1), ("a2", 1)]
 
 
 @pytest.mark.spec("HBN-23")

@@ -220,12 +220,17 @@ def test_the_metrics_of_prometheus(harness: Harness) -> None:
         early = scrape(port)
         harness.clock.advance(20)
         found = scrape(port)
-    assert (early["lakequeue_consumer_active_messages"], early["lakequeue_consumer_paused"]) == (1, 1)
+    assert [early[f"lakequeue_consumer_{name}"] for name in ("active_messages", "begun_messages", "paused")] == [
+        1,
+        1,
+        1,
+    ]
     told = {
         name.removeprefix("lakequeue_consumer_"): value
         for name, value in found.items()
         if "bucket" not in name and "shard" not in name
     }
+    assert 0 < told.pop("round_seconds") < 30
     shard = '{queue="orders",shard="0"}'
     assert found[f"lakequeue_consumer_commits_total{shard}"] >= 3
     assert found[f"lakequeue_consumer_lost_races_total{shard}"] == 0
@@ -240,6 +245,7 @@ def test_the_metrics_of_prometheus(harness: Harness) -> None:
         "lag_seconds_count": 3,
         "lag_seconds_sum": 21,
         "active_messages": 0,
+        "begun_messages": 0,
         "paused": 1,
         "up": 1,
     }

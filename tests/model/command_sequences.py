@@ -202,7 +202,8 @@ class Comparison:
         timeout = None if b % 4 == 0 else TIMEOUTS[b % len(TIMEOUTS)]
         attempt = ATTEMPTS[c // 3 % len(ATTEMPTS)] if self.fifo else None
         keys = KEYS[(a + b + c) % len(KEYS)]
-        self.ask(a % 7 + 1, timeout, attempt, keys)
+        hands = None if attempt is not None else (None, None, 0, 1, 2)[(a + b + 3 * c) % 5]
+        self.ask(a % 7 + 1, timeout, attempt, keys, hands)
 
     def ask(
         self,
@@ -210,11 +211,12 @@ class Comparison:
         timeout: int | None,
         attempt: str | None = None,
         keys: dict[str, str | None] = KEYS[0],
+        hands: int | None = None,
     ) -> None:
         self.names += 1
         lease = f"lease-{self.names}"
-        command = Claim(count, timeout, lease, attempt, keys)
-        self.add(command, "claim", count, timeout, lease, attempt, keys)
+        command = Claim(count, timeout, lease, attempt, keys, hands=hands)
+        self.add(command, "claim", count, timeout, lease, attempt, keys, hands)
 
     def move(self, a: int, b: int, c: int) -> None:
         first = a % (len(self.log) + 1)
@@ -440,7 +442,7 @@ class Comparison:
         elif isinstance(result.value, ClaimResult):
             claim = result.value
             told = (claim.lease_id, claim.visible_at, self.delivered(claim), claim.moving, claim.unresolved)
-            assert told == expected
+            assert (*told, claim.last, claim.passed) == expected
             assert claim.received_at == self.model.now
         elif isinstance(result.value, LeaseCounts):
             assert (result.value.done, result.value.lost) == expected

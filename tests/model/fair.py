@@ -50,8 +50,8 @@ class FairModel(Model):
             load[group] += len(taken)
             found += taken
 
-    def dead(self, count: int) -> list[int]:
-        return sorted(super().dead(count))
+    def dead(self, offsets: list[int]) -> list[int]:
+        return sorted(super().dead(offsets))
 
     def claim(
         self,
@@ -60,14 +60,16 @@ class FairModel(Model):
         lease: str,
         attempt: str | None = None,
         keys: dict[str, str | None] | None = None,
+        hands: int | None = None,
     ) -> Claimed:
         count = self.allowed(count)
-        dead = self.meet_dead(count, lease, keys or {})
+        offsets = self.next(count, hands)
+        dead = self.meet_dead(offsets, count, lease, keys or {})
         if dead is not None:
             return dead
-        offsets = self.deliverable()[:count]
-        claimed = self.receive(sorted(offsets), timeout, lease)
-        if self.settings.fair:
+        kept, last, passed = self.begun(sorted(offsets), hands)
+        claimed = self.receive(sorted(kept), last, passed, timeout, lease)
+        if self.settings.fair and kept:
             in_turn = offsets[:FAIR] if self.settings.group_limit is None else offsets
             self.stamp({self.messages[offset].group for offset in in_turn})
         return claimed

@@ -47,6 +47,28 @@ class FifoModel(Model):
             waiting[group] = [place for place in waiting[group] if place[0] >= end]
         return found
 
+    def heads_only(self, offsets: list[int]) -> list[int]:
+        heads: dict[str, int] = {}
+        for offset in offsets:
+            heads.setdefault(self.messages[offset].group, offset)
+        return list(heads.values())
+
+    def begun(self, offsets: list[int], hands: int | None) -> tuple[list[int], int, int]:
+        most, begun, found = self.settings.max_receives, set[str](), list[int]()
+        stopped: dict[str, int] = {}
+        if hands is None or most is None:
+            return offsets, 0, 0
+        free = hands
+        for offset in offsets:
+            group, last = self.messages[offset].group, self.messages[offset].count + 1 >= most
+            if group in stopped or (last and (group in begun or not free)):
+                stopped.setdefault(group, int(group not in begun))
+                continue
+            found.append(offset)
+            begun.add(group)
+            free -= last
+        return found, hands - free, sum(stopped.values())
+
     def visible(self, places: list[Place]) -> list[Place]:
         """The messages of a group before the first that is hidden."""
         for i, (_, message) in enumerate(places):
@@ -76,17 +98,19 @@ class FifoModel(Model):
         lease: str,
         attempt: str | None = None,
         keys: dict[str, str | None] | None = None,
+        hands: int | None = None,
     ) -> Claimed:
         if attempt is not None and self.attempt_lives(attempt):
             return self.repeat(attempt, timeout)
         count = self.allowed(count)
-        dead = self.meet_dead(count, lease, keys or {})
+        offsets = self.next(count, hands)
+        dead = self.meet_dead(offsets, count, lease, keys or {})
         if dead is not None:
             return dead
-        offsets = self.deliverable()[:count]
+        offsets, last, passed = self.begun(offsets, hands)
         if attempt is not None and offsets:
             self.forget(attempt)
-        claimed = self.receive(offsets, timeout, lease)
+        claimed = self.receive(offsets, last, passed, timeout, lease)
         if attempt is not None:
             self.remember(attempt, offsets)
         return claimed

@@ -170,6 +170,8 @@ class Claimed(NamedTuple):
     messages: list[tuple[int, int, int]]
     moving: bool = False
     unresolved: str | None = None
+    last: int = 0
+    passed: int = 0
 
 
 @dataclass
@@ -340,10 +342,30 @@ class Model:
         lease: str,
         attempt: str | None = None,
         keys: dict[str, str | None] | None = None,
+        hands: int | None = None,
     ) -> Claimed:
         count = self.allowed(count)
-        dead = self.meet_dead(count, lease, keys or {})
-        return dead or self.receive(self.deliverable()[:count], timeout, lease)
+        offsets = self.next(count, hands)
+        dead = self.meet_dead(offsets, count, lease, keys or {})
+        return dead or self.receive(*self.begun(offsets, hands), timeout, lease)
+
+    def next(self, count: int, hands: int | None) -> list[int]:
+        """What a claim looks at, in the order of delivery."""
+        if hands is not None and self.settings.max_receives == 1:
+            return self.heads_only(self.deliverable())[: min(count, hands)]
+        return self.deliverable()[:count]
+
+    def heads_only(self, offsets: list[int]) -> list[int]:
+        return offsets
+
+    def begun(self, offsets: list[int], hands: int | None) -> tuple[list[int], int, int]:
+        """Without last receives for which no hand is free; their number, and that of those left (HBN-23)."""
+        most = self.settings.max_receives
+        if hands is None or most is None:
+            return offsets, 0, 0
+        last = [offset for offset in offsets if self.messages[offset].count + 1 >= most]
+        left = set(last[hands:])
+        return [offset for offset in offsets if offset not in left], len(last[:hands]), len(left)
 
     def deliverable(self) -> list[int]:
         """What a claim without limits would deliver, in this order."""
@@ -352,22 +374,21 @@ class Model:
     def moving(self) -> list[Message]:
         return [message for message in self.messages if message.status == MOVING]
 
-    def dead(self, count: int) -> list[int]:
-        """Those of the next messages that were received often enough (DLQ-2)."""
+    def dead(self, offsets: list[int]) -> list[int]:
+        """Those messages that were received often enough (DLQ-2)."""
         most = self.settings.max_receives
-        offsets = self.deliverable()[:count]
         return [offset for offset in offsets if most is not None and self.messages[offset].count >= most]
 
-    def meet_dead(self, count: int, lease: str, keys: dict[str, str | None]) -> Claimed | None:
+    def meet_dead(self, offsets: list[int], count: int, lease: str, keys: dict[str, str | None]) -> Claimed | None:
         """The answer of a claim that has to move something first; None if it may deliver."""
-        if not self.dead(count):
+        if not self.dead(offsets):
             return None
         if DEAD_LETTER_QUEUE not in keys:
             return Claimed(lease, self.now, [], bool(self.moving()), DEAD_LETTER_QUEUE)
         if keys[DEAD_LETTER_QUEUE] is None:
             return None
         if not self.moving():
-            self.begin_move(self.dead(max(count, MOVED_AT_ONCE))[:MOVED_AT_ONCE])
+            self.begin_move(self.dead(self.deliverable()[: max(count, MOVED_AT_ONCE)])[:MOVED_AT_ONCE])
         return Claimed(lease, self.now, [], True)
 
     def begin_move(self, offsets: list[int], count: int | None = None) -> None:
@@ -454,8 +475,8 @@ class Model:
     def until(self, timeout: int | None) -> int:
         return self.now + (self.settings.visibility_timeout if timeout is None else timeout)
 
-    def receive(self, offsets: list[int], timeout: int | None, lease: str) -> Claimed:
-        claimed = Claimed(lease, self.until(timeout), [], bool(self.moving()))
+    def receive(self, offsets: list[int], last: int, passed: int, timeout: int | None, lease: str) -> Claimed:
+        claimed = Claimed(lease, self.until(timeout), [], bool(self.moving()), last=last, passed=passed)
         for offset in offsets:
             message = self.messages[offset]
             message.status = IN_FLIGHT

@@ -451,6 +451,11 @@ MUTATIONS = [
     Mutation("rewound messages escape the delay", rewound_as(), FIFO),
     Mutation("rewound messages stay outside their groups", rewound_messages_stay_outside_their_groups, FIFO),
     Mutation("floor without history", floor_without_history, REWINDS),
+    Mutation(
+        "last receives are claimed ahead",
+        replace(claim, "_for_hands", lambda state, picked, hands, most: (list(picked), [], 0, 0)),
+        {standard_queues_agree: "HBN-23", fifo_queues_agree: "HBN-23", tenants_agree: "HBN-23"},
+    ),
     Mutation("dead letters stay", replace(claim, "dead", lambda state, spans: []), MOVES | FIFO),
     Mutation("dead letters are delivered once more", dead_letters_are_delivered_once_more, MOVES),
     Mutation("messages beside dead letters are taken along", messages_beside_dead_letters_are_taken_along, MOVES),

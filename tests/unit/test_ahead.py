@@ -8,6 +8,7 @@ from lakequeue.consumer.ahead import MOST, MOST_BYTES, Ahead
 from lakequeue.model.messages import Message
 
 MILLI = 1_000
+LONG = 10_000 * MILLI
 
 
 def message(size: int) -> Message:
@@ -30,12 +31,12 @@ def settled(ahead: Ahead, hands: int, micros: int) -> int:
     ("took", "holds"), [(1_000 * MILLI, 8), (250 * MILLI, 8), (200 * MILLI, 10), (20 * MILLI, 100), (0, MOST)]
 )
 def test_it_is_what_hands_work_off_in_a_quarter_of_a_second(took: int, holds: int) -> None:
-    assert settled(Ahead(8, None), 8, took) == holds
+    assert settled(Ahead(8, None, LONG), 8, took) == holds
 
 
 @pytest.mark.spec("HBN-23")
 def test_it_grows_in_a_few_rounds_and_falls_at_once() -> None:
-    ahead = Ahead(8, None)
+    ahead = Ahead(8, None, LONG)
     assert ahead.capacity() == 8
     ahead.took(0)
     assert [ahead.capacity() for _ in range(3)] == [64, 512, 1_000]
@@ -48,8 +49,30 @@ def test_it_grows_in_a_few_rounds_and_falls_at_once() -> None:
 
 
 @pytest.mark.spec("HBN-23")
+@pytest.mark.parametrize(
+    ("rounds", "longest", "window", "behind"),
+    [
+        ((), LONG, 250, 1_000),
+        ((20,) * 9, LONG, 250, 1_000),
+        ((500, 900, 600), LONG, 2_700, 10_000),
+        ((900, *(100,) * 8), LONG, 300, 1_200),
+        ((9_000,), LONG, 5_000, 10_000),
+        ((500,), 300 * MILLI, 150, 300),
+    ],
+)
+def test_it_lasts_for_the_longest_of_the_last_rounds(
+    rounds: tuple[int, ...], longest: int, window: int, behind: int
+) -> None:
+    ahead = Ahead(8, None, longest)
+    for round_ in rounds:
+        ahead.round(round_ * MILLI)
+    assert (ahead.window, ahead.behind) == (window * MILLI, behind * MILLI)
+    assert settled(ahead, 8, 100 * MILLI) == max(8, 8 * window // 100)
+
+
+@pytest.mark.spec("HBN-23")
 def test_large_messages_are_fewer() -> None:
-    ahead = Ahead(8, None)
+    ahead = Ahead(8, None, LONG)
     ahead.received([message(1 << 20)] * 3)
     assert settled(ahead, 8, 0) == MOST_BYTES >> 20
     ahead.received([message(16 << 20)])
@@ -59,4 +82,4 @@ def test_large_messages_are_fewer() -> None:
 @pytest.mark.spec("HBN-23")
 def test_a_prefetch_is_what_was_asked_for() -> None:
     for prefetch in (0, 5):
-        assert settled(Ahead(8, prefetch), 8, 0) == 8 + prefetch
+        assert settled(Ahead(8, prefetch, LONG), 8, 0) == 8 + prefetch

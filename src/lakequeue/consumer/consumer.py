@@ -18,7 +18,7 @@ from lakequeue.consumer.options import ConsumerOptions, concurrency_problem
 from lakequeue.consumer.outages import Health, Outage, OutageMonitor
 from lakequeue.consumer.retries import RetryDelay
 from lakequeue.consumer.workers import WorkerPool
-from lakequeue.entry_verbs import Request, is_permanent, races, receive_for_hands, settings
+from lakequeue.entry_verbs import FreeHands, Request, is_permanent, races, receive_for_hands, settings
 from lakequeue.errors import (
     InvalidOptions,
     MissingPackage,
@@ -65,8 +65,9 @@ class Consumer:
             their timeout; None: at once with ``ComputedRenewal``, else at the timeout (HBN-15).
         wait_time: seconds that a receive waits for messages; None: the queue's (HBN-17).
         prefetch: maximum number of messages to claim ahead, 0 to 10,000; None: as many as the handlers work off in
-            a quarter of a second, and what nobody began within a second is given back to others (HBN-23); none on
-            a queue with a dead-letter queue, as what is given back was received once more.
+            three rounds of the consumer, and what nobody began in four times that long is given back to others.
+            Then, and with 0, the last receive before a message becomes a dead letter is for a handler that begins
+            at once (HBN-23).
         outage: what to do while storage fails; by default it waits until storage works again.
         metrics_port: port at which ``run`` answers Prometheus; None: none. Needs the extra ``metrics``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
@@ -208,8 +209,9 @@ class Consumer:
     def health(self) -> Health:
         """How the consumer is, without asking storage."""
         since, error, pool = self._outages.since, self._outages.error, self._pool
-        active = 0 if pool is None else pool.active
-        return Health(pool is not None, self._paused, active, since, None if error is None else error.message)
+        active, begun, took = (0, 0, 0.0) if pool is None else (pool.active, pool.begun, pool.round_seconds)
+        reason = None if error is None else error.message
+        return Health(pool is not None, self._paused, active, since, reason, begun, took)
 
     def _wake(self) -> None:
         if threading.current_thread() is self._runner:
@@ -260,7 +262,9 @@ class Consumer:
                         self._clock.wait(until, self._interrupt)
                         continue
                     event = pool.next_event()
-                    messages = self._receive(room, pool.free_hands(), wait=not last and event is None)
+                    hands = pool.free_hands()
+                    messages = self._receive(room, hands, wait=not last and event is None)
+                    pool.keep_free(hands)
                 else:
                     took = monotonic() - began
                     messages = found.messages
@@ -293,7 +297,7 @@ class Consumer:
             elif found is None:
                 self._clock.wait(event or now + _BETWEEN_RECEIVES, self._interrupt)
 
-    def _receive(self, room: int, hands: int | None, wait: bool) -> Sequence[Message]:
+    def _receive(self, room: int, hands: FreeHands | None, wait: bool) -> Sequence[Message]:
         request = Request(
             max_messages=room,
             visibility_timeout=self._options.renewal.receive_timeout,

@@ -72,6 +72,8 @@ class Health:
         active: number of messages received and not settled yet.
         outage_since: when storage began to fail; None while it works.
         last_error: what the last failure of that outage said.
+        begun: how many of the active ones are in a handler.
+        round_seconds: how long the longest of the last rounds took, which settle and claim; 0 before the first.
     """
 
     running: bool
@@ -79,6 +81,8 @@ class Health:
     active: int
     outage_since: datetime | None
     last_error: str | None
+    begun: int = 0
+    round_seconds: float = 0.0
 
     @property
     def ok(self) -> bool:

@@ -52,6 +52,12 @@ class Endpoint:
             name: made(Histogram, f"{name}_seconds", what, buckets=SECONDS) for name, what in HISTOGRAMS.items()
         }
         gauge("active_messages", "Messages received and not settled yet.", lambda: health().active)
+        gauge("begun_messages", "Messages in a handler.", lambda: health().begun)
+        gauge(
+            "round_seconds",
+            "The longest of the last rounds.",
+            lambda: health().round_seconds,
+        )
         gauge("paused", "1 while the consumer is paused.", lambda: health().paused)
         gauge("up", "1 while storage works, 0 in an outage.", lambda: health().outage_since is None)
         ProcessCollector(registry=registry)

@@ -14,20 +14,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from enum import Enum
+from time import monotonic
 from typing import Any
 
 import attrs
 
-from lakequeue.consumer.ahead import BEHIND, Ahead
+from lakequeue.consumer.ahead import Ahead
 from lakequeue.consumer.async_handlers import Tasks
 from lakequeue.consumer.handler import Context, Outcome, checked_outcome, is_async
 from lakequeue.consumer.hands import Hands, Threads
+from lakequeue.consumer.jobs import Call, Done, Job, State, Turn, hold_of, newest
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import OutageMonitor
 from lakequeue.consumer.retries import retry_micros
-from lakequeue.entry_verbs import Exchanged, exchange, give_back, is_permanent, settings
+from lakequeue.entry_verbs import Exchanged, FreeHands, exchange, give_back, is_permanent, settings
 from lakequeue.errors import (
     LeaseLost,
     OverLimit,
@@ -36,75 +37,13 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.clock import MICROS, Duration, from_micros, seconds, to_micros
+from lakequeue.model.clock import MICROS, Duration, duration_micros, from_micros, seconds, to_micros
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import UNAVAILABLE, BatchFailure, Message
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
-from lakequeue.renewal.policies import Hold
 
 _log = logging.getLogger("lakequeue")
-
-
-class _State(Enum):
-    WAITING = "waiting"
-    RUNNING = "running"
-    ENDED = "ended"
-
-
-@attrs.define(eq=False)
-class _Job:
-    """An active message."""
-
-    context: Context
-    turn: _Turn
-    since: int
-    """When it was received, in microseconds by the queue's clock."""
-    state: _State = _State.WAITING
-
-    @property
-    def handle(self) -> str:
-        return self.context.message.receipt_handle
-
-    def __str__(self) -> str:
-        return f"message {self.context.message.message_id}"
-
-
-@attrs.define(eq=False)
-class _Turn:
-    """Messages of one receive that are handled one after another: those of a group, or a single one."""
-
-    group: str | None
-    jobs: deque[_Job] = attrs.field(factory=deque)
-
-
-@attrs.define(eq=False)
-class _Done:
-    """What the next round settles: a message to delete, or messages to make visible, in the order of their group.
-
-    Attributes:
-        again_in: microseconds until they are visible; None: delete.
-        hold: how the receipt stood when its handler ended.
-        failures: attempts that failed.
-        due: when to try again; None: at once.
-        errors: why each of ``jobs`` was not settled by the last attempt.
-    """
-
-    jobs: Sequence[_Job]
-    again_in: int | None = None
-    hold: Hold | None = None
-    failures: int = 0
-    due: datetime | None = None
-    errors: Sequence[Exception | None] = ()
-
-
-@attrs.define
-class _Call:
-    """A call of a handler: when it began, what it returned, and what it raised."""
-
-    began: int
-    result: object = None
-    raised: BaseException | None = None
 
 
 class WorkerPool:
@@ -149,11 +88,13 @@ class WorkerPool:
             self._clock, options.renewal, self._extend, self._lose, broken, self._largest_batch
         )
         self._lock = threading.Lock()
-        self._ahead = Ahead(self._concurrency, options.prefetch)
-        self._active: dict[str, _Job] = {}
-        self._ready: deque[_Turn] = deque()
-        self._groups: dict[str, deque[_Turn]] = {}
-        self._done: list[_Done] = []
+        self._ahead = Ahead(self._concurrency, options.prefetch, self._receipt_micros() // 3)
+        self._active: dict[str, Job] = {}
+        self._ready: deque[Turn] = deque()
+        self._groups: dict[str, deque[Turn]] = {}
+        self._done: list[Done] = []
+        self._busy = self._kept = 0
+        """Hands that handle messages, and those that stay free for last receives, see ``FreeHands``."""
         self._hands: Hands
         self.hungry = threading.Event()
         self.hungry.set()
@@ -180,13 +121,27 @@ class WorkerPool:
         """Number of active messages."""
         return len(self._active)
 
+    @property
+    def begun(self) -> int:
+        """Number of those in a handler."""
+        return self._busy
+
+    @property
+    def round_seconds(self) -> float:
+        """How long the longest of the last rounds took."""
+        return self._ahead.longest_round / MICROS
+
+    def _receipt_micros(self) -> int:
+        timeout = self._options.renewal.receive_timeout
+        return settings(self._queue).visibility_timeout_micros if timeout is None else duration_micros(timeout)
+
     def begin(self, messages: Sequence[Message]) -> None:
         """Has received messages handled, one at a time in each group."""
         self._observers.received(messages, self._clock.now())
         now = to_micros(self._clock.now())
         turns = self._turns(messages, now)
         jobs = [job for turn in turns for job in turn.jobs]
-        self._heartbeat.keep({job.handle: _hold(job.context.message, now) for job in jobs})
+        self._heartbeat.keep({job.handle: hold_of(job.context.message, now) for job in jobs})
         with self._lock:
             self._ahead.received(messages)
             self._active |= {job.handle: job for job in jobs}
@@ -196,7 +151,10 @@ class WorkerPool:
                     before.append(turn)
                     if len(before) > 1:
                         continue
-                self._ready.append(turn)
+                if self._is_last(turn.jobs[0].context.message):
+                    self._ready.appendleft(turn)
+                else:
+                    self._ready.append(turn)
             self.hungry.clear()
         self._hands.wake(len(turns))
 
@@ -204,19 +162,24 @@ class WorkerPool:
         """Makes received messages visible again, as none of them is to be begun."""
         self._return_unseen([message.receipt_handle for message in messages])
 
-    def _turns(self, messages: Sequence[Message], now: int) -> list[_Turn]:
-        turns: list[_Turn] = []
-        groups: dict[str, _Turn] = {}
+    def _turns(self, messages: Sequence[Message], now: int) -> list[Turn]:
+        turns: list[Turn] = []
+        groups: dict[str, Turn] = {}
         for message in messages:
             group = message.group_id if self._queue.fifo else None
             turn = None if group is None else groups.get(group)
             if turn is None:
-                turn = _Turn(group)
+                turn = Turn(group)
                 turns.append(turn)
                 if group is not None:
                     groups[group] = turn
-            turn.jobs.append(_Job(self._context(message), turn, now))
+            turn.jobs.append(Job(self._context(message), turn, now))
         return turns
+
+    def _is_last(self, message: Message) -> bool:
+        """Whether a message becomes a dead letter when its handler fails."""
+        policy = settings(self._queue).redrive
+        return policy is not None and message.receive_count >= policy.max_receive_count
 
     def _context(self, message: Message) -> Context:
         heartbeat, handle = self._heartbeat, message.receipt_handle
@@ -224,21 +187,26 @@ class WorkerPool:
 
     # --- handling
 
-    def _take(self) -> _Job | None:
+    def _take(self) -> Job | None:
         """The next message to handle; None if there is none."""
         with self._lock:
             while self._ready:
+                jobs = self._ready[0].jobs
+                kept = self._busy + self._kept >= self._concurrency
+                if kept and not (jobs and self._is_last(jobs[0].context.message)):
+                    break
                 turn = self._ready.popleft()
                 while turn.jobs:
                     job = turn.jobs.popleft()
-                    if job.state is _State.WAITING:  # else it was handed back
-                        job.state = _State.RUNNING
+                    if job.state is State.WAITING:  # else it was handed back
+                        job.state = State.RUNNING
+                        self._busy += 1
                         return job
                 self._leave(turn)
             self.hungry.set()
         return None
 
-    def _leave(self, turn: _Turn) -> None:
+    def _leave(self, turn: Turn) -> None:
         """Lets the next messages of a group begin, if there are any."""
         if turn.group is None:
             return
@@ -249,7 +217,7 @@ class WorkerPool:
         else:
             del self._groups[turn.group]
 
-    def _go_on(self, turn: _Turn) -> None:
+    def _go_on(self, turn: Turn) -> None:
         """Lets the group of a message that has ended go on."""
         if turn.group is not None:
             with self._lock:
@@ -257,7 +225,7 @@ class WorkerPool:
                 self.hungry.clear()
             self._hands.wake(1)
 
-    def _work(self, job: _Job) -> None:
+    def _work(self, job: Job) -> None:
         with self._handling(job) as call:
             if call is not None:
                 try:
@@ -265,7 +233,7 @@ class WorkerPool:
                 except BaseException as error:
                     call.raised = error
 
-    async def _work_async(self, job: _Job) -> None:
+    async def _work_async(self, job: Job) -> None:
         with self._handling(job) as call:
             if call is not None:
                 try:
@@ -278,26 +246,29 @@ class WorkerPool:
                     call.raised = error
 
     @contextmanager
-    def _handling(self, job: _Job) -> Iterator[_Call | None]:
+    def _handling(self, job: Job) -> Iterator[Call | None]:
         """Yields the call of a handler, to be filled in, and acts on its outcome; None if the receipt is lost."""
         try:
             if job.context.lost:
                 yield None
                 return self._finish([job, *self._rest(job)])
             with self._observers.handling(job.context.message):
-                call = _Call(to_micros(self._clock.now()))
+                call = Call(to_micros(self._clock.now()))
                 yield call
                 outcome = self._outcome(job, call)
             self._handled(job, outcome)
         except BaseException as error:  # not from a handler
             self._fail(job, error)
+        finally:
+            with self._lock:
+                self._busy -= 1
 
-    def _fail(self, job: _Job, error: BaseException) -> None:
+    def _fail(self, job: Job, error: BaseException) -> None:
         _log.error("the consumer of %s failed", self._queue.name, exc_info=error)
         self._broken(error)
         self._forget([job, *self._rest(job)])
 
-    def _outcome(self, job: _Job, call: _Call) -> Outcome:
+    def _outcome(self, job: Job, call: Call) -> Outcome:
         outcome, raised = Outcome.FAILED, call.raised
         if raised is None:
             try:
@@ -326,29 +297,31 @@ class WorkerPool:
 
     def _keep_reason(self, context: Context, raised: BaseException | None) -> None:
         """Has the next round record why a message failed for the last time before it becomes a dead letter."""
-        policy, message = settings(self._queue).redrive, context.message
-        if policy is not None and message.receive_count >= policy.max_receive_count and not context.lost:
+        if self._is_last(context.message) and not context.lost:
             reason = DeadLetterReason.of(raised, self._clock.now(), self._name)
-            self._failures[message.receipt_handle] = reason.json()
+            self._failures[context.message.receipt_handle] = reason.json()
 
-    def _handled(self, job: _Job, outcome: Outcome) -> None:
+    def _handled(self, job: Job, outcome: Outcome) -> None:
         """Decides what becomes of a message whose handler has ended."""
-        if not self._move(job, _State.RUNNING, _State.ENDED):
+        if not self._move(job, State.RUNNING, State.ENDED):
             return self._go_on(job.turn)  # a stop took it back
         hold = self._heartbeat.drop(job.handle)
         if job.context.lost:
             _log.warning("%s: the receipt was lost while the handler ran", job)
             return self._finish([job, *self._rest(job)])
         if outcome is Outcome.SUCCESS:
-            return self._settle_later(_Done([job], hold=hold))
-        jobs = [job, *self._rest(job)]
+            return self._settle_later(Done([job], hold=hold))
+        rest = self._rest(job)
+        if rest:  # before the one that failed: the group stays blocked, which keeps its order
+            self._return_unseen([other.handle for other in rest])
+            self._forget(rest)
         # if its renewal failed, another consumer may have it by now (HNS-14)
         again_in = self._again_in(job, outcome, in_doubt=hold is not None and hold.failed)
         if again_in is None:
-            return self._finish(jobs)
-        self._settle_later(_Done(jobs, again_in))
+            return self._finish([job])
+        self._settle_later(Done([job], again_in))
 
-    def _again_in(self, job: _Job, outcome: Outcome, in_doubt: bool) -> int | None:
+    def _again_in(self, job: Job, outcome: Outcome, in_doubt: bool) -> int | None:
         """Microseconds until a message that failed comes again; None: at its timeout."""
         if outcome is Outcome.FAILED_RETRY_NOW:
             return 0
@@ -364,25 +337,25 @@ class WorkerPool:
             _log.exception("%s: no retry delay, so it comes again at its timeout", job)
             return None
 
-    def _move(self, job: _Job, before: _State, after: _State) -> bool:
+    def _move(self, job: Job, before: State, after: State) -> bool:
         with self._lock:
             if job.state is not before:
                 return False
             job.state = after
             return True
 
-    def _rest(self, job: _Job) -> list[_Job]:
+    def _rest(self, job: Job) -> list[Job]:
         """Ends what waits behind a message in its group."""
         with self._lock:
-            rest = [other for other in job.turn.jobs if other.state is _State.WAITING]
+            rest = [other for other in job.turn.jobs if other.state is State.WAITING]
             job.turn.jobs.clear()
             for other in rest:
-                other.state = _State.ENDED
+                other.state = State.ENDED
         for other in rest:
             self._heartbeat.drop(other.handle)
         return rest
 
-    def _finish(self, jobs: Sequence[_Job]) -> None:
+    def _finish(self, jobs: Sequence[Job]) -> None:
         """Ends messages for which nothing is left to do; their groups go on."""
         for job in jobs:
             self._heartbeat.drop(job.handle)
@@ -392,7 +365,7 @@ class WorkerPool:
 
     # --- settling
 
-    def _settle_later(self, done: _Done) -> None:
+    def _settle_later(self, done: Done) -> None:
         with self._lock:
             first = all(done.due is not None for done in self._done)
             self._done.append(done)
@@ -409,7 +382,9 @@ class WorkerPool:
         with self._lock:
             instants = [done.due for done in self._done if done.due is not None]
             oldest = self._oldest_ahead()
-        return min([*instants, *([] if oldest is None else [from_micros(oldest + BEHIND)])], default=None)
+            if oldest is not None:
+                instants.append(from_micros(oldest + self._ahead.behind))
+        return min(instants, default=None)
 
     def round(self, may_claim: bool) -> Exchanged | None:
         """Settles what was handled, and claims messages for free places; None if there is nothing to do.
@@ -417,11 +392,11 @@ class WorkerPool:
         Args:
             may_claim: whether messages are wanted.
         """
-        now, later = self._clock.now(), list[_Done]()
+        now, later = self._clock.now(), list[Done]()
         with self._lock:
             known, self._done = self._done, []
             failures, self._failures = self._failures, {}
-        due: list[_Done] = []
+        due: list[Done] = []
         for done in known:
             if done.jobs[0].context.lost:
                 _log.warning("%s: handled, but its receipt was lost before that was settled", done.jobs[0])
@@ -437,11 +412,13 @@ class WorkerPool:
         room = self.room(due) if may_claim and not any(done.failures for done in due) else 0
         wanted = [(job.handle, self._timeout(done.again_in)) for done in due for job in reversed(done.jobs)]
         try:
-            timeout = self._options.renewal.receive_timeout
+            timeout, hands = self._options.renewal.receive_timeout, self.free_hands(due)
+            began = monotonic()
             found = exchange(
-                *(self._queue, wanted, room, self._concurrency, timeout, failures, self._options.name),
-                self.free_hands(due),
+                *(self._queue, wanted, room, self._concurrency, timeout, failures, self._options.name), hands
             )
+            self._ahead.round(int((monotonic() - began) * MICROS))
+            self.keep_free(hands if room else None)
         except BaseException:
             with self._lock:
                 self._done, self._failures = due + self._done, failures | self._failures
@@ -458,22 +435,30 @@ class WorkerPool:
                 self._unsettled(done)
         return found if room else attrs.evolve(found, refused=None)
 
-    def room(self, done: Sequence[_Done] = ()) -> int:
+    def room(self, done: Sequence[Done] = ()) -> int:
         """Number of messages to ask for."""
         with self._lock:
-            only_hands = self._options.prefetch is None and settings(self._queue).redrive is not None
-            capacity = self._concurrency if only_hands else self._ahead.capacity()
-            room = capacity - len(self._active) + sum(len(each.jobs) for each in done)
+            held = len(self._active) - sum(len(each.jobs) for each in done)
+            room = max(self._ahead.capacity() - held, self._kept)
         return max(0, min(room, self._largest_batch or room))
 
-    def free_hands(self, done: Sequence[_Done] = ()) -> int | None:
-        """Number of handlers that can begin; None if messages are claimed ahead on request, whatever follows."""
+    def free_hands(self, done: Sequence[Done] = ()) -> FreeHands | None:
+        """The handlers that can begin; None if messages are claimed ahead on request, whatever follows."""
         if self._options.prefetch:
             return None
         with self._lock:
-            return max(0, self._concurrency - len(self._active) + sum(len(each.jobs) for each in done))
+            held = len(self._active) - sum(len(each.jobs) for each in done)
+            return FreeHands(max(0, self._concurrency - held, min(self._kept, self._concurrency - self._busy)))
 
-    def _unsettled(self, done: _Done) -> None:
+    def keep_free(self, hands: FreeHands | None) -> None:
+        """After a claim: keeps hands free for the last receives that it left, which would wait for ever."""
+        if hands is not None:
+            with self._lock:
+                before, self._kept = self._kept, min(hands.passed, self._concurrency)
+            if self._kept < before:
+                self._hands.wake(before)
+
+    def _unsettled(self, done: Done) -> None:
         """Decides what becomes of messages that the last round could not settle."""
         job, error = done.jobs[0], done.errors[0]
         if done.again_in is not None:
@@ -493,7 +478,7 @@ class WorkerPool:
             _log.warning("%s: handled, but not deleted: %s", job, error)
         self._finish([job, *self._rest(job)])
 
-    def _try_again(self, done: _Done) -> None:
+    def _try_again(self, done: Done) -> None:
         """Keeps the receipt of a message whose delete failed, and has that tried again."""
         done.failures += 1
         if done.hold is not None and done.failures == 1:
@@ -507,7 +492,7 @@ class WorkerPool:
             return None
         return seconds(max(again_in, 0 if settings(self._queue).allow_zero_visibility else MICROS))
 
-    def _release(self, jobs: Sequence[_Job]) -> None:
+    def _release(self, jobs: Sequence[Job]) -> None:
         size = self._largest_batch or len(jobs) or 1
         timeout = self._timeout(0) or 0
         # last ones first: a group stays blocked until its first message is visible, which keeps its order
@@ -528,10 +513,10 @@ class WorkerPool:
         except (QueueServiceError, QueueClientError) as error:
             _log.warning("handing back %s messages failed: %s", len(handles), error)
 
-    def _forget(self, jobs: Iterable[_Job]) -> None:
+    def _forget(self, jobs: Iterable[Job]) -> None:
         with self._lock:
             for job in jobs:
-                job.state = _State.ENDED
+                job.state = State.ENDED
                 self._active.pop(job.handle, None)
         self._ended()
 
@@ -542,17 +527,17 @@ class WorkerPool:
         now = to_micros(self._clock.now())
         with self._lock:
             oldest = self._oldest_ahead()
-            if oldest is None or now < oldest + BEHIND:
+            if oldest is None or now < oldest + self._ahead.behind:
                 return
         self.give_back()
 
     def give_back(self) -> None:
         """Makes visible what is held ahead, the newest first, so that the rest of each group keeps its order."""
         with self._lock:
-            waiting = [job for job in self._active.values() if job.state is _State.WAITING]
+            waiting = [job for job in self._active.values() if job.state is State.WAITING]
             back = newest(waiting, len(self._active) - self._concurrency)
             for job in back:
-                job.state = _State.ENDED
+                job.state = State.ENDED
             self._ahead.fell_behind()
         if back:
             for job in back:
@@ -564,7 +549,7 @@ class WorkerPool:
         """When the oldest message was received that nobody has begun, if some are held ahead unasked."""
         if self._options.prefetch is not None or len(self._active) <= self._concurrency:
             return None
-        return next((job.since for job in self._active.values() if job.state is _State.WAITING), None)
+        return next((job.since for job in self._active.values() if job.state is State.WAITING), None)
 
     # --- renewal
 
@@ -611,12 +596,12 @@ class WorkerPool:
 
     def hand_back_waiting(self) -> None:
         """Makes visible the messages that no handler has begun."""
-        self._take_back(_State.WAITING)
+        self._take_back(State.WAITING)
 
     def stop(self) -> None:
         """Ends the heartbeat. Messages still being handled are lost to their handlers and become visible."""
         try:
-            self._take_back(_State.RUNNING)
+            self._take_back(State.RUNNING)
             self.round(may_claim=False)
             self.lose_all()  # those whose delete would be tried again
             self.round(may_claim=False)
@@ -631,30 +616,20 @@ class WorkerPool:
         for job in jobs:
             job.context.lost.set()
 
-    def _take_back(self, state: _State) -> None:
+    def _take_back(self, state: State) -> None:
         with self._lock:
             jobs = [job for job in self._active.values() if job.state is state]
             for job in jobs:
-                job.state = _State.ENDED
+                job.state = State.ENDED
         held = [job for job in jobs if not job.context.lost]
         for job in jobs:
             self._heartbeat.drop(job.handle)
             job.context.lost.set()
-        if state is _State.WAITING:
+        if state is State.WAITING:
             self._return_unseen([job.handle for job in held])
         else:
             self._release(held)
         self._forget(jobs)
-
-
-def newest(jobs: Sequence[_Job], number: int) -> Sequence[_Job]:
-    """The last ones, of jobs in the order of their receive."""
-    return jobs[max(0, len(jobs) - number) :] if number > 0 else []
-
-
-def _hold(message: Message, now: int) -> Hold:
-    assert message.received_at is not None and message.visible_at is not None
-    return Hold.fresh(to_micros(message.received_at), to_micros(message.visible_at), now)
 
 
 def _verdict(failure: BatchFailure) -> Verdict:

@@ -39,7 +39,7 @@ def exchange(
     visibility_timeout: Duration | None,
     failures: Mapping[str, str] | None = None,
     consumer: str | None = None,
-    hands: int | None = None,
+    hands: receive.FreeHands | None = None,
 ) -> Exchanged:
     """Settles receipts, then claims messages without a wait, in the same commit if they are of the same shard.
 
@@ -50,7 +50,7 @@ def exchange(
         visibility_timeout: of the claim, in seconds; None: the queue's.
         failures: why handlers failed, by receipt handle; kept with the messages.
         consumer: name of who claims; kept with what is claimed.
-        hands: see ``Claim``.
+        hands: handlers that can begin at once; None: messages are claimed for whomever.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []

@@ -60,6 +60,19 @@ def _names(given: Sequence[str]) -> list[str]:
     return list_of("attribute_names", given, str, "a text")
 
 
+@attrs.define
+class FreeHands:
+    """The handlers for which a claim may take last receives, see ``Claim``.
+
+    Attributes:
+        free: how many can begin at once.
+        passed: last receives that the newest claim left to others, as no handler was free.
+    """
+
+    free: int
+    passed: int = 0
+
+
 @attrs.frozen
 class Request:
     """The arguments of a receive, as far as their types show that they are right."""
@@ -71,8 +84,7 @@ class Request:
     attribute_names: Sequence[str] = attrs.field(default=("All",), converter=_names)
     interrupt: Interrupt | None = attrs.field(default=None, validator=lambda *field: check_interrupt(field[-1]))
     consumer: str | None = None
-    hands: int | None = None
-    """See ``Claim``."""
+    hands: FreeHands | None = None
 
 
 @attrs.frozen
@@ -88,7 +100,7 @@ class _Poll:
     attempt_id: str | None
     consumer: str | None
     attribute_names: Sequence[str]
-    hands: int | None
+    hands: FreeHands | None
 
 
 @attrs.frozen
@@ -200,7 +212,7 @@ def claim(
     consumer: str | None = None,
     enough: int | None = None,
     settling: Settling | None = None,
-    hands: int | None = None,
+    hands: FreeHands | None = None,
 ) -> tuple[Parts, OverLimit | None]:
     """Claims messages under one lease; returns them by shard, and the refusal of a shard that is full.
 
@@ -209,17 +221,22 @@ def claim(
     once there are so many.
     """
     parts: Parts = []
-    left, refusal = max_messages, None
+    left, refusal, free = max_messages, None, None if hands is None else hands.free
+    if hands is not None:
+        hands.passed = 0
     most_left = 0 if enough is None else max(0, max_messages - enough)
     for place, shard in enumerate(_in_turn(queue, attempt_id)):
         try:
-            command = Claim(left, visibility_timeout, lease_id, attempt_id, consumer=consumer, hands=hands)
+            command = Claim(left, visibility_timeout, lease_id, attempt_id, consumer=consumer, hands=free)
             result = move.claim(queue, shard, command, settling)
         except Exception as error:
             # messages are claimed: an error would hide them from every consumer
             if parts and (isinstance(error, LakeQueueError) or is_storage_failure(error)):
                 break
             raise
+        if hands is not None and result.error is None:
+            free = (free or 0) - result.value.last
+            hands.passed += result.value.passed
         if isinstance(result.error, OverLimit):
             refusal = result.error
         elif result.error is not None:
@@ -233,9 +250,7 @@ def claim(
                     home.found(shard.shard)
             parts.append((shard, result.value))
             left -= result.value.message_count
-            hands = None if hands is None else max(0, hands - result.value.message_count)
-            full = hands == 0 and queue.attributes.redrive is not None
-            if left <= most_left or attempt_id is not None or full:
+            if left <= most_left or attempt_id is not None:
                 break
     return parts, refusal
 

@@ -20,9 +20,9 @@ class Claim:
     ``visibility_timeout`` None: the queue's (RCV-5). A claim that repeats a live ``attempt_id`` gets the same
     messages again (ATT-3); FIFO shards only. ``dead_letter_keys`` maps ARNs of dead-letter queues to their keys;
     None: the queue does not exist, and the messages stay. ``consumer`` names who receives, unless there is an
-    ``attempt_id``. With ``hands``, the number of handlers that begin at once, a queue with a dead-letter queue
-    gives no more messages, and of a FIFO group one: others would be counted as received, and might become dead
-    letters that no handler has seen (HBN-23).
+    ``attempt_id``. With ``hands``, the number of handlers that begin at once, a message is claimed for its last
+    receive before it becomes a dead letter only for one of them, and as the first of its FIFO group: no message
+    becomes one that no handler has seen (HBN-23).
     """
 
     max_messages: int
@@ -230,7 +230,8 @@ class ClaimResult:
     ``lease_id`` is that of the claim, or of the earlier one that it repeats. On FIFO shards ``order`` holds the
     same offsets as ranges in the order of delivery (FIF-5); elsewhere it is empty. Dead letters must move before a
     claim hands out anything: ``moving`` says that a move must be completed, ``unresolved`` names the dead-letter
-    queue whose key is needed; claim again after that.
+    queue whose key is needed; claim again after that. Of what was
+    claimed, ``last`` are for their last receive; ``passed`` were left, as no handler could begin them at once.
     """
 
     spans: tuple[ClaimedSpan, ...]
@@ -240,6 +241,8 @@ class ClaimResult:
     order: Spans = ()
     moving: bool = False
     unresolved: str | None = None
+    last: int = 0
+    passed: int = 0
 
     @property
     def message_count(self) -> int:

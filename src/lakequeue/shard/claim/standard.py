@@ -15,7 +15,7 @@ from lakequeue.model.failures import held_by
 from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult, Spans
 from lakequeue.shard.move import MOVED_AT_ONCE, dead, set_aside
 from lakequeue.shard.runs import IN_FLIGHT, Run, joined_runs
-from lakequeue.shard.spans import SpanSet
+from lakequeue.shard.spans import SpanSet, joined
 from lakequeue.shard.state import ShardState
 
 ATTEMPT_WINDOW = 300 * MICROS  # ATT-4: from the first receive with the id
@@ -35,13 +35,19 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     attempt_id = command.attempt_id
     if attempt_id is not None and attempt_lives(state, attempt_id):
         return _repeat(state, attempt_id, state.now + timeout)
-    count, hands = _allowed(state, command), command.hands if state.attributes.redrive is not None else None
-    if hands is not None:
+    count, policy, hands = _allowed(state, command), state.attributes.redrive, command.hands
+    only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
+    if hands is not None and only:
         count = min(count, hands)
-    picked = pick(state, count, one_each=hands is not None)
+    picked = pick(state, count, one_each=only)
     answer = _letters_first(state, command, picked, count)
     if answer is not None:
         return answer
+    left, last, passed = list[tuple[int, int]](), 0, 0
+    if hands is not None and policy is not None:
+        picked, left, last, passed = _for_hands(state, picked, hands, policy.max_receive_count)
+        for span in left:
+            state.available.add(*span)
     order: Spans = ()
     spans = picked
     if state.attributes.fifo:
@@ -76,8 +82,11 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if state.attributes.fifo:
         state.groups.placed()
     elif state.by_tenant:
-        state.tenants.placed()
-    return _result(state, claimed, state.now + timeout, command.lease_id, order), bool(claimed)
+        if claimed:  # else nobody's turn was used
+            state.tenants.add(left)
+        state.tenants.placed(() if claimed else left)
+    result = _result(state, claimed, state.now + timeout, command.lease_id, order)
+    return attrs.evolve(result, last=last, passed=passed), bool(claimed)
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
@@ -88,6 +97,42 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
         return state.tenants.pick(count)
     state.scan_for(count)
     return state.available.take(count)
+
+
+def _for_hands(
+    state: ShardState, picked: Spans, hands: int, most: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
+    """Leaves last receives that no hand would begin at once, and what follows them in their groups (HBN-23).
+
+    Returns:
+        Ranges that stay picked and ranges that are left, in order of delivery; the number of last receives among
+        the first, and for how many more a hand was missing.
+    """
+    runs = [run for first, last in picked for run in state.known(first, last)]
+    if all(run.receive_count + 1 < most for run in runs):
+        return list(picked), [], 0, 0
+    kept, left, free, passed = list[tuple[int, int]](), list[tuple[int, int]](), hands, 0
+    if not state.attributes.fifo:
+        for run in runs:
+            taken = run.size if run.receive_count + 1 < most else min(run.size, free)
+            if run.receive_count + 1 >= most:
+                free -= taken
+            kept += [(run.first, run.first + taken - 1)] if taken else []
+            left += [(run.first + taken, run.last)] if taken < run.size else []
+        return joined(kept), left, hands - free, sum(last - first + 1 for first, last in left)
+    groups = {int(each): group for group, offsets in state.log.groups(sorted(picked)) for each in offsets}
+    begun, stopped = set[str](), set[str]()
+    for run in runs:
+        for offset in range(run.first, run.last + 1):
+            group, at_last = groups[offset], run.receive_count + 1 >= most
+            if at_last and group not in stopped and (group in begun or not free):
+                stopped.add(group)
+                passed += group not in begun
+            (left if group in stopped else kept).append((offset, offset))
+            if group not in stopped:
+                begun.add(group)
+                free -= at_last
+    return joined(kept), left, hands - free, passed
 
 
 def _put_back(state: ShardState, spans: Spans) -> None:
