@@ -26,9 +26,11 @@ CONTROL = "/__control__"
 """GET: number of requests by method and kind, and faults by kind if the query is ``faults``. POST: sets the delay
 in seconds and resets the count; ``faults`` (chance of each kind), ``seed``, ``late`` and ``slow`` (seconds) are
 arguments of ``Counted.fail``."""
-FAULTS = ("refuse", "slow", "cut", "stall", "late", "tear", "lose")
+FAULTS = ("refuse", "slow", "cut", "stall", "late", "tear", "lose", "conflict")
 """503 before the work; a pause before it; the connection closed before it; a pause before it longer than clients
-wait; such a pause after it; the connection closed in the middle of the answer; before any of the answer."""
+wait; such a pause after it; the connection closed in the middle of the answer; before any of the answer; 409 to
+a request that creates an object, as S3 answers while another one does."""
+_CONFLICT = "409 Conflict", "ConditionalRequestConflict", "A conflicting conditional operation is in progress."
 _SLOW_DOWN = "503 Slow Down", "SlowDown", "Please reduce your request rate."
 
 Environ = dict[str, Any]
@@ -91,6 +93,8 @@ class Counted:
             self.requests[_kind(environ)] += 1
             fault = self.choose(environ)
             refusal = _SLOW_DOWN if fault == "refuse" else self.refusal(environ)
+            if fault == "conflict" and "HTTP_IF_NONE_MATCH" in environ:
+                refusal = _CONFLICT
         if refusal is not None:
             return _refused(start, *refusal)
         if fault == "cut":

@@ -69,6 +69,20 @@ def test_changed_attributes_hold_at_once_for_sends_and_receives_elsewhere(harnes
     there.send("x" * 2048)
 
 
+@pytest.mark.spec("RCV-6", "ERR-8")
+def test_a_receive_that_claimed_is_not_refused(harness: Harness, clock, monkeypatch: pytest.MonkeyPatch):
+    """It learns of new attributes by its claim; the catalog, which has them, may not be read just then."""
+    here = harness.create()
+    here.send("A")
+    harness.queue().set_attributes(visibility_timeout=5)
+
+    def fail(self):
+        raise errors.QueueClientError("no network")
+
+    monkeypatch.setattr("lakequeue.runtime.open_queue.OpenQueue.reload", fail)
+    assert bodies(here.receive(wait_time=0)) == ["A"]
+
+
 @pytest.mark.spec("QUE-25", "LPL-3")
 def test_a_changed_wait_time_holds_at_once_for_receives_elsewhere(harness: Harness, clock):
     here, there = harness.create(), harness.queue()

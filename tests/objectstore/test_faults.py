@@ -40,7 +40,16 @@ PATIENCE = {"AWS_TIMEOUT": "2s"}
 LATE = 3.0
 LONGEST = 60.0
 """Seconds of the longest call: a request is repeated for 20 s, and a failed commit is looked for."""
-CHANCES = {"refuse": 0.02, "slow": 0.02, "cut": 0.015, "tear": 0.01, "late": 0.005, "stall": 0.005, "lose": 0.015}
+CHANCES = {
+    "refuse": 0.02,
+    "slow": 0.02,
+    "cut": 0.015,
+    "tear": 0.01,
+    "late": 0.005,
+    "stall": 0.005,
+    "lose": 0.015,
+    "conflict": 0.05,
+}
 """9 % of all requests."""
 
 
@@ -97,6 +106,34 @@ def test_a_commit_whose_request_failed_counts_once(server: Counted, queue: Queue
         assert store.faults[kind] == 1
     assert [row.body for row in check_log(queue)] == ["a", "b"]
     assert [message.body for message in queue.receive(10)] == ["a", "b"]
+
+
+@pytest.mark.spec("QUE-37")
+@pytest.mark.parametrize(
+    "path", ["queues/_delta_log", "messages/_delta_log/0{20}", "receipts/_delta_log/0{20}", "checks"]
+)
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_a_queue_is_whole_whatever_the_store_was_busy_with(server: Counted, path: str, times: int) -> None:
+    lake = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point")
+    with failing(server, "conflict", path, times) as store:
+        queue = lake.create_queue("orders")
+        assert store.faults["conflict"] == times
+    queue.send("a")
+    [message] = queue.receive()
+    assert message.body == "a" and lake.check() == []
+
+
+@pytest.mark.spec("QUE-37", "SND-17")
+def test_a_store_that_stays_busy_ends_a_call(
+    server: Counted, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakequeue.storage.folder._CONFLICT_PAUSES", (0.01,) * 3)
+    with failing(server, "conflict", ENTRY, 1_000) as store:
+        with pytest.raises(QueueClientError, match=r"too busy \(ConditionalRequestConflict, PUT") as refused:
+            queue.send("a")
+        assert not refused.value.outcome_unknown and store.faults["conflict"] == 4
+    queue.send("b")
+    assert [row.body for row in check_log(queue)] == ["b"]
 
 
 @pytest.mark.spec("RCV-6", "ERR-9")

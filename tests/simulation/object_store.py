@@ -25,6 +25,8 @@ URI = "gs://simulated/root"
 _RETRIES = "retries, max_retries: 5, retry_timeout: 20s"
 _BUSY = "Server returned non-2xx status code: 503 Service Unavailable: <Error><Code>SlowDown</Code></Error>"
 
+_CONFLICT = "status code: 409 Conflict: <Error><Code>ConditionalRequestConflict</Code></Error>"
+
 
 class Object(NamedTuple):
     data: bytes
@@ -54,7 +56,7 @@ class ObjectStore:
         """Of all objects."""
         return (each.data for each in self.objects.values())
 
-    def _request(self, method: str, name: str) -> str | None:
+    def _request(self, method: str, name: str, creates: bool = False) -> str | None:
         """Takes a step; returns what is wrong with the answer."""
         action = self.world.step("commit" if method == "PUT" and name.endswith(".json") else "request")
         if action is None:
@@ -63,6 +65,8 @@ class ObjectStore:
         if kind == "slow":
             self.world.sleep(seconds)
             return None
+        if kind == "refuse" and creates and self.world.chance.random() < 0.5:
+            raise AlreadyExistsError(f"Object at location {name} already exists: {_CONFLICT}")
         if kind == "refuse" or (kind == "late" and method != "PUT"):
             raise self._failed(method, name, f"after 5 {_RETRIES}  - {_BUSY}")
         return str(kind)
@@ -76,7 +80,7 @@ class ObjectStore:
     def put(self, bucket: Bucket, path: str, data: Any, mode: str = "overwrite") -> None:
         name, create = bucket.name(path), mode == "create"
         content = bytes(data) if isinstance(data, (bytes, bytearray, memoryview)) else data.read()
-        fault = self._request("PUT", name)
+        fault = self._request("PUT", name, create)
         if fault == "late":
             # the data of every try is the same, so it is one late request
             self.world.at(self.world.chance.choice(LANDS), lambda: self._put(name, content, create) and None)

@@ -41,8 +41,8 @@ STOP_TIMEOUT = 30
 _REFUSED_PAUSE = timedelta(seconds=0.5)
 """Time between receives while the queue refuses them for now."""
 _LONGEST_GATHER = 1.0
-"""Seconds for which what was handled waits for the next commit at most; otherwise as long as the longest of the last
-rounds took. With 0.25 s eight processes on one shard of an object store did 0.74 of their work, with 1 s 0.92."""
+"""Seconds for which what was handled waits for the next commit at most, and no longer than a round took lately.
+With 0.25 s eight processes on one shard of an object store did 0.74 of their work, with 1 s 0.92."""
 _BETWEEN_RECEIVES = timedelta(seconds=0.2)
 """Minimum time from one empty receive to the next, where receives do not wait."""
 _DEFAULT_RENEWAL = HeartbeatRenewal()

@@ -294,10 +294,11 @@ def _polls(
             hands=poll.hands,
         )
         messages = read(queue, parts, poll.attribute_names)
-        now, deadline = queue.now(), poll.deadline()
         if waiter is not None:
             waiter.announce(max(shard.attributes_version for shard in queue.shards))
             waiter.found = bool(messages)
+        # what was claimed is handed out: to ask for the deadline may read the catalog, and fail
+        now, deadline = queue.now(), started if messages else poll.deadline()
         if messages or now >= deadline:
             if refusal and not messages and (poll.refuse_late or deadline <= started):
                 raise refusal

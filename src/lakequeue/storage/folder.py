@@ -7,6 +7,7 @@ import fcntl
 import io
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from obstore.store import ObjectStore
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.store_failures import first_line, is_conflict
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -33,7 +34,9 @@ WHOLE = 4 * 2**20
 _CONCURRENT = 16
 """Maximum number of remote files that one call reads at once."""
 _ATTEMPTS = 4
-"""At a request whose answer is cut off."""
+"""At a request whose answer is cut off, and in a directory that was removed."""
+_CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Seconds between tries to create a file while the store is busy with another request for it."""
 # macOS: fsync leaves the data in the disk's cache
 _FULL: int = getattr(fcntl, "F_FULLFSYNC", 0)
 
@@ -173,18 +176,25 @@ class Folder:
             name: of the file.
             data: what is in it.
             new_folder: whether its directory may be missing; else that is a ``FileNotFoundError``.
+
+        Raises:
+            AlreadyExistsError: a store said for eight seconds that it is busy with another request for the file,
+                which may not exist.
         """
         if self.local is None:
-            try:
-                obstore.put(self._store, self._at(name), data, mode="create")
-            except AlreadyExistsError:
-                return False
-            return True
+            for pause in (*_CONFLICT_PAUSES, None):
+                try:
+                    obstore.put(self._store, self._at(name), data, mode="create")
+                    return True
+                except AlreadyExistsError as error:
+                    if not is_conflict(error):
+                        return False
+                    if pause is None:
+                        raise
+                    time.sleep(pause)
         target = self.path(name)
-        if new_folder:
-            self._make(os.path.dirname(target))
         try:
-            self._place(os.link, data, target)
+            self._in_folder(target, lambda: self._place(os.link, data, target), new_folder)
         except FileExistsError:
             return False
         return True
@@ -239,13 +249,21 @@ class Folder:
 
     @contextmanager
     def _written(self, name: str, new_folder: bool) -> Iterator[IO[bytes]]:
-        folder = os.path.dirname(self.path(name))
-        if new_folder:
-            self._make(folder)
-        with open(self.path(name), "wb") as file:
+        path = self.path(name)
+        with self._in_folder(path, lambda: open(path, "wb"), new_folder) as file:
             yield file
             self._sync_file(file)
-        self._sync(folder)
+        self._sync(os.path.dirname(path))
+
+    def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:
+        """Makes the directory of a file and acts there; again if a compactor removed it while it was empty."""
+        for _ in range(_ATTEMPTS - 1 if new_folder else 0):
+            with suppress(FileNotFoundError):
+                self._make(os.path.dirname(path))
+                return act()
+        if new_folder:
+            self._make(os.path.dirname(path))
+        return act()
 
     def _make(self, path: str) -> None:
         """Makes a directory and those above it, each noted on disk in the one above."""
@@ -341,8 +359,7 @@ class Folder:
         if self.local is None:
             obstore.rename(self._store, self._at(source), self._at(target))
             return
-        self._make(os.path.dirname(self.path(target)))
-        os.rename(self.path(source), self.path(target))
+        self._in_folder(self.path(target), lambda: os.rename(self.path(source), self.path(target)))
         self._sync(os.path.dirname(self.path(target)))
 
 

@@ -38,6 +38,9 @@ _BUSY = _Reason("the storage is too busy", "repeat the call later")
 _MISSING = _Reason("there is no such file or bucket", "check the root, or repeat the call")
 _LOST = _Reason("the connection was lost", "repeat the call")
 
+_CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
+"""S3 is busy with another request for the same object; obstore takes its 409 for "already exists"."""
+
 _BY_CODE = {
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),
     **dict.fromkeys(
@@ -52,6 +55,7 @@ _BY_CODE = {
     "RequestTimeTooSkewed": _CLOCK,
     **dict.fromkeys(("NoSuchKey", "BlobNotFound", "PathNotFound"), _MISSING),
     **dict.fromkeys(("SlowDown", "ServiceUnavailable", "ServerBusy", "TooManyRequests"), _BUSY),
+    **dict.fromkeys(_CONFLICTS, _BUSY),
 }
 _BY_STATUS = {"401": _UNKNOWN_KEY, "403": _RIGHT, "404": _MISSING, "429": _BUSY, "503": _BUSY}
 _BY_TEXT = {
@@ -92,6 +96,12 @@ def is_permanent(error: BaseException) -> bool:
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
     return any(isinstance(each, PermissionError) or any(sign in str(each) for sign in _LASTING) for each in chain)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a store refused to create a file that need not exist: repeat the request."""
+    code = _CODE.search(str(error))
+    return code is not None and code[1] in _CONFLICTS
 
 
 def hide_answers(error: BaseException) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cache
 
 import attrs
@@ -26,7 +26,7 @@ from lakequeue.storage.bulk.dedup import Duplicates, opened_at
 from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.bulk.staged_files import check_exist
 from lakequeue.storage.engines.commit import StaleAttributes, commit
-from lakequeue.storage.engines.interface import DataFile, Engine, Table, partition_text
+from lakequeue.storage.engines.interface import DataFile, Engine, StaleSnapshot, Table, partition_text
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
@@ -155,30 +155,39 @@ class _ShardCommit:
         Args:
             reached_another: the send reached another shard, so newer attributes no longer matter.
         """
-        manifest, table, files = self._manifest, self._table, self._staged
         races = Races()
         for attempt in races:
-            if self._duplicates is not None:
-                # before the lock, as reading the log and writing files may take seconds
-                table.refresh()
-                self._duplicates.check(table, self._now())
-                files = self._duplicates.files()
-            with self._target.holding(self._shard):
-                table.refresh()
-                instant = self._now()
-                if manifest.reached(table):
-                    return 0  # another process committed the same files meanwhile
-                if self._duplicates is not None and not self._duplicates.check(table, instant):
-                    if attempt < PATIENCE:
-                        continue
-                    files = self._duplicates.files()
-                if manifest.too_old and not reached_another:
-                    raise too_old_error(manifest.send_id)
-                if self._add(files, instant, reached_another):
-                    self._target.committed(self._shard, races.lost)
-                    return sum(file.rows for file in files)
+            with suppress(
+                StaleSnapshot
+            ):  # files of the log were erased or merged, and removed, since it was loaded
+                rows = self._attempt(attempt < PATIENCE, reached_another, races)
+                if rows is not None:
+                    return rows
             races.lose()
         raise RequestThrottled("too many lost races; nothing was sent")
+
+    def _attempt(self, patient: bool, reached_another: bool, races: Races) -> int | None:
+        manifest, table, files = self._manifest, self._table, self._staged
+        if self._duplicates is not None:
+            # before the lock, as reading the log and writing files may take seconds
+            table.refresh()
+            self._duplicates.check(table, self._now())
+            files = self._duplicates.files()
+        with self._target.holding(self._shard):
+            table.refresh()
+            instant = self._now()
+            if manifest.reached(table):
+                return 0  # another process committed the same files meanwhile
+            if self._duplicates is not None and not self._duplicates.check(table, instant):
+                if patient:
+                    return None
+                files = self._duplicates.files()
+            if manifest.too_old and not reached_another:
+                raise too_old_error(manifest.send_id)
+            if not self._add(files, instant, reached_another):
+                return None
+            self._target.committed(self._shard, races.lost)
+            return sum(file.rows for file in files)
 
     def _add(self, files: Sequence[DataFile], now: int, reached_another: bool) -> bool:
         table, manifest = self._table, self._manifest
