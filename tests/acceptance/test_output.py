@@ -19,6 +19,7 @@ from insides import place_of
 from lakequeue import AttributeValue, LakeQueue, Queue
 from lakequeue.cli import app
 from lakequeue.cli.output import print_error, printable
+from lakequeue.storage import layout
 
 # what makes colours, moves the cursor, ends lines, and turns text around
 HOSTILE = "\x1b[31m\x9b31m\x85\u2028\u202e\u2066\u200f\u061c\x7f\r\b"
@@ -154,3 +155,14 @@ def test_there_is_no_other_way_to_print():
                 ):
                     found[path.name, name] = found.get((path.name, name), 0) + 1
     assert found == allowed
+
+
+@pytest.mark.parametrize("named", ["[/x]", "[link=https://other.example]x[/link]", ":smile:"])
+@pytest.mark.parametrize("command", ["doctor", "check", "repair --all", "counts", "show orders", "compact"])
+def test_what_looks_like_markup_is_text(queue: Queue, named: str, command: str):
+    messages = Path(layout.messages_path(place_of(queue), queue.key, 0))
+    entry = messages / "_delta_log/00000000000000000001.json"
+    entry.write_text(re.sub(r'"path": ?"[^"]*"', f'"path":"{named}"', entry.read_text()))
+    told = run(queue, *command.split())
+    assert "Traceback" not in told and "MarkupError" not in told
+    assert named in told or command in ("counts", "show orders", "compact")

@@ -14,8 +14,7 @@ import posixpath
 import random
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -331,20 +330,20 @@ class System:
         folder, name = self.disk.place(path)
         folder.change({name: None}, self.world.wall)
 
-    def rmtree(self, path: str, ignore_errors: bool = False) -> None:
-        """As `shutil.rmtree`."""
-        for folder, _, names in sorted(self.walk(path), reverse=True):
-            for name in names:
-                try:
-                    self.unlink(f"{folder}/{name}")
-                except OSError:
-                    if not ignore_errors:
-                        raise
-            try:
+    def unlink_below(self, root: str, name: str) -> int:
+        """As that of ``no_links``."""
+        size = self.stat(f"{root}/{name}").st_size
+        self.unlink(f"{root}/{name}")
+        return int(size)
+
+    def rmtree(self, root: str, name: str) -> None:
+        """As that of ``no_links``."""
+        for folder, _, names in sorted(self.walk(f"{root}/{name}"), reverse=True):
+            for each in names:
+                with suppress(OSError):
+                    self.unlink(f"{folder}/{each}")
+            with suppress(OSError):
                 self.rmdir(folder)
-            except OSError:
-                if not ignore_errors:
-                    raise
 
     def chmod(self, path: str, mode: int) -> None:
         self.world.step("chmod")
@@ -436,15 +435,3 @@ class System:
             return False
         node.locks[file] = exclusive
         return True
-
-
-class Touched:
-    """`Path` for those that touch a file."""
-
-    def __init__(self, system: System) -> None:
-        self.system = system
-
-    def __call__(self, path: Any) -> Any:
-        if self.system.ours(path):
-            return SimpleNamespace(touch=lambda: self.system.touch(path))
-        return Path(path)

@@ -28,7 +28,7 @@ from lakequeue.storage.engines import checkpoints, disk_turn, file_lock, locks, 
 from lakequeue.storage.inspection import found_log
 from lakequeue.storage.messages import budget, read
 from simulation import tables
-from simulation.disk import Disk, System, Touched
+from simulation.disk import Disk, System
 from simulation.object_store import Object, ObjectStore
 from simulation.scheduler import World
 
@@ -153,8 +153,13 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         "secrets": draws,
         "uuid": draws,
         "obstore": store,
-        "shutil": SimpleNamespace(
-            disk_usage=lambda _: SimpleNamespace(free=2**20 * 10), rmtree=system.rmtree, copyfileobj=None
+        "shutil": SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=2**20 * 10), copyfileobj=None),
+        "no_links": SimpleNamespace(
+            crooked=lambda *_: None,
+            table_folder=lambda local: local,
+            unlink=system.unlink_below,
+            rmtree=system.rmtree,
+            touch=lambda folder, name: system.touch(f"{folder}/{name}"),
         ),
         "monotonic": lambda: world.monotonic,
         "sleep": world.sleep,
@@ -180,7 +185,6 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
             patch.setattr(module, "pq", shim)
         patch.setattr("lakequeue.storage.folder.pa", tables.Arrow(system.file))
         patch.setattr(f"{engines}.point.threading", _Threads(sys.modules["threading"]))
-        patch.setattr("lakequeue.storage.cleaning.Path", Touched(system))
         patch.setattr("lakequeue.operations.check.space_problems", lambda _: [])
         patch.setattr("lakequeue.operations.check.lock_problem", lambda _: None)
         for (module, name), value in memory().items():

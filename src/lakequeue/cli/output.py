@@ -21,6 +21,8 @@ PIPE_WIDTH = 160
 
 # C0 and C1 controls except tab and line feed, line separators, and bidirectional marks, overrides and isolates
 _CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_AS_IT_IS: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+"""A name or a text may hold what looks like markup: links, or the end of a style that never began."""
 
 
 class OutputClosed(Exception):
@@ -76,12 +78,12 @@ def console() -> Console:
     """A rich console on standard output."""
     # COLUMNS, if somebody sets it, holds for a pipe too
     wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else PIPE_WIDTH
-    return _console_type()(width=wide, highlight=False)
+    return _console_type()(width=wide, **_AS_IT_IS)
 
 
 def error_console() -> Console:
     """A rich console on standard error."""
-    return _console_type()(stderr=True, highlight=False)
+    return _console_type()(stderr=True, **_AS_IT_IS)
 
 
 @cache

@@ -198,11 +198,10 @@ class Fitting:
 
     def _table(self, rows: Sequence[Sequence[str]]) -> Table:
         from rich import box
-        from rich.markup import escape
         from rich.table import Table
         from rich.text import Text
 
-        title = None if self.title is None else escape(self.title)
+        title = None if self.title is None else Text(self.title)
         made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
         for column in self.columns:
             justify: JustifyMethod = "right" if column.numeric else "left"
@@ -222,7 +221,9 @@ def spinner(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    with error_console().status(f"{what} …"):
+    from rich.text import Text
+
+    with error_console().status(Text(f"{what} …")):
         yield
 
 

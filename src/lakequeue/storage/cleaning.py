@@ -12,16 +12,14 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import threading
 import time
 import uuid
 from collections.abc import Collection
 from contextlib import ExitStack
 from operator import attrgetter
-from pathlib import Path
 
-from lakequeue.storage import layout
+from lakequeue.storage import layout, no_links
 from lakequeue.storage.delta_log import LiveFile, Snapshot, listed
 from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import LockHeld, committing
@@ -59,7 +57,7 @@ def pin_files(messages: Folder) -> None:
     if messages.local is None:
         return  # there all files stay longer
     with contextlib.suppress(OSError):
-        Path(messages.path(_PINS)).touch()
+        no_links.touch(messages.local, _PINS)
 
 
 def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
@@ -224,7 +222,5 @@ def remove_tables(folder: Folder, kept_seconds: float = 0) -> Freed:
         files = list(folder.files())
         if time.time() - max((file.modified for file in files), default=0.0) < kept_seconds:
             return Freed()
-        if folder.local is None:
-            return folder.remove(file.name for file in files)
-        shutil.rmtree(folder.local, ignore_errors=True)
+        folder.remove_all()
     return Freed(len(files), sum(file.size for file in files))

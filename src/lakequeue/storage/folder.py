@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
-from lakequeue.errors import DamagedTable
+from lakequeue.errors import DamagedTable, one_line
+from lakequeue.storage import no_links
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line, is_conflict
 
@@ -104,6 +105,18 @@ class Folder:
         assert self.local is not None
         return os.path.join(self.local, name)
 
+    def _sound(self, name: str) -> str:
+        """The same, after a look at the way to it from the root; DamagedTable if it is no plain one (DUR-72)."""
+        found = no_links.crooked(self._root, self._at(name))
+        if found is not None:
+            raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
+        return self.path(name)
+
+    @property
+    def _root(self) -> str:
+        assert self.local is not None
+        return self.local.removesuffix(self._prefix).rstrip("/")
+
     def exists(self, name: str) -> bool:
         """Whether there is such a file; on local disks also whether there is such a directory."""
         if self.local is not None:
@@ -129,14 +142,14 @@ class Folder:
     def read(self, name: str) -> bytes:
         """The whole of a file; FileNotFoundError if there is none."""
         if self.local is not None:
-            with open(self.path(name), "rb") as file:
+            with open(self._sound(name), "rb") as file:
                 return file.read()
         return _whole(lambda: bytes(obstore.get(self._store, self._at(name)).bytes()))
 
     def open(self, name: str, size: int) -> IO[bytes]:
         """Opens a file of a known size for reading; a remote one is read in parts."""
         if self.local is not None:
-            return open(self.path(name), "rb")
+            return open(self._sound(name), "rb")
         return io.BufferedReader(_Remote(self._store, self._at(name), size), buffer_size=2**16)
 
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
@@ -155,7 +168,7 @@ class Folder:
         """
         source: Any
         if self.local is not None:
-            source = pa.OSFile(self.path(name))
+            source = pa.OSFile(self._sound(name))
         elif size <= WHOLE:
             source = pa.BufferReader(self.read(name))
         else:
@@ -192,7 +205,7 @@ class Folder:
                     if pause is None:
                         raise
                     time.sleep(pause)
-        target = self.path(name)
+        target = self._sound(name)
         try:
             self._in_folder(target, lambda: self._place(os.link, data, target), new_folder)
         except FileExistsError:
@@ -204,7 +217,7 @@ class Folder:
         if self.local is None:
             obstore.put(self._store, self._at(name), data)
             return
-        self._place(os.replace, data, self.path(name))
+        self._place(os.replace, data, self._sound(name))
 
     def _place(self, place: Callable[[str, str], None], data: bytes, target: str) -> None:
         """Puts a new local file where it belongs; if the process is killed, VACUUM removes what it wrote.
@@ -249,7 +262,7 @@ class Folder:
 
     @contextmanager
     def _written(self, name: str, new_folder: bool) -> Iterator[IO[bytes]]:
-        path = self.path(name)
+        path = self._sound(name)
         with self._in_folder(path, lambda: open(path, "wb"), new_folder) as file:
             yield file
             self._sync_file(file)
@@ -339,27 +352,36 @@ class Folder:
             return []
 
     def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in the order given; missing ones are skipped and not counted."""
+        """Removes files in the order given; missing ones are skipped and not counted.
+
+        So are those behind a symbolic link, which may be anybody's (DUR-72).
+        """
         freed = Freed()
         for name in names:
             try:
                 if self.local is not None:
-                    size = os.stat(self.path(name)).st_size
-                    os.unlink(self.path(name))
+                    size = no_links.unlink(self._root, self._at(name))
                 else:
                     size = obstore.head(self._store, self._at(name))["size"]
                     obstore.delete(self._store, self._at(name))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             freed += Freed(1, size)
         return freed
+
+    def remove_all(self) -> None:
+        """Removes the directory with everything below it, as far as that can be removed; follows no link."""
+        if self.local is None:
+            self.remove(entry.name for entry in self.files())
+            return
+        no_links.rmtree(self._root, self._prefix)
 
     def move(self, source: str, target: str) -> None:
         """Renames a file."""
         if self.local is None:
             obstore.rename(self._store, self._at(source), self._at(target))
             return
-        self._in_folder(self.path(target), lambda: os.rename(self.path(source), self.path(target)))
+        self._in_folder(self._sound(target), lambda: os.rename(self._sound(source), self.path(target)))
         self._sync(os.path.dirname(self.path(target)))
 
 

@@ -15,7 +15,7 @@ import attrs
 from lakequeue.errors import DamagedTable
 from lakequeue.model.arguments import check_text
 from lakequeue.storage import layout
-from lakequeue.storage.bulk.staged_files import delete_folder, safe_name
+from lakequeue.storage.bulk.staged_files import safe_name
 from lakequeue.storage.engines.interface import DataFile, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.found_names import MOST_SHARDS, Misplaced, file_below, shown
@@ -176,7 +176,7 @@ def discard(tables: Folder, send_id: str) -> None:
     for shard in manifest.shards:
         for folder in {os.path.dirname(file.path) for file in manifest.of(shard)}:
             with contextlib.suppress(Exception):  # VACUUM removes what is left
-                delete_folder(tables / f"{shard}/messages", folder)
+                (tables / f"{shard}/messages/{folder}").remove_all()
 
 
 def _manifest_name(send_id: str) -> str:

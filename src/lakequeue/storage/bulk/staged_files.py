@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
@@ -48,14 +47,6 @@ def safe_name(send_id: str) -> str:
 def folder_of(send_id: str, attempt: str) -> str:
     """The directory below the table for the files of one attempt at a send."""
     return f"bulk/{safe_name(send_id)}/{attempt}"
-
-
-def delete_folder(folder: Folder, name: str) -> None:
-    """Removes a directory in ``folder`` and its files."""
-    if folder.local is not None:
-        shutil.rmtree(folder.path(name), ignore_errors=True)
-    else:
-        folder.remove(entry.name for entry in folder.files(name))
 
 
 def read_columns(messages: Folder, file: DataFile, columns: Sequence[str]) -> pa.Table:

@@ -80,4 +80,4 @@ class Staging:
         """Removes the files of this attempt."""
         for shard in self.shards:
             with contextlib.suppress(Exception):  # VACUUM removes what is left
-                staged_files.delete_folder(tables / f"{shard}/messages", self.folder)
+                (tables / f"{shard}/messages/{self.folder}").remove_all()

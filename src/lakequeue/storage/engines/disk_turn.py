@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from lakequeue.storage import no_links
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
@@ -44,7 +45,11 @@ def turn(table_path: str, longest: float = LONGEST) -> Iterator[Callable[[], Non
 
     Yields a function that shows the others that this process is not stopped.
     """
-    folder = os.path.realpath(local_path(table_path) or "")
+    try:
+        folder = no_links.table_folder(local_path(table_path) or "")
+    except FileNotFoundError:  # the commit tells what is wrong
+        yield lambda: None
+        return
     if folder in _mine.turns:
         yield lambda: None
         return

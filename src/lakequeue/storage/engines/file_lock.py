@@ -36,7 +36,7 @@ class FileLock:
         """
         file = self._file
         if file is None:
-            self._file = file = FileIO(self.path, "a+")
+            self._file = file = FileIO(self.path, "a+", opener=_no_link)
             _open.add(self)
         if not _lock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH):
             return False
@@ -65,6 +65,10 @@ class FileLock:
             _lock(file, fcntl.LOCK_UN)
             file.close()
             _open.discard(self)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _lock(file: FileIO, operation: int) -> bool:

@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Iterator
 
 from lakequeue.errors import QueueClientError
+from lakequeue.storage import no_links
 from lakequeue.storage.engines.disk_turn import turn
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
@@ -55,7 +56,7 @@ def committing(table_path: str, *, exclusive: bool, patience: float | None = Non
         OSError: the table's directory is gone, or the lock cannot be written.
     """
     local = local_path(table_path)
-    folder = "" if local is None else os.path.realpath(local)
+    folder = "" if local is None else no_links.table_folder(local)
     patience = PATIENCE if patience is None else patience
     mine = _mine.locks.get(folder)
     held = None if mine is None else mine.exclusive  # not what was noted: an interrupt may come in between

@@ -1,0 +1,79 @@
+"""Local files below a root, reached through plain directories alone.
+
+Whoever may write a root may put symbolic links there, which lead to anything that its other users may read, write
+or remove (DUR-72).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+
+def crooked(root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str | None:
+    """The part of the way from the root to a file that is a symbolic link, or the file if it is no plain one."""
+    path, parts = root, name.split("/")
+    for place, part in enumerate(parts, 1):
+        path = f"{path}/{part}"
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            return None
+        if stat.S_ISLNK(mode) or (place == len(parts) and not is_kind(mode)):
+            return path
+    return None
+
+
+def table_folder(local: str) -> str:
+    """The real path of a table's directory; FileNotFoundError if links lead there from its root."""
+    root, _, below = local.rpartition("/q/")
+    root, below = (root, f"q/{below}") if root else (os.path.dirname(local), os.path.basename(local))
+    if crooked(root, below, stat.S_ISDIR) is not None:
+        raise FileNotFoundError(errno.ENOENT, "a symbolic link leads there", local)
+    return os.path.realpath(local)
+
+
+def touch(folder: str, name: str) -> None:
+    """Makes a file, or gives it the time of now; the superuser does so to nobody else's directory."""
+    if os.geteuid() == 0 != os.stat(folder).st_uid:
+        return
+    descriptor = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    os.utime(descriptor)
+    os.close(descriptor)
+
+
+def unlink(root: str, name: str) -> int:
+    """Removes a file; returns its bytes. FileNotFoundError or NotADirectoryError if no plain way leads there."""
+    with _above(root, name) as (folder, leaf):
+        size = os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_size
+        os.unlink(leaf, dir_fd=folder)
+    return size
+
+
+def rmtree(root: str, name: str) -> None:
+    """Removes a directory and what is below it, as far as that can be removed."""
+    with suppress(OSError), _above(root, name) as (folder, leaf):
+        for _, folders, files, inside in os.fwalk(leaf, topdown=False, dir_fd=folder):
+            for each in files + folders:  # among the folders are links to some
+                with suppress(OSError):
+                    os.unlink(each, dir_fd=inside)
+            for each in folders:
+                with suppress(OSError):
+                    os.rmdir(each, dir_fd=inside)
+        os.rmdir(leaf, dir_fd=folder)
+
+
+@contextmanager
+def _above(root: str, name: str) -> Iterator[tuple[int, str]]:
+    """The directory of a file, opened, and the file's name there."""
+    *folders, leaf = name.split("/")
+    with ExitStack() as opened:
+        descriptor = os.open(root or "/", os.O_RDONLY | os.O_DIRECTORY)
+        opened.callback(os.close, descriptor)
+        for part in folders:
+            descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            opened.callback(os.close, descriptor)
+        yield descriptor, leaf

@@ -1,0 +1,122 @@
+"""Symbolic links below a root lead nowhere: whoever may write there chooses them, and every user of it follows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakequeue import LakeQueue, Queue
+from lakequeue.errors import LakeQueueError
+from lakequeue.storage import layout, no_links
+from lakequeue.testing import ManualClock
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    folder = tmp_path / "victim"
+    (folder / "0/messages/_delta_log").mkdir(parents=True)
+    for name in ("letter", "0/messages/a.parquet", "0/messages/_delta_log/00000000000000000000.json"):
+        (folder / name).write_text("mine")
+    return folder
+
+
+def told(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file by content and inode, and every directory."""
+    return {
+        str(each): (each.lstat().st_ino, b"" if each.is_dir() else each.read_bytes())
+        for each in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def queue(tmp_path: Path, clock: ManualClock) -> Queue:
+    queue = LakeQueue(str(tmp_path / "root"), clock=clock, engine="point").create_queue("orders", rewind_range=60)
+    queue.send_arrow(pa.table({"body": ["a", "b", "c"]}))
+    queue.delete(queue.receive(1)[0].receipt_handle)
+    return queue
+
+
+def each_verb(root: str, clock: ManualClock, target: Path) -> None:
+    """What people run on a root; what it says of damage is one line."""
+    lake = LakeQueue(root, clock=clock, engine="point")
+    for verb in (
+        lake.check,
+        lambda: lake.repair(apply=True),
+        lambda: lake.queue("orders").send("x"),
+        lambda: lake.queue("orders").receive(10),
+        lambda: lake.queue("orders").peek(),
+        lambda: lake.queue("orders").purge(),
+        lambda: lake.copy(LakeQueue(str(target), engine="point")),
+        lake.compact,
+        lambda: lake.delete_queue("orders"),
+        lake.compact,
+    ):
+        try:
+            verb()
+        except LakeQueueError as error:
+            assert "\n" not in str(error)
+        clock.advance(3_600 * 24 * 30)
+
+
+@pytest.mark.spec("DUR-72")
+@pytest.mark.parametrize(
+    "place", ["key", "shard", "messages", "receipts", "messages/_delta_log", "receipts/_delta_log"]
+)
+def test_a_directory_that_leads_elsewhere_is_left_alone(
+    tmp_path: Path, queue: Queue, victim: Path, clock: ManualClock, place: str
+) -> None:
+    root, before = str(tmp_path / "root"), told(victim)
+    tables = Path(layout.tables_path(root, queue.key))
+    path = {"key": tables, "shard": tables / "0"}.get(place, tables / "0" / place)
+    path.rename(tmp_path / "away")
+    path.symlink_to({"key": victim, "shard": victim / "0"}.get(place, victim / "0/messages"))
+    each_verb(root, clock, tmp_path / "copy")
+    assert told(victim) == before
+
+
+@pytest.mark.spec("DUR-72")
+@pytest.mark.parametrize("kind", ["data", "entry", "lock", "pins"])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_file_that_leads_elsewhere_is_left_alone(
+    tmp_path: Path, queue: Queue, victim: Path, clock: ManualClock, kind: str, dangling: bool
+) -> None:
+    root, before = str(tmp_path / "root"), told(victim)
+    messages = Path(layout.messages_path(root, queue.key, 0))
+    paths = {
+        "data": next(messages.rglob("*.parquet")),
+        "entry": messages / "_delta_log/00000000000000000001.json",
+        "lock": messages / "_commit.lock",
+        "pins": messages / "_pinned",
+    }
+    paths[kind].unlink(missing_ok=True)
+    paths[kind].symlink_to(victim / ("none" if dangling else "letter"))
+    each_verb(root, clock, tmp_path / "copy")
+    assert told(victim) == before
+
+
+@pytest.mark.spec("DUR-72")
+def test_an_entry_that_is_a_pipe_hangs_nobody(tmp_path: Path, queue: Queue, clock: ManualClock) -> None:
+    entry = Path(
+        layout.messages_path(str(tmp_path / "root"), queue.key, 0), "_delta_log/00000000000000000001.json"
+    )
+    entry.unlink()
+    os.mkfifo(entry)
+    each_verb(str(tmp_path / "root"), clock, tmp_path / "copy")
+
+
+@pytest.mark.spec("DUR-72")
+def test_a_removal_meets_no_link_that_was_put_there_since(tmp_path: Path, victim: Path) -> None:
+    before = told(victim)
+    (tmp_path / "q/key").mkdir(parents=True)
+    (tmp_path / "q/key/inside").symlink_to(victim)
+    (tmp_path / "q/other").symlink_to(victim)
+    no_links.rmtree(str(tmp_path), "q/other")
+    no_links.rmtree(str(tmp_path), "q/other/0")
+    for name in ("q/other/letter", "q/key/inside/letter"):
+        with pytest.raises((NotADirectoryError, FileNotFoundError, OSError)):
+            no_links.unlink(str(tmp_path), name)
+    no_links.rmtree(str(tmp_path), "q/key")
+    assert told(victim) == before and not (tmp_path / "q/key").exists()
