@@ -70,17 +70,27 @@ def test_changed_attributes_hold_at_once_for_sends_and_receives_elsewhere(harnes
 
 
 @pytest.mark.spec("RCV-6", "ERR-8")
-def test_a_receive_that_claimed_is_not_refused(harness: Harness, clock, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("released", [True, False])
+def test_a_receive_that_is_refused_has_claimed_nothing(
+    harness: Harness, clock, monkeypatch: pytest.MonkeyPatch, released: bool
+):
     """It learns of new attributes by its claim; the catalog, which has them, may not be read just then."""
     here = harness.create()
     here.send("A")
     harness.queue().set_attributes(visibility_timeout=5)
 
-    def fail(self):
+    def fail(self, *_):
         raise errors.QueueClientError("no network")
 
     monkeypatch.setattr("lakequeue.runtime.open_queue.OpenQueue.reload", fail)
-    assert bodies(here.receive(wait_time=0)) == ["A"]
+    if released:
+        with pytest.raises(errors.QueueClientError, match="no network"):
+            here.receive(wait_time=0)
+        monkeypatch.undo()
+    else:  # then it hands out what it holds
+        monkeypatch.setattr("lakequeue.runtime.open_queue.OpenQueue.command", fail)
+    [message] = here.receive(wait_time=0)
+    assert (message.body, message.receive_count) == ("A", 1)
 
 
 @pytest.mark.spec("QUE-25", "LPL-3")

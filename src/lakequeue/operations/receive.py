@@ -112,20 +112,23 @@ class _Found:
     claims: Parts
 
 
-def _release(step: _Found | datetime) -> None:
-    """Makes visible at once what a receive claimed, if nobody gets the answer.
+def _release(step: _Found | datetime) -> bool:
+    """Makes visible at once what a receive claimed, if nobody gets the answer; returns whether nothing is left.
 
     A repeated attempt claimed nothing: an earlier answer has the same receipts (ATT-3).
     """
+    released = True
     if not isinstance(step, _Found):
-        return
+        return released
     for shard, claimed in step.claims:
         spans = [(span.first, span.last) for span in claimed.spans]
         try:
             step.queue.command(shard, LeaseRelease(claimed.lease_id, spans, unseen=True))
         except Exception as error:
+            released = False
             name, reason = step.queue.name, first_line(error)
             _log.warning("messages of %s stay in flight until their visibility timeout: %s", name, reason)
+    return released
 
 
 def receive(queue: OpenQueue, request: Request) -> list[Message]:
@@ -297,13 +300,18 @@ def _polls(
         if waiter is not None:
             waiter.announce(max(shard.attributes_version for shard in queue.shards))
             waiter.found = bool(messages)
-        # what was claimed is handed out: to ask for the deadline may read the catalog, and fail
-        now, deadline = queue.now(), started if messages else poll.deadline()
+        found = _Found(messages, queue, [part for part in parts if part[1].lease_id == lease_id])
+        now, deadline = queue.now(), started
+        try:
+            deadline = poll.deadline()  # may read the catalog, for attributes of which the claim has learnt
+        except Exception:
+            if _release(found):
+                raise
         if messages or now >= deadline:
             if refusal and not messages and (poll.refuse_late or deadline <= started):
                 raise refusal
             count(queue, messages)
-            yield _Found(messages, queue, [part for part in parts if part[1].lease_id == lease_id])
+            yield found
             return
         if waiter is not None and not waiter.first and poll.attempt_id is None:
             yield from_micros(min(deadline, now + FALLBACK_POLL_FACTOR * longest))
