@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -69,6 +70,65 @@ def test_a_task_with_a_countdown_waits_in_the_queue_not_in_a_worker(jobs: Any, w
     result = jobs.when.apply_async(countdown=3)
     assert tasks(where).counts().delayed == 1
     assert result.get(PATIENCE) >= sent + 3
+
+
+MALFORMED = {
+    "text": "käse",
+    "a number": "5",
+    "a list": "[]",
+    "no body": {"body": None},
+    "a number as body": {"body": 5},
+    "a body that is not ASCII": {"body": "é"},
+    "binary data": {"body": "/wD+", "content-type": "application/data"},
+    "a task that is a number": {"body": "NQ=="},
+    "no arguments": {"body": "W10="},
+    "no headers": {"headers": None},
+    "no id": {"headers": {"task": "jobs.add"}},
+    "no properties": {"properties": None},
+    "no delivery_info": {"properties": {"body_encoding": "base64"}},
+    "an unknown encoding": {"properties": {"body_encoding": "rot13", "delivery_info": {}}},
+    "an eta that is none": {"headers": {"task": "jobs.add", "id": "1", "eta": "soon"}},
+}
+
+
+def malformed(change: Any) -> str:
+    """A message of a task with a change that no worker can read."""
+    if isinstance(change, str):
+        return change
+    whole = {
+        "body": "W1tdLCB7fSwgbnVsbF0=",
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {"task": "jobs.add", "id": "1"},
+        "properties": {"body_encoding": "base64", "delivery_info": {}, "delivery_tag": "1"},
+    }
+    return json.dumps(whole | change)
+
+
+def test_a_worker_goes_on_after_malformed_messages(jobs: Any, where: Path) -> None:
+    for change in MALFORMED.values():
+        tasks(where).send(malformed(change))
+    assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+    wait_until(lambda: is_empty(where))
+    assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+
+
+@pytest.mark.parametrize("change", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_message_is_deleted_with_one_line_or_becomes_a_dead_letter(
+    connection: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Any
+) -> None:
+    lake = LakeQueue(str(tmp_path / "root"))
+    dead = lake.create_queue("dead")
+    policy = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 1}
+    for queue in (lake.create_queue("plain"), lake.create_queue("kept", redrive_policy=policy)):
+        queue.send(malformed(change))
+        channel = connection.channel()
+        while queue.counts().visible:
+            assert channel.basic_get(queue.name) is None
+        assert queue.counts().in_flight == 0
+    assert [message.body for message in dead.receive(10, wait_time=0)] == [malformed(change)]
+    told = [record.getMessage() for record in caplog.records if "malformed" in record.getMessage()]
+    assert [line.split("; ")[-1] for line in told] == ["it is deleted", "it goes to the dead-letter queue"]
 
 
 @pytest.mark.spec("VIS-4")

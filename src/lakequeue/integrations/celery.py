@@ -27,11 +27,19 @@ from lakequeue.errors import (
 
 try:
     from kombu.transport import TRANSPORT_ALIASES, virtual
-    from kombu.utils.json import dumps, loads
+    from kombu.utils.json import dumps
 except ModuleNotFoundError as error:
     raise MissingPackage.of("lakequeue.integrations.celery", "celery", error) from None
 
-from lakequeue.integrations.celery_consumers import UNLIMITED, Subscription, eta_of, mark_delivery
+from lakequeue.integrations.celery_consumers import (
+    UNLIMITED,
+    Malformed,
+    Subscription,
+    eta_of,
+    is_refused,
+    mark_delivery,
+    payload_of,
+)
 from lakequeue.integrations.celery_queues import Binding, Broker
 
 _SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "bind", "bindings", "attended")
@@ -110,7 +118,14 @@ class Channel(virtual.Channel):
         """One message, without renewal: what is to be held for long is consumed."""
         source, found = self.broker.used(queue, lambda source: (source, source.receive(1, wait_time=0)))
         for message in found:
-            payload: dict[str, Any] = loads(message.body)
+            try:
+                payload = payload_of(message)
+            except Malformed as error:
+                if is_refused(self.broker, queue, message, error):
+                    source.change_visibility(message, 0)
+                else:
+                    source.delete(message)
+                continue
             self._gotten[mark_delivery(payload, message)] = source, message
             return payload
         raise queues.Empty

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import threading
 import uuid
 from collections.abc import Callable
@@ -10,10 +12,13 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
+from kombu.transport import virtual
 from kombu.utils.json import loads
 
 from lakequeue import Consumer, Context, Message, Outcome
 from lakequeue.integrations.celery_queues import Broker
+
+_log = logging.getLogger(__name__)
 
 _EARLY = 60
 """Seconds: a task that comes longer than this before its ETA is delayed once more, not kept by a worker."""
@@ -108,7 +113,12 @@ class Subscription:
                 self._put((self, error))
 
     async def _handle(self, message: Message, context: Context) -> Outcome:
-        payload = loads(message.body)
+        try:
+            payload = payload_of(message)
+        except Malformed as error:
+            if await asyncio.to_thread(is_refused, self._broker, self.name, message, error):
+                return Outcome.FAILED_RETRY_NOW
+            return Outcome.SUCCESS
         eta = eta_of(payload)
         if eta is not None and self._broker.until(eta) > _EARLY:
             await asyncio.to_thread(self._broker.send, self.name, message.body, eta)
@@ -132,6 +142,55 @@ class Subscription:
         finally:
             self._held.pop(tag, None)
             self._delivered.discard(tag)
+
+
+class Malformed(ValueError):
+    """A message that kombu or Celery cannot read, and that would end a worker."""
+
+
+def payload_of(message: Message) -> dict[str, Any]:
+    """Kombu's message in one of a queue, to which anybody may have sent anything.
+
+    Raises:
+        Malformed: says what is wrong with it.
+    """
+    try:
+        payload: dict[str, Any] = loads(message.body)
+        headers, properties, body = payload["headers"], payload["properties"], payload["body"]
+        _need(isinstance(headers, dict), "its headers are no object")
+        _need(isinstance(properties["delivery_info"], dict), "its delivery_info is no object")
+        _need(isinstance(body, str), "its body is no text")
+        types = payload.get("content-type"), payload.get("content-encoding"), properties.get("body_encoding")
+        _need(all(isinstance(each, str | None) for each in types), "its content-type or an encoding is no text")
+        if types[2] and types[2].lower() != "utf-8":
+            body = virtual.Channel.codecs[types[2]].decode(body)
+        eta_of(payload)
+        if "task" in headers:
+            _need(all(isinstance(headers.get(each), str) for each in ("task", "id")), "its task or id is no text")
+            _need(types[0] not in (None, "application/data"), "its body is not encoded as a task")
+            if types[0] == "application/json":
+                args, kwargs, _ = json.loads(body)
+                _need(isinstance(args, list) and isinstance(kwargs, dict), "its body has no arguments of a task")
+    except Malformed:
+        raise
+    except KeyError as error:
+        raise Malformed(f"it has no {error}, or that is unknown") from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Malformed(f"it cannot be decoded ({type(error).__name__})") from None
+    return payload
+
+
+def _need(true: bool, problem: str) -> None:
+    if not true:
+        raise Malformed(problem)
+
+
+def is_refused(broker: Broker, name: str, message: Message, error: Malformed) -> bool:
+    """Whether a malformed message is left to the queue's dead-letter queue; else it is to be deleted."""
+    left = broker.queue(name).dead_letter_queue is not None
+    fate = "it goes to the dead-letter queue" if left else "it is deleted"
+    _log.error("queue %s: message %s is malformed: %s; %s", name, message.message_id, error, fate)
+    return left
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
