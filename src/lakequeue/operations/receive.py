@@ -8,7 +8,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from time import monotonic
 from typing import Any
@@ -34,6 +34,7 @@ from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.operations import move
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, Settling, visibility
+from lakequeue.runtime.log_watch import log_watch
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, in_home_order
 from lakequeue.runtime.waiters import Waiter
@@ -200,10 +201,16 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
     )
 
 
-def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
+@contextmanager
+def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Iterator[Waiter | None]:
     """Joins the queue's waiters, which call ``wake`` when this receive should poll; None without a wait."""
-    waits = poll.deadline() > queue.now()
-    return queue.shards[0].shared.waiters.waiter(wake) if waits else nullcontext()
+    if poll.deadline() <= queue.now():
+        yield None
+        return
+    waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
+    watch = log_watch() if folders else None
+    with waiters.waiter(wake) as waiter, watch.waking(folders, waiters.wake) if watch else nullcontext():
+        yield waiter
 
 
 def claim(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,12 +13,16 @@ import attrs
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, coded_for
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.calls import Call, logged
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.runtime.steps import Steps
 from lakequeue.shard.commands import Close, Command, SetAttributes
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.delta_log import LOG
+from lakequeue.storage.layout import messages_path, receipts_path
+from lakequeue.storage.roots import local_path
 
 _Checked = TypeVar("_Checked")
 
@@ -40,6 +45,17 @@ class OpenQueue:
         self.shards: list[ShardService] = root.shards(row)
         self.dead_letter_keys: dict[str, str] = {}
         self.finishing_moves = threading.Lock()
+
+    def log_folders(self) -> list[str]:
+        """The logs of its shards, if they are on a disk and time passes by itself."""
+        root = local_path(self.root.path)
+        if root is None or not isinstance(self.root.clock, SystemClock):
+            return []
+        return [
+            os.path.join(path(root, self.key, shard.shard), LOG)
+            for shard in self.shards
+            for path in (messages_path, receipts_path)
+        ]
 
     @property
     def name(self) -> str:
