@@ -235,8 +235,9 @@ class LakeQueue(RootProperties):
     ) -> None:
         """Creates the temporary views ``queues``, ``messages``, ``groups``, ``receipts``, ``history``, ``stats``.
 
-        Spark's tasks read them through lakequeue. If the tasks do not have it, and with ``as_of``, the views are
-        scans of Delta's tables, which take about 0.4 s for each shard before a query begins.
+        Spark's tasks read them through lakequeue; each query lists the queues. If the tasks do not have it, before
+        Spark 4.1, and with ``as_of``, the views are scans of the tables of the queues that exist now, which take
+        about 0.4 s for each shard before a query begins.
 
         Args:
             spark: the session.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,40 @@ import pytest
 
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.operations import ranges as offset_ranges
-from lakequeue.operations import task_views
-from lakequeue.operations.ranges import Range
+from lakequeue.operations.task_views import Place, TaskReader
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
 
 BY_GROUP: dict[str, Any] = {"deduplication_scope": "message_group", "content_based_deduplication": True}
-ASKED = pa.schema([("shard", pa.int32()), ("first", pa.int64()), ("last", pa.int64())])
 
 
-def ranges(lq: LakeQueue, queue: str) -> list[Range]:
-    [row] = [row for row in lq._runtime.rows() if row.name == queue]
-    return [range_ for range_, _ in offset_ranges.ranges_of(lq._runtime, row)]
+def reader(lq: LakeQueue) -> TaskReader:
+    """A copy, as a task has it."""
+    made: TaskReader = pickle.loads(pickle.dumps(TaskReader(lq.root, {}, lq.region, lq._runtime.clock.now())))
+    return made
 
 
-def batch(asked: Iterable[Range]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([each._asdict() for each in asked], ASKED)
+def shards(lq: LakeQueue, queue: str) -> list[Place]:
+    [found] = pa.concat_arrays([*reader(lq).shards([(0,)])]).to_pylist()
+    return [tuple(row.values()) for row in found if row["queue"] == queue]
 
 
-def read(lq: LakeQueue, relation: str, queue: str, *asked: Range) -> list[dict[str, Any]]:
-    """The rows of ranges, read by a copy of the reader."""
-    reader = task_views.RelationReader(relation, lq.root, {}, queue, lq.region, lq._runtime.clock.now())
-    batches = pickle.loads(pickle.dumps(reader)).rows(iter([batch(asked)]))
-    return [row for found in batches for row in found.to_pylist()]
+def pieces(lq: LakeQueue, queue: str) -> list[Place]:
+    """The places of all messages of a queue."""
+    places = shards(lq, queue)
+    ranges = pa.concat_arrays([*reader(lq).ranges(places)]).to_pylist()
+    return [
+        (*place, piece["first"], piece["last"])
+        for place, found in zip(places, ranges, strict=True)
+        for range_ in found
+        for piece in range_["pieces"]
+    ]
+
+
+def read(lq: LakeQueue, relation: str, *places: Place) -> list[dict[str, Any]]:
+    values = [*reader(lq).read(relation, places)]
+    assert [len(value) for value in values] == [1] * len(places)  # Spark counts them
+    return [row for value in values for row in value.to_pylist()[0]]
 
 
 @pytest.fixture
@@ -52,62 +62,63 @@ def lq(lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> La
 
 
 @pytest.mark.spec("DLT-5")
-def test_ranges_show_each_message_once_whatever_is_merged_and_sent_meanwhile(
+def test_pieces_show_each_message_once_whatever_is_merged_and_sent_meanwhile(
     lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ranges(lq, "orders.fifo")
-    assert len(asked) == 12 and {shard for shard, _, _ in asked} == {0, 1}
-    found = [row["body"] for each in asked[1::2] for row in read(lq, "messages", "orders.fifo", each)]
+    asked = pieces(lq, "orders.fifo")
+    assert len(asked) == 12 and {shard for _, _, shard, *_ in asked} == {0, 1}
+    found = [row["body"] for each in asked[1::2] for row in read(lq, "messages", each)]
     monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 2)
     lq.compact()
-    assert len(ranges(lq, "orders.fifo")) < len(asked)  # files were merged
     lq.queue("orders.fifo").send_batch([SendEntry(body, group_id=body) for body in ("late", "later")])
-    found += [row["body"] for each in asked[0::2] for row in read(lq, "messages", "orders.fifo", each)]
-    ends = [each for each in asked if each[2] in (offset_ranges._NO_OFFSET, None)]
-    late = [row["body"] for each in ends for row in read(lq, "messages", "orders.fifo", each)]
+    found += [row["body"] for each in asked[0::2] for row in read(lq, "messages", each)]
+    ends = [each for each in asked if each[4] == offset_ranges._NO_OFFSET]
+    late = [row["body"] for each in ends for row in read(lq, "messages", each)]
     assert set(late) >= {"late", "later"}
     assert sorted({*found, *late}) == sorted([f"order {index}" for index in range(12)] + ["late", "later"])
     assert len([body for body in found if body.startswith("order")]) == 12
 
 
-def test_ranges_of_one_task_are_read_together(lq: LakeQueue) -> None:
-    asked = ranges(lq, "orders.fifo")
-    every = read(lq, "messages", "orders.fifo", *asked)
-    assert {row["body"] for row in every} == {f"order {index}" for index in range(12)} and len(every) == 12
-    some = [asked[index] for index in (0, 1, 3, 7, 8)]
-    assert len(offset_ranges.joined(some)) < len(some)
-    apart = [row for each in some for row in read(lq, "messages", "orders.fifo", each)]
-    assert read(lq, "messages", "orders.fifo", *some) == apart and len(apart) == 5
+def test_pieces_of_one_task_are_read_as_they_come(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_ranges, "PIECE_ROWS", 5)
+    lq.queue("orders.fifo").send_batch([SendEntry(str(index), group_id="one") for index in range(8)])
+    asked = pieces(lq, "orders.fifo")
+    assert len(asked) > 12
+    every = read(lq, "messages", *asked)
+    assert len({row["message_id"] for row in every}) == len(every) == 20
+    some = [asked[index] for index in (7, 0, 1, 3, 8, 9, 2)]
+    apart = [row for each in some for row in read(lq, "messages", each)]
+    assert read(lq, "messages", *some) == apart and apart
 
 
-def test_other_relations_are_read_whole(lq: LakeQueue) -> None:
+def test_other_relations_are_read_by_queue_or_shard(lq: LakeQueue) -> None:
     queue = lq.queue("orders.fifo")
     queue.delete_batch([m.receipt_handle for m in queue.receive(max_messages=5)])
-    everything = Range(0, 0, None)
-    [counts] = read(lq, "queues", "orders.fifo", everything)
-    assert (counts["queue"], counts["visible"], counts["rewindable"]) == ("orders.fifo", 7, 5)
-    assert {row["shard"] for row in read(lq, "receipts", "orders.fifo", everything)} == {0, 1}
-    deleted = read(lq, "history", "orders.fifo", *ranges(lq, "orders.fifo"))
+    first, second = shards(lq, "orders.fifo")
+    [counts] = read(lq, "queues", first)
+    assert (counts["visible"], counts["rewindable"]) == (7, 5)
+    heads = [row for row in read(lq, "receipts", first, second) if row["state"] == "head"]
+    assert len(heads) == 2
+    places = pieces(lq, "orders.fifo")
+    deleted = read(lq, "history", *places)
     assert len(deleted) == 5 and "state" not in deleted[0]
     lq.delete_queue("orders.fifo")
-    assert read(lq, "queues", "orders.fifo", everything) == read(lq, "messages", "orders.fifo", everything) == []
+    assert read(lq, "queues", first) == read(lq, "messages", *places) == []
 
 
-def test_a_queue_created_anew_with_more_shards_is_shown_whole(lq: LakeQueue) -> None:
-    asked = ranges(lq, "orders.fifo")
-    lq.delete_queue("orders.fifo")
-    anew = lq.create_queue("orders.fifo", fifo=True, shards=6, **BY_GROUP)
-    anew.send_batch([SendEntry(str(index), group_id=str(index)) for index in range(10)])
-    found = [row for each in asked for row in read(lq, "messages", "orders.fifo", each)]
-    assert sorted(row["body"] for row in found) == [str(index) for index in range(10)]
-    assert max(row["shard"] for row in found) > 1
+def test_a_queue_that_is_not_asked_for_stays_closed(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    [file] = Path(lq.root).glob(f"q/{lq.queue('other').key}/0/messages/**/*.parquet")
+    file.write_bytes(b"torn")
+    assert len(read(lq, "messages", *pieces(lq, "orders.fifo"))) == 12
+    with pytest.raises(Exception, match="Parquet"):
+        read(lq, "messages", *pieces(lq, "other"))
 
 
 def test_a_task_that_reads_late_shows_no_message_from_the_future(tmp_path: Path) -> None:
     lq = LakeQueue(str(tmp_path / "root"))  # by the system's clock
     lq.create_queue("orders")
-    reader = task_views.RelationReader("messages", lq.root, {}, "orders", lq.region, None)
-    asked = batch(ranges(lq, "orders"))
+    asked = pieces(lq, "orders")
     lq.queue("orders").send("after the plan")
-    [row] = [row for found in reader.rows(iter([asked])) for row in found.to_pylist()]
+    [value] = TaskReader(lq.root, {}, lq.region, None).read("messages", asked)
+    [row] = value.to_pylist()[0]
     assert row["state"] == "visible" and row["age"] >= 0

@@ -161,7 +161,7 @@ def test_views_show_the_messages_of_a_root(lq: LakeQueue, spark: SparkSession) -
     lq.register_views(spark)
     states = spark.sql("SELECT state, count(*) AS messages FROM messages GROUP BY state")
     assert {row.state: row.messages for row in states.collect()} == {"visible": 9, "in_flight": 1}
-    assert "MapInArrow" in states._jdf.queryExecution().executedPlan().toString()  # tasks have the options
+    assert "ArrowEvalPython" in states._jdf.queryExecution().executedPlan().toString()  # tasks have the options
     [row] = spark.sql(f"SELECT queue, state FROM messages WHERE message_id = '{message.message_id}'").collect()
     assert tuple(row) == ("orders", "in_flight")
 

@@ -57,7 +57,7 @@ def test_a_dataframe_is_sent_leased_settled_and_seen(
     states = remote.sql("SELECT state, count(*) AS n FROM messages WHERE queue = 'orders' GROUP BY state")
     assert {row.state: row.n for row in states.collect()} == {"in_flight": 7, "visible": 3}
     states.explain()
-    assert "MapInArrow" in capsys.readouterr().out  # read by tasks of the server
+    assert "ArrowEvalPython" in capsys.readouterr().out  # read by tasks of the server
     kept = lease.messages.where(f"message_id IN ('{rows[0].message_id}', '{rows[1].message_id}')")
     assert lease.delete_except(kept).done == 7
     assert queue.counts().visible == 5

@@ -37,7 +37,8 @@ def test_dataframes_go_in_and_come_out_and_are_seen_in_sql(
     lq.register_views(spark)
     states = spark.sql("SELECT state, count(*) AS n FROM messages GROUP BY state")
     assert {row.state: row.n for row in states.collect()} == {"in_flight": 7, "visible": 3}
-    assert "MapInArrow" in states._jdf.queryExecution().executedPlan().toString()  # not the scans of Delta
+    by_tasks = "ArrowEvalPython" in states._jdf.queryExecution().executedPlan().toString()
+    assert by_tasks == (not spark.version.startswith("4.0."))  # there they are scans of Delta
     assert [row.queue for row in spark.table("queues").collect()] == ["orders"]
     assert spark.table("messages").where("body = 'order 1'").head().queue == "orders"
     assert spark.table("history").isEmpty() and spark.table("stats").isEmpty()

@@ -33,7 +33,8 @@ class Range(NamedTuple):
     last: int | None
 
 
-ALL = Range(None, None, None)
+PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
+"""Messages, and size of their files, that are one value of Spark in a view."""
 
 
 def ranges_of(root: Root, queue: QueueRow) -> list[tuple[Range, int]]:
@@ -43,13 +44,34 @@ def ranges_of(root: Root, queue: QueueRow) -> list[tuple[Range, int]]:
     """
 
     def of_shard(shard: int) -> list[tuple[Range, int]]:
-        log = LogReader(root.engine.open(layout.messages_path(root.path, queue.key, shard))).log
-        starts = list(_starts(log.files))
+        starts = list(_starts(_log_files(root, queue, shard)))
         ends = [*(start - 1 for start, _ in starts[1:]), None if shard == queue.shards - 1 else _NO_OFFSET]
         return [(Range(shard, start, end), size) for (start, size), end in zip(starts, ends, strict=True)]
 
     found = pool.each(of_shard, range(queue.shards))
     return [each for ranges in found for each in ranges]
+
+
+def pieces_of(root: Root, queue: QueueRow, shard: int) -> list[list[tuple[int, int]]]:
+    """First and last offsets of small pieces, by range, that together hold all messages of a shard."""
+    files = _log_files(root, queue, shard)
+    cuts = [0]  # the first ranges begin below what is left of the log
+    for file in files:
+        rows = file.last - file.first + 1
+        step = max(1, min(PIECE_ROWS, rows * PIECE_BYTES // max(1, file.size)))
+        cuts += [first for first in range(file.first, file.last + 1, step) if first > cuts[-1]]
+    ends = [*(first - 1 for first in cuts[1:]), _NO_OFFSET]
+    starts = {start for start, _ in _starts(files)}
+    found: list[list[tuple[int, int]]] = [[]]
+    for first, last in zip(cuts, ends, strict=True):
+        if first in starts and found[-1]:
+            found.append([])
+        found[-1].append((first, last))
+    return found
+
+
+def _log_files(root: Root, queue: QueueRow, shard: int) -> Sequence[LogFile]:
+    return LogReader(root.engine.open(layout.messages_path(root.path, queue.key, shard))).log.files
 
 
 def _starts(files: Sequence[LogFile]) -> Iterator[tuple[int, int]]:

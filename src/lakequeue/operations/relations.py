@@ -161,7 +161,15 @@ class Relation(ds.Dataset):
 
 def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[str, Relation]:
     """The relations by name; ``LakeQueue.arrow_views`` says what they are."""
-    source = _Tables.of(root, now, as_of)
+    return _relations(_Tables.of(root, now, as_of))
+
+
+def of_queue(root: Root, queue: QueueRow, now: datetime | None) -> dict[str, Relation]:
+    """The relations of one queue; ``stats`` is whole."""
+    return _relations(_Tables(root, now, past=[queue]))
+
+
+def _relations(source: _Tables) -> dict[str, Relation]:
     reads = {
         "queues": source.queues,
         "messages": source.messages,
@@ -217,8 +225,8 @@ class _Tables:
     now: datetime | None
     versions: Mapping[str, int] | None = None
     """Of the tables as of an instant, by path."""
-    past: Sequence[QueueRow] = ()
-    """The queues of that instant."""
+    past: Sequence[QueueRow] | None = None
+    """The queues of that instant, or the only ones to read; None: all that exist at each read."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _Tables:
@@ -230,7 +238,7 @@ class _Tables:
             versions = versions_at(store, known, as_of)
             number = versions.get(layout.queues_path(root.path))
             if number is None:
-                return cls(root, now or as_of, versions)
+                return cls(root, now or as_of, versions, [])
             path = layout.queues_path(root.path)
             rows = rows_of(past_versions.opened(store, path, number), root.path)
             past = [row for row in rows if layout.receipts_path(root.path, row.key, 0) in versions]
@@ -311,7 +319,7 @@ class _Tables:
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
         """The queues that a condition over a schema leaves."""
         rows = self.past
-        if self.versions is None:
+        if rows is None:
             rows = [row for row in self.root.rows() if row.deleted_at is None]
         known = [[names_are(row.name, row.region)] for row in rows]
         return [rows[index] for index in surviving(known, condition, schema)]
