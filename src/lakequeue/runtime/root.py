@@ -24,7 +24,7 @@ from lakequeue.storage.engines.point import PointEngine
 from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.store_failures import first_line, hide_answers
+from lakequeue.storage.store_failures import first_line, hide_secrets
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Root:
             yield
         except Exception as error:
             reason = first_line(error)
-            hide_answers(error)
+            hide_secrets(error)
             if not is_storage_failure(error):
                 raise
             raise QueueClientError(f"{self.path}: {reason}") from error

@@ -52,7 +52,8 @@ def _remote(uri: str) -> str:
     place = re.split("[?#]", rest)[0].partition("/")[0]
     # what is before an @, or behind a ?, may be a secret and is not shown
     uri = f"{scheme}://{re.split('[?#]', rest)[0].rpartition('@')[2]}"
-    if "@" in place and scheme != "abfss":
+    user = place.rpartition("@")[0]  # of abfss the container
+    if "@" in place and (scheme != "abfss" or ":" in user or "@" in user):
         raise _refused(uri, "keys are no part of a URI; give them as storage_options")
     if scheme not in _SCHEMES:
         raise _refused(uri, _unknown(f"{scheme}://"))

@@ -9,12 +9,17 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from obstore.exceptions import BaseError
+
 _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
-_QUERY = re.compile(r"(https?://)(?:[^/\s@]*@)?([^\s?]*)\?\S*|(https?://)[^/\s@]*@")
+_USER = re.compile(r"((?<!abfss)://)[^/\s\"']*@")
+_QUERY = re.compile(r"(https?://[^\s?\"']*)\?[^\s\"']*")
+_VALUE = re.compile(r'(Config error: [^"]*").*(".*)', re.DOTALL)
+_DETAILS = re.compile(r"(Config error: .*?)\n+Debug source.*", re.DOTALL)
 _CAUSE = re.compile(r"(Caused by)?: ")
 _COLOURS = re.compile(r"\x1b\[\d+m")
 _KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (Azure: AZURE_STORAGE_ACCOUNT_NAME and _KEY)"
@@ -84,7 +89,7 @@ _LASTING = (
 def first_line(error: BaseException) -> str:
     """An error in one line: of a store, what is wrong and what to set; else its first line, or its type."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
-    return _explained(text) or _without_query(_of_spark(text) or text.splitlines()[0])
+    return _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
 
 
 def is_permanent(error: BaseException) -> bool:
@@ -104,8 +109,8 @@ def is_conflict(error: BaseException) -> bool:
     return code is not None and code[1] in _CONFLICTS
 
 
-def hide_answers(error: BaseException) -> None:
-    """Removes the store's own answers from an error and what it comes from, for stack traces.
+def hide_secrets(error: BaseException) -> None:
+    """Removes the store's own answers, and what may be secret, from an error and what it comes from.
 
     S3 answers a wrong signature with the request, session token included.
     """
@@ -115,8 +120,10 @@ def hide_answers(error: BaseException) -> None:
         chain.append(following)
         following = following.__cause__ or following.__context__
     for each in chain:
-        if _TRIED.search(str(each)):
-            each.args = (_ANSWER.sub("(answer)", str(each)),)
+        text = str(each)
+        hidden = _redacted(_ANSWER.sub("(answer)", text) if _TRIED.search(text) else text)
+        if isinstance(each, BaseError) and hidden != text:
+            each.args = (hidden,)
 
 
 def unsettled_version(error: BaseException, next_version: int) -> int | None:
@@ -152,7 +159,7 @@ def _explained(text: str) -> str | None:
     if reason is None and status is not None:
         reason = _BY_STATUS.get(status[1], _Reason(f"the storage answered {status[1]}", "repeat the call later"))
     what, advice = reason or _LOST
-    target = None if tried is None else f"{tried[1]} {_without_query(tried[2])}"
+    target = None if tried is None else f"{tried[1]} {_redacted(tried[2])}"
     facts = ", ".join(each for each in (named, target) if each is not None)
     return f"{what} ({facts}); {advice}" if facts else f"{what}; {advice}"
 
@@ -171,9 +178,9 @@ def _of_spark(text: str) -> str | None:
     return causes[-1] if causes else None
 
 
-def _without_query(text: str) -> str:
-    """URLs without what may be secret: users, passwords, signatures."""
-    return _QUERY.sub(r"\1\2\3", text)
+def _redacted(text: str) -> str:
+    """Text without what may be secret: users, passwords and signatures in URLs, values of options."""
+    return _VALUE.sub(r"\1…\2", _DETAILS.sub(r"\1", _QUERY.sub(r"\1", _USER.sub(r"\1", text))))
 
 
 def _flat(text: str) -> str:

@@ -228,7 +228,7 @@ def _number(name: str, text: str) -> int | float | timedelta:
         if name.endswith("base"):
             return float(text)
     except ValueError:
-        raise InvalidParameterValue.of(repr(text), name, "It must be a number.") from None
+        raise InvalidParameterValue(f"storage_options: {name} must be a number.") from None
     if not re.fullmatch(f"(?:{_DURATION.pattern})+", text):
-        raise InvalidParameterValue.of(repr(text), name, "It must be a duration, such as 20s.")
+        raise InvalidParameterValue(f"storage_options: {name} must be a duration, such as 20s.")
     return timedelta(seconds=sum(int(count) * _UNITS[unit] for count, unit in _DURATION.findall(text)))
