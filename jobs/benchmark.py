@@ -57,6 +57,7 @@ ROWS = {
     "fair": fair.fair,
     "mixed": bulk.mixed,
     "consumers": consumers.consumers,
+    "fleet": consumers.fleet,
     "store": store.store,
     "sql": sql.sql,
     "profile": profile.profile,

@@ -1,7 +1,7 @@
 """Rows of consumers: messages per second of one process and of several that empty a queue.
 
-``python consumers.py ROOT QUEUE SECONDS LOOPS`` is one of the processes: it prints when it is ready, waits for a
-line of its input, and consumes until the queue is empty, by a ``Consumer`` or by plain loops.
+``python consumers.py ROOT QUEUE SECONDS LOOPS LASTS`` is one of the processes: it prints when it is ready, waits for
+a line of its input, and consumes until the queue is empty, by a ``Consumer`` or by plain loops, or for a while.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -65,6 +66,51 @@ def consumers(bench: Bench) -> Iterator[Figure]:
         where = f"consumers, object store, 20 ms: {PROCESSES} processes on"
         yield Figure(f"{where} 1 shard / 1", rate["one"], rate["1"], 1.5, unit="/s")
         yield Figure(f"{where} {PROCESSES} shards / 1 on 1", rate["own"], rate["1"], 3, unit="/s")
+
+
+FLEETS: Mapping[str, Sequence[tuple[int, int, float, float]]] = {
+    "a disk": [(4, 1, 0.02, 0.95), (1, 1, 0.005, 0.8), (24, 1, 0.1, 0.9)],
+    "an object store, 20 ms": [
+        *((2, 1, 0.1, 0.95), (1, 1, 0.1, 0.95), (4, 1, 0.1, 0.95), (8, 1, 0.1, 0.9)),
+        *((8, 1, 1, 0.95), (8, 8, 0.1, 0.95), (24, 24, 0.1, 0.85)),
+    ],
+}
+"""Processes, shards, seconds of a handler, and the share of their work that the handlers must get at least."""
+
+
+def fleet(bench: Bench) -> Iterator[Figure]:
+    """Messages per second of consumers as they are deployed, beside what their handlers could do.
+
+    They begin together, the queue has a dead-letter queue and a backlog that nobody empties, and the middle of the
+    run counts. On an object store also the requests for a message.
+    """
+    for place, rows in FLEETS.items():
+        with bench.scratch() as scratch, ExitStack() as stack:
+            url, environment = None, dict[str, str]()
+            if place != "a disk":
+                url, environment = stack.enter_context(running_store())
+            for count, shards, seconds, bound in bench.track(rows[: bench.sizes.fleets], f"fleets on {place}"):
+                root = f"{scratch}/{uuid4().hex}" if url is None else f"s3://lake/{uuid4().hex}"
+                ideal, lasts = count * CONCURRENCY / seconds, bench.sizes.fleet_seconds + 8 * seconds
+                with within(environment):
+                    lake = LakeQueue(root, engine="point")
+                    lake.create_queue("dead")
+                    attributes = {"shards": shards, "dead_letter_queue": "dead", "max_receive_count": 5}
+                    queue = lake.create_queue("fleet", **attributes)  # type: ignore[arg-type]
+                    queue.send_arrow(pa.table({"body": [BODY] * int(ideal * (lasts + 10))}))
+                if url is not None:
+                    ask(url, {"delay": DELAY})
+                seen = _emptied(["fleet"] * count, root, environment, seconds, False, lasts=lasts)
+                instants = sorted(each for handled in seen for each in handled)  # type: ignore[var-annotated]
+                begin, end = instants[0] + 0.3 * lasts, instants[0] + 0.95 * lasts
+                rate = sum(begin <= each < end for each in instants) / (end - begin)
+                name = (
+                    f"fleet on {place}: {count} x {CONCURRENCY} handlers of {seconds * 1e3:g} ms, {shards} shards"
+                )
+                told = "" if url is None else f"{sum(ask(url).values()) / len(instants):.2f} requests a message"
+                if url is not None:
+                    ask(url, {"delay": 0})
+                yield Figure(f"{name} / what they could do", rate, ideal, bound, told, unit="/s")
 
 
 def _rounds(
@@ -119,16 +165,17 @@ def _emptied(
     seconds: float,
     loops: bool,
     pause: float = 0,
-) -> list[Handled]:
-    """What each process handled; each starts ``pause`` seconds after the one before."""
+    lasts: float = 0,
+) -> list[Any]:
+    """What each process handled, or with ``lasts`` when; each starts ``pause`` seconds after the one before."""
     with ExitStack() as stack:
-        arguments = [str(seconds), str(int(loops))]
+        arguments = [str(seconds), str(int(loops)), str(lasts)]
         processes = [stack.enter_context(_process([root, name, *arguments], environment)) for name in names]
         for process in processes:
             assert process.stdin is not None
             print("go", file=process.stdin, flush=True)
             time.sleep(pause)
-        return [tuple(json.loads(line(process))) for process in processes]  # type: ignore[misc]
+        return [tuple(json.loads(line(process))) for process in processes]
 
 
 @contextmanager
@@ -149,7 +196,7 @@ def _process(arguments: Sequence[str], environment: Mapping[str, str]) -> Iterat
         process.communicate()
 
 
-def main(root: str, name: str, seconds: str, loops: str) -> None:
+def main(root: str, name: str, seconds: str, loops: str, lasts: str) -> None:
     lake = LakeQueue(root, engine="point")
     queue, other = lake.queue(name), lake.create_queue(uuid4().hex)
     other.send(BODY)  # the first use of Arrow imports pandas where it is installed, as long as 5,000 messages take
@@ -175,6 +222,12 @@ def main(root: str, name: str, seconds: str, loops: str) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+    elif float(lasts):
+        consumer = Consumer(queue, handle, CONCURRENCY)
+        threading.Timer(float(lasts), consumer.stop).start()
+        consumer.run()
+        print(json.dumps(instants), flush=True)
+        return
     else:
         Consumer(queue, handle, CONCURRENCY, wait_time=0).run(until_empty=True)
     print(json.dumps([len(instants), min(instants, default=0), max(instants, default=0)]), flush=True)

@@ -63,6 +63,8 @@ class Sizes:
     consumed: int = 50_000
     slowly_consumed: int = 1_000
     consumer_rounds: int = 3
+    fleets: int = 7
+    fleet_seconds: int = 12
     tasks: int = 2_000
     queues: int = 3_000
 
@@ -99,6 +101,8 @@ QUICK = Sizes(
     consumed=4_000,
     slowly_consumed=200,
     consumer_rounds=1,
+    fleets=1,
+    fleet_seconds=3,
     tasks=300,
     queues=300,
 )
