@@ -160,6 +160,16 @@ def test_the_largest_batch_fits_whatever_it_holds(server: Running, letter: str):
     assert answer.status_code == 200 and answer.text.count("<MessageId>") == 8
 
 
+def test_an_answer_in_json_is_utf_8_without_escapes(server: Running):
+    text = "\u00e9\u4e2d\U0001f600"
+    name = {"QueueName": "letters"}
+    url = ask(server, ONE, name, "CreateQueue").json()["QueueUrl"]
+    ask(server, ONE, {"QueueUrl": url, "MessageBody": text}, "SendMessage")
+    answer = ask(server, ONE, {"QueueUrl": url}, "ReceiveMessage")
+    assert text.encode() in answer.content
+    assert [message["Body"] for message in answer.json()["Messages"]] == [text]
+
+
 def test_the_bodies_of_all_requests_together_have_a_limit(monkeypatch):
     monkeypatch.setattr(limits, "MAX_TOTAL_BODY_BYTES", 1_000)
     monkeypatch.setattr(limits, "UNCOUNTED_BYTES", 0)

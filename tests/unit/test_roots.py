@@ -30,6 +30,12 @@ def test_a_directory_that_the_tables_cannot_live_in_is_refused_by_name(tmp_path:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("root", ["", " ", "\t\n"], ids=["empty", "a blank", "a tab and a line"])
+def test_a_root_of_blanks_is_refused(root: str) -> None:
+    with pytest.raises(InvalidParameterValue, match="Must be a path or URI"):
+        LakeQueue(root)
+
+
 def test_one_root_has_one_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for given in ("~x", "$x", "ab:/x"):

@@ -25,7 +25,7 @@ def root_of(given: str | os.PathLike[str]) -> str:
         InvalidParameterValue: it is no path, or the libraries below cannot work in such a directory.
     """
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str) or not text.strip():
         raise _refused(given, "Must be a path or URI")
     if text.startswith("file:"):
         parts = urlsplit(text, allow_fragments=False)

@@ -35,7 +35,7 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
     """The body of a response; empty if the action has no result. The id of the request is in a header."""
     if operation.output_shape is None:
         return b""
-    return _encoder.encode(result).encode()
+    return _encoder.encode(result).encode(errors="backslashreplace")  # JSON's escape, for half a pair
 
 
 def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
@@ -54,4 +54,5 @@ def _refuse_constant(constant: str) -> None:
 
 # once, as json.loads() and json.dumps() would make them for each request
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
-_encoder = json.JSONEncoder(default=_base64, separators=(",", ":"))
+# not escaped: six bytes a letter would double or triple the memory of an answer
+_encoder = json.JSONEncoder(ensure_ascii=False, default=_base64, separators=(",", ":"))
