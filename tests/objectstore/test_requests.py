@@ -152,6 +152,23 @@ def test_a_long_poll_on_an_empty_queue_asks_as_often_as_it_is_told(
         assert store.requests.total() <= 2 * shards * (polls + 6 * (waiters - 1)), store.requests
 
 
+@pytest.mark.spec("LPL-6")
+def test_a_queue_that_was_idle_for_a_minute_is_asked_less_than_once_a_second(store: Counted) -> None:
+    clock = ManualClock()
+    lq = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point", clock=clock)
+    queue = lq.create_queue("orders")
+    for _ in range(3):
+        Call(clock, lambda: queue.receive(wait_time=20)).after(20).join()
+    store.requests.clear()
+    Call(clock, lambda: queue.receive(wait_time=20)).after(20).join()
+    assert 0 < store.requests.total() <= 20, store.requests
+    queue.send("a")
+    assert queue.receive(wait_time=20)
+    store.requests.clear()
+    Call(clock, lambda: queue.receive(wait_time=20)).after(20).join()
+    assert store.requests.total() > 40, "right after activity it looks as often as before"
+
+
 def test_a_send_of_the_same_process_wakes_a_long_poll_at_once(store: Counted) -> None:
     clock = ManualClock()
     lq = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point", clock=clock, poll_interval=60)

@@ -293,7 +293,10 @@ def _polls(
     waiter.
     """
     # from the shortest to the longest interval between polls for changes by other processes (LPL-6)
-    pause, longest, started = SHORTEST_POLL, queue.root.poll_interval, queue.now()
+    started, waiters = queue.now(), queue.shards[0].shared.waiters
+    waiters.active_at = started if waiters.active_at is None else waiters.active_at
+    longest = queue.root.longest_pause(started - waiters.active_at)
+    pause = SHORTEST_POLL if longest == queue.root.poll_interval else longest // 4
     while True:
         clear()
         if waiter is not None:
@@ -326,7 +329,7 @@ def _polls(
         events = [shard.next_event(now) for shard in queue.shards]
         known = [event for event in events if event is not None and event > now]
         yield from_micros(min([deadline, now + pause, *known]))
-        pause = min(2 * pause, longest)
+        pause = min(2 * pause, queue.root.longest_pause(now - waiters.active_at))
 
 
 def read(queue: OpenQueue, parts: Parts, names: Sequence[str] = ("All",)) -> list[Message]:
@@ -335,10 +338,11 @@ def read(queue: OpenQueue, parts: Parts, names: Sequence[str] = ("All",)) -> lis
 
 
 def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
-    """Counts what a receive found."""
+    """Counts what a receive found, and notes when."""
     if messages:
         size = sum(len(message.body.encode()) for message in messages)
         queue.tally(received=len(messages), received_bytes=size)
+        queue.shards[0].shared.waiters.active_at = queue.now()
     else:
         queue.tally(empty_receives=1)
 

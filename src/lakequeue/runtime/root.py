@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pause between two polls of a waiting receive on local disks and on object stores, in microseconds."""
+IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
+"""On object stores it grows to this, as a fifteenth of the time nothing was found in: a poll is two requests."""
 CACHED_QUEUES = 1_000
 """Maximum number of queues whose shards and caches stay in memory when no object refers to them."""
 
@@ -149,6 +151,7 @@ class Root:
         process.check()
         local = local_path(store.root) is not None
         self.poll_interval = poll_interval or (POLL_INTERVAL if local else REMOTE_POLL_INTERVAL)
+        self._idle_poll_interval = poll_interval or (POLL_INTERVAL if local else IDLE_POLL_INTERVAL)
         self.path = store.root
         self.clock = clock
         self.region = region
@@ -157,6 +160,10 @@ class Root:
         self._mode = mode
         self._tables = tables = _tables(store, spark if through_spark else None)
         self.engine, self.catalog, self.lock = tables.engine, tables.catalog, tables.lock
+
+    def longest_pause(self, idle: int) -> int:
+        """Longest pause between two polls of a queue where nothing was found for ``idle``; in microseconds."""
+        return max(self.poll_interval, min(idle // IDLE_PART, self._idle_poll_interval))
 
     def now(self) -> int:
         """The clock's time in microseconds."""

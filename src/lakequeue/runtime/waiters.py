@@ -51,6 +51,8 @@ class Waiters:
         self._waiters: dict[Waiter, None] = {}
         self._attributes_version = 0
         self.first: Waiter | None = None
+        self.active_at: int | None = None
+        """When a receive last found messages, or the first long poll began, in microseconds."""
 
     @contextmanager
     def waiter(self, wake: Callable[[], None]) -> Iterator[Waiter]:
