@@ -113,6 +113,10 @@ def test_a_worker_goes_on_after_malformed_messages(jobs: Any, where: Path) -> No
     assert jobs.add.delay(1, 2).get(PATIENCE) == 3
 
 
+def test_a_compressed_task_is_not_malformed(jobs: Any) -> None:
+    assert jobs.add.apply_async((1, 2), compression="gzip").get(PATIENCE) == 3
+
+
 @pytest.mark.parametrize("change", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_message_is_deleted_with_one_line_or_becomes_a_dead_letter(
     connection: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Any

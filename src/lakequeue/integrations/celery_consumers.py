@@ -168,7 +168,7 @@ def payload_of(message: Message) -> dict[str, Any]:
         if "task" in headers:
             _need(all(isinstance(headers.get(each), str) for each in ("task", "id")), "its task or id is no text")
             _need(types[0] not in (None, "application/data"), "its body is not encoded as a task")
-            if types[0] == "application/json":
+            if types[0] == "application/json" and not headers.get("compression"):
                 args, kwargs, _ = json.loads(body)
                 _need(isinstance(args, list) and isinstance(kwargs, dict), "its body has no arguments of a task")
     except Malformed:
