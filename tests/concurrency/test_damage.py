@@ -331,9 +331,10 @@ def events_of(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> list[
         link(source, target)
         events.append(("link", target))
 
-    def unlinked(path: str) -> None:
-        unlink(path)
-        events.append(("unlink", path))
+    def unlinked(path: str, *, dir_fd: int | None = None) -> None:
+        above = "" if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}") + "/"
+        unlink(path, dir_fd=dir_fd)
+        events.append(("unlink", above + path))
 
     def was_read(table: Folder, version: int) -> Checkpoint:
         events.append(("read", table.path(checkpoint_name(version))))

@@ -297,15 +297,6 @@ MUTATIONS = [
         },
     ),
     Mutation(
-        "keeps no hand free",
-        replace(WorkerPool, "keep_free", lambda self, hands: None),
-        {
-            shown_by(
-                rounds.test_a_last_receive_is_for_a_hand_that_begins_at_once, lambda make: (make(), 1, False)
-            ): "HBN-23"
-        },
-    ),
-    Mutation(
         "gives back the oldest first",
         gives_back_the_oldest,
         {

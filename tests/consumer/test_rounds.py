@@ -19,6 +19,7 @@ from lakequeue import (
     OverLimit,
     QueueClientError,
     RedrivePolicy,
+    RetryBackoff,
 )
 from lakequeue.entry_verbs import FreeHands, exchange
 from lakequeue.runtime.shard_ledger import ShardLedger
@@ -240,6 +241,35 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(
     [(place, waited)] = [(place, each[2]) for place, each in enumerate(begun) if each[1] == 2]
     assert waited == 0.01 and place < 200
     assert [message.body for message in harness.lq.queue("dead").receive(2)] == ["020"]
+
+
+@pytest.mark.spec("HBN-3", "DLQ-2")
+@pytest.mark.parametrize("options", [{}, {"retry_delay": RetryBackoff(20)}])
+def test_what_has_no_try_left_moves_at_once(harness: Harness, options: Any) -> None:
+    with_dead_letters(harness, 1)
+    harness.send("A")
+
+    def fail(message: Message, context: Context) -> None:
+        raise ValueError("poison")
+
+    with harness.running(harness.consumer(fail, wait_time=1, **options)):
+        harness.clock.advance(2)
+    assert [message.body for message in harness.lq.queue("dead").peek()] == ["A"]
+
+
+def test_a_consumer_counts_as_it_goes(harness: Harness) -> None:
+    harness.send("A", "B", "C")
+    seen: list[tuple[int, int]] = []
+
+    def handle(message: Message, context: Context) -> None:
+        seen.append((consumer.handled, consumer.failed))
+        if message.body == "A":
+            raise ValueError("poison")
+
+    consumer = harness.consumer(handle, concurrency=1)
+    with harness.running(consumer):
+        harness.clock.advance(1)
+    assert seen == [(0, 0), (0, 1), (1, 1)] and (consumer.handled, consumer.failed) == (2, 1)
 
 
 @pytest.mark.spec("HBN-23", "QUE-25")

@@ -78,8 +78,6 @@ class Consumer:
 
     Attributes:
         name: what the log and the reasons of dead letters call the consumer.
-        handled: messages of the current run, or the last one, whose handlers ended well.
-        failed: those whose handlers did not.
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.
@@ -119,7 +117,7 @@ class Consumer:
         self._clock = queue.clock
         self._concurrency = concurrency
         self.name = f"{socket.gethostname()}-{os.getpid()}" if name is None else name
-        self.handled = self.failed = 0
+        self._counted = 0, 0
         self._runs = threading.Lock()
         self._interrupt = Interrupt()
         self._stopping = False
@@ -162,7 +160,7 @@ class Consumer:
                     self._consume(pool, until_empty)
                 finally:
                     self._wind_down(pool)
-                    self.handled, self.failed = pool.handled, pool.failed
+                    self._counted = pool.handled, pool.failed
             if self._error is not None:
                 raise self._error
         finally:
@@ -204,6 +202,16 @@ class Consumer:
             raise InvalidOptions([problem])
         self._concurrency = number
         self._wake()
+
+    @property
+    def handled(self) -> int:
+        """Messages of the current run, or the last one, whose handlers ended well."""
+        return self._counted[0] if (pool := self._pool) is None else pool.handled
+
+    @property
+    def failed(self) -> int:
+        """Messages of the current run, or the last one, whose handlers did not."""
+        return self._counted[1] if (pool := self._pool) is None else pool.failed
 
     @property
     def health(self) -> Health:

@@ -325,6 +325,8 @@ class WorkerPool:
         """Microseconds until a message that failed comes again; None: at its timeout."""
         if outcome is Outcome.FAILED_RETRY_NOW:
             return 0
+        if self._is_last(job.context.message) and not in_doubt:
+            return 0  # for the move to the dead-letter queue, which nothing else waits for
         if in_doubt or self._options.retry_delay is None:
             return 0 if self._options.hands_back and not in_doubt else None
         message, now = job.context.message, to_micros(self._clock.now())

@@ -73,7 +73,7 @@ def message_sensor(
         name: name of the sensor.
         queue_name: name of the queue.
         run_request: the request for a message: its partition, configuration, tags; None: the message needs no run
-            and is deleted. If it raises, the error is logged, and the message comes again.
+            and is deleted. If it raises, or returns what is none, that is logged, and the message comes again.
         max_messages: maximum number of messages of a tick.
         visibility_timeout: seconds in which a run should be launched; later, the message comes once more. None:
             the queue's.
@@ -123,6 +123,8 @@ def _runs(
     for message in messages:
         try:
             request = None if message.message_id in launched else run_request(message)
+            if request is not None and not isinstance(request, RunRequest):
+                raise TypeError(f"run_request must return a RunRequest or None, not {request!r}")
         except Exception:
             context.log.exception(f"no run for message {message.message_id}, which comes again")
             continue

@@ -151,7 +151,7 @@ def redrive(
                 if moved == most:
                     return moved
         if not moved and destination is None:
-            _check_dead_letters(queue, where)
+            _check_dead_letters(queue)
         return moved
 
 
@@ -168,17 +168,20 @@ def redrivable(
                 for key, offsets in _targets(queue, batch, condition, None, to, lambda source: None).items():
                     found[key] += len(offsets)
         if not found and destination is None:
-            _check_dead_letters(queue, where)
+            _check_dead_letters(queue)
         targets = {key: queue.root.living(Destination.parse(key).key) for key in found}
         return {target.name: found[key] for key, target in targets.items() if target is not None}
 
 
-def _check_dead_letters(queue: OpenQueue, where: str | None) -> None:
+def _check_dead_letters(queue: OpenQueue) -> None:
     """Refuses a queue that is no dead-letter queue: no policy names it, and it has no dead letters."""
-    if queues.dead_letter_sources(queue) or (where is not None and redrivable(queue, None, None)):
+    batches = (batch for shard in queue.shards for batch in browse.batches(queue, shard, browse.ROWS))
+    if any(batch.rows["source_receive_count"].null_count < len(batch.rows) for batch in batches):
+        return
+    if queues.dead_letter_sources(queue):
         return
     raise UnsupportedOperation(
-        f"{queue.name} is no dead-letter queue: no redrive policy names it, and none of its visible messages "
+        f"{queue.name} is no dead-letter queue: no redrive policy names it, and none of its messages "
         "came from another queue. To move them elsewhere, name the destination (--to)."
     )
 
