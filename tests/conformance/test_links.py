@@ -120,3 +120,17 @@ def test_a_removal_meets_no_link_that_was_put_there_since(tmp_path: Path, victim
             no_links.unlink(str(tmp_path), name)
     no_links.rmtree(str(tmp_path), "q/key")
     assert told(victim) == before and not (tmp_path / "q/key").exists()
+
+
+@pytest.mark.spec("DUR-72")
+def test_a_link_above_the_root_is_its_owners_affair(tmp_path: Path) -> None:
+    (tmp_path / "q/places/now").mkdir(parents=True)
+    (tmp_path / "q/current").symlink_to(tmp_path / "q/places/now")
+    queue = LakeQueue(str(tmp_path / "q/current/root"), engine="point").create_queue("orders")
+    queue.send("a")
+    assert [message.body for message in queue.receive()] == ["a"]
+    root = str(tmp_path / "q/current")
+    real = str(tmp_path / "q/places/now")
+    for below in ("queues", "q/key/0/messages"):
+        Path(root, below).mkdir(parents=True, exist_ok=True)
+        assert no_links.table_folder(f"{root}/{below}") == f"{real}/{below}"

@@ -541,6 +541,8 @@ class WorkerPool:
             for job in back:
                 job.state = State.ENDED
             self._ahead.fell_behind()
+            kept, self._kept = self._kept, 0
+        self._hands.wake(kept)  # a pause claims nothing for them
         if back:
             for job in back:
                 self._heartbeat.drop(job.handle)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+
+_TABLE = r"(.*?)/?(q/[^/]+/[0-9]+/[^/]+|[^/]*)"
+"""The root of a table, and where below it the table is."""
 
 
 def crooked(root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str | None:
@@ -29,8 +33,7 @@ def crooked(root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG)
 
 def table_folder(local: str) -> str:
     """The real path of a table's directory; FileNotFoundError if links lead there from its root."""
-    root, _, below = local.rpartition("/q/")
-    root, below = (root, f"q/{below}") if root else (os.path.dirname(local), os.path.basename(local))
+    root, below = re.fullmatch(_TABLE, local, re.DOTALL).groups()  # type: ignore[union-attr]  # it fits every path
     if crooked(root, below, stat.S_ISDIR) is not None:
         raise FileNotFoundError(errno.ENOENT, "a symbolic link leads there", local)
     return os.path.realpath(local)
