@@ -11,7 +11,7 @@ from __future__ import annotations
 from lakequeue.cli import job
 from lakequeue.cli.session import usage
 from lakequeue.spark import stream_from_queue
-from lakequeue.spark.rows import append_results
+from lakequeue.spark.rows import results_of_stream
 
 
 def main(
@@ -35,7 +35,7 @@ def main(
         while True:
             query = stream_from_queue(
                 q,
-                lambda messages, _: append_results(messages, output, function),
+                results_of_stream(output, function),
                 checkpoint,
                 trigger,
                 max_messages,

@@ -16,7 +16,9 @@ from acceptance.submitting import HANDLERS, PROJECT, Ended
 from concurrency.harness import check_log
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.cli import job
-from lakequeue.spark.rows import append_results
+from lakequeue.lease import Lease
+from lakequeue.spark import stream_from_queue
+from lakequeue.spark.rows import append_results, results_of_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,6 +190,32 @@ def test_what_was_stored_but_not_deleted_is_not_stored_again(
     results = spark.read.format("delta").load(table)
     assert sorted(row.body for row in results.collect()) == ["a", "b", "c"]
     assert "receipt_handle" not in results.columns and "message_id" in results.columns
+
+
+@pytest.mark.spark
+@pytest.mark.spec("RCV-8")
+def test_a_batch_that_was_interrupted_before_its_deletion_stores_its_results_once(
+    root: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = LakeQueue(root, spark=spark).create_queue("orders")
+    queue.send_batch([SendEntry(body) for body in "abcd"])
+    table = str(tmp_path / "results")
+
+    def once() -> None:
+        append, checkpoint = results_of_stream(table), str(tmp_path / "checkpoint")
+        stream_from_queue(queue, append, checkpoint, "availableNow", max_messages=2).awaitTermination()
+
+    def die(lease: Lease) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(Exception, match="killed"):
+        patch.setattr(Lease, "delete", die)
+        once()
+    assert spark.read.format("delta").load(table).count() == 2
+    once()
+    results = spark.read.format("delta").load(table)
+    assert sorted(row.body for row in results.collect()) == list("abcd")
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
 
 
 @pytest.mark.spark

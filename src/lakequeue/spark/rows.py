@@ -47,30 +47,54 @@ def as_messages(
 
 
 def append_results(
-    messages: DataFrame, table: str | None, handle: Callable[[DataFrame], DataFrame | None] | None = None
+    messages: DataFrame,
+    table: str | None,
+    handle: Callable[[DataFrame], DataFrame | None] | None = None,
+    *,
+    repeated: bool = False,
 ) -> None:
     """Appends results of messages, or the messages themselves, to a Delta table in one commit.
 
     A message that was received before may have a result already, if only its deletion failed. The table is
     searched for such messages by ``message_id``, and those found are skipped; messages that are received for the
-    first time need no search. A duplicate is still possible if another consumer receives the message after its
-    timeout and appends its result at the same moment.
+    first time need no search, unless the batch may repeat one that was interrupted. A duplicate is still possible
+    if another consumer receives the message after its timeout and appends its result at the same moment.
 
     Args:
         messages: ``Lease.messages``.
         table: path of the table, created if it is missing; None: the function stores its results itself.
         handle: from messages to results; None returned appends nothing. Results need ``message_id`` to be found.
+        repeated: whether the lease may be that of a batch which was interrupted after its results were appended.
     """
-    pending = messages if table is None else _without_results(messages, table)
+    pending = messages if table is None else _without_results(messages, table, repeated)
     rows: Any = pending.drop("receipt_handle") if handle is None else handle(pending)
     if table is not None and rows is not None:
         rows.write.format("delta").mode("append").save(table)
 
 
-def _without_results(messages: DataFrame, table: str) -> DataFrame:
+def results_of_stream(
+    table: str | None, handle: Callable[[DataFrame], DataFrame | None] | None = None
+) -> Callable[[DataFrame, int], None]:
+    """A function for one query of ``stream_from_queue`` that calls ``append_results``.
+
+    The first batch of a query may repeat the one in which the last query was killed, under the same lease: its
+    messages were received once, and may have results.
+    """
+    repeated = True
+
+    def append(messages: DataFrame, batch: int) -> None:
+        nonlocal repeated
+        append_results(messages, table, handle, repeated=repeated)
+        repeated = False
+
+    return append
+
+
+def _without_results(messages: DataFrame, table: str, repeated: bool) -> DataFrame:
     from pyspark.errors import AnalysisException
 
-    again = messages.where("receive_count > 1")
+    searched = "true" if repeated else "receive_count > 1"
+    again = messages.where(searched)
     if again.isEmpty():
         return messages
     try:
@@ -80,4 +104,4 @@ def _without_results(messages: DataFrame, table: str) -> DataFrame:
     if "message_id" not in known.columns:
         return messages
     unknown = again.join(known.select("message_id"), "message_id", "left_anti")
-    return messages.where("receive_count = 1").unionByName(unknown)
+    return messages.where(f"NOT ({searched})").unionByName(unknown)
