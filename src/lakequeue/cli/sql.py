@@ -30,6 +30,7 @@ AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most s
 
 _NO_COLUMN = re.compile(r'(?:Referenced column "|does not have a column named ")(\w+)"')
 _NO_RELATION = re.compile("Table with name (.+) does not exist!")
+_EXPLAIN = re.compile(r"\A\s*EXPLAIN\b\s*(ANALYZE\b\s*)?(\([^)]*\)\s*)?", re.IGNORECASE)
 _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 
 
@@ -114,8 +115,14 @@ def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
     if len(statements) != 1:
         usage(f"give one statement, not {len(statements)}")
     kinds = duckdb.StatementType
-    if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN, kinds.MULTI):  # MULTI: PIVOT
-        usage(f"only SELECT and EXPLAIN are allowed, not {str(statements[0].type).rpartition('.')[2]}")
+    allowed = [kinds.SELECT, kinds.EXPLAIN, kinds.MULTI]  # MULTI: PIVOT
+    explained = connection.extract_statements(_EXPLAIN.sub("", query, count=1))
+    for each, among in (
+        (statements[0], allowed),
+        (explained[0], allowed[::2]),
+    ):  # what is explained may be carried out
+        if each.type not in among:
+            usage(f"only SELECT and EXPLAIN are allowed, not {str(each.type).rpartition('.')[2]}")
     if statements[0].type == kinds.SELECT:  # an error of a relation tells no place
         connection.execute(f"EXPLAIN\n{query}")
     found = connection.sql(statements[0])
