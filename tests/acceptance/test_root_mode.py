@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 from collections.abc import Iterator
@@ -55,6 +56,34 @@ def test_an_empty_directory_that_becomes_a_root_is_closed_to_others(tmp_path: Pa
     assert mode(root) == 0o755
     prepare(LakeQueue(str(root)))
     assert mode(root) == 0o700
+
+
+@pytest.mark.spec("DUR-73")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+@pytest.mark.parametrize("part", ["queues", "q", "stats"])
+def test_a_root_of_which_somebody_else_has_a_part_is_refused(tmp_path: Path, part: str):
+    root = tmp_path / "root"
+    LakeQueue(str(root)).create_queue("orders")
+    LakeQueue(str(root)).compact()
+    gc.collect()  # a root that a process has open stays open
+    os.chown(root / part, 1234, 1234)
+    for verb in ("create_queue", "queue", "delete_queue"):
+        with pytest.raises(QueueClientError, match=f"cannot be used: user 1234 owns .*/{part}, and could change"):
+            getattr(LakeQueue(str(root)), verb)("orders")
+    root.chmod(0o2770)  # a group shares it
+    assert LakeQueue(str(root)).queue("orders").name == "orders"
+
+
+@pytest.mark.spec("DUR-73")
+def test_a_root_of_which_everybody_may_change_a_part_is_refused(tmp_path: Path):
+    root = tmp_path / "root"
+    LakeQueue(str(root)).create_queue("orders")
+    (root / "queues").chmod(0o777)
+    assert LakeQueue(str(root)).queue("orders").name == "orders"  # nobody else gets there
+    root.chmod(0o755)
+    gc.collect()
+    with pytest.raises(QueueClientError, match="everybody may change .*/queues, mode 777"):
+        LakeQueue(str(root)).queue("orders")
 
 
 def test_a_root_that_is_there_keeps_its_permissions(tmp_path: Path):

@@ -21,7 +21,7 @@ from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.found_names import Misplaced, queue_folder, shard_count, shard_folders, shown
-from lakequeue.storage.roots import local_path, make_directory, obstacle
+from lakequeue.storage.roots import local_path, make_directory, obstacle, strangers
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import CHECKS
 
@@ -258,7 +258,7 @@ class Catalog:
             )
 
     def _check_place(self, local: str | None) -> None:
-        reason = None if local is None else obstacle(local)
+        reason = None if local is None else obstacle(local) or strangers(local, layout.ROOT_FOLDERS)
         if reason is not None:
             raise QueueClientError(reason)
 

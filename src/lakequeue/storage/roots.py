@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from urllib.parse import unquote, urlparse, urlsplit
 
@@ -81,6 +82,26 @@ def obstacle(path: str) -> str | None:
         if above == path and not os.access(path, os.R_OK | os.X_OK, effective_ids=_EFFECTIVE):
             return f"{path} cannot be read: user {os.geteuid()} has no right to; its mode is {mode & 0o7777:o}"
         return None
+
+
+def strangers(path: str, parts: Iterable[str]) -> str | None:
+    """Why a local root is not to be used: somebody else has a part of it, and no group shares it; None otherwise.
+
+    An empty directory may have had somebody else's catalog in it when it became a root.
+    """
+    if not os.path.isdir(path):
+        return None
+    root = os.stat(path)
+    if root.st_mode & 0o022 == 0o020:
+        return None
+    for part in (f"{path}/{name}" for name in parts):
+        with suppress(FileNotFoundError):
+            found = os.stat(part)
+            if found.st_uid not in (0, os.geteuid(), root.st_uid):
+                return f"{path} cannot be used: user {found.st_uid} owns {part}, and could change all of it"
+            if root.st_mode & 0o001 and found.st_mode & 0o002:
+                return f"{path} cannot be used: everybody may change {part}, mode {found.st_mode & 0o7777:o}"
+    return None
 
 
 def make_directory(path: str, mode: int) -> None:
