@@ -265,7 +265,13 @@ def write_no_draft_again(patch: Patch) -> None:
                 folder.os.unlink(draft)
         self._sync(folder.os.path.dirname(target))
 
+    def in_folder(self: Folder, path: str, act: Any, new_folder: bool = True) -> Any:
+        if new_folder:
+            self._make(folder.os.path.dirname(path))
+        return act()
+
     patch.setattr(Folder, "_place", place)
+    patch.setattr(Folder, "_in_folder", in_folder)
 
 
 _FIFO = Aim(kind="fifo")
