@@ -45,6 +45,10 @@ def test_a_program_begins_with_the_queue_as_it_wants_it(lq: LakeQueue, clock):
     assert (wire["RedrivePolicy"], changed.tags()) == (before["RedrivePolicy"], {"team": "red", "a": "b"})
     with pytest.raises(errors.InvalidAttributeName, match="Profile can only be set when a queue is created"):
         lq.create_queue("orders", update=True, profile="sqs")
+    many = {f"t{number}": "" for number in range(49)}
+    with pytest.raises(errors.InvalidParameterValue):
+        lq.create_queue("orders", update=True, delay=9, tags=many)
+    assert lq.queue("orders").attributes()["DelaySeconds"] == "5"
     with pytest.raises(errors.MissingParameter, match="go together"):
         lq.create_queue("bills", dead_letter_queue="dead")
 

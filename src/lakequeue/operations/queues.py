@@ -82,6 +82,7 @@ def create(
 
 def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]) -> OpenQueue:
     """The queue with these attributes and tags; what it has already costs no commit."""
+    check_tag_count(queue.name, dict(queue.row.tags) | dict(tags))  # before anything is changed
     if queue.attributes.differences(given):
         queue_attributes.update(queue, lambda current: _differing(current, given))
     if not tags.items() <= dict(queue.row.tags).items():
