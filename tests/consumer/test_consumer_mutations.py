@@ -197,7 +197,7 @@ def goes_on_before_the_delete(patch: Patch) -> None:
 
     def at_once(self: WorkerPool, done: Any) -> None:
         later(self, done)
-        before, ahead = done.jobs[0].turn, Turn(None)
+        before, ahead = done.job.turn, Turn(None)
         for job in list(before.jobs):
             job.turn = ahead
         ahead.jobs, before.jobs = before.jobs, ahead.jobs

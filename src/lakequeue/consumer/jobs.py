@@ -49,22 +49,22 @@ class Turn:
 
 @attrs.define(eq=False)
 class Done:
-    """What the next round settles: a message to delete, or messages to make visible, in the order of their group.
+    """What the next round settles: a message to delete, or to make visible.
 
     Attributes:
-        again_in: microseconds until they are visible; None: delete.
+        again_in: microseconds until it is visible; None: delete.
         hold: how the receipt stood when its handler ended.
         failures: attempts that failed.
         due: when to try again; None: at once.
-        errors: why each of ``jobs`` was not settled by the last attempt.
+        error: why the last attempt did not settle it.
     """
 
-    jobs: Sequence[Job]
+    job: Job
     again_in: int | None = None
     hold: Hold | None = None
     failures: int = 0
     due: datetime | None = None
-    errors: Sequence[Exception | None] = ()
+    error: Exception | None = None
 
 
 @attrs.define

@@ -310,7 +310,7 @@ class WorkerPool:
             _log.warning("%s: the receipt was lost while the handler ran", job)
             return self._finish([job, *self._rest(job)])
         if outcome is Outcome.SUCCESS:
-            return self._settle_later(Done([job], hold=hold))
+            return self._settle_later(Done(job, hold=hold))
         rest = self._rest(job)
         if rest:  # before the one that failed: the group stays blocked, which keeps its order
             self._return_unseen([other.handle for other in rest])
@@ -319,7 +319,7 @@ class WorkerPool:
         again_in = self._again_in(job, outcome, in_doubt=hold is not None and hold.failed)
         if again_in is None:
             return self._finish([job])
-        self._settle_later(Done([job], again_in))
+        self._settle_later(Done(job, again_in))
 
     def _again_in(self, job: Job, outcome: Outcome, in_doubt: bool) -> int | None:
         """Microseconds until a message that failed comes again; None: at its timeout."""
@@ -400,9 +400,9 @@ class WorkerPool:
             failures, self._failures = self._failures, {}
         due: list[Done] = []
         for done in known:
-            if done.jobs[0].context.lost:
-                _log.warning("%s: handled, but its receipt was lost before that was settled", done.jobs[0])
-                self._finish([*done.jobs, *self._rest(done.jobs[0])])
+            if done.job.context.lost:
+                _log.warning("%s: handled, but its receipt was lost before that was settled", done.job)
+                self._finish([done.job, *self._rest(done.job)])
             else:
                 (due if done.due is None or done.due <= now else later).append(done)
         if later:
@@ -412,7 +412,7 @@ class WorkerPool:
             return None
         # what failed is tried alone: the claim may be what fails
         room = self.room(due) if may_claim and not any(done.failures for done in due) else 0
-        wanted = [(job.handle, self._timeout(done.again_in)) for done in due for job in reversed(done.jobs)]
+        wanted = [(done.job.handle, self._timeout(done.again_in)) for done in due]
         try:
             timeout, hands = self._options.renewal.receive_timeout, self.free_hands(due)
             began = monotonic()
@@ -425,22 +425,21 @@ class WorkerPool:
             with self._lock:
                 self._done, self._failures = due + self._done, failures | self._failures
             raise
-        errors = iter(found.errors)
-        for done in due:
-            done.errors = [next(errors) for _ in done.jobs][::-1]
-        good = [done for done in due if not any(done.errors)]
+        for done, error in zip(due, found.errors, strict=True):
+            done.error = error
+        good = [done.job for done in due if done.error is None]
         if good:
             self._outages.worked("deleting")
-            self._finish([job for done in good for job in done.jobs])
+            self._finish(good)
         for done in due:
-            if any(done.errors):
+            if done.error is not None:
                 self._unsettled(done)
         return found if room else attrs.evolve(found, refused=None)
 
     def room(self, done: Sequence[Done] = ()) -> int:
         """Number of messages to ask for."""
         with self._lock:
-            held = len(self._active) - sum(len(each.jobs) for each in done)
+            held = len(self._active) - len(done)
             room = max(self._ahead.capacity() - held, self._kept)
         return max(0, min(room, self._largest_batch or room))
 
@@ -449,7 +448,7 @@ class WorkerPool:
         if self._options.prefetch:
             return None
         with self._lock:
-            held = len(self._active) - sum(len(each.jobs) for each in done)
+            held = len(self._active) - len(done)
             return FreeHands(max(0, self._concurrency - held, min(self._kept, self._concurrency - self._busy)))
 
     def keep_free(self, hands: FreeHands | None) -> None:
@@ -461,13 +460,11 @@ class WorkerPool:
                 self._hands.wake(before)
 
     def _unsettled(self, done: Done) -> None:
-        """Decides what becomes of messages that the last round could not settle."""
-        job, error = done.jobs[0], done.errors[0]
+        """Decides what becomes of a message that the last round could not settle."""
+        job, error = done.job, done.error
         if done.again_in is not None:
-            for each, failure in zip(done.jobs, done.errors, strict=True):
-                if failure is not None:
-                    _log.warning("%s: handing it back failed: %s", each, failure)
-            return self._finish(done.jobs)
+            _log.warning("%s: handing it back failed: %s", job, error)
+            return self._finish([job])
         if isinstance(error, RequestThrottled):
             _log.warning("%s: deleting failed: %s", job, error)
             return self._try_again(done)
@@ -484,7 +481,7 @@ class WorkerPool:
         """Keeps the receipt of a message whose delete failed, and has that tried again."""
         done.failures += 1
         if done.hold is not None and done.failures == 1:
-            self._heartbeat.keep({done.jobs[0].handle: done.hold})
+            self._heartbeat.keep({done.job.handle: done.hold})
         done.due = self._clock.now() + self._outages.policy.pause(done.failures)
         with self._lock:
             self._done.append(done)

@@ -222,5 +222,7 @@ def remove_tables(folder: Folder, kept_seconds: float = 0) -> Freed:
         files = list(folder.files())
         if time.time() - max((file.modified for file in files), default=0.0) < kept_seconds:
             return Freed()
+        if folder.local is None:  # they are listed already
+            return folder.remove(file.name for file in files)
         folder.remove_all()
     return Freed(len(files), sum(file.size for file in files))

@@ -108,23 +108,22 @@ def _for_hands(
         Ranges that stay picked and ranges that are left, in order of delivery; the number of last receives among
         the first, and for how many more a hand was missing.
     """
-    runs = [run for first, last in picked for run in state.known(first, last)]
-    if all(run.receive_count + 1 < most for run in runs):
+    runs = [(run, run.receive_count + 1 >= most) for first, last in picked for run in state.known(first, last)]
+    if not any(at_last for _, at_last in runs):
         return list(picked), [], 0, 0
     kept, left, free, passed = list[tuple[int, int]](), list[tuple[int, int]](), hands, 0
     if not state.attributes.fifo:
-        for run in runs:
-            taken = run.size if run.receive_count + 1 < most else min(run.size, free)
-            if run.receive_count + 1 >= most:
-                free -= taken
+        for run, at_last in runs:
+            taken = min(run.size, free) if at_last else run.size
+            free -= taken * at_last
             kept += [(run.first, run.first + taken - 1)] if taken else []
             left += [(run.first + taken, run.last)] if taken < run.size else []
         return joined(kept), left, hands - free, sum(last - first + 1 for first, last in left)
     groups = {int(each): group for group, offsets in state.log.groups(sorted(picked)) for each in offsets}
     begun, stopped = set[str](), set[str]()
-    for run in runs:
+    for run, at_last in runs:
         for offset in range(run.first, run.last + 1):
-            group, at_last = groups[offset], run.receive_count + 1 >= most
+            group = groups[offset]
             if at_last and group not in stopped and (group in begun or not free):
                 stopped.add(group)
                 passed += group not in begun

@@ -157,9 +157,8 @@ class _ShardCommit:
         """
         races = Races()
         for attempt in races:
-            with suppress(
-                StaleSnapshot
-            ):  # files of the log were erased or merged, and removed, since it was loaded
+            # files of the log may have been erased or merged, and removed, since it was loaded
+            with suppress(StaleSnapshot):
                 rows = self._attempt(attempt < PATIENCE, reached_another, races)
                 if rows is not None:
                     return rows
