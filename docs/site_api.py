@@ -3,6 +3,7 @@
 - Verbs of ``lakequeue.aio`` are made from those of the synchronous classes; they get their arguments and texts.
 - Classes of attrs get the constructor that attrs makes.
 - ``0o700`` stays ``0o700``.
+- Properties come behind the verbs, though the source defines them before.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 import griffe
 
 AIO = "aio"
+AFTER_VERBS = 10_000
+"""Lines that a property is moved behind its place in the source."""
 
 
 class PublicApi(griffe.Extension):
@@ -26,7 +29,10 @@ class PublicApi(griffe.Extension):
                 parameter.default = oct(int(str(parameter.default)))
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
-        """Adds the constructor that attrs makes."""
+        """Moves properties to the end, and adds the constructor that attrs makes."""
+        for member in cls.members.values():
+            if member.is_attribute and "property" in member.labels:
+                member.lineno = (member.lineno or 0) + AFTER_VERBS
         kinds = [str(decorator.value) for decorator in cls.decorators]
         kind = next(
             (
@@ -56,7 +62,17 @@ class PublicApi(griffe.Extension):
         cls.set_member("__init__", made)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Gives the verbs for asyncio the arguments and texts of those that they run."""
+        """Gives the verbs for asyncio the arguments and texts of those that they run; inherited properties go last."""
+        for cls in (
+            pkg["queue.Queue"],
+            pkg["client.LakeQueue"],
+            *pkg[AIO].classes.values(),
+        ):
+            for name, inherited in list(cls.inherited_members.items()):
+                if "property" in inherited.labels:
+                    own = copy.copy(inherited.final_target)
+                    own.lineno = (own.lineno or 0) + AFTER_VERBS
+                    cls.set_member(name, own)
         for face in pkg[AIO].classes.values():
             for name, member in list(face.members.items()):
                 if not (

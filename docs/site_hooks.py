@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
 
 RULES = "reference/rules.md"
 _RULE = re.compile(r"<strong>([A-Z]{3}-\d+)</strong>")
@@ -23,6 +24,16 @@ _INTERNALS = re.compile(r"\b(?:OpenQueue|448)\b")
 """What griffe shows of our source where ``site_api.py`` and the filters do not help it; 448 is 0o700."""
 _RULE_LINK = re.compile(r'href="([^"#]*/rules/)#(\w{3}-\d+)"')
 _LOADED = re.compile(r"(?:url\(\s*|@import\s+)[\"']?((?:https?:)?//[^\"')\s]+)")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the icon of the console."""
+    icon = (
+        Path(config.config_file_path).parent
+        / "src/lakequeue/serve/console/static/icon.svg"
+    )
+    files.append(File.generated(config, icon.name, abs_src_path=str(icon)))
+    return files
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:

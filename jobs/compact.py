@@ -56,12 +56,12 @@ def main(
         lake = LakeQueue(root, spark=spark, region=region, engine=engine)  # type: ignore[arg-type]
 
         def report(summaries: list[CompactionSummary]) -> None:
-            write(render.summary_table(summaries))
+            write(render.compacted(summaries))
             if views is not None:
                 lake.create_views(spark, views)
 
         if every is None:
-            done = compact_once(lake, queue)
+            done = compact_once(lake, queue, spark)
             report(done)
             render.require_done(done)
         else:

@@ -3,9 +3,10 @@
     spark-submit --properties-file conf/<where>.conf jobs/consume_batch.py --root DIR --queue NAME \
         --handler package:function --output DIR
 
-The handler takes a DataFrame of messages and returns a DataFrame of results. If results keep message_id, the
-result of a message that is received again is not stored twice. A batch is deleted after its results are stored; if
-anything fails, its messages become visible again.
+The handler takes a DataFrame of messages and returns a DataFrame of results, or a pair of results and failed
+messages: a DataFrame with message_id, or ids. If results keep message_id, the result of a message that is received
+again is not stored twice. A batch is deleted after its results are stored, but for the failed messages. If
+anything fails, its messages come again in halves, until the one that fails is alone.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from lakequeue import CompactionSummary, LakeQueue, Queue
 from lakequeue.runtime import root as roots
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import Engine
+from lakequeue.storage.engines.point import Engine
 
 
 def forget() -> None:

@@ -16,6 +16,7 @@ import socket
 import xml.etree.ElementTree as ET
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from email.utils import format_datetime
 from urllib.parse import parse_qs, unquote
@@ -50,6 +51,18 @@ class MemoryStore:
         self._objects: dict[str, _Object] = {}
         self._names: list[str] = []
         """Sorted."""
+
+    @property
+    def objects(self) -> dict[str, tuple[bytes, datetime]]:
+        """Content and time of each."""
+        return {name: (each.data, each.modified) for name, each in self._objects.items()}
+
+    def hold(self, objects: Mapping[str, bytes]) -> None:
+        """Holds these objects, and no others."""
+        self._objects.clear()
+        self._names[:] = sorted(objects)
+        for name, data in objects.items():
+            self._objects[name] = _Object(data, _etag(data), SystemClock().now())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -102,7 +115,7 @@ class MemoryStore:
             wanted and (not there or there.etag != wanted)
         ):
             return _error(412, "PreconditionFailed")
-        etag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+        etag = _etag(data)
         if there is None:
             self._names.insert(bisect_left(self._names, name), name)
         self._objects[name] = _Object(data, etag, SystemClock().now())
@@ -166,14 +179,18 @@ class MemoryStore:
         )
 
 
+def _etag(data: bytes) -> str:
+    return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+
+
 def _error(status: int, code: str) -> Response:
     return Response(f"<Error><Code>{code}</Code><Message>{code}</Message></Error>", status)
 
 
-def server(listening: socket.socket) -> uvicorn.Server:
-    """A server of a new store; ``run(sockets=[listening])`` serves."""
+def server(listening: socket.socket, store: MemoryStore | None = None) -> uvicorn.Server:
+    """A server of a store, or of a new one; ``run(sockets=[listening])`` serves."""
     port = listening.getsockname()[1]
-    return uvicorn.Server(uvicorn.Config(MemoryStore(), port=port, log_level="critical", lifespan="off"))
+    return uvicorn.Server(uvicorn.Config(store or MemoryStore(), port=port, log_level="critical", lifespan="off"))
 
 
 if __name__ == "__main__":

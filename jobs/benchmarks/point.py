@@ -30,7 +30,7 @@ def point(bench: Bench) -> Iterator[Figure]:
         lake = LakeQueue(f"{scratch}/queues", engine="point")
         queue = lake.create_queue("point")
         queue.send(BODY)
-        bare = BareTables(f"{scratch}/bare", messages_path(lake.root, queue.key, 0), queue.attributes())
+        bare = BareTables(f"{scratch}/bare", messages_path(lake.root, queue.key, 0), queue.attributes(wire=True))
         received: list[str] = []
 
         def receive() -> None:

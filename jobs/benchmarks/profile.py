@@ -33,7 +33,7 @@ COMMIT: Parts = {
     "decide": (ShardMachine, "decide"),
     "lock, fence and MERGE": (Ledger, "commit"),
     "of that, changed runs as rows": (ledger, "run_rows"),
-    "of that, the MERGE": (point.PointTable, "merge"),
+    "of that, the MERGE": (point.Table, "merge"),
     "of that, the data file": (point, "write_file"),
     "of that, the log entry": (Folder, "create"),
     "of all files, syncs": (folder, "_flush"),

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from lakequeue.client import LakeQueue
     from lakequeue.consumer.consumer import Consumer
     from lakequeue.consumer.handler import Context, Outcome
+    from lakequeue.consumer.options import RetryBackoff
     from lakequeue.consumer.outages import Health, Outage
-    from lakequeue.consumer.retries import RetryBackoff
     from lakequeue.lease import Lease
     from lakequeue.model.clock import Clock, SystemClock
     from lakequeue.model.damage import Finding, Repair
@@ -86,8 +86,8 @@ if not TYPE_CHECKING:
         "client": "LakeQueue",
         "consumer.consumer": "Consumer",
         "consumer.handler": "Context Outcome",
+        "consumer.options": "RetryBackoff",
         "consumer.outages": "Health Outage",
-        "consumer.retries": "RetryBackoff",
         "lease": "Lease",
         "model.clock": "Clock SystemClock",
         "model.damage": "Finding Repair",

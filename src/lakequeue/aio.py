@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -25,8 +25,7 @@ from lakequeue import queue as sync_queue
 from lakequeue.entry_verbs import Request, receive_async
 from lakequeue.model import messages
 from lakequeue.model.arguments import check_type, check_whole
-from lakequeue.model.clock import Clock, Duration
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.clock import Clock, Duration, Interrupt
 from lakequeue.model.off_loop import LoopThreads, OwnThreads
 from lakequeue.renewal.policies import Renewal
 
@@ -212,21 +211,26 @@ class Queue(_Face, sync_queue.QueueProperties):
         progress: Callable[[int], None] = lambda moved: None,
         destination: Queue | None = None,
         interrupt: Interrupt | None = None,
+        *,
+        parameters: Sequence[Any] = (),
     ) -> int:
         """Moves messages of a dead-letter queue back, as ``lakequeue.Queue.redrive`` does.
 
         ``progress`` is called in a thread. When it is cancelled, messages that have moved stay moved.
         """
-        return await self._redrive(max_messages, where, progress, _sync_of(destination), interrupt)
+        target = _sync_of(destination)
+        return await self._redrive(max_messages, where, progress, target, interrupt, parameters=parameters)
 
     async def redrivable(
         self,
         where: str | None = None,
         interrupt: Interrupt | None = None,
         destination: Queue | None = None,
+        *,
+        parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
         """How many messages a redrive would move now, by the name of the target queue."""
-        return await self._redrivable(where, interrupt, _sync_of(destination))
+        return await self._redrivable(where, interrupt, _sync_of(destination), parameters=parameters)
 
     send = _verb(sync_queue.Queue.send)
     send_batch = _verb(sync_queue.Queue.send_batch)

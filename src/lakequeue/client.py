@@ -15,6 +15,7 @@ from lakequeue.model.arguments import (
     check_string,
     check_text,
     check_type,
+    check_whole,
 )
 from lakequeue.model.clock import Clock, Duration, SystemClock
 from lakequeue.operations import queues
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from typing_extensions import Unpack
 
-    from lakequeue.model.attribute_types import NewQueueAttributes
+    from lakequeue.model.attribute_values import NewQueueAttributes
     from lakequeue.model.damage import Finding, Repair
     from lakequeue.operations.compact import CompactionSummary, Progress
     from lakequeue.operations.copy import CopiedQueue
-    from lakequeue.operations.copy_shards import Progress as CopyProgress
+    from lakequeue.operations.copy import Progress as CopyProgress
 
 MAX_LISTED = 1_000
 NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
@@ -166,23 +167,25 @@ class LakeQueue(RootProperties):
         update: bool = False,
         **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
-        """Creates a queue, or returns the queue that has the name and all the given attributes (QUE-15).
+        """Creates a queue, or returns the queue that has the name and all the given attributes.
 
         Args:
-            name: 1 to 80 letters, digits, ``-`` and ``_`` (NAM-5); profile ``cmq`` has its own rule (NAM-10).
-            fifo: whether it is a FIFO queue; then its name must end in ``.fifo`` (NAM-1).
+            name: 1 to 80 letters, digits, ``-`` and ``_``; profile ``cmq`` has its own rule.
+            fifo: whether it is a FIFO queue; then its name must end in ``.fifo``.
             tags: see ``Queue.set_tags``.
             update: whether a queue of this name gets the attributes and tags that differ, so that every program
-                may begin with this call (QUE-36).
+                may begin with this call.
             attributes: snake_case or wire names, including ``profile`` and ``shards``.
 
         Raises:
             InvalidParameterValue: the name breaks the rule.
             InvalidAttributeName, InvalidAttributeValue: an attribute is unknown or out of range.
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
-            QueueNameExists: a queue of this name exists and differs (QUE-15), or on ``cmq`` exists (QUE-16).
-            QueueDeletedRecently: the profile requires a pause after a deletion (QUE-14).
+            QueueNameExists: a queue of this name exists and differs, or on ``cmq`` exists.
+            QueueDeletedRecently: the profile requires a pause after a deletion.
             QueueClientError: the root contains something else, or cannot be written.
+
+        QUE-15, NAM-5, NAM-10, NAM-1, QUE-36, QUE-16, QUE-14
         """
         check_string("name", name)
         check_type("fifo", fifo, bool, "True or False")
@@ -193,14 +196,16 @@ class LakeQueue(RootProperties):
         """The queue of this name in the region.
 
         Raises:
-            QueueDoesNotExist: the region has no such queue (QUE-27).
+            QueueDoesNotExist: the region has no such queue.
             QueueClientError: the root does not exist, contains something else, or has a newer layout.
+
+        QUE-27
         """
         check_string("name", name)
         return Queue(queues.find(self._runtime, name))
 
     def list_queues(self, prefix: str = "", limit: int | None = None, after: str | None = None) -> list[Queue]:
-        """Queues of the region, sorted by name (QUE-11, QUE-12).
+        """Queues of the region, sorted by name.
 
         Args:
             prefix: only names with this prefix.
@@ -209,12 +214,14 @@ class LakeQueue(RootProperties):
 
         Raises:
             InvalidParameterValue: ``limit`` is out of range.
+
+        QUE-11, QUE-12
         """
         check_string("prefix", prefix)
         check_string("after", after, optional=True)
         whole = isinstance(limit, int) and not isinstance(limit, bool)
         if limit is not None and not (whole and 1 <= limit <= MAX_LISTED):
-            raise InvalidParameterValue.of(limit, "MaxResults", f"Must be between 1 and {MAX_LISTED}.")
+            raise InvalidParameterValue.of(limit, "limit", f"Must be between 1 and {MAX_LISTED}.")
         return [Queue(queue) for queue in queues.listed(self._runtime, prefix, limit or MAX_LISTED, after)]
 
     def all_queues(self) -> list[Queue]:
@@ -222,10 +229,12 @@ class LakeQueue(RootProperties):
         return [Queue(queue) for queue in queues.living(self._runtime)]
 
     def delete_queue(self, name: str) -> None:
-        """Deletes a queue with everything in it (QUE-13, QUE-14).
+        """Deletes a queue with everything in it.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
+
+        QUE-13, QUE-14
         """
         check_string("name", name)
         queues.delete(self._runtime, name)
@@ -285,7 +294,7 @@ class LakeQueue(RootProperties):
         MissingPackage.check("create_views", "spark", "pyspark")
         check_callable("spark", spark, "sql", expected="a SparkSession")
         self._runtime.allow(spark)
-        sql_views.create_in_catalog(spark, sql_views.statements_of(self._runtime, None, None, schema))
+        sql_views.create(spark, sql_views.statements_of(self._runtime, None, None, schema))
 
     def arrow_views(self, now: datetime | None = None, as_of: datetime | None = None) -> dict[str, Dataset]:
         """``queues``, ``messages``, ``groups``, ``receipts``, ``history`` and ``stats`` as datasets of Arrow.
@@ -326,7 +335,7 @@ class LakeQueue(RootProperties):
         behind. A message that moved between two queues meanwhile may be in both, never in none. Of a single
         queue, messages that move from or to others may be in the copies of both queues, too. The copied queues can
         be used once the call returns; a call that failed or was killed leaves nothing that is used, and is simply
-        repeated (DUR-40, DUR-41). Two copies must not write into one root on an object store at a time.
+        repeated. Two copies must not write into one root on an object store at a time.
 
         Args:
             to: the root that takes the queues; it is created if it is missing, and may have other queues.
@@ -338,6 +347,8 @@ class LakeQueue(RootProperties):
             QueueClientError: ``to`` has one of the queues already, or holds something else; or storage failed.
             InvalidParameterValue: ``to`` is this root, or inside it.
             DamagedTable: a file of this root is missing or has another size.
+
+        DUR-40, DUR-41
         """
         from lakequeue.operations.copy import copy
 
@@ -348,7 +359,7 @@ class LakeQueue(RootProperties):
         return copy(self._runtime, to._runtime, queue, progress)
 
     def upgrade(self) -> int:
-        """Brings a root of an older lakequeue, 0.2 or later, to the layout of this one, in place (DUR-43).
+        """Brings a root of an older lakequeue, 0.2 or later, to the layout of this one, in place.
 
         End all processes of the older version first: those that were left have their calls refused from then on.
         It may be repeated, and be killed at any point. Without it an older root works, with a warning, and can
@@ -359,12 +370,16 @@ class LakeQueue(RootProperties):
 
         Raises:
             QueueClientError: there is no root, or it has a layout that this lakequeue does not know.
+
+        DUR-43
         """
-        from lakequeue.operations.upgrade import upgrade
+        from lakequeue.operations.queues import upgrade
 
         return upgrade(self._runtime)
 
-    def compact(self, progress: Progress | None = None) -> list[CompactionSummary]:
+    def compact(
+        self, progress: Progress | None = None, *, processes: int = 1, now: float | None = None
+    ) -> list[CompactionSummary]:
         """Frees storage that the root's queues, of all regions, no longer need; changes no answer.
 
         It expires messages, drops and merges parts of the logs, removes old files and log entries, removes queues
@@ -372,27 +387,38 @@ class LakeQueue(RootProperties):
         may run in parallel to all other calls, even twice at once, and be killed at any point.
 
         Args:
-            progress: called with the number of finished queues, the number of all queues, and the next name.
+            progress: called with the number of finished queues, the number of all queues, and the next name, or
+                with several processes the last one.
+            processes: number of processes of this machine that share the queues that have changed. A program that
+                asks for several starts them anew, so its main module must be importable.
+            now: seconds; on a local disk what no reader needs that began within them goes at once, deleted queues
+                too, as a full disk may ask for. Whoever reads longer, as a lease, a DataFrame or a view
+                may, gets a ``QueueClientError`` that names a file, or Spark's, and can read again.
 
         Returns:
             A summary per queue, and one for the root's own tables, whose ``queue`` is None. ``failures`` lists
             failed steps.
 
         Raises:
-            QueueClientError: the root does not exist, or has no queues.
+            QueueClientError: the root does not exist, or has no queues; with several processes, it has a clock of
+                its own, or commits through Spark; with ``now`` it is on an object store.
+            InvalidParameterValue: ``processes`` is no whole number of at least 1, or ``now`` not from 0 to 86,400.
+
+        DUR-65
         """
-        from lakequeue.operations.compact import compact_root
+        from lakequeue.operations.compact import compact_root, in_processes
 
         if progress is not None:
             check_callable("progress", progress)
-        return compact_root(self._runtime, progress)
+        check_whole("processes", processes)
+        return compact_root(self._runtime, progress, in_processes(processes) if processes > 1 else None, now)
 
     def check(self, name: str | None = None) -> list[Finding]:
-        """Reads every file that the tables name, and reports what is wrong; changes nothing (DUR-30).
+        """Reads every file that the tables name, and reports what is wrong; changes nothing.
 
-        Entries and checkpoints of the logs, all files with their sizes and rows, positions of messages (not their
-        bodies), the ledgers, the catalog against directories, features that other programs gave the tables, locks,
-        free space and the clock. It may run beside all other calls.
+        Entries and checkpoints of the logs, all files with their sizes and rows, each row of the messages against
+        what the logs say of it, the ledgers, the catalog against directories, features that others gave the
+        tables, locks, free space and the clock. It may run beside all other calls.
 
         Args:
             name: of one queue of the region; None: the whole root.
@@ -403,14 +429,18 @@ class LakeQueue(RootProperties):
         Raises:
             QueueDoesNotExist: there is no such queue.
             QueueClientError: there is no root, or it has another layout.
+
+        DUR-30
         """
         from lakequeue.operations.check import check
 
         check_string("name", name, optional=True)
         return check(self._runtime, name)
 
-    def repair(self, name: str | None = None, *, apply: bool = False) -> list[Repair]:
-        """Mends what ``check`` finds, and reports what is lost and what comes again (DUR-31 to DUR-35).
+    def repair(
+        self, name: str | None = None, *, apply: bool = False, clock: bool = False, force: bool = False
+    ) -> list[Repair]:
+        """Mends what ``check`` finds, and reports what is lost and what comes again.
 
         On a local disk it keeps all other processes out of a table while it mends it; what they did before counts.
         An object store has no locks: stop the processes that use the queue. Each step is one commit or one atomic
@@ -420,16 +450,27 @@ class LakeQueue(RootProperties):
         Args:
             name: of one queue of the region, which the catalog may have lost; None: all queues of the root.
             apply: False: only report what would be done.
+            clock: mend nothing but the time of queues that a process with a wrong clock set ahead: what was sent
+                at instants yet to come counts as sent now, and what was received then is visible again.
+                Messages that have expired stay gone. Set this machine's clock right before.
+            force: mend also a shard of which it cannot tell for certain which messages are lost or come again.
 
         Returns:
-            A report for the catalog and for each shard that is damaged; nothing if all is sound.
+            A report for the catalog and for each shard that is damaged; nothing if all is sound. Once ``applied``,
+            what it tells of messages is the difference of what could be received before and after.
 
         Raises:
             QueueDoesNotExist: there is no such queue.
             QueueClientError: there is no root, or others held a table's lock for too long.
+
+        DUR-31 to DUR-36, DUR-83
         """
-        from lakequeue.operations.repair import repair
+        from lakequeue.operations.repair import repair, repair_clock
 
         check_string("name", name, optional=True)
         check_type("apply", apply, bool, "True or False")
-        return repair(self._runtime, name, apply=apply)
+        check_type("clock", clock, bool, "True or False")
+        check_type("force", force, bool, "True or False")
+        if clock:
+            return repair_clock(self._runtime, name, apply=apply)
+        return repair(self._runtime, name, apply=apply, force=force)

@@ -25,7 +25,7 @@ from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.depth import Depth
 from lakequeue.operations.exchange import Exchanged
 from lakequeue.operations.pool import each
-from lakequeue.operations.receive import FreeHands, Request
+from lakequeue.operations.receive import FreeHands, Request, Room
 from lakequeue.operations.results import GroupCounts
 from lakequeue.operations.selected import Outcome as SelectedOutcome
 from lakequeue.operations.send import Outcome as SendOutcome
@@ -33,21 +33,22 @@ from lakequeue.operations.send import Send
 from lakequeue.operations.settle import Outcome as SettleOutcome
 from lakequeue.operations.settle import Wanted
 from lakequeue.queue import Queue
+from lakequeue.runtime.calls import EVENTS
 from lakequeue.runtime.root import Root
-from lakequeue.runtime.tallies import EVENTS
 from lakequeue.storage import passes, stats
+from lakequeue.storage.reserve import Space, space_of
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import is_permanent
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakequeue.model.interrupts import Interrupt
+    from lakequeue.model.clock import Interrupt
     from lakequeue.operations.copy import CopiedQueue as CopiedQueue
     from lakequeue.operations.doctor import Health as Health
 
 __all__ = ["EVENTS", "Depth", "Exchanged", "SelectedOutcome", "Send", "SendOutcome", "SettleOutcome", "Wanted"]
-__all__ += ["FreeHands", "Request", "Search", "each", "is_permanent", "local_path", "page_of", "predicate"]
+__all__ += ["FreeHands", "Request", "Room", "Search", "each", "is_permanent", "local_path", "page_of", "predicate"]
 
 _Below = TypeVar("_Below")
 _P = ParamSpec("_P")
@@ -97,13 +98,14 @@ move_tasks = of_face(attributes.move_tasks)
 update_move_tasks = of_face(attributes.update_move_tasks)
 delete_selected = of_face(selected.delete)
 make_visible = of_face(selected.make_visible)
+redrivable = of_face(move.redrivable)
 
 
 def redrive_checked(
     queue: Queue,
     most: int,
     check: Callable[[str], object],
-    where: str | None = None,
+    where: browse.Where = None,
     interrupt: Interrupt | None = None,
     destination: Queue | None = None,
 ) -> int:
@@ -165,6 +167,8 @@ def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
     return group_depth.largest(sums, limit)
 
 
+consumers = of_face(depth_of.consumers)
+
 # --- the root
 
 prepare = of_face(Root.prepare)
@@ -174,6 +178,11 @@ check_catalog = of_face(lambda root: root.check())
 def last_compaction(lake: LakeQueue) -> int | None:
     """When the last pass over the whole root ended, in microseconds; None if there was none."""
     return passes.ended_at(lake._runtime.engine.store, lake.root)
+
+
+def space(lake: LakeQueue) -> Space | None:
+    """The space of the root's file system; None on an object store."""
+    return space_of(lake.root)
 
 
 def doctor(lake: LakeQueue) -> Health:

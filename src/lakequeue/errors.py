@@ -51,6 +51,11 @@ def one_line(text: str, longest: int = 500) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
 
 
+def escaped(text: object) -> str:
+    """A text for the template of an error, where it is no name."""
+    return str(text).replace("{", "{{").replace("}", "}}")
+
+
 class LakeQueueError(Exception):
     """Base class of every error that this package raises on purpose."""
 
@@ -60,7 +65,8 @@ class QueueServiceError(LakeQueueError):
 
     Attributes:
         code: name of the error, equal to the name of the class.
-        message: sentence for people.
+        message: sentence for people, with the names of the Python API.
+        template: the same with ``{}`` in place of each of ``names``, which have other spellings on the wire.
         http_status: status under which SQS sends this error.
         sender_fault: True if the caller has to change the request, False if the service is to blame.
         request_id: fresh UUID of the refused request.
@@ -72,7 +78,6 @@ class QueueServiceError(LakeQueueError):
         cmq_module_code: the more exact number that CMQ gives beside it, if the sources name one.
     """
 
-    hint: str | None = None
     code: ClassVar[str] = "QueueServiceError"
     legacy_code: ClassVar[str] = "QueueServiceError"
     default_message: ClassVar[str] = "The request was refused."
@@ -88,13 +93,17 @@ class QueueServiceError(LakeQueueError):
         self,
         message: str | None = None,
         *,
+        names: Sequence[Any] = (),
+        hint: str | None = None,
         http_status: int | None = None,
         sender_fault: bool = True,
         request_id: str | None = None,
         cmq_code: int | None = None,
     ) -> None:
-        self.message = message or self.default_message
+        self.template, self.names = message or self.default_message, tuple(names)
+        self.message = self.template.format(*self.names) if names else self.template
         super().__init__(self.message)
+        self.hint = hint
         self.http_status = http_status or self.status
         self.sender_fault = sender_fault
         self.request_id = request_id or str(uuid.uuid4())
@@ -210,12 +219,16 @@ class InvalidParameterValue(QueueServiceError):
     default_message = "Invalid value for a parameter."
 
     @classmethod
-    def of(cls, value: object, parameter: str, reason: str) -> InvalidParameterValue:
-        """The error for a parameter's value, worded as SQS does; ``reason`` is a sentence."""
+    def of(cls, value: object, parameter: str, reason: str, *names: object, **more: Any) -> InvalidParameterValue:
+        """The error for a parameter's value, worded as SQS does; ``reason`` is a sentence, ``names`` are in it."""
         shown = str(value)
         if len(shown) > 256 or "\n" in shown:  # one line, however large the value
             shown = f"{shown[:128]!r}{'…' * (len(shown) > 128)}"
-        return cls(f"Value {shown} for parameter {parameter} is invalid. Reason: {reason}")
+            value = None
+        given = (value,) if hasattr(value, "wire") else ()  # a policy has a spelling of its own, too
+        text = "{}" if given else escaped(shown)
+        template = f"Value {text} for parameter {{}} is invalid. Reason: {reason if names else escaped(reason)}"
+        return cls(template, names=(*given, parameter, *names), **more)
 
 
 class MissingParameter(QueueServiceError):
@@ -269,8 +282,7 @@ class QueueClientError(LakeQueueError):
 class MissingPackage(QueueClientError, ModuleNotFoundError):
     """A package that only an extra brings is not installed; nothing was changed (ERR-2).
 
-    The message says what to install: the packages of the extra, as the extra itself can only be had from where
-    lakequeue came from. Importing ``lakequeue.spark`` or ``lakequeue.otel`` raises it, too.
+    The message names the packages to install. Importing ``lakequeue.spark`` or ``lakequeue.otel`` raises it, too.
     """
 
     @classmethod
@@ -305,8 +317,9 @@ class RootDoesNotExist(QueueClientError):
 
 
 class DamagedTable(QueueClientError):
-    """A file of a queue is missing or torn, or another program rewrote it; nothing was changed (DUR-2, DUR-5).
+    """A file of a queue is missing or not what was written; nothing was changed (DUR-2, DUR-5, DUR-8).
 
+    A receive that finds only damaged messages has claimed them: ``outcome_unknown`` is set, ``reason`` has ids.
     ``lakequeue check`` lists all damage, and ``lakequeue repair`` mends what can be mended.
 
     Attributes:
@@ -318,7 +331,7 @@ class DamagedTable(QueueClientError):
     def __init__(self, table: str, file: str | None, reason: str) -> None:
         reason = one_line(reason)
         what = f"{table} is damaged: {f'{one_line(file)} ' if file else ''}{reason}"
-        super().__init__(f"{what}; `lakequeue check` tells more")
+        super().__init__(f"{what}; run `lakequeue check`")
         self.table, self.file, self.reason = table, file, reason
 
     def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str]]:

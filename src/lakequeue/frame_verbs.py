@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 import pyarrow as pa
 
 from lakequeue.entry_verbs import of_face
-from lakequeue.lease import Lease
+from lakequeue.lease import Lease, texts_of
 from lakequeue.model.clock import MICROS
+from lakequeue.operations import compact, send_written, tasks
 from lakequeue.operations import lease as leases
-from lakequeue.operations import read_messages as messages
-from lakequeue.operations import resume_lease, send_written
+from lakequeue.operations.compact import Passed as Passed
+from lakequeue.operations.compact import QueuePass as QueuePass
 from lakequeue.operations.judge import SCHEMA
 from lakequeue.operations.lease import LeasedMessages
-from lakequeue.operations.read_messages import chosen
 from lakequeue.operations.send_written import PlannedSend
+from lakequeue.operations.tasks import chosen
 from lakequeue.queue import Queue
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk.arrow_files import Written
 from lakequeue.storage.bulk.lease_batches import SCHEMA as LEASE_COLUMNS
-from lakequeue.storage.bulk.write_files import columns_of
+from lakequeue.storage.bulk.message_rules import spelled
+from lakequeue.storage.bulk.write_files import case_matters, columns_of, respelled
 from lakequeue.storage.roots import root_of
 from lakequeue.storage.store_failures import first_line
 
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["LEASE_COLUMNS", "PlannedSend", "Written"]
-__all__ += ["chosen", "columns_of", "first_line", "root_of"]
+__all__ += ["case_matters", "chosen", "columns_of", "first_line", "respelled", "root_of", "spelled", "texts_of"]
 
-_OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age", "source_queue", "first_sent_at")
+_OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age", "source_queue", "moved_at")
 COLUMNS = pa.schema([*LEASE_COLUMNS, *(SCHEMA.field(name) for name in _OF_SQL)])
 """Of the data source: those of ``Lease.messages``, then what SQL's ``messages`` has beyond them.
 
@@ -78,10 +80,12 @@ def poll_interval(queue: Queue) -> float:
 
 # --- leases of micro-batches
 
-held_lease = _taken_up(resume_lease.held)
-resumed_lease = _taken_up(resume_lease.resumed)
-lease_of_handle = _taken_up(resume_lease.of_handle)
-is_stored = of_face(resume_lease.stored)
+held_lease = _taken_up(leases.held)
+resumed_lease = _taken_up(leases.resumed)
+lease_of_handle = _taken_up(leases.of_handle)
+release_failed = of_face(leases.release)
+is_taken = of_face(leases.taken)
+failed_together = of_face(leases.messages_failed_together)
 lease_tasks = of_face(leases.tasks_of)
 
 
@@ -91,8 +95,15 @@ def lease_id(lease: Lease) -> str:
 
 # --- messages with their states
 
-message_tasks = of_face(messages.tasks_of)
-read_messages = of_face(messages.read)
+message_tasks = of_face(tasks.tasks_of)
+read_messages = of_face(tasks.read)
+
+# --- compaction
+
+compact_root = of_face(compact.compact_root)
+why_only_here = of_face(compact.why_only_here)
+can_be_dealt = of_face(compact.can_be_dealt)
+why_tasks_cannot_read = of_face(tasks.why_tasks_cannot_read)
 
 # --- sends
 

@@ -199,14 +199,14 @@ class Lease:
         """Deletes all messages except ``failed``, which become visible at once.
 
         Args:
-            failed: receipt handles of the lease, or a DataFrame with a column ``receipt_handle``: of Spark, or
-                whatever speaks Arrow, as a Table or a DataFrame of polars or pandas.
+            failed: receipt handles or message ids of the lease, or a DataFrame with a column ``receipt_handle`` or
+                ``message_id``: of Spark, or whatever speaks Arrow, as a Table or a DataFrame of polars or pandas.
 
         Raises:
-            ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not of this lease.
+            ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease.
             LeaseLost: the lease holds no message any more.
         """
-        kept = list(_texts(failed))
+        kept = texts_of(failed)
         return self._settle(lambda leased: operations.delete(leased, kept))
 
     def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
@@ -221,20 +221,26 @@ class Lease:
             raise
 
 
-def _texts(failed: Any) -> Iterable[str]:
+def texts_of(failed: Any) -> list[str]:
+    """The handles or message ids that ``delete_except`` gets."""
     if hasattr(failed, "toLocalIterator"):  # of Spark
-        return [row["receipt_handle"] for row in failed.select("receipt_handle").toLocalIterator()]
+        return [row[0] for row in failed.select(_identifier(failed.columns)).toLocalIterator()]
     if not (hasattr(failed, "__arrow_c_stream__") or hasattr(failed, "__arrow_c_array__")):
-        return list_of("failed", failed, str, "a receipt handle")
+        return list_of("failed", failed, str, "a receipt handle or message id")
     import pyarrow as pa
 
     try:
         found = pa.table(failed)
     except (TypeError, ValueError):  # a single column
         return cast("list[str]", pa.chunked_array(failed if hasattr(failed, "chunks") else [failed]).to_pylist())
-    if "receipt_handle" not in found.column_names:
-        raise InvalidParameterValue("The column receipt_handle is missing.")
-    return cast("list[str]", found["receipt_handle"].to_pylist())
+    return cast("list[str]", found[_identifier(found.column_names)].to_pylist())
+
+
+def _identifier(columns: Sequence[str]) -> str:
+    for name in ("receipt_handle", "message_id"):
+        if name in columns:
+            return name
+    raise InvalidParameterValue("The column receipt_handle or message_id is missing.")
 
 
 @contextmanager

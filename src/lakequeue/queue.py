@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakequeue.errors import MissingPackage
 from lakequeue.model.arguments import (
+    Condition,
     check_callable,
     check_interrupt,
     check_string,
@@ -16,10 +17,9 @@ from lakequeue.model.arguments import (
     list_of,
 )
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import Clock, Duration, from_micros
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.clock import Clock, Duration, Interrupt, from_micros
 from lakequeue.model.messages import ABSENT, BatchResult, Message, SendEntry, SendResult, receipt_handle_of
-from lakequeue.operations import attributes, browse, move, purge, queues, receive, rewind, selected, send, settle
+from lakequeue.operations import attributes, browse, move, queues, receive, rewind, selected, send, settle
 from lakequeue.operations.depth import by_shard, depth
 from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from lakequeue.lease import Lease
-    from lakequeue.model.attribute_types import ChangeableAttributes
+    from lakequeue.model.attribute_values import ChangeableAttributes
     from lakequeue.operations.compact import CompactionSummary
 
 
@@ -88,7 +88,7 @@ class QueueProperties:
 
 
 class Queue(QueueProperties):
-    """A queue incarnation. Get one from ``LakeQueue``; thread-safe.
+    """A queue. Get one from ``LakeQueue``; threads may share it.
 
     As a context manager it closes the queue's tables at the end; a later call opens them again.
 
@@ -119,34 +119,38 @@ class Queue(QueueProperties):
         *,
         json: Any = ABSENT,
     ) -> SendResult:
-        """Sends one message; it is stored when the call returns (SND-3, QUE-33).
+        """Sends one message; it is stored when the call returns.
 
         Args:
-            body: text of at least one byte, at most the queue's maximum message size (SND-1, SND-2).
-            delay: seconds until it becomes visible; None is the queue's delay, 0 overrides it (DLY-9).
-            attributes: at most ten, each a str, number, bytes or ``(type, value)`` (MSA-3).
-            group_id: the message group, required on FIFO queues (SND-4); on standard queues a tenant (FAI-1).
-            dedup_id: on FIFO queues, sends with the same id within 300 s are one message (DDP-1); optional with
+            body: text of at least one byte, at most the queue's maximum message size.
+            delay: seconds until it becomes visible; None is the queue's delay, 0 overrides it.
+            attributes: at most ten, each a str, number, bytes or ``(type, value)``.
+            group_id: the message group, required on FIFO queues; on standard queues a tenant.
+            dedup_id: on FIFO queues, sends with the same id within 300 s are one message; optional with
                 content-based deduplication.
-            system_attributes: ``AWSTraceHeader`` (SND-15).
+            system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
-            OverLimit: the queue has reached its cap on stored messages (QUE-21).
+            OverLimit: the queue has reached its cap on stored messages.
+
+        SND-3, QUE-33, SND-1, SND-2, DLY-9, MSA-3, SND-4, FAI-1, DDP-1, SND-15, QUE-21
         """
         entry = SendEntry(body, None, delay, attributes, group_id, dedup_id, system_attributes, json=json)
         return send.send(self._runtime, entry)
 
     def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
-        """Sends a batch, with a result for each entry; a refused entry does not fail the others (BAT-4).
+        """Sends a batch, with a result for each entry; a refused entry does not fail the others.
 
         ``BatchResult.raise_for_failures`` makes an error of entries that failed.
 
         Raises:
-            EmptyBatchRequest: the batch has no entry (BAT-5).
+            EmptyBatchRequest: the batch has no entry.
             TooManyEntriesInBatchRequest, BatchRequestTooLong: the batch is too long.
             InvalidBatchEntryId, BatchEntryIdsNotDistinct: entry ids are malformed or repeated.
+
+        BAT-4, BAT-5
         """
         return send.send_batch(self._runtime, list_of("entries", entries, SendEntry, "a SendEntry"))
 
@@ -162,23 +166,24 @@ class Queue(QueueProperties):
         interrupt: Interrupt | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
-        """Receives messages and hides them from others for the visibility timeout (RCV-3).
+        """Receives messages and hides them from others for the visibility timeout.
 
         Args:
             max_messages: maximum number of messages (default 1); the call waits only for the first message.
-            visibility_timeout: seconds, counted from the return (RCV-4); None is the queue's (RCV-5).
-            wait_time: seconds to wait for the first message (LPL-1); None is the queue's.
+            visibility_timeout: seconds, counted from the return; None is the queue's.
+            wait_time: seconds to wait for the first message; None is the queue's.
             attempt_id: on FIFO queues, a token of this receive. While its messages are hidden, at most 300 s, a
-                receive with the same id returns them again with the same handles and hides them again (ATT-1,
-                ATT-3).
-            attribute_names: which message attributes to return (MSA-4).
+                receive with the same id returns them again with the same handles and hides them again.
+            attribute_names: which message attributes to return.
             interrupt: ends the wait early when another thread sets it.
             consumer: a name of up to 100 characters, which ``peek``, SQL and the console show while the messages
                 are in flight; not with an ``attempt_id``.
 
         Raises:
-            OverLimit: a standard queue has reached its cap on messages in flight (INF-3).
+            OverLimit: a standard queue has reached its cap on messages in flight.
             InvalidParameterValue: an argument is out of range.
+
+        RCV-3, RCV-4, RCV-5, LPL-1, ATT-1, ATT-3, MSA-4, INF-3
         """
         request = receive.Request(
             max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
@@ -207,31 +212,35 @@ class Queue(QueueProperties):
     # --- settling
 
     def delete(self, receipt_handle: str | Message) -> None:
-        """Deletes a received message; an older receipt does nothing on lenient queues (RCP-6, RCP-10).
+        """Deletes a received message; an older receipt does nothing on lenient queues.
 
         Args:
             receipt_handle: the handle, or the received message.
 
         Raises:
-            ReceiptHandleIsInvalid: this is not a handle of this queue (RCP-9).
-            InvalidParameterValue: on strict queues, the receipt has ended or is not the latest (RCP-7).
+            ReceiptHandleIsInvalid: this is not a handle of this queue.
+            InvalidParameterValue: on strict queues, the receipt has ended or is not the latest.
+
+        RCP-6, RCP-10, RCP-9, RCP-7
         """
         settle.delete(self._runtime, receipt_handle_of(receipt_handle))
 
     def delete_batch(self, receipt_handles: Sequence[str | Message]) -> BatchResult:
-        """Deletes several messages in one commit per shard, with a result for each (DEL-10).
+        """Deletes several messages in one commit per shard, with a result for each.
 
         Entry ids are the indexes of the handles or messages.
 
         Raises:
-            EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long (BAT-1, BAT-5).
+            EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.
             InvalidParameterValue: an item is neither handle nor message; nothing was deleted.
+
+        DEL-10, BAT-1, BAT-5
         """
         receipts = list_of("receipt_handles", receipt_handles, (str, Message), _A_RECEIPT)
         return settle.delete_batch(self._runtime, [receipt_handle_of(one) for one in receipts])
 
     def change_visibility(self, receipt_handle: str | Message, visibility_timeout: Duration) -> None:
-        """Makes a received message visible in this many seconds; 0 makes it visible at once (VIS-1, VIS-4).
+        """Makes a received message visible in this many seconds; 0 makes it visible at once.
 
         Args:
             receipt_handle: the handle, or the received message.
@@ -239,20 +248,24 @@ class Queue(QueueProperties):
 
         Raises:
             ReceiptHandleIsInvalid: this is not a handle of this queue.
-            MessageNotInflight: the message was released, or on strict queues its timeout has ended (RCP-12).
-            InvalidParameterValue: the timeout is out of range or exceeds 12 h in total (VIS-9), or the receipt is
+            MessageNotInflight: the message was released, or on strict queues its timeout has ended.
+            InvalidParameterValue: the timeout is out of range or exceeds 12 h in total, or the receipt is
                 not the latest.
+
+        VIS-1, VIS-4, RCP-12, VIS-9
         """
         settle.change_visibility(self._runtime, receipt_handle_of(receipt_handle), visibility_timeout)
 
     def change_visibility_batch(self, changes: Sequence[tuple[str | Message, Duration]]) -> BatchResult:
-        """Changes several receipts, given as handle or message with seconds, in one commit per shard (BAT-3).
+        """Changes several receipts, given as handle or message with seconds, in one commit per shard.
 
         Entry ids are the indexes of the pairs.
 
         Raises:
-            EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long (BAT-1, BAT-5).
+            EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.
             InvalidParameterValue: an item is no such pair; nothing was changed.
+
+        BAT-3, BAT-1, BAT-5
         """
         pairs = list_of("changes", changes, tuple, f"a pair of {_A_RECEIPT} and seconds")
         for index, pair in enumerate(pairs):
@@ -272,12 +285,14 @@ class Queue(QueueProperties):
             order_by: on FIFO queues, the column by which the messages of each group are ordered, any column of
                 ``df``; None is the order of the rows.
 
-        Duplicates on FIFO queues are accepted and do not count (DDP-1).
+        Duplicates on FIFO queues are accepted and do not count.
 
         Raises:
             InvalidParameterValue, InvalidMessageContents: rows break a rule; the error names the rule and the
                 number of rows, and nothing is sent.
             QueueClientError: there is no Spark session, or storage failed.
+
+        DDP-1
         """
         from lakequeue.operations.send_dataframe import send_dataframe
 
@@ -307,14 +322,16 @@ class Queue(QueueProperties):
             body: name of the column with the bodies; ``*`` sends each row as a JSON object of all its columns,
                 without NULLs. Of the other columns only those of ``send_dataframe`` are read then.
 
-        Duplicates on FIFO queues are accepted and do not count (DDP-1).
+        Duplicates on FIFO queues are accepted and do not count.
 
         Raises:
             InvalidParameterValue, InvalidMessageContents: ``data`` or rows break a rule; the error names the rule
                 and the number of rows, and nothing is sent.
             QueueClientError: storage failed, or the rows could not be read.
+
+        DDP-1
         """
-        from lakequeue.operations.send_arrow import send_arrow
+        from lakequeue.operations.send_dataframe import send_arrow
 
         check_string("send_id", send_id, optional=True)
         check_string("order_by", order_by, optional=True)
@@ -332,8 +349,10 @@ class Queue(QueueProperties):
             visibility_timeout: seconds; None is the queue's.
 
         Raises:
-            OverLimit: a standard queue has reached its cap on messages in flight (INF-3).
+            OverLimit: a standard queue has reached its cap on messages in flight.
             InvalidParameterValue: an argument is out of range.
+
+        INF-3
         """
         from lakequeue.lease import Lease
         from lakequeue.operations.lease import lease
@@ -344,15 +363,17 @@ class Queue(QueueProperties):
     # --- the queue itself
 
     def purge(self) -> None:
-        """Removes every message sent before the call (PUR-1).
+        """Removes every message sent before the call.
 
         Raises:
-            PurgeQueueInProgress: the last purge was less than 60 s ago (PUR-2).
+            PurgeQueueInProgress: the last purge was less than 60 s ago.
+
+        PUR-1, PUR-2
         """
-        purge.purge(self._runtime)
+        rewind.purge(self._runtime)
 
     def rewind(self, to: datetime) -> int:
-        """Makes deleted messages that were sent at ``to`` or later visible again, in their old order (RWD-9).
+        """Makes deleted messages that were sent at ``to`` or later visible again, in their old order.
 
         Other messages do not change. Returns the number of messages that became visible.
 
@@ -360,8 +381,10 @@ class Queue(QueueProperties):
             to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``.
 
         Raises:
-            UnsupportedOperation: the queue keeps no history (RWD-15).
-            InvalidParameterValue: ``to`` is too early (RWD-11), in the future, or not an aware instant.
+            UnsupportedOperation: the queue keeps no history.
+            InvalidParameterValue: ``to`` is too early, in the future, or not an aware instant.
+
+        RWD-9, RWD-15, RWD-11
         """
         return rewind.rewind(self._runtime, to)
 
@@ -374,22 +397,31 @@ class Queue(QueueProperties):
         """The earliest instant to which ``rewind`` can go now; None without rewind (RWD-24)."""
         return attributes.min_rewind_time(self._runtime)
 
-    def attributes(self, names: Sequence[str] = ("All",)) -> dict[str, str]:
-        """The queue's attributes and counts by their SQS names, as strings (QUE-23).
+    def attributes(self, names: Sequence[str] = ("All",), *, wire: bool = False) -> dict[str, Any]:
+        """The queue's attributes by name, as ``create_queue`` takes them: durations are numbers of seconds.
+
+        Args:
+            names: which attributes; those that the queue does not have are left out.
+            wire: answer with the names and texts of SQS instead, and with counts, times and ARN, too.
 
         Raises:
             InvalidAttributeName: a name is unknown.
+
+        QUE-23
         """
-        return attributes.read(self._runtime, list_of("names", names, str, "a text"))
+        check_type("wire", wire, bool, "True or False")
+        return attributes.read(self._runtime, list_of("names", names, str, "a text"), wire)
 
     def set_attributes(self, **changes: Unpack[ChangeableAttributes]) -> None:
-        """Changes attributes; they apply from this commit on, in every process (QUE-25).
+        """Changes attributes; they apply from this commit on, in every process.
 
         Raises:
             InvalidAttributeName, InvalidAttributeValue: see ``QueueAttributes``; nothing is changed.
-            InvalidParameterValue: a redrive policy is malformed (DLQ-2), or names a queue that is of the other
-                kind (DLQ-3) or does not allow it (DLQ-6).
+            InvalidParameterValue: a redrive policy is malformed, or names a queue that is of the other
+                kind or does not allow it.
             QueueDoesNotExist: the dead-letter queue does not exist.
+
+        QUE-25, DLQ-2, DLQ-3, DLQ-6
         """
         self.update_attributes(lambda attributes: changes)
 
@@ -410,14 +442,16 @@ class Queue(QueueProperties):
         return depth(self._runtime).counts
 
     def shard_counts(self) -> list[ShardCounts]:
-        """Messages and lost races of each shard (QUE-35).
+        """Messages and lost races of each shard.
 
         It reads the newest entries of the shards' logs: 100 requests a shard on object stores.
+
+        QUE-35
         """
         return by_shard(self._runtime)
 
     def groups(self, limit: int = 10) -> list[GroupCounts]:
-        """What each message group has visible and in flight, those with most messages first (FAI-3).
+        """What each message group has visible and in flight, those with most messages first.
 
         It reads the groups of all stored messages, which takes half a second for a million.
 
@@ -426,13 +460,20 @@ class Queue(QueueProperties):
 
         Raises:
             InvalidParameterValue: ``limit`` is below 1.
+
+        FAI-3
         """
         from lakequeue.operations.group_depth import group_counts
 
         return group_counts(self._runtime, limit)
 
     def peek(
-        self, where: str | None = None, limit: int = 10, interrupt: Interrupt | None = None
+        self,
+        where: str | None = None,
+        limit: int = 10,
+        interrupt: Interrupt | None = None,
+        *,
+        parameters: Sequence[Any] = (),
     ) -> list[PeekedMessage]:
         """Returns the oldest messages without receiving them; nothing changes.
 
@@ -444,13 +485,15 @@ class Queue(QueueProperties):
                 Messages are tested oldest first, until ``limit`` are found.
             limit: maximum number of messages.
             interrupt: when another thread sets it, the search ends with QueueClientError.
+            parameters: a value for each ``?`` of ``where``: texts, numbers, bools, aware instants, None. So values
+                never become a part of SQL: ``peek("body = ? AND sent_at > ?", parameters=[text, instant])``.
 
         Raises:
             InvalidParameterValue: ``limit`` is below 1, or ``where`` is malformed or exceeds its limit of time or
                 memory.
         """
         check_interrupt(interrupt)
-        return browse.peek(self._runtime, where, limit, interrupt)
+        return browse.peek(self._runtime, Condition.of(where, parameters), limit, interrupt)
 
     def redrive(
         self,
@@ -459,8 +502,10 @@ class Queue(QueueProperties):
         progress: Callable[[int], None] = lambda moved: None,
         destination: Queue | None = None,
         interrupt: Interrupt | None = None,
+        *,
+        parameters: Sequence[Any] = (),
     ) -> int:
-        """Moves messages of a dead-letter queue back to their source queues; returns how many (DLQ-8).
+        """Moves messages of a dead-letter queue back to their source queues; returns how many.
 
         They arrive like new messages: never received, with age 0. The verb moves visible messages, oldest first.
         Messages whose queue was deleted, or that did not come as dead letters, stay.
@@ -471,39 +516,46 @@ class Queue(QueueProperties):
             progress: called with the number of messages moved so far.
             destination: another queue of the same kind that receives all messages, whatever their source.
             interrupt: when another thread sets it, the redrive ends with QueueClientError.
+            parameters: as for ``peek``.
 
         Raises:
-            UnsupportedOperation: there is no ``destination``, and this is nobody's dead-letter queue (DLQ-8).
+            UnsupportedOperation: there is no ``destination``, and this is nobody's dead-letter queue.
             InvalidParameterValue: ``max_messages`` is below 1, ``where`` is malformed, or ``destination`` is of
                 the other kind or the queue itself; nothing was moved. Or the condition fails on a message or
                 exceeds its limit of time or memory; the error says how many messages were moved before.
+
+        DLQ-8
         """
         check_callable("progress", progress)
         check_interrupt(interrupt)
         target = _runtime_of(destination)
-        return move.redrive(self._runtime, max_messages, where, progress, target, interrupt)
+        condition = Condition.of(where, parameters)
+        return move.redrive(self._runtime, max_messages, condition, progress, target, interrupt)
 
     def redrivable(
         self,
         where: str | None = None,
         interrupt: Interrupt | None = None,
         destination: Queue | None = None,
+        *,
+        parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
         """How many messages a redrive would move now, by the name of the target; errors as in ``redrive``."""
         check_interrupt(interrupt)
-        return move.redrivable(self._runtime, where, interrupt, _runtime_of(destination))
+        target = _runtime_of(destination)
+        return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)
 
-    def compact(self) -> CompactionSummary:
+    def compact(self, *, now: float | None = None) -> CompactionSummary:
         """Frees storage that the queue no longer needs, in one pass; changes no answer.
 
-        ``LakeQueue.compact`` does this for all queues and also removes deleted queues.
+        ``LakeQueue.compact`` does this for all queues, says what ``now`` is, and also removes deleted queues.
         """
         from lakequeue.operations.compact import compact
 
-        return compact(self._runtime)
+        return compact(self._runtime, now)
 
     def erase(self, message_id: str) -> bool:
-        """Removes what a message says, for good: the lawful way to take one body out of a queue (DUR-42).
+        """Removes what a message says, for good: the lawful way to take one body out of a queue.
 
         The message is deleted, whatever its state, and from the rewind history, too. Then its row in the log loses
         body, attributes, sender, trace header, message group and deduplication id; message id and times stay.
@@ -519,6 +571,8 @@ class Queue(QueueProperties):
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
             QueueClientError: it was deleted, but not cleared everywhere, as others held the lock; call again.
+
+        DUR-42
         """
         check_string("message_id", message_id)
         return selected.erase(self._runtime, message_id)
@@ -532,11 +586,13 @@ class Queue(QueueProperties):
         return attributes.tags(self._runtime)
 
     def set_tags(self, /, tags: Mapping[str, str] | None = None, **more: str) -> None:
-        """Adds or overwrites tags; keys are case-sensitive (QUE-28).
+        """Adds or overwrites tags; keys are case-sensitive.
 
         Raises:
             InvalidParameterValue: a key is no text of 1 to 128 characters, or a value no text of at most 256,
                 or the queue would have more than 50 tags.
+
+        QUE-28
         """
         attributes.add_tags(self._runtime, check_tags({**check_tags({} if tags is None else tags), **more}))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -34,12 +36,12 @@ def environment() -> dict[str, str]:
     return os.environ | python | {"PYTHONPATH": package, "SPARK_LOCAL_IP": "127.0.0.1", "COLUMNS": "160"}
 
 
-def submit(conf: str, master: str | None, name: str, *args: str) -> Ended:
-    """Runs a job of `jobs`, or any script."""
+def submit(conf: str, master: str, name: str, *args: str) -> Ended:
+    """Runs a job of `jobs`, or any script, on a cluster."""
     command = [
         str(Path(sys.executable).with_name("spark-submit")),
         *("--properties-file", str(PROJECT / "conf" / f"{conf}.conf"), "--py-files", str(HANDLERS)),
-        *([] if master is None else ["--master", master]),
+        *("--master", master),
         name if name.endswith(".py") else str(PROJECT / "jobs" / f"{name}.py"),
     ]
     done = subprocess.run([*command, *args], capture_output=True, text=True, env=environment(), timeout=500)
@@ -48,9 +50,7 @@ def submit(conf: str, master: str | None, name: str, *args: str) -> Ended:
 
 def sources() -> tuple[str, dict[str, int]]:
     """Real input: a package of pyspark, and what is in its modules."""
-    import pyspark
-
-    folder = Path(pyspark.__file__).parent / "ml"
+    folder = Path(sysconfig.get_path("purelib"), "pyspark", "ml")
     paths = [path for path in folder.rglob("*.py") if not path.name.startswith("_")]  # Spark passes those over
     found = [parse(path.read_text(encoding="utf-8")) for path in paths]
     totals = {name: sum(each[name] for each in found) for name in ("lines", "functions", "classes")}
@@ -65,10 +65,11 @@ def measured(table: str) -> dict[str, int]:
     return {"messages": len(results), **totals}
 
 
-def play(conf: str, master: str | None, root: str, place: str, producer: str, consumer: str) -> str:
+def play(run: Callable[..., Ended], root: str, place: str, producer: str, consumer: str) -> str:
     """Python files to messages to measurements; the table.
 
     Args:
+        run: runs a job, given its name and arguments.
         place: directory or URI for the table and for the checkpoints.
         producer, consumer: which jobs, ``batch`` or ``stream``.
     """
@@ -82,10 +83,10 @@ def play(conf: str, master: str | None, root: str, place: str, producer: str, co
     streams = [["--once", "--checkpoint", f"{place}/{name}"] for name in ("sent", "received")]
     produced = {"batch": ["--send-id", "ml"], "stream": streams[0]}[producer]
     consumed = {"batch": ["--max-messages", "50"], "stream": streams[1]}[consumer]
-    sent = submit(conf, master, f"produce_{producer}", *source, *produced)
+    sent = run(f"produce_{producer}", *source, *produced)
     assert sent.status == 0, f"{sent.out}\n{sent.err}"
     assert queue.counts().visible == expected["messages"]
-    done = submit(conf, master, f"consume_{consumer}", *here, *results, *consumed)
+    done = run(f"consume_{consumer}", *here, *results, *consumed)
     assert done.status == 0, done.err
     assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
     return f"{place}/results"

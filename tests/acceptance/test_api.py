@@ -66,9 +66,9 @@ def test_a_name_that_is_taken_gives_the_queue_or_an_error_as_its_profile_says(lq
     made = lq.create_queue("orders", visibility_timeout=60, delay=5)
     assert lq.create_queue("orders").key == made.key
     assert lq.create_queue("orders", delay=5).key == made.key
-    with pytest.raises(errors.QueueNameExists, match="DelaySeconds"):
+    with pytest.raises(errors.QueueNameExists, match="delay"):
         lq.create_queue("orders", visibility_timeout=60, delay=6)
-    with pytest.raises(errors.QueueNameExists, match="Profile"):
+    with pytest.raises(errors.QueueNameExists, match="profile"):
         lq.create_queue("orders", profile="sqs")
     lq.create_queue("Foo", profile="cmq")
     assert lq.create_queue("foo", profile="cmq").name == "foo"
@@ -89,7 +89,7 @@ def test_a_cmq_queue_takes_and_tells_its_attributes(lq, clock):
         max_stored_messages=1_000_000,
         rewind_range=0,
     )
-    wire = queue.attributes()
+    wire = queue.attributes(wire=True)
     assert {
         name: wire[name]
         for name in (
@@ -110,7 +110,7 @@ def test_a_cmq_queue_takes_and_tells_its_attributes(lq, clock):
         "MaxStoredMessages": "1000000",
         "RewindSeconds": "0",
     }
-    assert lq.create_queue("plain", profile="cmq").attributes(["PollingWaitSeconds"]) == {
+    assert lq.create_queue("plain", profile="cmq").attributes(["PollingWaitSeconds"], wire=True) == {
         "PollingWaitSeconds": "0.2"
     }
 
@@ -182,10 +182,7 @@ def test_a_call_takes_as_many_messages_as_its_profile_allows(lq, profile, most):
 @pytest.mark.spec("QUE-7", "RCV-13", "VIS-10", "DLY-4", "LPL-3")
 def test_durations_may_be_numbers_or_timedeltas_and_keep_fractions(lq, clock):
     queue = lq.create_queue("orders", visibility_timeout=timedelta(minutes=1), delay=0.25)
-    assert queue.attributes(["VisibilityTimeout", "DelaySeconds"]) == {
-        "VisibilityTimeout": "60",
-        "DelaySeconds": "0.25",
-    }
+    assert queue.attributes(["visibility_timeout", "delay"]) == {"visibility_timeout": 60, "delay": 0.25}
     queue.send("A", delay=timedelta(seconds=0.5))
     assert queue.receive() == []
     clock.advance(0.5)
@@ -237,3 +234,18 @@ def test_a_message_says_when_its_receipt_began_and_ends(lq, clock):
     clock.advance(40)
     (again,) = queue.receive()
     assert (again.received_at, again.first_received_at) == (m.visible_at, m.received_at)
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_condition_takes_its_values_as_parameters(lq, clock):
+    dead = lq.create_queue("dead")
+    orders = lq.create_queue("orders", dead_letter_queue="dead", max_receive_count=1)
+    hostile = "x' OR 'a' = 'a"
+    orders.send_batch([SendEntry(hostile), SendEntry("other")])
+    orders.receive(2, visibility_timeout=0)
+    assert orders.receive(2) == []
+    values = {"parameters": [hostile, clock.now()]}
+    assert [m.body for m in dead.peek("body = ? AND sent_at <= ?", **values)] == [hostile]
+    assert dead.redrivable("body = ? AND sent_at <= ?", **values) == {"orders": 1}
+    assert dead.redrive(where="body = ? AND sent_at <= ?", **values) == 1
+    assert bodies(orders.receive(2)) == [hostile] and [m.body for m in dead.peek()] == ["other"]

@@ -18,6 +18,7 @@ import pytest
 from lakequeue import Consumer, HeartbeatRenewal, LakeQueue, Lease, Queue, SendEntry, aio, errors
 from lakequeue.model.off_loop import OwnThreads
 from lakequeue.testing import ManualClock
+from wire_names import WIRE_NAMES
 
 NOTHING = object()
 WRONG = [
@@ -49,6 +50,7 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "seconds": lambda value: type(value) in (int, float) and 0 <= value <= 900,
     "seconds or none": lambda value: value is None or (type(value) in (int, float) and 0 <= value <= 900),
     "flag": lambda value: type(value) is bool,
+    "values": lambda value: False,  # without a condition
     "texts": lambda value: value == ["a"],
     "texts or none": lambda value: value is None or value == ["a"],
     "mapping": lambda value: value is None,
@@ -85,9 +87,9 @@ TABLE: dict[str, dict[str, str]] = {
     "LakeQueue.create_views": {"spark": "object", "schema": "views"},
     "LakeQueue.arrow_views": {"now": "or none", "as_of": "or none"},
     "LakeQueue.copy": {"to": "object", "queue": "text or none", "progress": "or none"},
-    "LakeQueue.compact": {"progress": "or none"},
+    "LakeQueue.compact": {"progress": "or none", "processes": "whole", "now": "seconds or none"},
     "LakeQueue.check": {"name": "text or none"},
-    "LakeQueue.repair": {"name": "text or none", "apply": "flag"},
+    "LakeQueue.repair": {"name": "text or none", "apply": "flag", "clock": "flag", "force": "flag"},
     "Queue.send": {
         "body": "body",
         "delay": "seconds or none",
@@ -114,23 +116,30 @@ TABLE: dict[str, dict[str, str]] = {
     "Queue.change_visibility_batch": {"changes": "object"},
     "Queue.send_dataframe": {"df": "object", "send_id": "text or none", "order_by": "text or none"},
     "Queue.send_arrow": {"data": "object", "send_id": "text or none", "order_by": "text or none", "body": "text"},
+    "Queue.compact": {"now": "seconds or none"},
     "Queue.lease": {"max_messages": "whole", "visibility_timeout": "seconds or none"},
     "Queue.rewind": {"to": "object"},
     "Queue.rewindable": {"to": "object"},
     "Queue.erase": {"message_id": "text"},
-    "Queue.attributes": {"names": "texts"},
+    "Queue.attributes": {"names": "texts", "wire": "flag"},
     "Queue.set_attributes": {"changes": "**"},
     "Queue.update_attributes": {"update": "object"},
     "Queue.groups": {"limit": "whole"},
-    "Queue.peek": {"where": "text or none", "limit": "whole", "interrupt": "or none"},
+    "Queue.peek": {"where": "text or none", "limit": "whole", "interrupt": "or none", "parameters": "values"},
     "Queue.redrive": {
         "max_messages": "whole or none",
         "where": "text or none",
         "progress": "object",
         "destination": "or none",
         "interrupt": "or none",
+        "parameters": "values",
     },
-    "Queue.redrivable": {"where": "text or none", "interrupt": "or none", "destination": "or none"},
+    "Queue.redrivable": {
+        "where": "text or none",
+        "interrupt": "or none",
+        "destination": "or none",
+        "parameters": "values",
+    },
     "Queue.set_tags": {"tags": "mapping", "more": "**"},
     "Queue.remove_tags": {"keys": "*"},
     "Lease.batches": {"columns": "texts or none"},
@@ -139,25 +148,14 @@ TABLE: dict[str, dict[str, str]] = {
     "Lease.keep_alive": {"policy": "object"},
     "Lease.delete_except": {"failed": "texts"},
 }
-WIRE = {
-    "max_messages": "MaxNumberOfMessages",
-    "visibility_timeout": "VisibilityTimeout",
-    "wait_time": "WaitTimeSeconds",
-    "attempt_id": "ReceiveRequestAttemptId",
-    "delay": "DelaySeconds",
-    "body": "MessageBody",
-    "group_id": "MessageGroupId",
-    "dedup_id": "MessageDeduplicationId",
-    "to": "RewindTime",
-    "limit": "MaxResults",
+OTHER_WORDS = {
     # a wrong item is named, as SQS does
     "attributes": "message attribute",
     "system_attributes": "Message system attribute",
     "tags": "Tag",
-    "columns": "Columns",
 }
-CHECKS = ("roots.py", "lease_batches.py")
-"""Modules of storage that check names."""
+CHECKS = ("roots.py", "lease_batches.py", "engines/commit.py")
+"""Modules of storage that check names, and the one through which what is decided again is called."""
 BASE: dict[str, dict[str, Any]] = {
     "LakeQueue.copy": {"to": LakeQueue("never-made")},
     "Queue.send": {"body": "a"},
@@ -229,7 +227,8 @@ def refused(call: Callable[[], Any], name: str) -> None:
     text = str(error.value)
     assert isinstance(error.value, errors.QueueServiceError), repr(error.value)
     assert error.value.sender_fault
-    assert name in text or WIRE.get(name, name) in text, text
+    assert name in text or OTHER_WORDS.get(name, name) in text, text
+    assert not WIRE_NAMES.search(text), text
     assert "\n" not in text and len(text) < 500
     frames = [frame.filename for frame in traceback.extract_tb(error.value.__traceback__)]
     assert not [frame for frame in frames if "/lakequeue/storage/" in frame and not frame.endswith(CHECKS)]
@@ -263,8 +262,8 @@ def test_wrong_items_and_keywords_are_refused_by_name(lq: LakeQueue) -> None:
         refused(lambda: queue.attributes([value]), "names[0]")  # noqa: B023
         refused(lambda: LakeQueue(lq.root, storage_options={"a": value}), "storage_options['a']")  # noqa: B023
     for value in (NOTHING, [5], math.nan, -1, "five"):
-        refused(lambda: queue.set_attributes(visibility_timeout=value), "VisibilityTimeout")  # noqa: B023
-        refused(lambda: lq.create_queue("new", delay=value), "DelaySeconds")  # noqa: B023
+        refused(lambda: queue.set_attributes(visibility_timeout=value), "visibility_timeout")  # noqa: B023
+        refused(lambda: lq.create_queue("new", delay=value), "delay")  # noqa: B023
     assert queue.counts().visible == 0 and queue.tags() == {}
     assert [one.name for one in lq.all_queues()] == ["orders"]
 

@@ -15,6 +15,7 @@ from lakequeue import (
     InvalidParameterValue,
     LakeQueue,
     Lease,
+    LeaseCounts,
     Queue,
     QueueClientError,
     ReceiptHandleIsInvalid,
@@ -80,7 +81,7 @@ def test_its_handles_are_those_of_the_lease(lq: LakeQueue) -> None:
         handle = receipt_handles.decode(each["receipt_handle"], row.key, row.handle_key)
         assert (handle.shard, handle.offset) == (each["shard"], each["offset"])
     [kept] = [each for each in lease.arrow().to_pylist() if each["body"] == "body 7"]
-    assert lease.delete_except([kept["receipt_handle"]]).done == 20
+    assert lease.delete_except([kept["receipt_handle"]]) == LeaseCounts(19, 0, 1)
     [message] = queue.receive(max_messages=10)
     assert (message.body, message.receive_count) == ("body 7", 2)
 
@@ -123,7 +124,7 @@ def test_columns_are_chosen_and_unknown_ones_refused(lq: LakeQueue) -> None:
     lease = leased(queue)
     assert lease.arrow("body").to_pylist() == [{"body": "body 0"}]
     assert lease.arrow(["offset", "body"]).column_names == ["offset", "body"]
-    with pytest.raises(InvalidParameterValue, match="^Columns a, b are not known; a lease has message_id, "):
+    with pytest.raises(InvalidParameterValue, match="^columns a, b are not known; a lease has message_id, "):
         lease.batches(["b", "body", "a"])
 
 
@@ -141,6 +142,8 @@ def test_columns_are_chosen_and_unknown_ones_refused(lq: LakeQueue) -> None:
         lambda failed: pl.from_arrow(failed)["receipt_handle"],
         lambda failed: duckdb.from_arrow(failed),
         lambda failed: iter(failed["receipt_handle"].to_pylist()),
+        lambda failed: failed.select(["message_id"]),
+        lambda failed: failed["message_id"].to_pylist(),
     ],
 )
 def test_what_failed_is_told_by_anything_that_speaks_arrow(lq: LakeQueue, of: Any) -> None:
@@ -148,7 +151,7 @@ def test_what_failed_is_told_by_anything_that_speaks_arrow(lq: LakeQueue, of: An
     sent(queue, 5)
     lease = leased(queue)
     table = lease.arrow()
-    assert lease.delete_except(of(table.slice(1, 2))).done == 5
+    assert lease.delete_except(of(table.slice(1, 2))) == LeaseCounts(3, 0, 2)
     assert [message.body for message in queue.receive(max_messages=5)] == ["body 1", "body 2"]
 
 
@@ -156,10 +159,12 @@ def test_rows_without_handles_are_refused_and_nothing_is_deleted(lq: LakeQueue) 
     queue = lq.create_queue("orders")
     sent(queue, 1)
     lease = leased(queue)
-    with pytest.raises(InvalidParameterValue, match="^The column receipt_handle is missing.$"):
+    with pytest.raises(InvalidParameterValue, match="^The column receipt_handle or message_id is missing.$"):
         lease.delete_except(lease.arrow(["body"]))
     with pytest.raises(ReceiptHandleIsInvalid):
         lease.delete_except(pa.table({"receipt_handle": ["x"]}))
+    with pytest.raises(InvalidParameterValue, match="It is of no message of the lease."):
+        lease.delete_except([queue.send("of another lease").message_id])
     assert lease.release().done == 1
 
 

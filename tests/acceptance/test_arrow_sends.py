@@ -17,7 +17,7 @@ import pytest
 
 from insides import place_of
 from lakequeue import InvalidMessageContents, InvalidParameterValue, LakeQueue, Queue, QueueClientError
-from lakequeue.model.digests import content_dedup_id
+from lakequeue.model.messages import content_dedup_id
 from lakequeue.operations.send_dataframe import send_staged
 from lakequeue.storage.bulk import arrow_files, commit_files
 from lakequeue.storage.bulk.arrow_rows import columns_of
@@ -56,7 +56,10 @@ def reader(data: pa.Table) -> pa.RecordBatchReader:
 
 
 def test_rows_are_sent_as_json_as_the_job_does(lq: LakeQueue) -> None:
-    queue, at = lq.create_queue("q.fifo", fifo=True, content_based_deduplication=True), datetime(2026, 1, 31, 8)
+    queue, at = (
+        lq.create_queue("q.fifo", fifo=True, content_based_deduplication=True),
+        datetime(2026, 1, 31, 8, 0, 5, 123456),
+    )
     rows = pa.table(
         {
             "number": [1, None],
@@ -73,7 +76,7 @@ def test_rows_are_sent_as_json_as_the_job_does(lq: LakeQueue) -> None:
     assert queue.send_arrow(reader(rows), body="*") == 2
     first, second = messages(queue)
     assert json.loads(first["body"]) == {
-        **{"number": 1, 'say "it\'s"': 'é"', "at": "2026-01-31T08:00:00.000Z", "plain": "2026-01-31T08:00:00.000"},
+        **{"number": 1, 'say "it\'s"': 'é"', "at": f"{at.isoformat()}Z", "plain": at.isoformat()},
         **{"bytes": "AP8=", "Bytes": "AP8=", "ratio": "NaN", "deep": {"b": [1]}, "group_id": "g"},
     }
     assert json.loads(second["body"])["deep"] == {"a": 2, "b": []} and "number" not in second["body"]
@@ -234,7 +237,7 @@ def test_a_send_id_makes_it_repeatable(lq: LakeQueue) -> None:
 def test_groups_keep_their_order_and_duplicates_are_dropped(
     lq: LakeQueue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("lakequeue.storage.bulk.arrow_order.ROW_GROUP", 2_000)
+    monkeypatch.setattr("lakequeue.storage.bulk.arrow_files.ROW_GROUP", 2_000)
     queue = lq.create_queue("orders.fifo", fifo=True, shards=3, deduplication_scope="message_group")
     rows = 300
     data = pa.table(

@@ -57,7 +57,19 @@ def test_a_line_has_body_attributes_group_and_delay(run: Run, orders: Queue) -> 
         "b": {"type": "Binary", "value": "AP8="},
     }
     lines = jsonl({"body": "a", "attributes": attributes, "group_id": "g"}, {"body": "b", "delay": "1h"})
-    sent = run("send", "orders", "-", "--jsonl", "-a", "k=default", "-a", "x=1", "--group", "all", input=lines)
+    sent = run(
+        "send",
+        "orders",
+        "-",
+        "--jsonl",
+        "--attribute",
+        "k=default",
+        "--attribute",
+        "x=1",
+        "--group",
+        "all",
+        input=lines,
+    )
     assert (sent.exit_code, sent.stdout) == (0, "sent 2 messages\n")
     first, second = orders.peek()
     assert dict(first.message_attributes) == {
@@ -102,7 +114,7 @@ def test_a_line_of_a_fifo_queue_has_its_deduplication_id(run: Run, lake: LakeQue
         ('{"body": "a", "group_id": 5}', "Field group_id must be a text, not 5"),
         ('{"body": "a", "delay": "5x"}', "Field delay: '5x' is not a duration"),
         ('{"body": "a", "delay": true}', "Field delay: true is not a duration"),
-        ('{"body": "a", "delay": -1}', "DelaySeconds must be >= 0 and <= 345600"),
+        ('{"body": "a", "delay": -1}', "delay must be >= 0 and <= 345600"),
         ('{"body": "a", "dedup_id": "d"}', "not valid for this queue type"),
         ('{"body": "a", "attributes": []}', "Field attributes must be an object"),
         (

@@ -154,9 +154,10 @@ def test_instants_before_now(text: str, ago: float) -> None:
         (["list", "--poll-interval", "a"], "'a' is not a duration"),
         (["set", "orders", "--visibility-timeout", "13h"], "must be 0 to 43,200 seconds in profile lake"),
         (["set", "orders", "-a", "profile=sqs"], "can only be set when a queue is created"),
-        (["set", "orders", "--shards", "0"], "Shards"),
+        (["set", "orders", "--shards", "0"], "shards: must be 1 to 1,024"),
         (["set", "orders", "--dead-letter-queue", "orders", "--max-receive-count", "3"], "name another queue"),
         (["set", "orders", "-a", "visibility_timeot=2"], "did you mean visibility_timeout?"),
+        (["set", "orders", "-a", "fifo=true"], "Unknown Attribute fifo: whether a queue is FIFO is fixed at its"),
         (["set", "orders", "-a", "VisibilityTimeOut=2"], "did you mean VisibilityTimeout?"),
         (["set", "orders", "-a", "profile_strict=maybe"], "neither true nor false: 'maybe'"),
         (["create", "b", "--profile", "sq"], "profiles are lake, sqs, sqs-2018, cmq"),
@@ -180,6 +181,7 @@ def test_instants_before_now(text: str, ago: float) -> None:
             ["sql", "SELECT m.reciept_count FROM messages m"],
             "no column reciept_count at line 1, column 8; did you",
         ),
+        (["send", "orders", "x", "-a", "k=v"], "No such option: -a; did you mean --attribute?"),
         (["send", "orders", "-yes"], "No such option: -y; -- goes before an argument that begins with -; see"),
         (["create", "b.fifo"], "a name that ends in .fifo needs fifo=True (--fifo)"),
         (["create", "orders", "--delay", "5"], "lakequeue set orders changes it"),
@@ -193,7 +195,7 @@ def test_an_error_is_one_line_that_says_what_would_be_right(
     result = run(*(arg.replace("ROOT", root) for arg in args))
     assert result.exit_code in (1, 2) and result.stdout == ""
     assert result.stderr.count("\n") == 1 and told.replace("ROOT", root) in result.stderr
-    assert orders.attributes()["VisibilityTimeout"] == "30" and orders.counts().visible == 1
+    assert orders.attributes()["visibility_timeout"] == 30 and orders.counts().visible == 1
 
 
 def test_values_reach_the_queue(run: Run, root: str) -> None:
@@ -201,14 +203,14 @@ def test_values_reach_the_queue(run: Run, root: str) -> None:
     assert done.exit_code == 0
     run("set", "orders", "-a", "DelaySeconds=1.5m", "-a", "maximum_message_size=2KiB")
     found = LakeQueue(root).queue("orders").attributes()
-    names = ("VisibilityTimeout", "RewindSeconds", "MaximumMessageSize", "DelaySeconds")
-    assert [found[name] for name in names] == ["300", "86400", "2048", "90"]
+    names = ("visibility_timeout", "rewind_range", "maximum_message_size", "delay")
+    assert [found[name] for name in names] == [300, 86_400, 2_048, 90]
     run("send", "orders", "x", "--delay", "0ms")
     [message] = json.loads(
         run("receive", "orders", "--json", "--visibility-timeout", "1h", "--wait", "10ms").stdout
     )
     changed = run("change-visibility", "orders", message["receipt_handle"], "2m")
-    assert changed.stdout == "the message stays hidden for 120 s\n"
+    assert changed.stdout == "the message stays hidden for 2m\n"
 
 
 # --- help
@@ -225,6 +227,22 @@ def test_help_shows_no_types_of_python(run: Run) -> None:
         shown = help_of(run, *command.split())
         assert "Usage: lakequeue" in shown and not re.search("<(?!INSTANT)[a-zA-Z]+>", shown), shown
     assert re.search("--prefix +PREFIX +Only names", help_of(run, "list"))
+
+
+def test_a_short_option_means_one_thing() -> None:
+    group, found = typer.main.get_command(app), dict[str, set[tuple[str, str | None]]]()
+    for command in [group, *(group.get_command(None, name) for name in EXAMPLES)]:  # type: ignore[attr-defined]
+        for option in command.params:
+            for short in (name for name in option.opts if re.fullmatch("-[a-z]", name)):
+                found.setdefault(short, set()).add((option.opts[0], getattr(option, "help", None)))
+    assert {"-a", "-y", "-v"} <= found.keys() and all(len(meanings) == 1 for meanings in found.values()), found
+
+
+def test_help_files_commands_by_what_they_are_for(run: Run) -> None:
+    panels = {name_of(place): panel for panel, places in COMMANDS.items() for place in places}
+    assert (panels["demo"], panels["views"], panels["doctor"]) == ("To try it", "In SQL", "Roots")
+    lines = help_of(run).splitlines()
+    assert "demo" in lines[next(n for n, line in enumerate(lines) if "To try it" in line) + 1]
 
 
 @pytest.mark.parametrize("command", EXAMPLES)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from typer import rich_utils
 from typer.testing import CliRunner
 
 from insides import place_of
-from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
-from lakequeue.cli import app
+from lakequeue import CompactionSummary, LakeQueue, Queue, RedrivePolicy, SendEntry
+from lakequeue.cli import app, output, render, watch
+from lakequeue.cli.help import COMMANDS, name_of
+from lakequeue.serve.console.api import ConsoleApi
+from lakequeue.serve.console.parameters import Parameters
+from lakequeue.serve.sqs.actions import Actions
 
 LONG = "orders-of-the-northern-and-southern-regions-of-the-whole-world"  # 62 characters
 
@@ -38,11 +44,10 @@ def shown(queue: Queue, columns: int, *args: str) -> str:
     ("args", "wanted"),
     [
         (["list"], lambda queue: [queue.name, "dead"]),
-        (["show", LONG], lambda queue: [queue.name, queue.arn, "x" * 70, "ApproximateNumberOfMessagesNotVisible"]),
-        (["counts"], lambda queue: [queue.name, "oldest message"]),
+        (["show", LONG], lambda queue: [queue.name, queue.arn, "x" * 70, "message_retention_period"]),
+        (["counts"], lambda queue: [queue.name, "oldest"]),
         (["counts", LONG], lambda queue: [queue.name, "rewindable"]),
-        (["watch", "--count", "1"], lambda queue: [queue.name, "rewindable"]),
-        (["compact"], lambda queue: [queue.name, "bytes freed", "(the root's own tables)"]),
+        (["watch", "--count", "1"], lambda queue: [queue.name, "in flight"]),
         (["peek", LONG], lambda queue: [message.message_id for message in queue.peek()]),
         (["tag", LONG, "a=b"], lambda queue: ["x" * 70]),
         (["receive", LONG, "--max", "3"], lambda queue: [message.message_id for message in queue.peek(limit=3)]),
@@ -64,7 +69,7 @@ def test_a_table_that_fits_stays_a_table(tmp_path: Path, columns: int) -> None:
     queue = LakeQueue(str(tmp_path / "root")).create_queue("orders")
     queue.send("x")
     table = shown(queue, columns, "list")
-    assert " queue    kind       messages   created" in table and max(map(len, table.splitlines())) <= columns
+    assert " queue    visible   in flight   oldest" in table and max(map(len, table.splitlines())) <= columns
     if columns == 80:
         counted = shown(queue, columns, "counts").splitlines()
         assert counted[-1].split()[:5] == ["orders", "1", "0", "0", "0"] and max(map(len, counted)) <= 80
@@ -86,54 +91,110 @@ def test_one_long_name_leaves_a_table_a_table(queue: Queue) -> None:
     assert dead.index("0") == above[row].index("3")
 
 
-def test_a_list_tells_kind_depth_and_dead_letters(queue: Queue) -> None:
+def test_a_list_tells_the_states_of_messages_as_the_console_does_and_dead_letters(queue: Queue) -> None:
     lake = LakeQueue(place_of(queue))
     lake.queue("dead").send("buried")
     lake.create_queue("jobs.fifo", fifo=True)
     queue.set_attributes(redrive_policy=RedrivePolicy("dead", 3))
     lines = [line.split() for line in shown(queue, 160, "list").splitlines()]
-    assert lines[1] == ["queue", "kind", "messages", "dead", "letters", "created"]
-    assert [line[:-2] for line in lines[3:]] == [
-        ["dead", "standard", "1"],
-        ["jobs.fifo", "FIFO", "0"],
-        [LONG, "standard", "4", "1", "in", "dead"],
+    assert lines[1] == ["queue", "visible", "in", "flight", "delayed", "oldest", "dead", "letters"]
+    assert [[each for each in line if not each.endswith("s")] for line in lines[3:]] == [
+        ["dead", "1", "0", "0"],
+        ["jobs.fifo", "0", "0", "0"],
+        [LONG, "3", "0", "1", "1"],
     ]
     [listed] = json.loads(shown(queue, 160, "list", "--json", "--prefix", "orders"))
     assert (listed["messages"], listed["dead_letter_queue"], listed["dead_letters"]) == (4, "dead", 1)
+    found = ConsoleApi(Actions(lake)).queues(Mock(), "", Parameters({}))["queues"]
+    in_console = {row["name"]: row["counts"] | {"oldest_age": 0} for row in found}
+    listed = json.loads(shown(queue, 160, "list", "--json"))
+    assert {row["name"]: row["counts"] | {"oldest_age": 0} for row in listed} == in_console
 
 
 def test_show_prints_units(queue: Queue) -> None:
     text = " ".join(shown(queue, 160, "show", LONG).split())
     for wanted in (
-        "VisibilityTimeout 30 s ",
-        "MessageRetentionPeriod 345600 s (4d) ",
-        "RewindSeconds 3600 s (1h) ",
-        "DelaySeconds 0 s ",
-        "MaximumMessageSize 1048576 bytes (1 MiB) ",
-        f"CreatedTimestamp {queue.created_at:%Y-%m-%d %H:%M:%S}",
+        "visibility_timeout 30 s ",
+        "message_retention_period 345600 s (4d) ",
+        "rewind_range 3600 s (1h) ",
+        "delay 0 s ",
+        "maximum_message_size 1048576 bytes (1 MiB) ",
+        "max_stored_messages unlimited ",
+        f"created {queue.created_at:%Y-%m-%d %H:%M:%S}",
     ):
         assert wanted in text
     queue.set_attributes(maximum_message_size=1_500, visibility_timeout=90.5)
     text = " ".join(shown(queue, 160, "show", LONG).split())
-    assert "MaximumMessageSize 1500 bytes M" in text or "MaximumMessageSize 1500 bytes " in text
-    assert "VisibilityTimeout 90.5 s " in text
+    assert "maximum_message_size 1500 bytes " in text and "visibility_timeout 90.5 s (1m30s) " in text
 
 
-def test_compact_says_what_its_columns_mean(queue: Queue) -> None:
-    text = " ".join(shown(queue, 80, "compact").split())
-    for column in ("expired", "dropped", "merged", "cut", "ledgers", "freed", "failed"):
-        assert f"{column}: " in text or f"{column}, " in text
-    assert "messages older than the retention" in text
+def test_compact_prints_what_it_did() -> None:
+    done = [
+        CompactionSummary("orders", expired=12_000, segments_merged=1, files_freed=3, bytes_freed=1_234_567),
+        CompactionSummary("idle"),
+        CompactionSummary("old", deleted=True, segments_dropped=2, ledgers_rewritten=1, failures=["x"]),
+        CompactionSummary(None, segments_cut=1),
+    ]
+    assert render.compacted(done).splitlines() == [
+        "orders: 12,000 messages expired, 1 segment merged, 3 files removed (1.2 MB)",
+        "old (deleted): 2 segments dropped, 1 ledger rewritten, 1 step failed",
+        "the root's own tables: 1 segment cut",
+    ]
+    assert render.compacted(done[1:2]) == "nothing to do"
+
+
+@pytest.mark.parametrize(("lines", "queues"), [(24, 100), (24, 3), (60, 30)])
+def test_watch_fits_a_screen(tmp_path: Path, lines: int, queues: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COLUMNS": 80, "LINES": lines}.items():
+        monkeypatch.setenv(name, str(value))
+    counts = dict.fromkeys(("visible", "in_flight", "delayed", "held"), 0)
+    rows = [
+        {"queue": f"queue-{number}", "oldest_age": 93_784.5, "sent_per_second": 12.25, "error": None}
+        | {"consumed_per_second": 1_235}
+        | (counts | {"visible": 1_234_567, "delayed": number, "held": number // 2})
+        for number in range(queues)
+    ]
+    rows[1] |= {"queue": LONG, "visible": 2_000_000}
+    shown = output.rendered(watch._screen({"queues": rows}, lines)).splitlines()
+    assert max(map(len, shown)) <= 80 and len(shown) <= lines
+    row = shown.index(f" {LONG}") + 1
+    assert shown[row].split() == ["2000000", "0", "1", "0", "12.25", "1235", "1d2h"]
+    assert shown[-1].endswith("with fewer messages; --prefix chooses") == (queues == 100)
+    assert any(f"queue-{queues - 1} " in line for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (-1, "0s"), (0.25, "0.2s"), (6.24, "6.2s"), (59, "59s"), (60, "1m"), (90, "1m30s"), (3_605, "1h")]
+    + [(3_725.4, "1h2m"), (93_784.5, "1d2h"), (345_600, "4d"), (8_640_000, "100d")],
+)
+def test_ages_and_durations_have_one_format(seconds: float, text: str) -> None:
+    assert render.age(seconds) == text and render.age(None) == ""
 
 
 @pytest.mark.parametrize("columns", [60, 80])
-def test_the_help_of_every_command_fits(columns: int) -> None:
-    names = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["--help"]).stdout
-    for name in ("create", "drain", "export", "rewind", "send", "watch"):
-        assert name in names
-        text = (
-            CliRunner(env={"COLUMNS": str(columns), "TERMINAL_WIDTH": str(columns)})
-            .invoke(app, [name, "-h"])
-            .stdout
-        )
+def test_the_help_of_every_command_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rich_utils, "MAX_WIDTH", columns)  # typer reads the environment when it is imported
+    run = CliRunner()
+    for place in (place for commands in COMMANDS.values() for place in commands):
+        text = run.invoke(app, [name_of(place), "-h"]).stdout
         assert max(map(len, text.splitlines())) <= columns
+        if columns == 80:
+            assert "…" not in text and "{" not in text and "[[" not in text, text
+
+
+def test_what_is_empty_is_said_in_a_line(queue: Queue) -> None:
+    assert shown(queue, 80, "peek", LONG, "--where", "age < 0") == "no messages\n"
+    assert shown(queue, 80, "consumers", LONG) == "no consumer has messages in flight\n"
+    assert shown(queue, 80, "untag", LONG, "team") == "no tags\n"
+    assert shown(queue, 80, "list", "--prefix", "x") == "no queues\n"
+    assert shown(queue, 80, "sql", "SELECT 1 WHERE false") == "no rows\n"
+    assert render.table([], [], empty="no queues") == "no queues"  # of a copy
+
+
+def test_show_and_list_break_no_word(queue: Queue) -> None:
+    other = LakeQueue(place_of(queue)).create_queue("orders", redrive_policy=RedrivePolicy(LONG, 3))
+    assert f" {other.arn}" in shown(queue, 80, "show", "orders")
+    assert f" {LONG}, after 3 receives" in shown(queue, 80, "show", "orders")
+    listed = next(line for line in shown(queue, 80, "list").splitlines() if line.startswith(" orders "))
+    assert listed.split() == ["orders", "0", "0", "0", "4"]

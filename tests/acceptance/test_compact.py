@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,14 +12,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from lakequeue import LakeQueue
+from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
 from lakequeue.cli import app
-from lakequeue.operations import send_dataframe
+from lakequeue.operations import compact, send_dataframe
 from lakequeue.storage import layout
+from lakequeue.testing import ManualClock
 
 PROJECT = Path(__file__).parents[2]
 JOB = PROJECT / "jobs" / "compact.py"
@@ -37,6 +40,62 @@ def consumed(root: str) -> None:
     queue.delete_batch([message.receipt_handle for message in queue.receive(3)])
 
 
+# --- several processes
+
+
+def busy(root: str) -> list[str]:
+    """The names of queues, each with a part of its log that is no longer needed."""
+    names = [f"q{number}" for number in range(4)]
+    for name in names:
+        queue = LakeQueue(root).create_queue(name)
+        for number in range(3):
+            queue.send(str(number))
+        queue.delete_batch([message.receipt_handle for message in queue.receive(3)])
+    return names
+
+
+@pytest.mark.spec("DLT-7")
+def test_several_processes_do_and_tell_what_one_does(root, tmp_path, monkeypatch):
+    names = busy(root)
+    alone = shutil.copytree(root, tmp_path / "alone")
+    expected = [attrs.evolve(each, files_freed=0, bytes_freed=0) for each in LakeQueue(str(alone)).compact()]
+    monkeypatch.setattr(compact, "compact_queue", None)  # this process makes no pass
+    told: list[tuple[int, int, str]] = []
+    lq = LakeQueue(root)
+    done = lq.compact(lambda *each: told.append(each), processes=2)
+    assert [attrs.evolve(each, files_freed=0, bytes_freed=0) for each in done] == expected
+    assert [each.queue for each in done] == [*names, None] and all(each.segments_dropped for each in done[:-1])
+    assert [number for number, *_ in told] == [0, 1, 2, 3, 4] and sorted(name for *_, name in told[:4]) == names
+    assert sorted(row["queue"] for row in lq.arrow_views()["stats"].to_table().to_pylist()) == names
+    assert not lq.check()
+    assert all(each.idle for each in lq.compact(processes=2)[:-1])
+
+
+@attrs.frozen
+class Killed(compact.QueuePass):
+    def run(self) -> Any:
+        os._exit(9)
+
+
+def test_a_process_that_is_killed_is_a_failure_of_its_queues_in_that_pass(root, monkeypatch):
+    [name, *_] = busy(root)
+    monkeypatch.setattr(compact, "QueuePass", Killed)
+    done = run(root, "--processes", "2")
+    assert done.exit_code == 3 and "its process ended" in done.output and name in done.output
+    monkeypatch.undo()
+    assert not any(each.failures for each in LakeQueue(root).compact())
+
+
+def test_processes_that_would_not_do_the_same_are_refused(root):
+    LakeQueue(root).create_queue("orders")
+    with pytest.raises(QueueClientError, match="the system's clock"):
+        LakeQueue(root, clock=ManualClock()).compact(processes=2)
+    with pytest.raises(InvalidParameterValue, match="processes"):
+        LakeQueue(root).compact(processes=0)
+    done = run(root, "orders", "--processes", "2")
+    assert done.exit_code == 2 and "not one queue" in done.output
+
+
 # --- the command
 
 
@@ -52,8 +111,7 @@ def test_the_command_frees_and_tells(root, monkeypatch):
     assert own["queue"] is None
     again = run(root)
     assert again.exit_code == 0
-    assert again.stdout.split()[:3] == ["queue", "expired", "dropped"]
-    assert "orders" in again.stdout and "(the root's own tables)" in again.stdout
+    assert again.stdout == "nothing to do\n"
 
 
 def test_the_command_takes_one_queue(root):
@@ -126,23 +184,17 @@ def test_spark_submit_makes_one_pass(root):
     submit = Path(sys.executable).with_name("spark-submit")
     conf = PROJECT / "conf" / "local.conf"
 
-    def one_pass() -> Any:
-        return subprocess.run(
-            [str(submit), "--properties-file", str(conf), str(JOB), "--root", root, "--once"],
-            capture_output=True,
-            text=True,
-            env=environment() | {"PYSPARK_DRIVER_PYTHON": sys.executable},
-        )
-
-    done = one_pass()
-    assert done.returncode == 0, done.stderr
-    [row] = [line.split() for line in done.stdout.splitlines() if "orders" in line]
-    assert row[:3] == ["orders", "0", "1"]
     broken = LakeQueue(root).create_queue("broken")
     log = Path(layout.messages_path(root, broken.key, 0), "_delta_log")
     log.rename(log.with_name("elsewhere"))
-    done = one_pass()
-    assert done.returncode == 1 and "orders" in done.stdout
+    done = subprocess.run(
+        [str(submit), "--properties-file", str(conf), str(JOB), "--root", root, "--once"],
+        capture_output=True,
+        text=True,
+        env=environment() | {"PYSPARK_DRIVER_PYTHON": sys.executable},
+    )
+    assert "orders: 1 segment dropped" in done.stdout, done.stderr
+    assert done.returncode == 1 and "broken: 6 steps failed\n" in done.stdout
     error = done.stdout.splitlines()[-1]  # spark-submit joins the two outputs of a driver
     assert error.startswith("error: 6 steps failed, broken: ") and f"{log.parent} has no log" in error
 
@@ -159,7 +211,7 @@ def test_the_stream_makes_passes_until_it_is_stopped(root, tmp_path):
         assert process.stdout is not None
         passes = 0
         for line in process.stdout:
-            passes += "orders" in line
+            passes += "orders" in line or "nothing to do" in line
             if passes == 3:
                 break
         process.send_signal(signal.SIGTERM)

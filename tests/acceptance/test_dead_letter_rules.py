@@ -6,6 +6,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 
 from conformance.harness import Call
@@ -75,7 +76,7 @@ def test_a_change_of_policy_holds_for_what_was_received_before(lq):
     other = lq.create_queue("other")
     fail(queue, "a")
     queue.set_attributes(redrive_policy="")
-    assert queue.attributes().get("RedrivePolicy") is None
+    assert queue.attributes(wire=True).get("RedrivePolicy") is None
     assert queue.dead_letter_queue is None and dead.dead_letter_sources() == []
     assert [received(queue) for _ in range(3)] == [["a"]] * 3
     queue.set_attributes(RedrivePolicy=json.dumps({"deadLetterTargetArn": other.arn, "maxReceiveCount": 5}))
@@ -138,7 +139,7 @@ def test_a_moved_message_keeps_what_it_is_and_old_handles_are_old(lq, clock):
     assert (before.receive_count, letter.receive_count) == (1, 2)
     assert letter.system_attributes == trace | {"DeadLetterQueueSourceArn": queue.arn}
     assert letter.sent_at == before.sent_at
-    assert letter.first_received_at == clock.now()
+    assert letter.first_received_at == before.first_received_at
     assert dead.receive()[0].receive_count == 3
     assert before.system_attributes == trace
 
@@ -150,12 +151,100 @@ def test_a_dead_letter_queue_may_have_one_itself(lq):
     dead.set_attributes(redrive_policy=RedrivePolicy("last", 3))
     fail(queue, "a", times=2)
     assert received(queue) == []
-    assert received(dead) == ["a"]
-    assert received(dead) == []
+    assert [received(dead) for _ in range(4)] == [["a"]] * 3 + [[]]
     [letter] = last.receive(visibility_timeout=0)
-    assert (letter.receive_count, letter.system_attributes["DeadLetterQueueSourceArn"]) == (4, dead.arn)
+    assert (letter.receive_count, letter.system_attributes["DeadLetterQueueSourceArn"]) == (6, dead.arn)
     assert last.redrive() == 1
-    assert [message.receive_count for message in dead.receive()] == [1]
+    assert [dead.receive(visibility_timeout=0)[0].receive_count for _ in range(3)] == [1, 2, 3]
+    assert received(dead) == []
+
+
+@pytest.mark.spec("DLQ-13", "DLQ-4")
+@pytest.mark.parametrize("fifo", [False, True])
+def test_each_queue_of_a_chain_delivers_as_often_as_its_own_policy_says(lq, clock, fifo):
+    end = ".fifo" if fifo else ""
+    parked = lq.create_queue(f"parked{end}", fifo=fifo)
+    retry = lq.create_queue(f"retry{end}", fifo=fifo, dead_letter_queue=parked.name, max_receive_count=1)
+    main = lq.create_queue(f"main{end}", fifo=fifo, dead_letter_queue=retry.name, max_receive_count=1)
+    fail(main, "a")
+    counts = []
+    for queue, following in ((main, retry), (retry, parked)):
+        assert received(queue) == []
+        [letter] = following.receive(visibility_timeout=1)
+        counts.append((letter.receive_count, letter.last_receive))
+        clock.advance(1)
+    assert counts == [(2, True), (3, False)]
+    assert (stored(main), stored(retry), stored(parked)) == ([], [], ["a"])
+
+
+@pytest.mark.spec("DLQ-4", "RET-7")
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_dead_letter_was_sent_when_it_was_first_sent_and_has_a_time_of_its_move(lq, clock, fifo):
+    queue, dead = pair(lq, fifo=fifo)
+    began = clock.now()
+    queue.send("a", **({"group_id": "g", "dedup_id": "a"} if fifo else {}))
+    dead.send("own", **({"group_id": "h", "dedup_id": "own"} if fifo else {}))
+    received(queue)
+    clock.advance(60)
+    assert received(queue) == []
+    moved = clock.now()
+    clock.advance(5)
+    sent = moved if fifo else began  # as on SQS, whose FIFO queues reset it
+    own, letter = dead.peek()
+    assert (own.sent_at, own.moved_at) == (began, None)
+    assert (letter.sent_at, letter.moved_at) == (sent, moved)
+    assert dead.peek("moved_at IS NOT NULL AND age > 3") == [letter]
+    assert [each.body for each in dead.peek(f"sent_at = TIMESTAMPTZ '{began.isoformat()}'")] == ["own", "a"][
+        : 2 - fifo
+    ]
+    chosen = (ds.field("queue") == dead.name) & (ds.field("sent_at") <= sent) & (ds.field("body") == "a")
+    [row] = lq.arrow_views()["messages"].to_table(filter=chosen).to_pylist()
+    assert (row["sent_at"], row["moved_at"]) == (sent, moved)
+    dead.delete(dead.receive()[0])
+    assert dead.counts().oldest_age == (clock.now() - sent).total_seconds()
+    [again] = dead.receive()
+    assert (again.sent_at, again.moved_at) == (sent, moved)
+    assert again.attributes["SentTimestamp"] == str(int(sent.timestamp() * 1_000))
+
+
+@pytest.mark.spec("DLQ-13")
+def test_a_policy_that_a_queue_of_dead_letters_gets_counts_from_their_arrival(lq):
+    queue, dead = pair(lq, most=3)
+    lq.create_queue("parked")
+    fail(queue, "a", "b", times=3)
+    assert received(queue) == []
+    assert received(dead, 1) == ["a"]
+    dead.set_attributes(redrive_policy=RedrivePolicy("parked", 2))
+    assert sorted(received(dead)) == ["a", "b"]
+    assert received(dead) == ["b"]
+    assert received(dead) == []
+    assert [(m.body, m.receive_count) for m in lq.queue("parked").receive(10)] == [("a", 6), ("b", 6)]
+
+
+@pytest.mark.spec("DLQ-13")
+def test_in_a_cycle_every_queue_delivers_before_it_moves(lq):
+    queue, other = pair(lq)
+    other.set_attributes(redrive_policy=RedrivePolicy(queue.name, 1))
+    fail(queue, "a")
+    for _ in range(3):
+        for here, there in ((queue, other), (other, queue)):
+            assert (received(here), received(there)) == ([], ["a"])
+
+
+@pytest.mark.spec("DLQ-13", "RWD-20")
+def test_what_is_rewound_in_a_dead_letter_queue_counts_from_nothing(lq, clock):
+    queue, dead = pair(lq, most=2)
+    dead.set_attributes(rewind_range=HOUR, redrive_policy=RedrivePolicy("orders", 2))
+    fail(queue, "a", times=2)
+    assert received(queue) == []
+    began = clock.now()
+    [letter] = dead.receive()
+    letter.delete()
+    clock.advance(1)
+    assert dead.rewind(began - timedelta(seconds=1)) == 1
+    assert [dead.receive(visibility_timeout=0)[0].receive_count for _ in range(2)] == [1, 2]
+    assert received(dead) == []
+    assert stored(queue) == ["a"]
 
 
 # --- what may be a dead-letter queue
@@ -168,7 +257,7 @@ def test_a_policy_that_is_refused_changes_nothing(lq):
     lq.create_queue("closed", redrive_allow_policy=RedriveAllowPolicy("denyAll"))
     lq.create_queue("chosen", redrive_allow_policy=RedriveAllowPolicy("byQueue", ["else"]))
     far = LakeQueue(lq.root, clock=lq.clock, region="far").create_queue("there")
-    before = queue.attributes()
+    before = queue.attributes(wire=True)
     for name, error, reason in (
         ("missing", errors.QueueDoesNotExist, "dead-letter queue missing"),
         ("log.fifo", errors.InvalidParameterValue, "must be a standard queue"),
@@ -186,7 +275,7 @@ def test_a_policy_that_is_refused_changes_nothing(lq):
             queue.set_attributes(redrive_policy={"deadLetterTargetArn": dead.arn, "maxReceiveCount": most})
     with pytest.raises(errors.InvalidParameterValue, match="must be a FIFO queue"):
         lq.create_queue("new.fifo", fifo=True, redrive_policy=RedrivePolicy("dead", 5))
-    assert queue.attributes() == before
+    assert queue.attributes(wire=True) == before
     assert [found.name for found in lq.list_queues("new")] == []
     for most in (1, 1_000):
         queue.set_attributes(redrive_policy=RedrivePolicy("dead", most))
@@ -197,11 +286,11 @@ def test_a_queue_says_who_may_send_its_dead_letters_there(lq):
     names = [f"source{number}" for number in range(10)]
     dead = lq.create_queue("dead", redrive_allow_policy=RedriveAllowPolicy("byQueue", names))
     policy = {"redrivePermission": "byQueue", "sourceQueueArns": [arn("local", name) for name in names]}
-    assert json.loads(dead.attributes()["RedriveAllowPolicy"]) == policy
+    assert json.loads(dead.attributes(wire=True)["RedriveAllowPolicy"]) == policy
     source = lq.create_queue("source9", redrive_policy=RedrivePolicy("dead", 1))
     with pytest.raises(errors.InvalidParameterValue, match="may name 10 queues, not 11"):
         dead.set_attributes(redrive_allow_policy=RedriveAllowPolicy("byQueue", [*names, "one more"]))
-    assert json.loads(dead.attributes()["RedriveAllowPolicy"]) == policy
+    assert json.loads(dead.attributes(wire=True)["RedriveAllowPolicy"]) == policy
 
     fail(source, "a")
     dead.set_attributes(redrive_allow_policy=RedriveAllowPolicy("denyAll"))  # judged when a policy is set
@@ -212,7 +301,7 @@ def test_a_queue_says_who_may_send_its_dead_letters_there(lq):
     dead.set_attributes(RedriveAllowPolicy=json.dumps({"redrivePermission": "allowAll"}))
     source.set_attributes(redrive_policy=RedrivePolicy("dead", 2))
     dead.set_attributes(redrive_allow_policy="")
-    assert "RedriveAllowPolicy" not in dead.attributes()
+    assert "RedriveAllowPolicy" not in dead.attributes(wire=True)
     lq.create_queue("anybody", redrive_policy=RedrivePolicy("dead", 2))
 
 
@@ -236,7 +325,7 @@ def test_a_queue_knows_whose_dead_letters_it_takes(lq):
 def test_a_policy_reads_as_json_and_compares_however_it_was_given(lq):
     queue, dead = pair(lq, most=5)
     wire = {"deadLetterTargetArn": dead.arn, "maxReceiveCount": 5}
-    assert json.loads(queue.attributes(["RedrivePolicy"])["RedrivePolicy"]) == wire
+    assert json.loads(queue.attributes(["RedrivePolicy"], wire=True)["RedrivePolicy"]) == wire
     for given in (
         {"redrive_policy": RedrivePolicy("dead", 5)},
         {"redrive_policy": RedrivePolicy(dead.arn, 5)},
@@ -252,7 +341,7 @@ def test_a_policy_reads_as_json_and_compares_however_it_was_given(lq):
         {"redrive_policy": RedrivePolicy("other", 5)},
         {"RedrivePolicy": ""},
     ):
-        with pytest.raises(errors.QueueNameExists, match="RedrivePolicy"):
+        with pytest.raises(errors.QueueNameExists, match="redrive_policy"):
             lq.create_queue("orders", **given)
     lq.delete_queue("dead")  # the policy is not set anew, so nothing is judged
     assert lq.create_queue("orders", redrive_policy=RedrivePolicy("dead", 5)).key == queue.key

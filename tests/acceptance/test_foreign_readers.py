@@ -14,7 +14,7 @@ from concurrency.harness import small_segments
 from lakequeue import LakeQueue, Queue
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +74,7 @@ def test_other_programs_read_a_log_of_which_a_checkpoint_is_left(
         *(f"{lq.root}/queues", f"{lq.root}/stats"),
     ):
         before = read(path, None)
-        table = PointTable(queue._runtime.root.engine.store, path)
+        table = Table(queue._runtime.root.engine.store, path)
         table.checkpoint()
         table.folder.remove(entry_name(version) for version in range(table.version))
         after = read(path, None)
@@ -92,7 +92,7 @@ def test_other_programs_read_each_version_of_each_table(
         newest = DeltaTable(path).version()
         for version in {newest, newest // 2, newest - 1}:
             rows = read(path, version)
-            files = PointTable(store, path, version).files()
+            files = Table(store, path, version).files()
             assert len(rows) == sum(file.rows for file in files)
             sizes.append(len(rows))
     bodies = {row["body"] for row in read(layout.messages_path(lq.root, queue.key, 0), None)}

@@ -162,7 +162,7 @@ def test_a_batch_consumer_works_a_queue_off(run: Run, root: str, tmp_path: Path,
     assert failed.err.startswith("error: ValueError: not today (handlers.py, line ")
     assert (queue.counts().visible, queue.counts().in_flight) == (5, 0)
     done = run("consume_batch", *here, "--handler", "handlers:upper", "--max-messages", "2")
-    assert done.out == "5 messages of orders done in 3 batches\n"
+    assert done.out == "5 messages of orders done in 4 batches\n"
     results = spark.read.format("delta").load(str(tmp_path / "results"))
     assert sorted(row.body for row in results.collect()) == list("ABCDE")
     assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)

@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import lakequeue.cli
 from insides import place_of
-from lakequeue import AttributeValue, LakeQueue, Queue
+from lakequeue import AttributeValue, Consumer, Context, LakeQueue, Message, Queue
 from lakequeue.cli import app
 from lakequeue.cli.output import print_error, printable
 from lakequeue.storage import layout
@@ -158,11 +159,96 @@ def test_there_is_no_other_way_to_print():
 
 
 @pytest.mark.parametrize("named", ["[/x]", "[link=https://other.example]x[/link]", ":smile:"])
-@pytest.mark.parametrize("command", ["doctor", "check", "repair --all", "counts", "show orders", "compact"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("doctor", "check", "repair --all", "peek orders", "export orders", "receive orders", "upgrade"),
+        *("counts", "show orders", "compact", "list", "watch --count 1", "purge orders --yes"),
+    ],
+)
 def test_what_looks_like_markup_is_text(queue: Queue, named: str, command: str):
     messages = Path(layout.messages_path(place_of(queue), queue.key, 0))
     entry = messages / "_delta_log/00000000000000000001.json"
     entry.write_text(re.sub(r'"path": ?"[^"]*"', f'"path":"{named}"', entry.read_text()))
     told = run(queue, *command.split())
     assert "Traceback" not in told and "MarkupError" not in told
-    assert named in told or command in ("counts", "show orders", "compact")
+    assert named in told or command in ("counts", "show orders", "compact", "upgrade", "watch --count 1")
+
+
+NAMED = "[b]x[/x]"
+"""A name that ends rich with an error where it takes it for markup."""
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Queue:
+    """A queue whose tags, groups, messages, consumer and reasons of failures are named so."""
+    lake = LakeQueue(f"{tmp_path}/\u202eroot")
+    lake.create_queue("dead")
+    queue = lake.create_queue("orders", tags={NAMED: NAMED}, dead_letter_queue="dead", max_receive_count=1)
+    attributes = {"kind": AttributeValue(f"String.{NAMED}", f"{NAMED}{ALLOWED}")}
+
+    def fail(message: Message, context: Context) -> None:
+        raise ValueError(f"{NAMED}{ALLOWED}")
+
+    def send() -> None:
+        queue.send(f"{NAMED}{ALLOWED}", attributes=attributes, group_id=NAMED)
+
+    send()
+    Consumer(queue, fail, name=NAMED).run(until_empty=True)
+    send()
+    queue.receive(1, consumer=NAMED, visibility_timeout=600)
+    send()
+    return queue
+
+
+COMMANDS = {
+    "check": False,
+    "compact": False,
+    "consumers orders": True,
+    "copy {root} {root}-2": False,
+    "counts": False,
+    "deploy-files {root}/files": False,
+    "doctor": False,
+    "drain orders dead --yes": False,
+    "erase orders 0": False,
+    "export orders": True,
+    "list": False,
+    "peek dead": True,
+    "peek orders": True,
+    "plot orders --out {root}/plot.png": False,
+    "purge orders --yes": False,
+    "receive orders": True,
+    "redrive dead --yes": False,
+    "repair --all": False,
+    "rewind orders 1h --yes": False,
+    "send orders {name}": False,
+    "set orders -a {name}=1": True,
+    "show orders": True,
+    "sql SELECT&*&FROM&messages": True,
+    "tag orders {name}={name}": False,
+    "untag orders {name}": False,
+    "upgrade": False,
+    "views": False,
+    "watch --count 1": False,
+    "consume orders {name}": True,
+    "delete orders {name}": True,
+    "change-visibility orders {name} 1": True,
+    "create {name}": False,
+    "delete-queue {name} --yes": True,
+    "-v peek orders --where {name}": True,
+}
+"""What each command is given, and whether it must print the name."""
+
+
+@pytest.mark.parametrize(("arguments", "shown"), COMMANDS.items(), ids=COMMANDS)
+def test_a_name_is_text_whatever_prints_it(named: Queue, arguments: str, shown: bool):
+    places = {"root": place_of(named), "name": NAMED}
+    given = [each.replace("&", " ").format(**places) for each in arguments.split()]
+    told = run(named, *given)
+    assert not OBEYED.search(told) and "MarkupError" not in told
+    assert not shown or NAMED in told
+
+
+def test_every_command_is_tried_with_such_a_name():
+    tried = {each.removeprefix("-v ").split()[0] for each in COMMANDS}
+    assert tried == set(typer.main.get_command(app).commands) - {"demo", "serve"}  # type: ignore[attr-defined]

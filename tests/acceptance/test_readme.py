@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 
 from lakequeue import LakeQueue
+from lakequeue.cli import app
 from lakequeue.storage import layout
 from pages import DEMO_LINE, TEST_LINE, Block, agrees, blocks
 from serve.serving import answers, free_port, wait_until
@@ -201,6 +203,22 @@ def test_the_pages_say_what_is_printed() -> None:
 
 
 @pytest.mark.spec("RCP-1", "RCP-4")
+def test_the_commands_of_the_pages_have_the_options_that_are_written_there() -> None:
+    root: Any = typer.main.get_command(app)
+    checked, wrong = 0, []
+    for path in [*HERE.glob("*.md"), *(HERE / "docs").rglob("*.md")]:
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line, name, rest in re.findall(
+            r"(?<![\w./-])(lakequeue (?:--?[a-z-]+ \S+ )*([a-z-]+)([^`\n]*))", text
+        ):
+            command = root.get_command(typer.Context(root), name)
+            if command is not None:
+                known = {option for of in (root, command) for each in of.params for option in each.opts}
+                given = set(re.findall(r"(?<=\s)--?[a-z][a-z-]*", rest)) - {"--help", "-h"}
+                checked, wrong = checked + 1, [*wrong, *((path.name, line) for _ in given - known)]
+    assert checked > 200 and not wrong
+
+
 def test_an_id_is_no_handle() -> None:
     orders = LakeQueue("root").create_queue("orders")
     orders.send("a lamp")

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
 from lakequeue.cli import app
 from lakequeue.entry_verbs import prepare
+from lakequeue.storage.engines.locks import committing
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +133,58 @@ def test_the_command_line_refuses_what_is_no_permission(tmp_path: Path, wrong: s
     result = CliRunner().invoke(app, ["--root", str(tmp_path / "root"), "--root-mode", wrong, "create", "orders"])
     assert result.exit_code in (1, 2) and result.stderr.count("\n") == 1 and "root" in result.stderr
     assert not (tmp_path / "root").exists()
+
+
+def told(folder: Path) -> list[tuple[str, int, int, int]]:
+    """Every file and directory below, by inode, bytes and, as taking a lock notes the time, time of change."""
+    return sorted(
+        (str(each), found.st_ino, found.st_size, 0 if each.suffix == ".lock" else found.st_mtime_ns)
+        for each in folder.rglob("*")
+        for found in [each.lstat()]
+    )
+
+
+@pytest.mark.spec("DUR-74")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+@pytest.mark.parametrize("locks", ["none", "all", "some"])
+def test_what_reads_makes_nothing_in_somebody_elses_root(tmp_path: Path, locks: str):
+    """And a copy has only what tables name (permissions.md)."""
+    root = tmp_path / "root"
+    LakeQueue(str(root)).create_queue("orders").send("secret")
+    for lock in root.rglob("*.lock"):
+        if locks == "none" or (locks == "some" and lock.name != "_commit.lock"):
+            lock.unlink()
+    for folder in (root, root / "q", *root.glob("q/*/0/messages"), *root.glob("q/*/0/receipts/_delta_log")):
+        (folder / "stray").write_text("x")
+        (folder / "stray.parquet").symlink_to("/etc/hosts")
+    give_away(root)
+    before = told(root)
+    for command in (["check"], ["doctor"], ["list"], ["show", "orders"], ["counts", "orders"], ["peek", "orders"],
+                    ["sql", "SELECT * FROM queues"], ["copy", str(root), str(tmp_path / "copy")]):  # fmt: skip
+        result = CliRunner().invoke(app, ["--root", str(root), *command])
+        assert result.exit_code == 0, (command, result.output)
+    assert told(root) == before
+    copied = [*(tmp_path / "copy").rglob("*")]
+    assert len(copied) > 10 and not [each for each in copied if each.is_symlink() or "stray" in each.name]
+
+
+@pytest.mark.spec("DUR-74")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+def test_what_the_superuser_locks_its_owner_can_lock(tmp_path: Path):
+    table = tmp_path / "table"
+    table.mkdir()
+    os.chown(table, 1234, 1234)
+    with committing(str(table), exclusive=True):
+        pass
+    assert {lock.stat().st_uid for lock in table.iterdir()} == {1234} and len(list(table.iterdir())) == 3
+    (table / "_commit.lock").unlink()
+    os.link(tmp_path / "table/_turn.lock", tmp_path / "linked")
+    os.chown(tmp_path / "linked", 0, 0)
+    with committing(str(table), exclusive=True):
+        pass
+    assert (tmp_path / "linked").stat().st_uid == 0, "what was there may be anybody's"
+
+
+def give_away(root: Path) -> None:
+    for each in (root, *root.rglob("*")):
+        os.chown(each, 1234, 1234, follow_symlinks=False)

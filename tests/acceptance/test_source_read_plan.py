@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import datasource
 
 from lakequeue import LakeQueue, SendEntry, errors
-from lakequeue.operations import ranges, tasks
+from lakequeue.operations import tasks
 from lakequeue.spark import read, source_schema
 from lakequeue.spark.options import Options, Use
 from lakequeue.storage.folder import Folder
@@ -111,7 +111,7 @@ def test_options_of_a_read_are_checked(lq: LakeQueue, options: dict[str, str], t
 
 
 def test_a_large_file_is_read_by_several_tasks(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, limit in (tasks, "TASK_BYTES"), (ranges, "RANGE_BYTES"):
+    for module, limit in (tasks, "TASK_BYTES"), (tasks, "RANGE_BYTES"):
         monkeypatch.setattr(module, limit, 500)
     asked = reader(lq, queue="orders")
     assert len(asked.partitions()) > 2

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakequeue import LakeQueue, SendEntry
-from lakequeue.operations import ranges as offset_ranges
+from lakequeue.operations import tasks
 from lakequeue.operations.task_views import Place, TaskReader
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
@@ -44,13 +44,30 @@ def pieces(lq: LakeQueue, queue: str) -> list[Place]:
 def read(lq: LakeQueue, relation: str, *places: Place) -> list[dict[str, Any]]:
     values = [*reader(lq).read(relation, places)]
     assert [len(value) for value in values] == [1] * len(places)  # Spark counts them
-    return [row for value in values for row in value.to_pylist()[0]]
+    rows = [
+        place[:3] + (row,) for place, value in zip(places, values, strict=True) for row in value.to_pylist()[0]
+    ]
+    if relation in ("messages", "history"):
+        for row, body in zip(rows, late(lq, "body", rows), strict=True):
+            row[3]["body"] = body
+    return [row for *_, row in rows]
+
+
+def late(lq: LakeQueue, name: str, rows: list[tuple[str, str, int, dict[str, Any]]], size: int = 4) -> list[Any]:
+    """A column of rows that were read, in batches as Spark hands them over."""
+    every = [(*place, row["created"], row["log_version"], row["log_offset"]) for *place, row in rows]
+    types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64()]
+    batches = [
+        [pa.array(column, type_) for column, type_ in zip(zip(*some, strict=True), types, strict=True)]
+        for some in (every[start : start + size] for start in range(0, len(every), size))
+    ]
+    return [value for part in reader(lq).late(name, batches) for value in part.to_pylist()]
 
 
 @pytest.fixture
 def lq(lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
     """Twelve messages of ``orders`` in files of their own, over two shards."""
-    monkeypatch.setattr(offset_ranges, "RANGE_BYTES", 1)
+    monkeypatch.setattr(tasks, "RANGE_BYTES", 1)
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
     monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 100)
     orders = lq.create_queue("orders.fifo", fifo=True, shards=2, rewind_range=300, **BY_GROUP)
@@ -72,7 +89,7 @@ def test_pieces_show_each_message_once_whatever_is_merged_and_sent_meanwhile(
     lq.compact()
     lq.queue("orders.fifo").send_batch([SendEntry(body, group_id=body) for body in ("late", "later")])
     found += [row["body"] for each in asked[0::2] for row in read(lq, "messages", each)]
-    ends = [each for each in asked if each[4] == offset_ranges._NO_OFFSET]
+    ends = [each for each in asked if each[4] == tasks._NO_OFFSET]
     late = [row["body"] for each in ends for row in read(lq, "messages", each)]
     assert set(late) >= {"late", "later"}
     assert sorted({*found, *late}) == sorted([f"order {index}" for index in range(12)] + ["late", "later"])
@@ -80,7 +97,7 @@ def test_pieces_show_each_message_once_whatever_is_merged_and_sent_meanwhile(
 
 
 def test_pieces_of_one_task_are_read_as_they_come(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_ranges, "PIECE_ROWS", 5)
+    monkeypatch.setattr(tasks, "PIECE_ROWS", 5)
     lq.queue("orders.fifo").send_batch([SendEntry(str(index), group_id="one") for index in range(8)])
     asked = pieces(lq, "orders.fifo")
     assert len(asked) > 12
@@ -89,6 +106,32 @@ def test_pieces_of_one_task_are_read_as_they_come(lq: LakeQueue, monkeypatch: py
     some = [asked[index] for index in (7, 0, 1, 3, 8, 9, 2)]
     apart = [row for each in some for row in read(lq, "messages", each)]
     assert read(lq, "messages", *some) == apart and apart
+
+
+def test_bodies_and_attributes_are_read_of_the_messages_that_are_left_as_they_were(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = lq.queue("orders.fifo")
+    queue.send("with", group_id="3", attributes={"text": "ü", "bytes": b"\x00"})
+    places = pieces(lq, "orders.fifo")
+    rows = [
+        place[:3] + (row,)
+        for place, value in zip(places, reader(lq).read("messages", places), strict=True)
+        for row in value.to_pylist()[0]
+    ]
+    bodies = late(lq, "body", rows)
+    assert sorted(bodies) == sorted([f"order {index}" for index in range(12)] + ["with"])
+    with_attributes = [row for row, body in zip(rows, bodies, strict=True) if body == "with"]
+    assert dict(*late(lq, "message_attributes", with_attributes)) == {"text": "ü", "bytes": "AA=="}
+    for left in (rows[::3], rows[::-1], [*rows, *rows[2:5]]):
+        expected = [bodies[rows.index(row)] for row in left]
+        assert late(lq, "body", left, size=5) == expected
+    monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 2)
+    queue.purge()
+    lq.compact()
+    assert late(lq, "body", rows) == bodies  # of the log as it was
+    lq.delete_queue("orders.fifo")
+    assert late(lq, "body", rows) == [""] * len(rows)
 
 
 def test_other_relations_are_read_by_queue_or_shard(lq: LakeQueue) -> None:

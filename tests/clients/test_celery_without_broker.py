@@ -82,10 +82,13 @@ MALFORMED = {
     "binary data": {"body": "/wD+", "content-type": "application/data"},
     "a task that is a number": {"body": "NQ=="},
     "no arguments": {"body": "W10="},
-    "no headers": {"headers": None},
+    "headers that are a list": {"headers": []},
     "no id": {"headers": {"task": "jobs.add"}},
     "no properties": {"properties": None},
-    "no delivery_info": {"properties": {"body_encoding": "base64"}},
+    "an id that is half a character": {"headers": {"task": "nothing", "id": "\ud800"}},
+    "an id that is too long": {"headers": {"task": "nothing", "id": "x" * 300}},
+    "the first protocol without an id": {"headers": {}, "body": "eyJ0YXNrIjogIngifQ=="},
+    "a delivery_info that is a text": {"properties": {"body_encoding": "base64", "delivery_info": "x"}},
     "an unknown encoding": {"properties": {"body_encoding": "rot13", "delivery_info": {}}},
     "an eta that is none": {"headers": {"task": "jobs.add", "id": "1", "eta": "soon"}},
 }
@@ -106,9 +109,18 @@ def malformed(change: Any) -> str:
 
 
 def test_a_worker_goes_on_after_malformed_messages(jobs: Any, where: Path) -> None:
+    assert jobs.add.delay(1, 2).get(PATIENCE) == 3  # there is a worker
     for change in MALFORMED.values():
         tasks(where).send(malformed(change))
     assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+    wait_until(lambda: is_empty(where))
+    assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+
+
+def test_a_worker_goes_on_after_ids_that_its_store_of_results_does_not_take(jobs: Any, where: Path) -> None:
+    assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+    for task in "nothing", "jobs.add":
+        tasks(where).send(malformed({"headers": {"task": task, "id": "../x"}}))
     wait_until(lambda: is_empty(where))
     assert jobs.add.delay(1, 2).get(PATIENCE) == 3
 

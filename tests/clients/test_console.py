@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from clients.browsing import PATIENCE
-from lakequeue import LakeQueue, Queue, SendEntry, __version__
+from lakequeue import Consumer, Context, LakeQueue, Message, Queue, SendEntry, __version__
 from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
 from serve.serving import serving
 
@@ -114,9 +114,7 @@ def test_the_list_keeps_itself_up_to_date_and_what_is_typed(lake: LakeQueue, vis
     shows(row.locator("td").first).to_have_text("1")
     shows(row.locator("[data-label=Delayed]")).to_have_text("1")
     shows(visit.row("list-jobs.fifo").locator(".badge")).to_have_text("FIFO")
-    shows(row.locator("svg")).to_have_attribute("aria-label", re.compile("visible over 3 h: at most 1, now 1"))
-    # seen for seconds of three hours, the queue has a line from edge to edge
-    shows(row.locator("svg .line")).to_have_attribute("d", re.compile(r"^M0\.0 .*L120\.0 [\d.]+$"))
+    shows(row.locator("svg")).to_have_attribute("aria-label", re.compile(r"visible over \d+m: at most 1, now 1"))
     shows(visit.row("")).to_have_count(2)
     queue.send("c")
     shows(row.locator("td").first).to_have_text("2")
@@ -131,6 +129,35 @@ def test_the_list_keeps_itself_up_to_date_and_what_is_typed(lake: LakeQueue, vis
     assert search.input_value() == "list-jobs"
     search.fill("list-nothing")
     shows(page.get_by_text("No queue has “list-nothing” in its name.")).to_be_visible()
+
+
+def test_lines_have_one_scale_rates_are_listed_and_columns_of_zeros_give_way(lake: LakeQueue, visit: Visit):
+    for name, count in (("scale-large", 20), ("scale-small", 5)):
+        lake.create_queue(name).send_batch([SendEntry("a") for _ in range(count)])
+    page = visit.page
+
+    def aged(route: Any) -> None:
+        answer = route.fetch()
+        large, small = (told := answer.json())["queues"]
+        large["depths"] = [None] * 30 + [10] * 29 + [20]
+        small["depths"] = [None] * 58 + [5, 5]
+        large["rates"] = {"minutes": 5.0, "sent": 12.34, "received": 0, "deleted": 0}
+        route.fulfill(response=answer, json=told)
+
+    visit.open("#/?text=scale-")
+    shows(visit.row("scale-large").locator("td").first).to_have_text("20")
+    for label in ("Delayed", "Held", "Sent/min", "Deleted/min"):
+        shows(page.get_by_role("columnheader", name=label)).to_have_count(0)
+    page.route("**/api/queues?**", aged)
+    # from edge to edge over the hours that are known of any queue; the height of each is of the largest
+    shows(page.get_by_role("columnheader", name="Visible, last 1h30m, up to 20")).to_be_visible()
+    line = visit.row("scale-large").locator("svg .line")
+    shows(line).to_have_attribute("d", re.compile(r"^M0\.0 12\.0.*L200\.0 2\.0$"))
+    line = visit.row("scale-small").locator("svg .line")
+    shows(line).to_have_attribute("d", re.compile(r"^M186\.7 17\.0.*L200\.0 17\.0$"))
+    shows(visit.row("scale-large").locator("[data-label='Sent/min']")).to_have_text("12")
+    shows(visit.row("scale-small").locator("[data-label='Sent/min']")).to_have_text("–")
+    shows(page.get_by_role("columnheader", name="Deleted/min")).to_have_count(0)
 
 
 def test_pages_of_messages_are_in_the_address(lake: LakeQueue, visit: Visit):
@@ -310,7 +337,7 @@ def test_a_rewind_says_what_comes_back(lake: LakeQueue, visit: Visit):
     dialog = page.get_by_role("dialog", name="Rewind rewound?")
     instant = dialog.get_by_label("Make deleted messages visible again")
     instant.fill("2001-01-01T00:00:00")
-    shows(dialog.get_by_role("alert")).to_contain_text("for parameter RewindTime is invalid")
+    shows(dialog.get_by_role("alert")).to_contain_text("for parameter to is invalid")
     shows(instant).to_have_attribute("aria-invalid", "true")
     visit.button("As far as possible").click()
     shows(dialog.locator(".what")).to_contain_text("3 deleted messages of rewound sent at ")
@@ -359,7 +386,7 @@ def test_everything_can_be_reached_by_keyboard(lake: LakeQueue, visit: Visit):
     page.keyboard.press("/")
     page.keyboard.type("keyboard")
     shows(visit.row("")).to_have_count(1)
-    for _ in range(8):  # past the button and the headers, to the first row
+    for _ in range(6):  # past the button and the headers, to the first row
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     shows(page.locator("tr.message")).to_have_count(1)
@@ -418,6 +445,49 @@ def test_what_goes_wrong_is_one_line_and_ends_by_itself(lake: LakeQueue, visitin
         page.unroute("**/api/**")
         shows(fault).to_be_hidden()
     assert queue.created_at <= lake.queue("wrong").created_at - timedelta(0)
+
+
+def test_while_the_server_is_away_nothing_can_be_done_and_the_page_says_how_old_it_is(
+    lake: LakeQueue, visiting: Visiting
+):
+    lake.create_queue("away").send("a")
+    with serving(lake) as server, visiting(server.url) as visit:
+        page = visit.open("#/q/away")
+        shows(visit.button("Purge…")).to_be_enabled()
+        page.route("**/api/**", lambda route: route.abort())
+        shows(visit.button("Purge…")).to_be_disabled()
+        shows(page.locator(".tiles")).to_have_css("opacity", "0.45")
+        shows(page.get_by_text(re.compile(r"^updated \d+ s ago$"))).to_be_visible()
+        page.unroute("**/api/**")
+        shows(visit.button("Purge…")).to_be_enabled()
+        shows(page.locator("#age")).to_be_hidden()
+
+
+def test_a_dead_letter_queue_says_what_it_is_and_comes_first(visiting: Visiting, tmp_path: Path):
+    def fail(message: Message, context: Context) -> None:
+        raise ValueError(f"no {message.body}")
+
+    lake = LakeQueue(str(tmp_path / "root"))
+    letters = lake.create_queue("z-letters")
+    source = lake.create_queue("a-source", dead_letter_queue="z-letters", max_receive_count=1)
+    source.send_batch([SendEntry("pen"), SendEntry("ink")])
+    Consumer(source, fail, wait_time=0, make_failed_messages_visible_immediately=True).run(until_empty=True)
+    assert source.receive() == [] and letters.counts().visible == 2
+    with serving(lake) as server, visiting(server.url) as visit:
+        page = visit.open()
+        shows(page.locator("tbody tr").first).to_contain_text("z-letters2 dead letters")
+        visit.open("#/q/z-letters/dead-letters")
+        shows(page.get_by_text("This is a dead-letter queue: 2 dead letters by error")).to_be_visible()
+        page.get_by_role("link", name="ValueError").click()
+        shows(page.locator("tr.message")).to_have_count(2)
+        shows(page.locator("tr.message").first).to_contain_text("ValueError: no")
+
+
+def test_an_empty_root_says_how_to_begin(visiting: Visiting, tmp_path: Path):
+    with serving(LakeQueue(str(tmp_path / "new"))) as server, visiting(server.url) as visit:
+        page = visit.open()
+        shows(page.get_by_text(f"lakequeue --root '{tmp_path / 'new'}' create orders")).to_be_visible()
+        shows(page.get_by_text(server.url, exact=True)).to_be_visible()
 
 
 class Keys(NoAuthentication):
@@ -482,7 +552,7 @@ def test_a_queue_is_created_changed_and_deleted(lake: LakeQueue, visit: Visit):
     dialog.get_by_role("button", name="Create", exact=True).click()
     shows(page.get_by_role("heading", name="made-orders")).to_be_visible()
     queue = lake.queue("made-orders")
-    assert queue.attributes()["VisibilityTimeout"] == "60" and queue.attributes()["Profile"] == "lake"
+    assert queue.attributes()["visibility_timeout"] == 60 and queue.attributes()["profile"] == "lake"
     page.get_by_role("link", name="Attributes").click()
     shows(page.locator(".shards tbody tr")).to_have_text("0000020")
     visit.button("Change attributes…").click()
@@ -493,7 +563,7 @@ def test_a_queue_is_created_changed_and_deleted(lake: LakeQueue, visit: Visit):
     dialog.get_by_role("button", name="Change", exact=True).click()
     shows(page.locator(".toast").last).to_have_text("2 attributes of made-orders changed.")
     changed = lake.queue("made-orders")
-    assert changed.attributes()["RewindSeconds"] == "3600" and changed.dead_letter_queue is None
+    assert changed.attributes()["rewind_range"] == 3600 and changed.dead_letter_queue is None
     for typed, told, shown in (
         ("team=post\n\nkept=a=b", "2 tags of made-orders set, 0 removed.", "post"),
         ("kept=a=b\nstage=new", "1 tag of made-orders set, 1 removed.", "new"),
@@ -584,6 +654,70 @@ def test_chosen_dead_letters_go_back(lake: LakeQueue, visit: Visit):
     shows(page.locator(".toast")).to_have_text("1 message of picked-letters moved.")
     shows(page.locator("td.at-body")).to_have_text(["letter 1"])
     assert [message.body for message in lake.queue("picked-orders").peek()] == ["letter 2"]
+
+
+def test_a_dead_letter_is_edited_and_sent_again(lake: LakeQueue, visit: Visit):
+    letters = lake.create_queue("edited-letters")
+    policy = {"deadLetterTargetArn": "edited-letters", "maxReceiveCount": 1}
+    source = lake.create_queue("edited-orders", visibility_timeout=0, redrive_policy=policy)
+    body = "\npen, " + "x" * 1_000
+    attributes = {"n": ("Number.int", "1"), "raw": ("Binary", b"\0\xff")}
+    source.send(body, attributes=attributes, group_id="a'b")
+    source.send("other")
+    source.receive(10)
+    source.receive(10)
+    page = visit.open("#/q/edited-letters")
+    page.get_by_label("Choose all messages shown").check()
+    bar = page.get_by_role("group", name="Chosen messages")
+    edit = bar.get_by_role("button", name="Edit and resend…")
+    shows(bar.get_by_role("button", name="Redrive…")).to_be_visible()
+    shows(edit).to_be_hidden()
+    visit.row("other").get_by_role("checkbox").uncheck()
+    edit.click()
+    dialog = page.get_by_role("dialog", name="Edit and resend to edited-orders")
+    field = dialog.get_by_label("Body", exact=True)
+    shows(field).to_have_value(body)
+    field.fill(body.replace("pen", "ink"))
+    dialog.get_by_role("button", name="Send", exact=True).click()
+    shows(page.locator(".toast")).to_contain_text("to edited-orders, and deleted from edited-letters.")
+    shows(page.locator("td.at-body")).to_have_text(["other"])
+    [message] = source.receive()
+    assert (message.body, message.group_id, message.receive_count) == (body.replace("pen", "ink"), "a'b", 1)
+    assert message.message_attributes == attributes and letters.counts().visible == 1
+
+
+def test_what_was_resent_is_told_where_the_dead_letter_stays(lake: LakeQueue, visit: Visit):
+    lake.create_queue("kept-letters")
+    source = lake.create_queue("kept-orders", dead_letter_queue="kept-letters", max_receive_count=1)
+    source.send("pen")
+    source.receive(visibility_timeout=0)
+    source.receive()
+    page = visit.open("#/q/kept-letters")
+    page.get_by_label("Choose all messages shown").check()
+    visit.button("Edit and resend…").click()
+    page.route("**/messages/delete", lambda route: route.abort())
+    page.get_by_role("dialog").get_by_role("button", name="Send", exact=True).click()
+    told = "the dead letter stays in kept-letters: The server does not answer."
+    shows(page.locator(".toast")).to_contain_text(told)
+    assert source.counts().visible == lake.queue("kept-letters").counts().visible == 1
+
+
+def test_a_narrow_page_shows_messages_first_and_other_tabs_have_no_chart(lake: LakeQueue, visiting: Visiting):
+    lake.create_queue("narrow", visibility_timeout=300).send("a")
+    with visiting(viewport={"width": 390, "height": 800}) as visit:
+        page = visit.open("#/q/narrow")
+        shows(page.locator("td.at-body")).to_be_visible()
+        heights = [page.locator(part).bounding_box()["y"] for part in ("td.at-body", ".chart")]
+        assert heights[0] < 500 < heights[1] + 200 and heights == sorted(heights)
+        shows(page.get_by_label("SQL condition")).to_be_hidden()
+        page.get_by_text("Filters", exact=True).click()
+        shows(page.get_by_label("SQL condition")).to_be_visible()
+        page.get_by_role("link", name="Attributes").click()
+        row = page.locator("tr", has_text="VisibilityTimeout")
+        shows(row).to_have_text("VisibilityTimeout300 s (5m)")
+        row = page.locator("tr", has_text="MaximumMessageSize")
+        shows(row).to_have_text("MaximumMessageSize1,048,576 bytes (1 MiB)")
+        shows(page.locator(".chart")).to_be_hidden()
 
 
 def test_only_what_can_have_an_effect_is_offered(lake: LakeQueue, visit: Visit):

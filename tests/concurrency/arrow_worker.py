@@ -1,14 +1,9 @@
-"""A process that sends rows of Arrow and kills itself on the way.
-
-``arrow_worker.py ROOT QUEUE MOMENT COUNT``: sends ``rows(QUEUE)`` as "load", and dies when it comes to a moment of
-``MOMENTS`` for the COUNT-th time, from 1 on.
-"""
+"""A process that sends rows of Arrow and kills itself on the way."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +11,7 @@ import pyarrow as pa
 
 from lakequeue import LakeQueue
 from lakequeue.storage.bulk import arrow_files, arrow_rows, manifests, staged_files
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 
 MOMENTS: dict[str, tuple[Any, str, str]] = {
     "file begun": (arrow_files, "_stored", "before"),
@@ -24,8 +19,8 @@ MOMENTS: dict[str, tuple[Any, str, str]] = {
     "file moved": (staged_files, "move_file", "after"),
     "no manifest": (manifests, "write_manifest", "before"),
     "manifest": (manifests, "write_manifest", "after"),
-    "uncommitted": (PointTable, "add", "before"),
-    "committed": (PointTable, "add", "after"),
+    "uncommitted": (Table, "add", "before"),
+    "committed": (Table, "add", "after"),
 }
 
 ROWS = 60
@@ -45,23 +40,20 @@ def send(root: str, queue: str) -> int:
         return LakeQueue(root).queue(queue).send_arrow(rows(queue).to_reader(max_chunksize=5), send_id="load")
 
 
-def main(root: str, queue: str, moment: str, count: str) -> None:
+def main(root: str, queue: str, moment: str, count: int) -> None:
+    """Sends ``rows(queue)``, and dies when it comes to a moment for the given time, from 1 on."""
     owner, name, when = MOMENTS[moment]
     original, seen = getattr(owner, name), 0
 
     def deadly(*args: Any, **more: Any) -> Any:
         nonlocal seen
         seen += 1
-        if seen == int(count) and when == "before":
+        if seen == count and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         result = original(*args, **more)
-        if seen == int(count):
+        if seen == count:
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 
     setattr(owner, name, deadly)
     send(root, queue)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -152,7 +152,7 @@ def stopped_again_and_again(workers: Workers, seconds: float, kill: float = 0.0)
     for life in range(lives):
         workers.start(f"worker{life}")
         workers.wait_until_ready(f"worker{life}")
-    while time.monotonic() < until or workers.stopped < 8:
+    while time.monotonic() < until or workers.stopped < 4:
         name = chance.choice(list(workers.running))
         if name != "compactor" and chance.random() < kill:
             workers.kill(name)

@@ -20,7 +20,7 @@ from insides import place_of
 from lakequeue import Queue
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 
 
 def without_turns(patch: pytest.MonkeyPatch) -> None:
@@ -42,16 +42,17 @@ def stopped_in(patch: pytest.MonkeyPatch, method: str, meanwhile: Callable[[], A
     delta-rs looks at the log, then links the entry to its place. What comes in between is done here to a copy of
     the table as it was, and the entry is linked after `meanwhile`, as if the process had been stopped before that.
     """
-    original, seen = getattr(PointTable, method), mock.Mock()
+    original, seen = getattr(Table, method), mock.Mock()
 
-    def write(table: PointTable, *args: Any) -> None:
-        patch.setattr(PointTable, method, original)
+    def write(table: Table, *args: Any) -> None:
+        patch.setattr(Table, method, original)
         seen()
         folder = Path(table.path)
         before, entry = set(_files(folder)), f"_delta_log/{table.version + 1:020}.json"
-        twin = folder.parent / f"{folder.name}-twin"
+        root = folder.parents[3]  # the names of queue, shard and table stay
+        twin = root.with_name(f"{root.name}-twin") / folder.relative_to(root)
         shutil.copytree(folder, twin)
-        original(PointTable(table.store, str(twin)), *args)
+        original(Table(table.store, str(twin)), *args)
         for file in set(_files(twin)) - before - {entry}:
             if not file.startswith("_"):
                 (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -62,9 +63,9 @@ def stopped_in(patch: pytest.MonkeyPatch, method: str, meanwhile: Callable[[], A
         except FileExistsError:
             raise LostRace(f"{entry} exists") from None
         finally:
-            shutil.rmtree(twin)
+            shutil.rmtree(twin.parents[3])
 
-    patch.setattr(PointTable, method, write)
+    patch.setattr(Table, method, write)
     return seen
 
 
@@ -73,7 +74,13 @@ def _files(folder: Path) -> list[str]:
 
 
 def time_flies(patch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Makes the machine's wall clock jump, as after a suspend."""
+    """Makes the machine's wall clock jump, as after a suspend, and the storage's with it."""
+    clock_jumps(patch, seconds)
+    patch.setattr("lakequeue.storage.clock_guard._stamped", lambda _: time.time())
+
+
+def clock_jumps(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Makes the machine's wall clock wrong."""
     now = time.time
     patch.setattr("lakequeue.storage.engines.commit.time.time", lambda: now() + seconds)
 

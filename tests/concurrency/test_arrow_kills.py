@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from concurrency import arrow_worker
+from concurrency.faults import exit_code
 from lakequeue import LakeQueue
 
 SHARDS = 3
@@ -33,9 +32,7 @@ def test_a_killed_send_is_completed_by_its_repetition(tmp_path: Path, name: str,
     root = str(tmp_path / "root")
     scope = {"fifo": True, "deduplication_scope": "message_group"} if name.endswith(".fifo") else {}
     queue = LakeQueue(root).create_queue(name, shards=SHARDS, **scope)
-    worker = [sys.executable, arrow_worker.__file__, root, name, moment, str(count)]
-    ended = subprocess.run(worker, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert exit_code(arrow_worker.main, root, name, moment, count) == -signal.SIGKILL
     reached = queue.counts().visible
     assert (reached > 0) == (moment in ("committed", "uncommitted") and (moment, count) != ("uncommitted", 1))
     assert reached < arrow_worker.ROWS or (moment, count) == ("committed", SHARDS)

@@ -13,7 +13,7 @@ from lakequeue import LakeQueue, QueueClientError
 from lakequeue.model.clock import SystemClock
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,10 +67,10 @@ def test_a_repeated_send_id_sends_nothing_twice(
 ) -> None:
     lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock())
     queue = lq.create_queue("orders")
-    add = PointTable.add
+    add = Table.add
 
-    def cut_off(self: PointTable, *args: Any) -> None:
-        monkeypatch.setattr(PointTable, "refresh", unreachable)
+    def cut_off(self: Table, *args: Any) -> None:
+        monkeypatch.setattr(Table, "refresh", unreachable)
         if landed:
             add(self, *args)
         raise OSError("connection reset")
@@ -78,9 +78,9 @@ def test_a_repeated_send_id_sends_nothing_twice(
     def unreachable(_: Any) -> None:
         raise OSError("unreachable")
 
-    monkeypatch.setattr(PointTable, "add", cut_off)
+    monkeypatch.setattr(Table, "add", cut_off)
     with monkeypatch.context() as patch:
-        patch.setattr(PointTable, "refresh", PointTable.refresh)
+        patch.setattr(Table, "refresh", Table.refresh)
         with pytest.raises(QueueClientError) as caught:
             queue.send_dataframe(rows(spark, 50), send_id="load 1")
     monkeypatch.undo()
@@ -96,10 +96,10 @@ def test_the_replay_check_can_fail(tmp_path: Path, spark: SparkSession, monkeypa
     """Guarantee 5: without the bulk send's id in the log, its files get new offsets again."""
     lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock())
     queue = lq.create_queue("orders")
-    transaction = PointTable.transaction
+    transaction = Table.transaction
     with monkeypatch.context() as patch:
         patch.setattr(
-            PointTable,
+            Table,
             "transaction",
             lambda self, app_id: None if app_id.startswith("bulk-") else transaction(self, app_id),
         )
@@ -115,15 +115,15 @@ def test_a_lost_race_numbers_the_same_files_anew(
     lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock())
     queue = lq.create_queue("orders")
     other = apart(tmp_path / "root", SystemClock(), 1)[0].queue("orders")
-    add, offered = PointTable.add, []
+    add, offered = Table.add, []
 
-    def overtaken(self: PointTable, files: Any, *args: Any) -> None:
+    def overtaken(self: Table, files: Any, *args: Any) -> None:
         offered.append([file.path for file in files])
         if len(offered) == 1:
             other.send("before")
         add(self, files, *args)
 
-    monkeypatch.setattr(PointTable, "add", overtaken)
+    monkeypatch.setattr(Table, "add", overtaken)
     assert queue.send_dataframe(rows(spark, 20)) == 20
     assert len(offered) == 2 and offered[0] == offered[1]
     assert [row.body for row in check_log(queue)][0] == "before"
@@ -131,9 +131,9 @@ def test_a_lost_race_numbers_the_same_files_anew(
     def refused(*_: Any) -> None:
         raise LostRace("conflict")
 
-    monkeypatch.setattr(PointTable, "add", refused)
-    monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
-    monkeypatch.setattr("lakequeue.storage.engines.retry.ATTEMPTS", 2)
+    monkeypatch.setattr(Table, "add", refused)
+    monkeypatch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
+    monkeypatch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
     end = application_id(queue, layout.SEND_ID)
     with pytest.raises(Exception, match="nothing was sent"):
         queue.send_dataframe(rows(spark, 20))

@@ -7,7 +7,6 @@ Files of Arrow and of Spark are committed by the same code; `test_bulk_shards.py
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from concurrency.cut_off import ROWS, SHARDS, bodies, cut_off
 from concurrency.harness import apart, check_log
-from concurrency.stopping import older
+from concurrency.stopping import older, time_flies
 from insides import place_of
 from lakequeue import InvalidOptions, LakeQueue, Queue, QueueClientError, SystemClock
 from lakequeue.frame_verbs import complete_send, plan_send
@@ -134,13 +133,12 @@ def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = commit_files._ShardCommit.commit
-    now = time.time
 
     def slow(*args: Any, **more: Any) -> int:
         monkeypatch.undo()
         rows = add(*args, **more)
         with pytest.MonkeyPatch.context() as patch:  # it takes so long that it seems to be gone
-            patch.setattr("lakequeue.storage.bulk.commit_files.time.time", lambda: now() + 3_600)
+            time_flies(patch, 3_600)
             assert not queue.compact().failures
         return rows
 

@@ -140,7 +140,7 @@ def test_others_go_on_while_the_tables_of_a_queue_are_made(tmp_path: Path, monke
         created = pool.submit(lq.create_queue, "orders")
         try:
             assert began.wait(60)
-            others = pool.submit(lambda: (kept.attributes(), kept.set_tags(a="b"), lq.list_queues()))
+            others = pool.submit(lambda: (kept.attributes(wire=True), kept.set_tags(a="b"), lq.list_queues()))
             assert [queue.name for queue in others.result(20)[2]] == ["kept"]
         finally:
             go_on.set()
@@ -190,6 +190,7 @@ def test_a_forked_child_says_in_one_line_that_it_cannot_work(tmp_path: Path, wor
     answer = answers.get(timeout=30)
     child.join(30)
     assert answer.startswith("QueueClientError: lakequeue cannot be used after fork()") and "\n" not in answer
+    assert "(gunicorn: no --preload)" in answer
     assert drain(lq.queue("orders")) == ["parent"]
 
 

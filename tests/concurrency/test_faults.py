@@ -24,7 +24,7 @@ from lakequeue.model.clock import SystemClock
 from lakequeue.operations import queues
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 
 Verb = Callable[[Queue], Any]
@@ -41,8 +41,8 @@ def queue(lq: LakeQueue) -> Queue:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
-    for name in ("commit._REPEATS", "retry.ATTEMPTS"):
+    monkeypatch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
+    for name in ("commit._REPEATS", "commit.ATTEMPTS"):
         monkeypatch.setattr(f"lakequeue.storage.engines.{name}", 3)
 
 
@@ -126,10 +126,10 @@ def test_a_write_whose_outcome_cannot_be_learned_says_so(
 ) -> None:
     method, call = VERBS[verb]
     with monkeypatch.context() as patch:
-        original = getattr(PointTable, method)
+        original = getattr(Table, method)
 
         def cut_off(*args: Any) -> None:
-            patch.setattr(PointTable, "refresh", unreachable)
+            patch.setattr(Table, "refresh", unreachable)
             if landed:
                 original(*args)
             raise OSError("connection reset")
@@ -137,7 +137,7 @@ def test_a_write_whose_outcome_cannot_be_learned_says_so(
         def unreachable(_: Any) -> None:
             raise OSError("unreachable")
 
-        patch.setattr(PointTable, method, cut_off)
+        patch.setattr(Table, method, cut_off)
         with pytest.raises(QueueClientError) as caught:
             call(queue)
     assert caught.value.outcome_unknown
@@ -284,11 +284,11 @@ class TestKilled:
         old.send("a")
         killed(place, "set", before)
         new = there.queue("orders")
-        assert new.attributes()["DelaySeconds"] == ("0" if before == 1 else "50")
+        assert new.attributes(wire=True)["DelaySeconds"] == ("0" if before == 1 else "50")
         old.send("b")
         counts = new.counts()
         assert (counts.visible, counts.delayed) == ((2, 0) if before == 1 else (1, 1))
-        assert old.attributes() == new.attributes()
+        assert old.attributes(wire=True) == new.attributes(wire=True)
 
     @pytest.mark.spec("RCV-6")
     @pytest.mark.parametrize("before", [2, 3])

@@ -16,7 +16,7 @@ from insides import place_of
 from lakequeue import Message, Queue, QueueClientError, SendEntry
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.storage.engines.interface import LostRace
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
@@ -49,12 +49,12 @@ def before_next(
     patch: Patch, method: str, action: Callable[[], object], table: str = "", landed: bool = False
 ) -> list[str]:
     """Runs an action right before or after the next write; returns a way to tell whether it ran."""
-    original, done = getattr(PointTable, method), []
+    original, done = getattr(Table, method), []
 
-    def overtaken(self: PointTable, *args: Any) -> None:
+    def overtaken(self: Table, *args: Any) -> None:
         if not self.path.endswith(table):
             return original(self, *args)
-        patch.setattr(PointTable, method, original)
+        patch.setattr(Table, method, original)
         done.append(self.path)
         if landed:
             original(self, *args)
@@ -62,7 +62,7 @@ def before_next(
         if not landed:
             original(self, *args)
 
-    patch.setattr(PointTable, method, overtaken)
+    patch.setattr(Table, method, overtaken)
     return done
 
 
@@ -159,7 +159,7 @@ class TestDeduplication:
         send(queue, "a")
         with monkeypatch.context() as patch:
             before_next(patch, "append", raises(OSError("connection reset")), landed=landed)
-            patch.setattr(PointTable, "landed", lambda *_: raises(OSError("no route"))())
+            patch.setattr(Table, "landed", lambda *_: raises(OSError("no route"))())
             with pytest.raises(QueueClientError) as caught:
                 queue.send("b", group_id="g", dedup_id="d")
             assert caught.value.outcome_unknown
@@ -255,7 +255,7 @@ class TestAttempts:
         send(queue, "a1", "a2")
         with monkeypatch.context() as patch:
             before_next(patch, "merge", raises(OSError("connection reset")), landed=landed)
-            patch.setattr(PointTable, "landed", lambda *_: raises(OSError("no route"))())
+            patch.setattr(Table, "landed", lambda *_: raises(OSError("no route"))())
             with pytest.raises(QueueClientError) as caught:
                 queue.receive(max_messages=2, attempt_id="x")
             assert caught.value.outcome_unknown

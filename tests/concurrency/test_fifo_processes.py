@@ -91,7 +91,7 @@ def workers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FifoWork
 def test_two_processes_of_which_one_is_killed_again_and_again(workers: FifoWorkers) -> None:
     workers.start("steady")
     workers.wait_until_ready("steady")
-    workers.kill_again_and_again(8)
+    workers.kill_again_and_again(4)
     workers.stop()
     summary = judge(workers)
     print(summary, f"killed {workers.killed} times")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from lakequeue import LakeQueue, QueueClientError
+from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
+from lakequeue.operations.doctor import doctor
 from lakequeue.storage import layout
-from lakequeue.storage.reserve import PLENTY, RESERVED
+from lakequeue.storage.reserve import PLENTY, RESERVED, RESERVED_FILES
 
 
 @pytest.fixture
@@ -20,7 +22,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, of 32 MiB."""
     place = tmp_path / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={2 * PLENTY}", "lakequeue", str(place)]
+    size = f"size={8 * PLENTY},nr_inodes=1500"
+    mount = ["mount", "-t", "tmpfs", "-o", size, "lakequeue", str(place)]
     if shutil.which("mount") is None or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
         pytest.skip("needs root, to mount a file system")
     yield place
@@ -40,19 +43,8 @@ def fill(disk: Path) -> Path:
     return path
 
 
-@pytest.mark.spec("DUR-64")
-@pytest.mark.parametrize("way", ["purge", "compact", "delete"])
-def test_what_frees_space_goes_on_when_the_disk_is_full(disk: Path, way: str) -> None:
-    lq = LakeQueue(str(disk / "root"))
-    queue = lq.create_queue("orders")
-    queue.send("a")
-    lq.compact()
-    reserve = disk / "root" / layout.RESERVE
-    assert reserve.stat().st_size == RESERVED
-    others = fill(disk)
-    with pytest.raises(QueueClientError, match="(?i)no space left"):
-        queue.send("b" * 100_000)
-    assert reserve.exists()
+def goes_on(way: str, lq: LakeQueue, queue: Queue, messages: int) -> None:
+    """What frees space works; a compaction leaves the messages that there are."""
     if way == "purge":
         queue.purge()
         assert queue.counts().visible == 0
@@ -61,9 +53,68 @@ def test_what_frees_space_goes_on_when_the_disk_is_full(disk: Path, way: str) ->
         assert lq.list_queues() == []
     else:
         assert [summary.failures for summary in lq.compact()] == [[], []]
-        assert queue.counts().visible == 1
+        assert queue.counts().visible == messages
+
+
+@pytest.mark.spec("DUR-64")
+@pytest.mark.parametrize("way", ["purge", "compact", "delete"])
+def test_what_frees_space_goes_on_when_the_disk_is_full(disk: Path, way: str) -> None:
+    lq = LakeQueue(str(disk / "root"))
+    queue = lq.create_queue("orders")
+    queue.send("a")
+    reserve = disk / "root" / layout.RESERVE
+    assert reserve.stat().st_size == RESERVED
+    others = fill(disk)
+    with pytest.raises(QueueClientError, match="(?i)no space left.*; `lakequeue compact --now 0` makes room"):
+        queue.send("b" * 100_000)
+    with pytest.raises(QueueClientError, match="(?i)no space left.*; `lakequeue compact --now 0` makes room"):
+        lq.create_queue("bills")
+    assert reserve.exists()
+    goes_on(way, lq, queue, 1)
     assert not reserve.exists()
     others.unlink()
     lq.create_queue("letters")
     lq.compact()
     assert reserve.exists()
+
+
+@pytest.mark.spec("DUR-64")
+@pytest.mark.parametrize("way", ["purge", "compact", "delete"])
+def test_so_it_does_when_inodes_are_out(disk: Path, way: str) -> None:
+    lq = LakeQueue(str(disk / "root"))
+    queue = lq.create_queue("orders")
+    for number in range(5):
+        queue.send(str(number))
+    reserved = disk / "root" / layout.RESERVE_FILES
+    assert len(list(reserved.iterdir())) == RESERVED_FILES
+    others = disk / "others"
+    others.mkdir()
+    with pytest.raises(OSError, match="No space left"):
+        for number in range(2000):
+            (others / str(number)).touch()
+    with pytest.raises(QueueClientError, match="(?i)no space left"):
+        queue.send("b")
+    assert not [each for each in doctor(lq._runtime).warnings if "reserved" in each]
+    goes_on(way, lq, queue, 5)
+    assert not reserved.exists()
+    assert [each for each in doctor(lq._runtime).warnings if "no inodes are reserved" in each]
+    shutil.rmtree(others)
+    lq.create_queue("letters")
+    lq.compact()
+    assert len(list(reserved.iterdir())) == RESERVED_FILES
+
+
+@pytest.mark.spec("DUR-65")
+def test_an_emptied_queue_gives_its_space_back_at_once(disk: Path) -> None:
+    lq = LakeQueue(str(disk / "root"))
+    queue = lq.create_queue("orders")
+    with pytest.raises(QueueClientError, match="(?i)no space left"):
+        while True:
+            queue.send_batch([SendEntry(os.urandom(100_000).hex()) for _ in range(5)]).raise_for_failures()
+    queue.purge()
+    assert [summary.failures for summary in lq.compact()] == [[], []]
+    free = shutil.disk_usage(disk).free
+    assert free < PLENTY, "readers may need what was purged"
+    assert [summary.failures for summary in lq.compact(now=0)] == [[], []]
+    assert shutil.disk_usage(disk).free > 6 * PLENTY
+    assert queue.send("a") and [message.body for message in queue.receive()] == ["a"]

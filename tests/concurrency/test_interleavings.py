@@ -22,7 +22,7 @@ from insides import shard_of
 from lakequeue import LakeQueue, RequestThrottled
 from lakequeue.operations import queues
 from lakequeue.storage import layout
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
 from mutations import Patch
@@ -70,19 +70,19 @@ class TestAttributes:
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
         queue.send("a")
         table = shard_of(queue)._open_appender().table
-        add, done = PointTable.add, []
+        add, done = Table.add, []
 
-        def overtaken(self: PointTable, *args: Any) -> None:
+        def overtaken(self: Table, *args: Any) -> None:
             if self is table and not done:
                 done.append(1)
                 other.set_attributes(delay=20)
             add(self, *args)
 
-        monkeypatch.setattr(PointTable, "add", overtaken)
+        monkeypatch.setattr(Table, "add", overtaken)
         queue.set_attributes(delay=10)
         assert application_id(queue, layout.ATTRIBUTES_ID) == 2
         assert at_once([lambda: queue.send("b") and None, lambda: other.send("c") and None], 20) == [None] * 2
-        assert queue.attributes()["DelaySeconds"] == "20"
+        assert queue.attributes()["delay"] == 20
         assert queue.counts().delayed == 2
 
     @pytest.mark.spec("QUE-25")
@@ -94,7 +94,7 @@ class TestAttributes:
         monkeypatch.setattr(queue._runtime, "announce_attributes", lambda: None)  # killed in between
         queue.set_attributes(delay=10)
         if how == "attributes":
-            other.attributes()
+            other.attributes(wire=True)
         elif how == "tags":
             other.set_tags({"a": "b"})
         elif how == "list_queues":
@@ -186,8 +186,8 @@ class TestManyShards:
             keep_to(queue, shard)
             queue.send(body)
         busy = Ledger.commit
-        monkeypatch.setattr("lakequeue.storage.engines.retry.ATTEMPTS", 2)
-        monkeypatch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
+        monkeypatch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
+        monkeypatch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
         monkeypatch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and busy(self, *a))
         outcomes = []
         for shard in range(2):  # the first one is busy
@@ -208,8 +208,8 @@ class TestManyShards:
         handles = [message.receipt_handle for message in received]
         commit = Ledger.commit
         with monkeypatch.context() as patch:
-            patch.setattr("lakequeue.storage.engines.retry.ATTEMPTS", 2)
-            patch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
+            patch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
+            patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
             patch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and commit(self, *a))
             result = queue.delete_batch(handles)
         assert [entry.receipt_handle for entry in result.successful] == handles[:1]  # of the first shard

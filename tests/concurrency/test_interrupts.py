@@ -23,7 +23,7 @@ from lakequeue.operations import move
 from lakequeue.runtime import group_commit, shard_ledger, shard_reader, shard_sender
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.storage import ledger
-from lakequeue.storage.messages import append, body_cache, budget, deliver_moved, read
+from lakequeue.storage.messages import append, body_cache, deliver_moved, read
 from lakequeue.testing import ManualClock
 
 TARGETS = {
@@ -31,7 +31,6 @@ TARGETS = {
     for module in (
         append,
         body_cache,
-        budget,
         deliver_moved,
         group_commit,
         ledger,
@@ -136,7 +135,7 @@ def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Pla
 def strike_at(template: Path, root: Path, place: Place, error: BaseException) -> None:
     with pytest.MonkeyPatch.context() as patch, story(template, root) as told:
         small_segments(patch)
-        patch.setattr("lakequeue.storage.engines.retry.back_off", lambda _: None)
+        patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
         with Strike(place, error):
             told.run()
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakequeue import LakeQueue
-from lakequeue.runtime.log_watch import LogWatch
+from lakequeue.runtime.waiters import LogWatch
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify")
 

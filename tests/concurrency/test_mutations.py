@@ -19,7 +19,7 @@ from lakequeue import (
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace
@@ -45,14 +45,14 @@ def a_late_send_into_an_idle_segment_survives(on: TwoProcesses) -> None:
     for number in range(3):
         late.send(str(number))
     on.clock.advance(2 * 3600)
-    replace = PointTable.replace
+    replace = Table.replace
 
     def overtaken(*_: Any) -> None:
-        on.patch.setattr(PointTable, "replace", replace)
+        on.patch.setattr(Table, "replace", replace)
         late.send("late")
         raise LostRace("conflict")
 
-    on.patch.setattr(PointTable, "replace", overtaken)
+    on.patch.setattr(Table, "replace", overtaken)
     on.queue.compact()
     assert [row.body for row in check_log(on.queue)] == ["0", "1", "2", "late"]
 

@@ -13,7 +13,7 @@ from concurrency.harness import apart, drain, keep_to
 from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.operations import queues
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
@@ -48,7 +48,7 @@ def fail_at(patch: Patch, number: int, methods: tuple[str, ...] = ("append", "ad
         return method
 
     for name in methods:
-        patch.setattr(PointTable, name, failing(getattr(PointTable, name)))
+        patch.setattr(Table, name, failing(getattr(Table, name)))
 
 
 def fresh(queue: Queue) -> Queue:

@@ -16,7 +16,7 @@ from insides import messages_of, place_of, receipts_of
 from lakequeue import Queue, QueueClientError
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines import commit, locks
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
 from mutations import Patch
@@ -155,14 +155,14 @@ def test_a_root_that_goes_away_during_a_commit_takes_none_of_it(
     queue.send("first")
     root = Path(place_of(queue))
     away = root.with_name("away")
-    write = getattr(PointTable, verb)
+    write = getattr(Table, verb)
 
-    def gone(table: PointTable, *args: Any) -> None:
-        monkeypatch.setattr(PointTable, verb, write)
+    def gone(table: Table, *args: Any) -> None:
+        monkeypatch.setattr(Table, verb, write)
         root.rename(away)
         write(table, *args)
 
-    monkeypatch.setattr(PointTable, verb, gone)
+    monkeypatch.setattr(Table, verb, gone)
     with pytest.raises(QueueClientError):
         queue.send("lost") if verb == "append" else queue.receive()
     assert not list(root.rglob("*.json"))
@@ -227,13 +227,13 @@ class TestWithoutALock:
         queue.send("first")
         other.send("second")
         time_flies(monkeypatch, commit.OLDEST_BASE + 1)
-        append, bases = PointTable.append, []
+        append, bases = Table.append, []
 
-        def recorded(table: PointTable, *args: Any) -> None:
+        def recorded(table: Table, *args: Any) -> None:
             bases.append(table.version)
             append(table, *args)
 
-        monkeypatch.setattr(PointTable, "append", recorded)
+        monkeypatch.setattr(Table, "append", recorded)
         queue.send("third")
         assert bases == [2]
         assert [row.body for row in check_log(queue)] == ["first", "second", "third"]
@@ -273,16 +273,16 @@ class TestWithoutALock:
         queue, other = pair
         queue.send("first")
         folder = Path(messages_of(queue))
-        append = PointTable.append
+        append = Table.append
 
-        def landed_and_raised(table: PointTable, *args: Any) -> None:
-            monkeypatch.setattr(PointTable, "append", append)
+        def landed_and_raised(table: Table, *args: Any) -> None:
+            monkeypatch.setattr(Table, "append", append)
             append(table, *args)
             busy_hours(other)
             cut_log(folder)
             raise OSError("the answer was lost")
 
-        monkeypatch.setattr(PointTable, "append", landed_and_raised)
+        monkeypatch.setattr(Table, "append", landed_and_raised)
         with pytest.raises(QueueClientError, match="trimmed meanwhile") as caught:
             queue.send("stopped")
         assert caught.value.outcome_unknown

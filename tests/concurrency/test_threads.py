@@ -228,11 +228,11 @@ class TestInterrupted:
         assert group.submit(4) == 4
 
     def test_a_queue_works_on_after_an_interrupted_commit(self, lq: LakeQueue, monkeypatch: Patch) -> None:
-        from lakequeue.storage.engines.point import PointTable
+        from lakequeue.storage.engines.point import Table
 
         queue = lq.create_queue("orders")
         queue.send("a")
-        append, merge = PointTable.append, PointTable.merge
+        append, merge = Table.append, Table.merge
 
         def interrupted(original: Callable[..., None], landed: bool) -> Callable[..., None]:
             def method(*args: object) -> None:
@@ -244,8 +244,8 @@ class TestInterrupted:
 
         for landed in (False, True):
             with monkeypatch.context() as patch:
-                patch.setattr(PointTable, "append", interrupted(append, landed))
-                patch.setattr(PointTable, "merge", interrupted(merge, landed))
+                patch.setattr(Table, "append", interrupted(append, landed))
+                patch.setattr(Table, "merge", interrupted(merge, landed))
                 with pytest.raises(KeyboardInterrupt):
                     queue.send(f"landed {landed}")
                 with pytest.raises(KeyboardInterrupt):

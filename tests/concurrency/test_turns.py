@@ -22,10 +22,10 @@ from concurrency.stopping import stopped, without_turns
 from concurrency.striking import Strike
 from lakequeue.model.clock import SystemClock
 from lakequeue.storage.engines import disk_turn, file_lock, locks
+from lakequeue.storage.engines.commit import Races
 from lakequeue.storage.engines.disk_turn import turn
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.engines.retry import Races
 from lakequeue.storage.engines.turns import Turns, turns_at
 from lakequeue.storage.layout import messages_path
 from mutations import Case, Mutation, Patch, each_case, replace

@@ -12,7 +12,7 @@ from concurrency.harness import apart, small_segments
 from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 
 
@@ -29,14 +29,14 @@ def another(queue: Queue) -> Queue:
 
 def break_reads_of(patch: pytest.MonkeyPatch, number: int, queue: Queue) -> None:
     """Makes the data file of a send unreadable, given the number of the send."""
-    read_rows = PointTable.read_rows
+    read_rows = Table.read_rows
 
-    def reading(table: PointTable, file: LiveFile, *more: Any) -> Any:
+    def reading(table: Table, file: LiveFile, *more: Any) -> Any:
         if file.minimum["position"] == number:
             raise OSError("the disk is bad here")
         return read_rows(table, file, *more)
 
-    patch.setattr(PointTable, "read_rows", reading)
+    patch.setattr(Table, "read_rows", reading)
 
 
 @pytest.mark.spec("RCV-2", "RCV-6")
@@ -51,7 +51,7 @@ def test_what_can_be_read_is_delivered_and_the_rest_comes_again(
         with caplog.at_level(logging.ERROR, "lakequeue"):
             found = another(queue).receive(max_messages=10)
     assert [message.body for message in found] == ["0", "1", "3", "4"]
-    assert "messages 2 to 2 of orders cannot be read: the disk is bad here" in caplog.text
+    assert "offsets 2 to 2 of orders cannot be read: the disk is bad here" in caplog.text
     clock.advance(30)
     again = {message.body: message.receive_count for message in another(queue).receive(max_messages=10)}
     assert again == dict.fromkeys("01234", 2)

@@ -6,8 +6,7 @@ of it, as JSON lines to LOG.
 ``worker.py clean ROOT STOP``: compacts until the file STOP exists, and keeps nothing that is not needed.
 ``worker.py consume ROOT NAME LOG STOP``: receives and deletes, in turn, whatever there is.
 ``worker.py move ROOT NAME STOP``: receives without deleting, redrives and compacts at random.
-``worker.py crash ROOT VERB NUMBER MOMENT``: runs a verb and kills itself right before or after that write to
-storage.
+``crash`` runs a verb and kills itself right before or after a write to storage; `faults.killed` starts it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Claim
 from lakequeue.storage import cleaning, layout, ledger
 from lakequeue.storage.engines import commit, log_trimming
-from lakequeue.storage.engines.point import PointEngine, PointTable
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import append, merge_segments
 
@@ -204,7 +203,7 @@ def _record_claims() -> dict[tuple[int, str], tuple[int, int]]:
     return claims
 
 
-def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
+def crash(root: str, verb: str, number: int, moment: str = "before") -> None:
     lq = LakeQueue(root)
     verbs: dict[str, Callable[[], None]] = {
         "create": lambda: _create(lq),
@@ -232,13 +231,13 @@ def crash(root: str, verb: str, number: str, moment: str = "before") -> None:
             (Folder, "remove"),
             *((cleaning, name) for name in ("trim_log", "remove_tables", "_needed_now")),
         ]
-        _die(int(number), moment, [*((PointTable, name) for name in methods), *removals])
+        _die(number, moment, [*((Table, name) for name in methods), *removals])
     elif verb == "merge":
         append.SEGMENT_COMMITS = 2
-        _die(int(number), moment, [(PointTable, "replace")])
+        _die(number, moment, [(Table, "replace")])
     else:
-        writes = [(PointTable, name) for name in ("append", "add", "merge", "replace")]
-        _die(int(number), moment, [*writes, (PointEngine, "create")])
+        writes = [(Table, name) for name in ("append", "add", "merge", "replace")]
+        _die(number, moment, [*writes, (Engine, "create")])
     verbs[verb]()
 
 
@@ -312,5 +311,11 @@ def _die(number: int, moment: str, methods: list[tuple[Any, str]]) -> None:
         setattr(owner, name, deadly(getattr(owner, name)))
 
 
+def run_forked(environment: dict[str, str], main: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """The main function of a process that was forked from one with an older environment."""
+    os.environ.update(environment)
+    main(*arguments)
+
+
 if __name__ == "__main__":
-    {"work": work, "clean": clean, "consume": consume, "move": move, "crash": crash}[sys.argv[1]](*sys.argv[2:])
+    {"work": work, "clean": clean, "consume": consume, "move": move}[sys.argv[1]](*sys.argv[2:])

@@ -10,7 +10,7 @@ from conformance.fifo import FifoHarness
 from conformance.harness import ENGINES, S3, Harness
 from insides import engine_of
 from lakequeue import LakeQueue
-from lakequeue.storage.engines.interface import Engine
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 
@@ -27,9 +27,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param != "spark":
-        from lakequeue.storage.engines.point import PointEngine
+        from lakequeue.storage.engines.point import Engine
 
-        return PointEngine(Store())
+        return Engine(Store())
     from lakequeue.storage.engines.spark import SparkEngine
 
     return SparkEngine(request.getfixturevalue("spark"), Store())

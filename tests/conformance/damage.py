@@ -6,14 +6,18 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable, TableFeatures
 
 from insides import engine_of, forget
 from lakequeue import LakeQueue, Message, Queue
 from lakequeue.storage import layout
+from lakequeue.storage.bulk import commit_files
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
 
@@ -200,3 +204,28 @@ DAMAGE: dict[str, Callable[[Victim], object]] = {
     "last entry of the catalog empty": lambda victim: empty(entries(Path(victim.root) / "queues")[-1]),
 }
 """Kinds of damage to a queue with seven messages, a commit each, of which the first three were received."""
+
+
+def told(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Everything below a directory by inode, time of change and content."""
+    return {
+        str(each): (found.st_ino, found.st_mtime_ns, b"" if each.is_dir() else each.read_bytes())
+        for each in sorted(folder.rglob("*"))
+        for found in [each.lstat()]
+    }
+
+
+def send_to_one_shard(queue: Queue, rows: pa.Table) -> None:
+    """A bulk send that is killed after its first commit."""
+    commits, commit = list[Any](), commit_files._ShardCommit.commit
+
+    def killed(*given: Any, **more: Any) -> int:
+        commits.append(given)
+        if len(commits) == 2:
+            raise SystemExit
+        return commit(*given, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit_files._ShardCommit, "commit", killed)
+        with pytest.raises(SystemExit):
+            queue.send_arrow(rows, send_id="s1")

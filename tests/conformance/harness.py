@@ -30,9 +30,7 @@ every_engine = pytest.mark.parametrize("lq", ENGINES, indirect=True)
 """For scenarios that use the tables in a way of their own; the others go through the point engine alone.
 
 A queue on Spark differs only below the engines' interface, all of which test_engine.py shows on every engine.
-These scenarios show what queues make of it: creation, bodies and their attributes, a message's life, order and
-deduplication of groups, limits, rewinding, expiry, merged segments and ledgers, dead letters, a lost answer, two
-processes at once.
+These scenarios show what queues make of it: attributes, dead letters, a lost answer, two processes at once.
 """
 
 long_on_s3 = pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 import lakequeue
 from conformance.harness import Harness, batch, bodies, local_only
 from lakequeue import HeartbeatRenewal, aio, errors
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.clock import Interrupt
 from lakequeue.operations import browse
 from lakequeue.operations import receive as receiving
 from lakequeue.runtime.shard_service import ShardService
@@ -172,7 +172,7 @@ def test_every_verb_answers_as_the_synchronous_one(harness: Harness, clock: Manu
                 await lq.queue("nothing")
             with pytest.raises(errors.LeaseLost):
                 await lease.delete()
-            with pytest.raises(errors.InvalidParameterValue, match="DelaySeconds"):
+            with pytest.raises(errors.InvalidParameterValue, match="delay"):
                 await queue.send("a", delay="5")  # type: ignore[arg-type]
             with pytest.raises(TypeError, match="nonsense"):
                 await queue.send("a", nonsense=1)  # type: ignore[call-arg]

@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,11 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from concurrency import worker
+from concurrency.faults import exit_code
 from concurrency.harness import apart, at_once, check_log, drain, log_rows, small_segments
 from concurrency.processes import Workers, anchor, judge
 from concurrency.stopping import time_flies
 from conformance.call_sequences import CallSequence
-from conformance.harness import Harness, every_engine, local_only, long_on_s3
+from conformance.harness import Harness, local_only, long_on_s3
 from insides import engine_of, forget, messages_of, place_of, receipts_of, shard_of
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations import compact
@@ -34,7 +34,7 @@ from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import cleaning, layout, ledger, passes
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import DataFile
-from lakequeue.storage.engines.point import PointEngine, PointTable
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import merge_segments
 from lakequeue.storage.stores import Store
@@ -206,7 +206,6 @@ def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
     assert rows["remove"].null_count == len(rows) < 20
 
 
-@every_engine
 @pytest.mark.spec("RET-9")
 def test_expiry_is_committed_and_counted(harness: Harness, clock):
     queue = harness.create(message_retention_period=60)
@@ -270,7 +269,7 @@ def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_anoth
 def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:
     """Commits a file as a bulk send does: base and instant are partition values."""
     path = messages_of(queue)
-    table = PointEngine(Store()).open(path)
+    table = Engine(Store()).open(path)
     end = table.transaction(layout.SEND_ID) or 0
     rows = pa.Table.from_pylist(
         [{"position": n, "message_id": f"{end + n}", "body": body} for n, body in enumerate(bodies)],
@@ -544,7 +543,6 @@ def test_two_passes_at_once_and_a_sender(harness: Harness, clock, monkeypatch):
 @long_on_s3
 @pytest.mark.spec("DLT-7")
 def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Harness):
-    worker = Path(__file__).parents[1] / "concurrency" / "worker.py"
     prepared = f"{harness.root}-prepared"
     queue = LakeQueue(prepared).create_queue("orders", message_retention_period=600, rewind_range=300)
     LakeQueue(prepared).create_queue("gone")
@@ -559,8 +557,7 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
     for before in range(1, 40):
         root = f"{harness.root}-killed-{before}"
         copy_root(prepared, root)
-        command = [sys.executable, str(worker), "crash", root, "compact", str(before)]
-        status = subprocess.run(command, capture_output=True).returncode
+        status = exit_code(worker.crash, root, "compact", before)
         assert status in (0, -signal.SIGKILL), before
         forget()
         after = LakeQueue(root).queue("orders")
@@ -685,7 +682,7 @@ def _two_at_once_join_once(harness: Harness, patch: Patch) -> None:
         for number in range(7):
             queue.send(str(number))
     path = layout.messages_path(harness.root, queue.key, 0)
-    mine, theirs = PointEngine(Store()).open(path), PointEngine(Store()).open(path)
+    mine, theirs = Engine(Store()).open(path), Engine(Store()).open(path)
     replace, late = type(mine).replace, []
 
     def slow(table: Any, *arguments: Any) -> None:
@@ -704,7 +701,7 @@ def _an_open_segment_loses_no_send(harness: Harness, patch: Patch) -> None:
     queue = harness.create()
     queue.send("0")
     queue.delete(queue.receive()[0].receipt_handle)
-    table = PointEngine(Store()).open(layout.messages_path(harness.root, queue.key, 0))
+    table = Engine(Store()).open(layout.messages_path(harness.root, queue.key, 0))
     replace = type(table).replace
 
     def slow(table: Any, *arguments: Any) -> None:
@@ -782,9 +779,9 @@ def no_history_in_the_floor(patch: Patch) -> None:
 def no_fence(patch: Patch) -> None:
     commit = merge_segments.commit
     patch.setattr(merge_segments, "commit", lambda table, _, attempt: commit(table, {}, attempt))
-    replace = PointTable.replace
+    replace = Table.replace
     patch.setattr(
-        PointTable,
+        Table,
         "replace",
         lambda self, parts, rows, ids, token: replace(self, parts, rows, {}, token),
     )
@@ -891,7 +888,7 @@ def whole_passes(harness: Harness, patch: Patch) -> list[str | None]:
     """The queues that get a whole pass, as it goes on."""
     done: list[str | None] = []
     whole = compact.compact_queue
-    patch.setattr(compact, "compact_queue", lambda queue, note: done.append(queue.name) or whole(queue, note))
+    patch.setattr(compact, "compact_queue", lambda queue, *given: done.append(queue.name) or whole(queue, *given))
     return done
 
 

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from concurrency.harness import check_log, drain, small_segments
+from conformance.damage import send_to_one_shard
 from insides import reopen
 from lakequeue import (
     DamagedTable,
@@ -26,8 +27,8 @@ from lakequeue import (
     SendEntry,
 )
 from lakequeue.cli import app
-from lakequeue.operations import copy_shards
-from lakequeue.operations.copy_shards import ShardCopies
+from lakequeue.operations import copy as copying
+from lakequeue.operations.copy import ShardCopies
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, manifests
 from lakequeue.storage.copying import Copier
@@ -74,7 +75,11 @@ def test_a_copy_has_the_messages_of_all_states_and_the_receipts(
     assert {name: os.stat(name).st_mtime_ns for name in every_file(lq.root)} == files
     assert [(each.queue, each.messages) for each in copied] == [("empty", 0), ("orders", 6)]
     twin = reopen(to).queue("orders")
-    assert (twin.counts(), twin.tags(), twin.attributes()) == (before, queue.tags(), queue.attributes())
+    assert (twin.counts(), twin.tags(), twin.attributes(wire=True)) == (
+        before,
+        queue.tags(),
+        queue.attributes(wire=True),
+    )
     check_log(twin)
     twin.change_visibility(second, 30)
     twin.delete(second)
@@ -114,22 +119,6 @@ def test_a_bulk_send_is_not_repeated_in_the_copy(lq: LakeQueue, to: LakeQueue) -
     twin = reopen(to).queue("orders")
     twin.send_arrow(rows, send_id="s1")
     assert sorted(drain(twin), key=int) == [str(n) for n in range(100)]
-
-
-def send_to_one_shard(queue: Queue, rows: Any) -> None:
-    """A bulk send that is killed after its first commit."""
-    commits, commit = list[Any](), commit_files._ShardCommit.commit
-
-    def killed(*given: Any, **more: Any) -> int:
-        commits.append(given)
-        if len(commits) == 2:
-            raise SystemExit
-        return commit(*given, **more)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit_files._ShardCommit, "commit", killed)
-        with pytest.raises(SystemExit):
-            queue.send_arrow(rows, send_id="s1")
 
 
 @pytest.mark.spec("DUR-40", "DUR-41")
@@ -387,7 +376,7 @@ def test_the_command_copies_and_says_what(lq: LakeQueue, to: LakeQueue) -> None:
 
 def between_snapshots(patch: Patch, lq: LakeQueue, first: str, meanwhile: Callable[[], Any]) -> None:
     """Takes the snapshot of a queue first, then does something, then takes the others."""
-    original, done = copy_shards._each, []
+    original, done = copying._each, []
 
     def each(engine: Any, call: Any, items: Any) -> Any:
         if not done and items and isinstance(items[0], tuple):
@@ -400,7 +389,7 @@ def between_snapshots(patch: Patch, lq: LakeQueue, first: str, meanwhile: Callab
             return [results[item] for item in items]
         return original(engine, call, items)
 
-    patch.setattr(copy_shards, "_each", each)
+    patch.setattr(copying, "_each", each)
 
 
 def a_move_that_the_source_does_not_know_of_is_made_again(patch: Patch, lq: LakeQueue, to: LakeQueue) -> None:
@@ -440,8 +429,8 @@ def a_log_that_moved_on_is_not_taken_with_an_older_ledger(patch: Patch, lq: Lake
             table.refresh()
         return original(table)
 
-    original = copy_shards.LogReader
-    patch.setattr(copy_shards, "LogReader", reader)
+    original = copying.LogReader
+    patch.setattr(copying, "LogReader", reader)
     lq.copy(to)
     assert sorted(drain(reopen(to).queue("a"))) == list("defgh")
 
@@ -449,7 +438,7 @@ def a_log_that_moved_on_is_not_taken_with_an_older_ledger(patch: Patch, lq: Lake
 MUTATIONS = [
     Mutation(
         "moves that the source does not know of stay",
-        replace(copy_shards, "min", lambda version, _: version, False),
+        replace(copying, "min", lambda version, _: version, False),
         {a_move_that_the_source_does_not_know_of_is_made_again: "DUR-41"},
     ),
     Mutation(
@@ -486,5 +475,5 @@ def test_attributes_and_shards_that_change_meanwhile_are_those_of_the_copy(
     lq.copy(to)
     twin = reopen(to).queue("a")
     twin.send("y")
-    assert twin.attributes()["VisibilityTimeout"] == "77" and sorted(drain(twin)) == ["x", "y"]
+    assert twin.attributes()["visibility_timeout"] == 77 and sorted(drain(twin)) == ["x", "y"]
     assert len(twin._runtime.shards) == 2 and check_log(twin)

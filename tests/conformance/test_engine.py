@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.interface import DataFile, Engine, LostRace, Table
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.interface import DataFile, LostRace
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.stores import Store
 
 OPENED = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)
@@ -232,7 +233,7 @@ def test_a_compacted_ledger_keeps_its_ranges_in_order(ledger: Table) -> None:
 
 def test_a_thread_of_its_own_reads_a_table_with_a_checkpoint(engine: Engine, place: str) -> None:
     path = layout.receipts_path(place, "k", 0)
-    writer = PointEngine(Store())
+    writer = Engine(Store())
     writer.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES)
     table = writer.open(path)
     table.append(runs(5, 1), {"receipts": 1}, "a")
@@ -245,3 +246,16 @@ def test_a_thread_of_its_own_reads_a_table_with_a_checkpoint(engine: Engine, pla
 
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(seen).result() == (1, [2], table.version)
+
+
+@pytest.mark.spec("DUR-70")
+def test_a_path_that_leads_elsewhere_is_damage_and_is_not_read(engine: Engine, log: Table) -> None:
+    log.append(messages(0, 1), {"a": 1}, "t")
+    folder, entry = log.folder, "_delta_log/00000000000000000001.json"
+    data = folder.read(entry).decode()
+    [file] = log.files()
+    folder.remove([entry, "_delta_log/.00000000000000000001.json.crc"])  # the second one is of Spark's file system
+    folder.create(entry, data.replace(file.path, "../../../beside.parquet").encode())
+    with pytest.raises(DamagedTable, match="is no file below its table"):
+        table = engine.open(log.path)
+        table.read(table.files())

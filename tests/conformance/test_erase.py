@@ -24,12 +24,12 @@ from lakequeue import (
 )
 from lakequeue.operations import lease as leases
 from lakequeue.operations import receive as receives
-from lakequeue.shard import decide, selected
+from lakequeue.shard import admin, decide
 from lakequeue.shard.commands import Erase
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import committing
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages import erase, read
 from lakequeue.storage.messages.read import LogFile
@@ -304,7 +304,7 @@ def a_repeated_send_does_not_bring_it_back(lq: LakeQueue, clock: ManualClock) ->
 MUTATIONS = [
     Mutation(
         "only what is visible is deleted",
-        lambda patch: patch.setitem(decide._RULES, Erase, lambda *given: (False, selected.discard(*given)[1])),
+        lambda patch: patch.setitem(decide._RULES, Erase, lambda *given: (False, admin.discard(*given)[1])),
         {it_is_never_received_again: "DUR-42"},
     ),
     Mutation(
@@ -321,5 +321,5 @@ MUTATIONS = [
 
 @each_case(MUTATIONS)
 def test_safeguards_of_an_erasure(case: Case, lq: LakeQueue, clock: ManualClock) -> None:
-    impatient = replace("lakequeue.storage.engines.retry.ATTEMPTS", 2)
+    impatient = replace("lakequeue.storage.engines.commit.ATTEMPTS", 2)
     case.run(lambda patch: (impatient(patch), (lq, clock))[1], failures=(QueueClientError,))

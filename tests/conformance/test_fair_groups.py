@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from conformance.harness import Harness, every_engine
+from conformance.harness import Harness
 from insides import shard_of
 from lakequeue import (
     InvalidAttributeName,
@@ -63,7 +63,6 @@ def test_fairness_is_switched_off_and_on_on_a_living_queue(harness: Harness):
     assert "quiet" in groups_of(queue.receive(2))
 
 
-@every_engine
 @pytest.mark.spec("FAI-4")
 def test_no_more_messages_of_a_group_are_in_flight_than_its_limit(harness: Harness, clock):
     queue = harness.create(group_in_flight_limit=2)
@@ -143,10 +142,10 @@ def test_moved_messages_go_to_the_shard_of_their_group(harness: Harness):
 @pytest.mark.spec("FAI-5")
 def test_a_limit_on_a_living_queue_with_several_shards_is_refused(harness: Harness):
     queue = harness.create(shards=2)
-    with pytest.raises(InvalidAttributeValue, match="GroupInFlightLimit"):
+    with pytest.raises(InvalidAttributeValue, match="group_in_flight_limit"):
         queue.set_attributes(group_in_flight_limit=1)
     limited = harness.create("limited", group_in_flight_limit=1)
-    with pytest.raises(InvalidAttributeValue, match="Shards"):
+    with pytest.raises(InvalidAttributeValue, match="shards"):
         limited.set_attributes(shards=2)
 
 
@@ -171,10 +170,10 @@ def test_groups_of_a_wrong_form_are_refused_on_every_way_in(harness: Harness, gr
     import pyarrow as pa
 
     queue = harness.create()
-    with pytest.raises(InvalidParameterValue, match="MessageGroupId"):
+    with pytest.raises(InvalidParameterValue, match="group_id"):
         queue.send("x", group_id=group)
     [failure] = queue.send_batch([SendEntry("x", group_id=group), SendEntry("y")]).failed
-    assert "MessageGroupId" in failure.message
+    assert "parameter group_id" in failure.message
     with pytest.raises(InvalidParameterValue, match="1 row has"):
         queue.send_arrow(pa.table({"body": ["x", "y"], "group_id": [group, None]}))
     assert len(queue.receive(10)) == 1
@@ -183,13 +182,13 @@ def test_groups_of_a_wrong_form_are_refused_on_every_way_in(harness: Harness, gr
 @pytest.mark.spec("FAI-4")
 @pytest.mark.parametrize("limit", [0, -1, 120_001, 1.5, "x", True])
 def test_limits_out_of_range_are_refused(harness: Harness, limit: object):
-    with pytest.raises(InvalidAttributeValue, match="GroupInFlightLimit"):
+    with pytest.raises(InvalidAttributeValue, match="group_in_flight_limit"):
         harness.create(group_in_flight_limit=limit)
 
 
 @pytest.mark.spec("FAI-1", "FAI-4")
 def test_queues_that_are_not_fair_refuse_the_attributes(harness: Harness):
-    with pytest.raises(InvalidAttributeName, match="GroupInFlightLimit"):
+    with pytest.raises(InvalidAttributeName, match="group_in_flight_limit"):
         harness.create(profile="sqs-2018", group_in_flight_limit=1)
-    with pytest.raises(InvalidParameterValue, match="MessageGroupId"):
+    with pytest.raises(InvalidParameterValue, match="group_id"):
         harness.create("old", profile="sqs-2018").send("x", group_id="a")

@@ -20,11 +20,10 @@ from conformance.fifo import (
     send,
     shard_of,
 )
-from conformance.harness import Call, every_engine, long_on_s3
+from conformance.harness import Call, long_on_s3
 from lakequeue import Queue, SendEntry
 
 
-@every_engine
 @pytest.mark.spec("FIF-1", "FIF-3", "FIF-4", "FIF-5", "FIF-6", "FIF-7", "FIF-8", "DEL-5", "DLT-3")
 def test_a_group_comes_in_order_and_waits_while_any_of_it_is_in_flight(fifo: FifoHarness):
     send(fifo.create(), "A1", "B1", "A2", "A3", "B2", "A4", "C1")

@@ -26,7 +26,7 @@ def test_messages_beyond_the_cap_wait_for_the_delayed_ones_in_every_process(harn
     assert harness.queue().receive(10) == []
     counts = harness.queue().counts()
     assert (counts.visible, counts.in_flight, counts.delayed, counts.held) == (0, 0, 2, 1)
-    assert queue.attributes()["ApproximateNumberOfMessagesDelayed"] == "2"
+    assert queue.attributes(wire=True)["ApproximateNumberOfMessagesDelayed"] == "2"
     assert shown(harness) == {"d1": "delayed", "d2": "delayed", "m3": "held"}
 
     queue.set_attributes(max_delayed_messages=1)

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from concurrency.harness import keep_to
-from conformance.harness import Harness, batch, bodies, every_engine, handles, numbered
+from conformance.harness import Harness, batch, bodies, handles, numbered
 from insides import messages_of, place_of
 from lakequeue import Queue, errors
 from lakequeue.storage import ledger
@@ -20,7 +20,6 @@ def live_files(queue: Queue, path) -> int:
     return len(DeltaTable(path(place_of(queue), queue.key, 0)).file_uris())
 
 
-@every_engine
 @pytest.mark.spec("DLT-7", "RCV-16", "DLT-6")
 def test_segments_close_and_merge_and_nobody_notices(harness: Harness, monkeypatch, clock):
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
@@ -63,7 +62,6 @@ def _adds(queue: Queue):
     return pa.table(table.get_add_actions(flatten=True)).to_pylist()
 
 
-@every_engine
 @pytest.mark.spec("DLT-7", "DLT-3")
 def test_the_ledger_is_compacted_and_nobody_notices(harness: Harness, monkeypatch, clock):
     queue, other = harness.create(), harness.queue()

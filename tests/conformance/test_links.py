@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
 
+from conformance.damage import told
+from insides import forget
 from lakequeue import LakeQueue, Queue
 from lakequeue.errors import LakeQueueError
 from lakequeue.storage import layout, no_links
+from lakequeue.storage.delta_log import signed
 from lakequeue.testing import ManualClock
 
 
@@ -21,14 +25,6 @@ def victim(tmp_path: Path) -> Path:
     for name in ("letter", "0/messages/a.parquet", "0/messages/_delta_log/00000000000000000000.json"):
         (folder / name).write_text("mine")
     return folder
-
-
-def told(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file by content and inode, and every directory."""
-    return {
-        str(each): (each.lstat().st_ino, b"" if each.is_dir() else each.read_bytes())
-        for each in sorted(folder.rglob("*"))
-    }
 
 
 @pytest.fixture
@@ -48,6 +44,7 @@ def each_verb(root: str, clock: ManualClock, target: Path) -> None:
         lambda: lake.queue("orders").send("x"),
         lambda: lake.queue("orders").receive(10),
         lambda: lake.queue("orders").peek(),
+        lambda: [view.to_table() for view in lake.arrow_views().values()],
         lambda: lake.queue("orders").purge(),
         lambda: lake.copy(LakeQueue(str(target), engine="point")),
         lake.compact,
@@ -95,6 +92,35 @@ def test_a_file_that_leads_elsewhere_is_left_alone(
     paths[kind].symlink_to(victim / ("none" if dangling else "letter"))
     each_verb(root, clock, tmp_path / "copy")
     assert told(victim) == before
+
+
+@pytest.mark.spec("DUR-70", "DUR-72")
+@pytest.mark.parametrize("way", ["absolute path", "path upwards", "encoded path", "link", "link above"])
+def test_nobody_receives_what_lies_elsewhere(tmp_path: Path, clock: ManualClock, way: str) -> None:
+    """Whoever wrote the root could read it through a program that may read more."""
+    lake = LakeQueue(str(tmp_path / "root"), clock=clock, engine="point")
+    queue, other = lake.create_queue("orders"), lake.create_queue("secrets")
+    queue.send("mine")
+    other.send("hers")
+    [[messages, data], [theirs, secret]] = (
+        [path, next(path.rglob("*.parquet"))]
+        for path in (Path(layout.messages_path(lake.root, each.key, 0)) for each in (queue, other))
+    )
+    upwards = os.path.relpath(secret, messages)
+    if named := {"absolute path": str(secret), "path upwards": upwards, "encoded path": quote(upwards, "")}.get(
+        way
+    ):
+        entry = messages / "_delta_log/00000000000000000001.json"
+        entry.write_bytes(
+            signed(entry.read_bytes().replace(str(data.relative_to(messages)).encode(), named.encode()))
+        )
+    else:
+        linked, target = (data, secret) if way == "link" else (messages, theirs)
+        linked.rename(tmp_path / "away")
+        linked.symlink_to(target)
+    forget()
+    with pytest.raises(LakeQueueError, match="is damaged|is missing"):
+        LakeQueue(lake.root, clock=clock, engine="point").queue("orders").receive(10)
 
 
 @pytest.mark.spec("DUR-72")

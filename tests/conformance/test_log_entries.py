@@ -14,24 +14,25 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
+from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout, stats
-from lakequeue.storage.delta_log import LAST_CHECKPOINT, Snapshot, checkpoint_name, entry_name, listed
-from lakequeue.storage.engines.checkpoints import write_checkpoint
+from lakequeue.storage.delta_log import LAST_CHECKPOINT, checkpoint_name, entry_name, listed, signed
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
-from lakequeue.storage.engines.log_trimming import readable_from
-from lakequeue.storage.engines.point import PointEngine, PointTable
+from lakequeue.storage.engines.log_trimming import readable_from, write_checkpoint
+from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.snapshot import Snapshot
 from lakequeue.storage.stores import Store
 
 KEY = "first_offset"
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> PointEngine:
-    return PointEngine(Store(str(tmp_path)))
+def engine(tmp_path: Path) -> Engine:
+    return Engine(Store(str(tmp_path)))
 
 
-def ledger(engine: PointEngine, name: str) -> PointTable:
+def ledger(engine: Engine, name: str) -> Table:
     path = f"{engine.store.root}/{name}"
     engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES)
     return engine.open(path)
@@ -67,14 +68,14 @@ def merge_by_delta_rs(path: str, source: pa.Table) -> None:
     )
 
 
-def stored(table: PointTable) -> list[dict[str, Any]]:
+def stored(table: Table) -> list[dict[str, Any]]:
     found = pa.table(DeltaTable(table.path).to_pyarrow_dataset().to_table()).to_pylist()
     assert len(found) == sum(file.rows for file in table.files())
     return sorted(found, key=lambda row: (row["settled"], row[KEY]))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_merge_leaves_the_rows_that_one_of_delta_rs_leaves(engine: PointEngine, seed: int) -> None:
+def test_a_merge_leaves_the_rows_that_one_of_delta_rs_leaves(engine: Engine, seed: int) -> None:
     random, ours, theirs = Random(seed), ledger(engine, "ours"), ledger(engine, "theirs")
     for number in range(1, 13):
         keys = random.sample([(settled, first) for settled in (False, True) for first in range(8)], 5)
@@ -89,7 +90,7 @@ def test_a_merge_leaves_the_rows_that_one_of_delta_rs_leaves(engine: PointEngine
     assert ours.landed("token 3", 0)
 
 
-def said(table: PointTable) -> dict[str, Any]:
+def said(table: Table) -> dict[str, Any]:
     """What the checkpoint of the newest version says, in whatever order and types."""
     columns = pq.read_table(table.folder.path(checkpoint_name(table.version)), use_threads=False)
     actions = {name: columns[name].drop_null().to_pylist() for name in ("add", "txn", "metaData", "protocol")}
@@ -107,7 +108,7 @@ def said(table: PointTable) -> dict[str, Any]:
     }
 
 
-def test_a_checkpoint_says_what_one_of_delta_rs_says(engine: PointEngine) -> None:
+def test_a_checkpoint_says_what_one_of_delta_rs_says(engine: Engine) -> None:
     receipts, messages = ledger(engine, "receipts"), f"{engine.store.root}/messages"
     for number in range(1, 4):
         source = rows({(number == 2, number): "ready", (False, number - 1): None})
@@ -132,7 +133,7 @@ def test_a_checkpoint_says_what_one_of_delta_rs_says(engine: PointEngine) -> Non
         assert engine.open(table.path).files() == table.files()
 
 
-def test_a_checkpoint_does_not_say_what_the_log_leaves_open(engine: PointEngine) -> None:
+def test_a_checkpoint_does_not_say_what_the_log_leaves_open(engine: Engine) -> None:
     table = ledger(engine, "ours")
     add = {
         "path": "b.parquet",
@@ -148,7 +149,7 @@ def test_a_checkpoint_does_not_say_what_the_log_leaves_open(engine: PointEngine)
 
 
 @pytest.mark.parametrize("schema", [layout.QUEUES, layout.MESSAGES, layout.RECEIPTS, layout.STATS])
-def test_a_new_table_has_the_schema_that_delta_rs_would_give_it(engine: PointEngine, schema: pa.Schema) -> None:
+def test_a_new_table_has_the_schema_that_delta_rs_would_give_it(engine: Engine, schema: pa.Schema) -> None:
     engine.create(f"{engine.store.root}/new", schema, [], {})
     [text] = [
         json.loads(line)["metaData"]["schemaString"]
@@ -158,7 +159,7 @@ def test_a_new_table_has_the_schema_that_delta_rs_would_give_it(engine: PointEng
     assert json.loads(text) == json.loads(Schema.from_arrow(schema).to_json())
 
 
-def test_a_checkpoint_that_came_after_its_entry_was_trimmed_is_no_beginning(engine: PointEngine) -> None:
+def test_a_checkpoint_that_came_after_its_entry_was_trimmed_is_no_beginning(engine: Engine) -> None:
     table = ledger(engine, "ours")
     for number in range(1, 6):
         table.append(rows({(False, number): "a"}).drop_columns("op"), {layout.RECEIPTS_ID: number}, f"{number}")
@@ -172,7 +173,31 @@ def test_a_checkpoint_that_came_after_its_entry_was_trimmed_is_no_beginning(engi
     assert first == 5 and Snapshot(table.folder, first).files() == engine.open(table.path).files()
 
 
-def test_the_newest_checkpoint_stays_so(engine: PointEngine) -> None:
+@pytest.mark.spec("DUR-2")
+@pytest.mark.parametrize(
+    ("action", "member", "value"),
+    [
+        *(("protocol", "minReaderVersion", value) for value in (None, "3", [])),
+        ("protocol", "writerFeatures", 5),
+        *(("metaData", "configuration", value) for value in (None, 5, {"delta.checkpointInterval": "many"})),
+        ("metaData", "configuration", {"delta.appendOnly": True}),
+    ],
+    ids=str,
+)
+def test_what_a_log_says_of_its_table_is_read_or_damage(
+    engine: Engine, action: str, member: str, value: object
+) -> None:
+    table = ledger(engine, "ours")
+    lines = [json.loads(line) for line in table.folder.read(entry_name(0)).splitlines()]
+    for line in lines:
+        if action in line:
+            line[action][member] = value
+    table.folder.replace(entry_name(0), signed("\n".join(map(json.dumps, lines)).encode()))
+    with pytest.raises(DamagedTable, match="is torn|checkpointInterval"):
+        engine.open(table.path)
+
+
+def test_the_newest_checkpoint_stays_so(engine: Engine) -> None:
     table = ledger(engine, "ours")
     late = Snapshot(table.folder)
     table.append(rows({(False, 1): "a"}).drop_columns("op"), {layout.RECEIPTS_ID: 1}, "1")
@@ -181,7 +206,7 @@ def test_the_newest_checkpoint_stays_so(engine: PointEngine) -> None:
     assert json.loads(table.folder.read(LAST_CHECKPOINT))["version"] == 1
 
 
-def test_a_log_with_a_missing_entry_does_not_tell_what_landed(engine: PointEngine) -> None:
+def test_a_log_with_a_missing_entry_does_not_tell_what_landed(engine: Engine) -> None:
     """Silence would be taken for no, and the commit be made twice."""
     table = ledger(engine, "ours")
     stale = engine.open(table.path)
@@ -195,7 +220,7 @@ def test_a_log_with_a_missing_entry_does_not_tell_what_landed(engine: PointEngin
     assert table.landed("lost", 0) is False, "it had read them before"
 
 
-def test_a_commit_of_another_program_makes_a_race_lost(engine: PointEngine) -> None:
+def test_a_commit_of_another_program_makes_a_race_lost(engine: Engine) -> None:
     table = ledger(engine, "ours")
     data = rows({(False, 1): "a"}).drop_columns("op")
     write_deltalake(table.path, data, mode="append")
@@ -204,7 +229,7 @@ def test_a_commit_of_another_program_makes_a_race_lost(engine: PointEngine) -> N
 
 
 @pytest.mark.spec("RCP-6", "DEL-1")
-def test_who_loses_a_race_has_the_newest_snapshot(engine: PointEngine) -> None:
+def test_who_loses_a_race_has_the_newest_snapshot(engine: Engine) -> None:
     """An answer without a commit may follow: that a delete has nothing to do is wrong on an older one."""
     here, data = ledger(engine, "ours"), rows({(False, 1): "a"}).drop_columns("op")
     there = engine.open(here.path)
@@ -215,7 +240,7 @@ def test_who_loses_a_race_has_the_newest_snapshot(engine: PointEngine) -> None:
     assert here.version == there.version and here.transaction(layout.RECEIPTS_ID) == 2
 
 
-def test_a_replacement_lands_beside_commits_that_do_not_touch_it(engine: PointEngine) -> None:
+def test_a_replacement_lands_beside_commits_that_do_not_touch_it(engine: Engine) -> None:
     path = f"{engine.store.root}/stats"
     engine.create(path, layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES)
     merger, sender = engine.open(path), engine.open(path)
@@ -240,7 +265,7 @@ def test_a_replacement_lands_beside_commits_that_do_not_touch_it(engine: PointEn
     assert sorted(DeltaTable(path).to_pyarrow_dataset().to_table()["queue"].to_pylist()) == list("abcd")
 
 
-def test_many_files_whose_keys_are_unknown_become_one(engine: PointEngine) -> None:
+def test_many_files_whose_keys_are_unknown_become_one(engine: Engine) -> None:
     path = f"{engine.store.root}/queues"
     engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
     table = engine.open(path)
@@ -256,7 +281,7 @@ def test_many_files_whose_keys_are_unknown_become_one(engine: PointEngine) -> No
 
 
 def test_a_merge_of_statistics_keeps_a_row_that_comes_meanwhile(
-    engine: PointEngine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def record(key: str) -> None:
         row = stats.StatsRow(
@@ -266,15 +291,15 @@ def test_a_merge_of_statistics_keeps_a_row_that_comes_meanwhile(
 
     for key in "ab":
         record(key)
-    replace = PointTable.replace
+    replace = Table.replace
 
-    def late(table: PointTable, *arguments: Any) -> None:
-        monkeypatch.setattr(PointTable, "replace", replace)
+    def late(table: Table, *arguments: Any) -> None:
+        monkeypatch.setattr(Table, "replace", replace)
         record("c")
         replace(table, *arguments)
 
-    monkeypatch.setattr(PointTable, "replace", late)
+    monkeypatch.setattr(Table, "replace", late)
     monkeypatch.setattr(stats, "MAX_FILES", 1)
     stats.sweep(engine, engine.store.root)
-    assert PointTable.replace is replace
+    assert Table.replace is replace
     assert stats.depths(engine, engine.store.root, 0).keys() == {"a", "b", "c"}

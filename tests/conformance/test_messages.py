@@ -20,7 +20,6 @@ TEXTS = [
 ]
 
 
-@every_engine
 @pytest.mark.spec("DLT-6", "MSA-1", "SND-3", "SND-12", "RCV-10", "BAT-2", "RCP-14", "QUE-33")
 def test_bodies_arrive_byte_for_byte_in_another_process(harness: Harness):
     sent = harness.create().send_batch(batch(*TEXTS))
@@ -115,7 +114,6 @@ def test_a_batch_answers_for_each_entry_and_what_is_refused_spoils_nothing(harne
     assert bodies(harness.queue().receive(10)) == ["b"]
 
 
-@every_engine
 @pytest.mark.spec(
     "DLT-3",
     "STA-1",

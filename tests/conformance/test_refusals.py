@@ -116,7 +116,7 @@ REFUSALS = {
     "set read-only": ("InvalidAttributeName", lambda r: r.open.set_attributes(QueueArn="x")),
     "set out of range": ("InvalidAttributeValue", lambda r: r.open.set_attributes(delay=901)),
     "set fixed": ("InvalidAttributeName", lambda r: r.open.set_attributes(profile="lake")),
-    "get unknown": ("InvalidAttributeName", lambda r: r.open.attributes(["Colour"])),
+    "get unknown": ("InvalidAttributeName", lambda r: r.open.attributes(["Colour"], wire=True)),
     "peek at none": ("InvalidParameterValue", lambda r: r.open.peek(limit=0)),
     "peek by a statement": ("InvalidParameterValue", lambda r: r.open.peek("true; DROP TABLE messages")),
     "tag too long": ("InvalidParameterValue", lambda r: r.open.set_tags({"k": "v" * 257})),
@@ -173,12 +173,12 @@ FIFO_REFUSALS = {
     ),
     "scope of creation asked for": (
         "InvalidAttributeName",
-        lambda r: r.fifo.attributes(["CreatedDeduplicationScope"]),
+        lambda r: r.fifo.attributes(["CreatedDeduplicationScope"], wire=True),
     ),
     "name taken by another scope": (
         "QueueNameExists",
         lambda r: r.create("orders.fifo", fifo=True, deduplication_scope="message_group"),
-        "different value for attribute DeduplicationScope",
+        "different value for attribute deduplication_scope",
     ),
 }
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import attrs
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -27,16 +30,18 @@ from conformance.damage import (
     victim_of_seven,
 )
 from conformance.harness import batch
-from insides import engine_of
+from insides import engine_of, forget
 from lakequeue import QueueClientError, RedrivePolicy, Repair
 from lakequeue.cli import app
+from lakequeue.cli.check import repair_text
 from lakequeue.operations import repair as repairing
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines import locks
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.engines.locks import LockHeld
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.repair.ledger import MendedLedger, mended
 from lakequeue.storage.repair.steps import ASIDE, Step
 from lakequeue.testing import ManualClock
 
@@ -102,13 +107,76 @@ def after(victim: Victim) -> list[str]:
 def test_what_is_damaged_is_mended(victim: Victim, kind: str) -> None:
     DAMAGE[kind](victim)
     planned = victim.lake().repair("orders")
-    done = victim.lake().repair("orders", apply=True)
+    done = victim.lake().repair("orders", apply=True, force=True)
     assert [(each.lost, each.again) for each in planned] == [(each.lost, each.again) for each in done]
     lost, again = told(done)
     assert lost == LOST.get(kind, []) and again == AGAIN.get(kind, [])
     assert all(each.applied for each in done) and not any(each.applied for each in planned)
     there = set("123456") - set(map(str, lost)) | set(map(str, again))
     assert after(victim) == [*sorted(there), "new"]
+
+
+@pytest.mark.spec("DUR-36")
+@pytest.mark.parametrize("table", ["messages", "receipts"])
+def test_a_difference_that_nobody_knows_is_made_by_force_only(victim: Victim, table: str) -> None:
+    """One wrong digit, in an entry that deleted a message, or in one that sent another whose file is gone."""
+    if table == "messages":
+        live(victim.messages)[-1].unlink()
+    entry = entries(getattr(victim, table))[-1]
+    entry.write_bytes(re.sub(rb'"version": (\d)', rb'"version": 9', entry.read_bytes(), count=1))
+    before = contents(victim.root)
+    [refused] = victim.lake().repair(apply=True)
+    assert refused.unknown and refused.steps and not refused.applied
+    run = CliRunner(env={"LAKEQUEUE_ROOT": victim.root}).invoke
+    told = run(app, ["repair", "orders"])
+    assert told.exit_code == 1 and "orders, shard 0: would be done with --force" in told.stdout
+    assert "not certain: " in told.stdout and told.stdout.endswith("\nnothing was repaired\n")
+    assert contents(victim.root) == before
+    [done] = victim.lake().repair(apply=True, force=True)
+    assert done.applied and done.unknown == refused.unknown
+    victim.clock.advance(60)
+    ids = {int(message.body): message.message_id for message in victim.receive()}
+    assert sorted(ids) == ([0, 1, 2, 3, 4, 5, 6] if table == "receipts" else [1, 2, 3, 4, 5])
+    assert done.again_ids == (ids if table == "receipts" else {})
+
+
+@pytest.mark.spec("DUR-36")
+def test_the_difference_that_a_repair_made_is_told_by_message(victim: Victim) -> None:
+    """Also one that it did not foresee."""
+    lost = {int(each.body): each.message_id for each in victim.queue.peek(limit=10)}
+    live(victim.messages)[-1].unlink()
+
+    def forgetful(*given: object) -> MendedLedger:
+        rows = mended(*given)  # type: ignore[arg-type]
+        return attrs.evolve(rows, runs=[run for run in rows.runs if run.first != 1])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repairing, "mended", forgetful)
+        [report] = victim.lake().repair(apply=True)
+    assert report.lost == [(1, 2), (6, 6)] and report.lost_ids == {1: lost[1], 2: lost[2]}
+    assert report.again == [] and report.unknown == []
+
+
+@pytest.mark.spec("DUR-32")
+def test_what_a_damaged_file_held_is_lost_also_if_the_ledger_goes_back(victim: Victim) -> None:
+    """Messages below the first sound file were not dropped as long as the log names files for them."""
+    for path in live(victim.messages)[:2]:
+        tear(path)
+    tear(live(victim.receipts)[-1])
+    [report] = victim.lake().repair(apply=True, force=True)
+    assert report.lost == [(0, 1)]
+    assert after(victim) == [*"23456", "new"]
+
+
+@pytest.mark.spec("DUR-36")
+def test_the_command_shows_some_ids_and_counts_the_rest() -> None:
+    ids = {number: f"id-{number}" for number in range(30)}
+    shown = repair_text(Repair("orders", "local", 0, ["does"], again=[(0, 29)], again_ids=ids, applied=True))
+    assert shown.splitlines()[2] == "  may come again: 30 messages, offsets 0 to 29"
+    assert shown.splitlines()[-2:] == [
+        "    id of the message at offset 19 id-19",
+        "    and 10 more ids; --json has all",
+    ]
 
 
 @pytest.mark.spec("DUR-31")
@@ -175,10 +243,10 @@ def test_a_repair_that_was_killed_is_repeated(victim: Victim, kind: str, monkeyp
     for step in range(1, 6):
         with monkeypatch.context() as patched, suppress(Killed):
             patched.setattr(repairing, "_finished", killed_before(step))
-            victim.lake().repair("orders", apply=True)
+            victim.lake().repair("orders", apply=True, force=True)
         with suppress(QueueClientError):  # or it is whole
             victim.queue.counts()
-    victim.lake().repair("orders", apply=True)
+    victim.lake().repair("orders", apply=True, force=True)
     there = set("123456") - set(map(str, lost)) | set(map(str, again))
     assert after(victim) == [*sorted(there), "new"]
 
@@ -200,8 +268,8 @@ def test_what_cannot_be_told_is_said(victim: Victim) -> None:
     newest = live(victim.messages)[-1]
     empty(entries(victim.messages)[-1])
     newest.unlink()
-    [report] = victim.lake().repair(apply=True)
-    assert "at offset 6 or later" in report.notes[0]
+    [report] = victim.lake().repair(apply=True, force=True)
+    assert "at offset 6 or later" in report.unknown[0]
     assert after(victim) == [*"12345", "new"]
 
 
@@ -212,7 +280,7 @@ def test_a_head_beyond_the_log_gives_no_offset_twice(victim: Victim) -> None:
         path.unlink()
     for entry in entries(victim.messages)[-3:]:
         empty(entry)
-    [report] = victim.lake().repair(apply=True)
+    [report] = victim.lake().repair(apply=True, force=True)
     assert report.lost == [(4, 6)]
     sent = victim.queue.send("next")
     assert after(victim) == [*"123", "new", "next"]
@@ -278,7 +346,7 @@ def test_moves_get_new_numbers_after_a_ledger_went_back(victim: Victim) -> None:
     victim.receive()
     for entry in entries(victim.receipts)[before:]:
         empty(entry)
-    victim.lake().repair("orders", apply=True)
+    victim.lake().repair("orders", apply=True, force=True)
     victim.queue.purge()
     victim.send("late")
     for _ in range(2):
@@ -329,7 +397,7 @@ def test_a_torn_send_of_a_later_time_is_found_again_also_after_a_kill(
         raise OSError("killed")
 
     with monkeypatch.context() as patch, pytest.raises(QueueClientError):
-        patch.setattr(PointTable, "exchange", killed)
+        patch.setattr(Table, "exchange", killed)
         victim.lake().repair(apply=True)
     [finding] = victim.lake().check()
     assert "the log does not name it" in finding.problem and finding.damage
@@ -392,6 +460,49 @@ def test_a_log_without_a_beginning_is_told_and_left_alone(victim: Victim, harm: 
     assert not report.steps and "restore it from a copy" in report.notes[0]
 
 
+MISSING = {
+    "log": lambda victim: shutil.rmtree(victim.messages),
+    "ledger": lambda victim: shutil.rmtree(victim.receipts),
+    "first entry of the log": lambda victim: entries(victim.messages)[0].unlink(),
+    "shard": lambda victim: shutil.rmtree(victim.messages.parent),
+}
+"""What a queue that was half made lacks."""
+
+
+@pytest.mark.spec("QUE-38")
+@pytest.mark.parametrize("kind", [*(each for each in DAMAGE if "catalog" not in each), *MISSING])
+def test_a_damaged_queue_is_deleted_and_stops_no_other(victim: Victim, kind: str) -> None:
+    victim.lake().create_queue("other").send("a")
+    (DAMAGE | MISSING)[kind](victim)
+    victim.lake().delete_queue("orders")
+    victim.clock.advance(3_600)
+    assert [queue.name for queue in victim.lake().all_queues()] == ["other"]
+    victim.lake().create_queue("orders").send("new")
+    victim.lake().compact()
+    assert victim.drain() == ["new"]
+    assert [message.body for message in victim.lake().queue("other").receive()] == ["a"]
+
+
+@pytest.mark.spec("QUE-38")
+@pytest.mark.parametrize("damage", MISSING.values(), ids=MISSING)
+def test_a_queue_that_was_half_made_is_made_whole(
+    tmp_path: Path, clock: ManualClock, damage: Callable[[Victim], object]
+) -> None:
+    victim = Victim(str(tmp_path / "root"), clock)
+    victim.lake().create_queue("orders", visibility_timeout=7)
+    victim.lake().create_queue("other").send("a")
+    damage(victim)
+    forget()
+    counted = CliRunner().invoke(app, ["--root", victim.root, "counts"])
+    assert counted.exit_code == 3 and "other" in counted.stdout and "has no log" in counted.stderr
+    [report] = (each for each in victim.lake().repair(apply=True, force=True) if each.queue == "orders")
+    assert report.applied
+    assert victim.lake().check() == []
+    victim.send("a", "b")
+    assert victim.drain() == ["a", "b"]
+    assert victim.queue.attributes()["visibility_timeout"] == 7
+
+
 @pytest.mark.spec("DUR-31", "DUR-32")
 @pytest.mark.parametrize("seed", range(6))
 def test_any_damage_to_any_history_is_told_exactly(tmp_path: Path, clock: ManualClock, seed: int) -> None:
@@ -428,7 +539,7 @@ def test_any_damage_to_any_history_is_told_exactly(tmp_path: Path, clock: Manual
     paths = [path for table in tables for path in (*live(table), *entries(table)[1:])]
     for path in chance.sample(paths, chance.randint(1, 3)):
         chance.choice([empty, tear, Path.unlink])(path)
-    reports = victim.lake().repair(apply=True)
+    reports = victim.lake().repair(apply=True, force=True)
     lost, again = told(reports)
     assert victim.lake().check() == []
     clock.advance(60)
@@ -436,7 +547,7 @@ def test_any_damage_to_any_history_is_told_exactly(tmp_path: Path, clock: Manual
     assert max(found.values(), default=1) == 1
     bodies = set(map(str, range(sent)))
     missing = bodies - deleted - set(found)
-    assert missing <= set(map(str, lost)) or any(each.notes for each in reports), (missing, lost)
+    assert missing <= set(map(str, lost)) or any(each.unknown for each in reports), (missing, lost)
     assert set(map(str, lost)).isdisjoint(found)
     assert set(found) & deleted <= set(map(str, again)), (set(found) & deleted, again)
 
@@ -486,6 +597,6 @@ def test_damage_on_an_object_store(s3_root: str, clock: ManualClock) -> None:
     log.folder.replace(entry_name(7), b"")
     engine.open(layout.receipts_path(s3_root, key, 0)).folder.replace(entry_name(2), b"torn")
     assert len(victim.lake().check()) == 5
-    [report] = victim.lake().repair(apply=True)
+    [report] = victim.lake().repair(apply=True, force=True)
     assert (report.lost, report.again) == ([(4, 4)], [(0, 3), (5, 6)])
     assert after(victim) == [*"012356", "new"]

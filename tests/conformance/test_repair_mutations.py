@@ -23,7 +23,7 @@ def nothing_is_committed_before_the_content_is_mended(victim: Victim) -> None:
     empty(entries(victim.receipts)[-1])
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
         patched.setattr(repairing, "_finished", killed_before(1))
-        victim.lake().repair(apply=True)
+        victim.lake().repair(apply=True, force=True)
     with pytest.raises(LakeQueueError):
         victim.receive()
         pytest.fail("a receive was committed", pytrace=False)
@@ -34,7 +34,7 @@ def a_send_that_came_again_is_not_taken_for_a_torn_one(victim: Victim) -> None:
     first = live(victim.messages)[0]
     shutil.copy(first, first.with_name("merged.parquet"))
     empty(entries(victim.messages)[-1])
-    victim.lake().repair(apply=True)
+    victim.lake().repair(apply=True, force=True)
     assert after(victim) == [*"123456", "new"]
 
 

@@ -9,6 +9,8 @@ from deltalake import DeltaTable, write_deltalake
 from conformance.harness import Harness, every_engine, local_only
 from insides import engine_of
 from lakequeue import LakeQueue, errors
+from lakequeue.storage.engines import commit
+from lakequeue.storage.engines.point import Table
 
 
 def table_class(harness: Harness):
@@ -43,6 +45,36 @@ def test_a_commit_that_landed_but_raised_is_not_made_again(harness: Harness, mon
     assert harness.queue().peek() == []
 
 
+@local_only
+@pytest.mark.spec("SND-17", "DLT-1")
+def test_a_commit_that_lands_late_is_not_taken_for_one_of_others(harness: Harness, monkeypatch):
+    """On an object store: no answer came, and it lands right before the next try looks at the log."""
+    monkeypatch.setattr(commit, "OLDEST_BASE", 0.0)
+    monkeypatch.setattr(commit, "local_path", lambda path: None)
+    queue = harness.create()
+    append, confirm, late = Table.append, Table.confirm, []
+
+    def unanswered(self, *given):
+        if late:
+            return append(self, *given)
+        late.append(lambda: append(engine_of(harness.open()).open(self.path), *given))
+        entry = f"https://store/_delta_log/{self.version + 1:020}.json"
+        raise OSError(
+            f"Error performing PUT {entry} in 20s, after 1 retries, max_retries: 5 - operation timed out"
+        )
+
+    def landed(self):
+        if late and "messages" in self.path:
+            late[0]()
+            late[0] = lambda: None
+        confirm(self)
+
+    monkeypatch.setattr(Table, "append", unanswered)
+    monkeypatch.setattr(Table, "confirm", landed)
+    queue.send("A")
+    assert late and [message.body for message in harness.queue().receive(10)] == ["A"]
+
+
 @pytest.mark.spec("ERR-2", "ERR-8")
 def test_a_root_of_a_newer_layout_is_left_alone(harness: Harness):
     harness.create()
@@ -70,7 +102,6 @@ def test_a_layout_with_other_columns_is_named_too(harness: Harness, version: int
         harness.open().list_queues()
 
 
-@every_engine
 @pytest.mark.spec("ERR-2")
 def test_only_create_makes_a_root(lq: LakeQueue, harness: Harness):
     for verb in (lambda: lq.queue("orders"), lambda: lq.list_queues(), lambda: lq.delete_queue("orders")):

@@ -18,7 +18,7 @@ from lakequeue import LakeQueue, QueueClientError, RedrivePolicy
 from lakequeue.cli import app
 from lakequeue.operations import move
 from lakequeue.storage import layout
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 
 MADE = Path(__file__).parents[1] / "data" / "root-0.2.tar.gz"
@@ -112,7 +112,7 @@ def test_an_upgrade_that_is_killed_at_any_commit_is_repeated(
 
     with monkeypatch.context() as patch:
         for name in ("append", "add", "merge", "replace"):
-            patch.setattr(PointTable, name, deadly(getattr(PointTable, name)))
+            patch.setattr(Table, name, deadly(getattr(Table, name)))
         while True:
             dying, commits = dying + 1, 0
             [process] = apart(lq.root, clock, 1)

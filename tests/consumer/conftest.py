@@ -14,9 +14,9 @@ from lakequeue.testing import ManualClock
 
 @pytest.fixture(autouse=True)
 def record_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakequeue.consumer.workers.exchange", recorded)
+    monkeypatch.setattr("lakequeue.consumer.rounds.exchange", recorded)
     monkeypatch.setattr("lakequeue.consumer.consumer.receive_for_hands", received)
-    monkeypatch.setattr("lakequeue.consumer.workers.give_back", given_back)
+    monkeypatch.setattr("lakequeue.consumer.rounds.give_back", given_back)
 
 
 @pytest.fixture

@@ -67,12 +67,9 @@ class Recorder(Queue):
     def exchange(
         self,
         wanted: Sequence[tuple[str, Duration | None]],
-        max_messages: int,
+        request: Request | None,
         enough: int,
-        timeout: Any,
         failures: Mapping[str, str],
-        consumer: str | None,
-        hands: int | None,
     ) -> Exchanged:
         """Takes down a round as the calls that it stands for."""
         try:
@@ -82,12 +79,12 @@ class Recorder(Queue):
                     self._note("delete", body, [body])
                 else:
                     self._note("change", [(body, again_in)], [body])
-            if max_messages:
-                options = {"max_messages": max_messages, "visibility_timeout": timeout, "wait_time": 0}
-                self._note("receive", options, [])
+            if request is not None:
+                options = {name: getattr(request, name) for name in ("max_messages", "visibility_timeout")}
+                self._note("receive", options | {"wait_time": 0}, [])
         except (QueueServiceError, QueueClientError) as error:
-            return Exchanged([error] * len(wanted), (), error if max_messages else None)
-        found = exchange(self, wanted, max_messages, enough, timeout, failures, consumer, hands)
+            return Exchanged([error] * len(wanted), (), error if request else None)
+        found = exchange(self, wanted, request, enough, failures)
         self.bodies |= {message.receipt_handle: message.body for message in found.messages}
         return found
 

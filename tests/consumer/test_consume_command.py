@@ -15,7 +15,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from consumer.harness import scrape
-from lakequeue import LakeQueue, Queue, SendEntry
+from insides import place_of
+from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
 from lakequeue.cli import app
 from lakequeue.cli import consume as command
 from serve.serving import free_port, wait_until
@@ -109,13 +110,32 @@ def test_it_can_end_with_an_error_if_a_handler_failed(queue: Queue, run: Any) ->
     assert run(*arguments, "--fail-on-error").exit_code == run(*arguments).exit_code == 0
 
 
+def test_until_empty_ends_with_an_error_while_failed_messages_wait_for_their_retry(
+    queue: Queue, run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    LakeQueue(place_of(queue)).create_queue("dead")
+    for waiting, retry in enumerate(([], ["--retry-delay", "60"]), 1):
+        queue.send_batch([SendEntry("0"), SendEntry("bad"), SendEntry("0", delay=60)])
+        assert run("orders", "application:handle", "--until-empty", *retry).exit_code == 1
+        assert caplog.messages[-1] == f"consumed orders, {waiting} wait for a retry: 1 handled, 1 failed"
+    # what became a dead letter does not wait; neither does what is delayed, or another consumer has
+    queue.purge()
+    queue.set_attributes(redrive_policy=RedrivePolicy("dead", 1))
+    queue.send_batch([SendEntry("0"), SendEntry("0", delay=60)])
+    queue.receive(consumer="another")
+    queue.send("bad")
+    assert run("orders", "application:handle", "--until-empty").exit_code == 0
+    assert caplog.messages[-1] == "consumed orders, it is empty: 0 handled, 1 failed"
+
+
 @pytest.mark.slow
 def test_a_failed_message_is_logged_with_its_stack_and_comes_again(queue: Queue, start: Any) -> None:
     queue.send("bad")
     for as_json in (False, True):
         process = start("application:handle", "--until-empty", "--retry-delay", "3", json=as_json)
         errors = process.communicate(timeout=60)[1].splitlines()
-        assert process.returncode == 0
+        assert process.returncode == 1
         if as_json:
             [failed] = [line for line in map(json.loads, errors) if line["level"] == "error"]
             assert failed["stack"].startswith("Traceback") and "in handle" in failed["stack"]
@@ -127,7 +147,7 @@ def test_a_failed_message_is_logged_with_its_stack_and_comes_again(queue: Queue,
             assert "the handler failed queue=orders message_id=" in errors[1]
             assert errors[1].endswith(": ValueError: by a handler") and " receive_count=1 " in errors[1]
             assert errors[2].startswith("Traceback") and any("in handle" in line for line in errors)
-            assert errors[-1].endswith("info consumed orders, it is empty: 0 handled, 1 failed")
+            assert errors[-1].endswith("info consumed orders, 1 wait for a retry: 0 handled, 1 failed")
             wait_until(lambda: queue.counts().visible == 1)
 
 

@@ -97,7 +97,7 @@ def test_a_handler_may_ask_for_a_retry_at_once(harness: Harness, policy: Any) ->
         counts.append(message.receive_count)
         return Outcome.SUCCESS if len(counts) == 3 else Outcome.FAILED_RETRY_NOW
 
-    harness.consumer(handle, renewal=policy, make_failed_messages_visible_immediately=False).run(until_empty=True)
+    harness.consumer(handle, renewal=policy, retry_failed_at_once=False).run(until_empty=True)
     assert counts == [1, 2, 3]
 
 
@@ -569,7 +569,7 @@ def test_every_option_out_of_range_is_named(harness: Harness) -> None:
         "handler",
         "concurrency",
         "renewal",
-        "make_failed_messages_visible_immediately",
+        "retry_failed_at_once",
         "wait_time",
     ]
     assert "<= 20" in refused.value.problems[-1]
@@ -579,7 +579,7 @@ def test_every_option_out_of_range_is_named(harness: Harness) -> None:
 def test_options_are_judged_by_the_queue_as_well(make: Callable[..., Harness]) -> None:
     harness = make(profile="sqs")
     for policy in (HeartbeatRenewal(30.5), ComputedRenewal(0.5)):
-        with pytest.raises(InvalidOptions, match="renewal: .*VisibilityTimeout"):
+        with pytest.raises(InvalidOptions, match="renewal: .*visibility_timeout"):
             harness.consumer(sleeper(0), renewal=policy)
     for concurrency in (True, 1.5, -1):
         with pytest.raises(InvalidOptions, match="concurrency: must be a whole number of at least 1"):

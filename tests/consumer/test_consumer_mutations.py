@@ -12,6 +12,7 @@ from consumer.harness import Harness, sleeper
 from lakequeue import Consumer, Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.handler import Lost
 from lakequeue.consumer.jobs import Job, Turn
+from lakequeue.consumer.rounds import Rounds
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.operations import move
 from lakequeue.renewal import policies
@@ -201,14 +202,14 @@ def goes_on_before_the_delete(patch: Patch) -> None:
         for job in list(before.jobs):
             job.turn = ahead
         ahead.jobs, before.jobs = before.jobs, ahead.jobs
-        self._ready.append(ahead)
+        self.held._ready.append(ahead)
         self._hands.wake(1)
 
     patch.setattr(WorkerPool, "_settle_later", at_once)
 
 
 def gives_back_the_oldest(patch: Patch) -> None:
-    patch.setattr("lakequeue.consumer.workers.newest", lambda waiting, number: waiting[:number])
+    patch.setattr("lakequeue.consumer.held.newest", lambda waiting, number: waiting[:number])
 
 
 MUTATIONS = [
@@ -257,7 +258,7 @@ MUTATIONS = [
     ),
     Mutation(
         "hands nothing back",
-        replace(WorkerPool, "_return_unseen", lambda self, handles: None),
+        replace(Rounds, "return_unseen", lambda self, handles: None),
         {
             shown_by(
                 consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, lambda make: (make(fifo=True),)

@@ -367,11 +367,24 @@ def test_a_delay_that_cannot_be_computed_leaves_the_message_to_its_timeout(
 
 def test_options_of_delays_are_checked(harness: Harness) -> None:
     with pytest.raises(InvalidOptions) as refused:
-        RetryBackoff(-1, 0.5, 43_201)
-    assert [problem.partition(":")[0] for problem in refused.value.problems] == ["first", "longest", "factor"]
+        RetryBackoff(-1, 0.5, 43_201, jitter=2)
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == [
+        *("first", "longest", "factor", "jitter"),
+    ]
     for wrong in (-1, 43_201, "soon", True):
         with pytest.raises(InvalidOptions, match="retry_delay: must be"):
             harness.consumer(sleeper(0), retry_delay=wrong)
     for both in (True, False):
-        with pytest.raises(InvalidOptions, match="retry_delay: cannot go with make_failed_messages_visible_imme"):
+        with pytest.raises(InvalidOptions, match="retry_delay: cannot go with retry_failed_at_once"):
             harness.consumer(sleeper(0), retry_delay=1, make_failed_messages_visible_immediately=both)
+        with pytest.raises(InvalidOptions, match="retry_failed_at_once: is the same as make_failed_messages"):
+            long = {"make_failed_messages_visible_immediately": both}
+            harness.consumer(sleeper(0), retry_failed_at_once=both, **long)
+
+
+def test_a_backoff_with_jitter_is_shorter_by_up_to_its_share() -> None:
+    plain, spread = RetryBackoff(10, longest=100), RetryBackoff(10, longest=100, jitter=0.25)
+    for count in range(1, 7):
+        delays = {spread(count) for _ in range(50)}
+        assert len(delays) > 10 and plain(count) * 0.75 <= min(delays) and max(delays) <= plain(count)
+    assert {RetryBackoff(10)(1) for _ in range(10)} == {10}

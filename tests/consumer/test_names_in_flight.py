@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
 from insides import shard_of
 from lakequeue import Consumer, Context, InvalidParameterValue, LakeQueue, Message, Queue
+from lakequeue.cli.app import app
+from lakequeue.entry_verbs import consumers
 from lakequeue.storage import layout
 from lakequeue.testing import ManualClock
 
@@ -98,8 +106,39 @@ def test_a_consumer_with_a_name_shows_what_it_has(lq: LakeQueue):
     queue.purge()
     queue.send("d")
     seen.clear()
-    Consumer(queue, handle, concurrency=1, wait_time=0).run(until_empty=True)
-    assert seen == [[None]]
+    unnamed = Consumer(queue, handle, concurrency=1, wait_time=0)
+    unnamed.run(until_empty=True)
+    assert seen == [[unnamed.name]] and unnamed.name.endswith(f"-{os.getpid()}"), "by host and process"
+
+
+def test_the_consumers_of_a_queue_are_those_that_have_messages_in_flight(lq: LakeQueue, clock: ManualClock):
+    queue = lq.create_queue("orders", visibility_timeout=60, shards=2)
+    for body in "abcdefg":
+        queue.send(body)
+    queue.receive(2, consumer="gone", visibility_timeout=5)
+    clock.advance(10)
+    queue.receive(consumer="first")
+    clock.advance(10)
+    queue.receive(2, consumer="first")
+    clock.advance(10)
+    queue.receive(2)
+    now = clock.now()
+    assert [attrs.astuple(each) for each in consumers(queue)] == [
+        (None, 2, now, now),
+        ("first", 3, now - timedelta(seconds=20), now - timedelta(seconds=10)),
+    ], "whose timeout has ended has none; the latest receive comes first"
+
+
+def test_the_command_lists_consumers(tmp_path: Path):
+    queue = LakeQueue(str(tmp_path)).create_queue("orders")
+    queue.send("a")
+    queue.receive(consumer="packer")
+    text, document = (
+        CliRunner().invoke(app, ["--root", str(tmp_path), *options, "consumers", "orders"]).stdout
+        for options in ([], ["--json"])
+    )
+    assert [(row["consumer"], row["in_flight"]) for row in json.loads(document)] == [("packer", 1)]
+    assert "packer" in text and "oldest receive" in text
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101, 7])

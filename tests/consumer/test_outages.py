@@ -55,7 +55,7 @@ def test_by_default_a_consumer_waits_for_the_end_of_an_outage(
     tried = [call.at for call in harness.queue.calls if call.verb == "receive"]
     assert tried[:8] == [0, 0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 61.5]  # 30 s at most
     told = records(caplog)
-    assert told[0] == "storage of orders fails, the consumer waits for its return: receiving: no network"
+    assert told[0] == "storage of orders fails, the consumer waits until it is back: receiving: no network"
     assert told[-1] == "storage of orders works again after 302 s"
     assert [message.split(" for ")[1].split(":")[0] for message in told[1:-1]] == [
         "62 s",

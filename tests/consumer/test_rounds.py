@@ -21,7 +21,7 @@ from lakequeue import (
     RedrivePolicy,
     RetryBackoff,
 )
-from lakequeue.entry_verbs import FreeHands, exchange
+from lakequeue.entry_verbs import FreeHands, Request, exchange
 from lakequeue.runtime.shard_ledger import ShardLedger
 
 Make = Callable[..., Harness]
@@ -59,7 +59,7 @@ def test_a_round_settles_what_came_from_several_shards(make: Make) -> None:
     rest = harness.other.receive(3)
     before = commits(harness)
     wanted = [*((one.receipt_handle, None) for one in first), *((one.receipt_handle, 0) for one in rest)]
-    found = exchange(harness.other, wanted, 1, 1, None)
+    found = exchange(harness.other, wanted, Request(1), 1)
     assert list(found.errors) == [None] * 6 and found.refused is None
     [again] = found.messages  # handed back by the very commit that claims it
     assert again.body in {one.body for one in rest} and again.receive_count == 2
@@ -76,7 +76,7 @@ def test_a_round_that_meets_dead_letters_settles_once(make: Make) -> None:
     harness.send("A", "B", "C")
     messages = harness.other.receive(2)
     wanted = [(messages[0].receipt_handle, None), (messages[1].receipt_handle, 0)]
-    found = exchange(harness.other, wanted, 2, 2, None)
+    found = exchange(harness.other, wanted, Request(2), 2)
     assert list(found.errors) == [None, None]
     assert [message.body for message in found.messages] == ["C"]
     assert [message.body for message in harness.lq.queue("dead").receive(2)] == ["B"]
@@ -88,10 +88,10 @@ def test_what_keeps_a_claim_from_going_ahead_does_not_touch_what_is_settled(make
     harness.other.set_attributes(max_inflight_messages=2)
     harness.send("A", "B", "C")
     messages = harness.other.receive(2)
-    found = exchange(harness.other, [(messages[0].receipt_handle, 300)], 1, 1, None)
+    found = exchange(harness.other, [(messages[0].receipt_handle, 300)], Request(1), 1)
     assert list(found.errors) == [None] and not found.messages
     assert isinstance(found.refused, OverLimit)
-    assert exchange(harness.other, [("no handle", None)], 0, 1, None).errors[0] is not None
+    assert exchange(harness.other, [("no handle", None)]).errors[0] is not None
 
 
 @pytest.mark.spec("HBN-19", "HBN-24", "FIF-1")
@@ -234,7 +234,7 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(
         note(message)
 
     handler = handle_async if asynchronous else handle
-    consumer = harness.consumer(handler, concurrency=concurrency, make_failed_messages_visible_immediately=True)
+    consumer = harness.consumer(handler, concurrency=concurrency, retry_failed_at_once=True)
     with harness.running(consumer):
         harness.clock.advance(5)
     assert len(begun) == 301 and max(waited for _, _, waited in begun) > 0.05
@@ -279,7 +279,7 @@ def test_a_claim_obeys_a_redrive_policy_of_which_its_process_has_not_heard(make:
     [other] = apart(harness.lq.root, harness.clock, 1)
     other.create_queue("dead")
     other.queue("orders").set_attributes(redrive_policy=RedrivePolicy("dead", max_receive_count=1))
-    found = exchange(harness.other, [], 3, 3, None, hands=FreeHands(1))
+    found = exchange(harness.other, [], Request(3, hands=FreeHands(1)), 3)
     assert [message.body for message in found.messages] == ["A"]
 
 
@@ -300,7 +300,7 @@ def test_only_what_a_handler_has_seen_becomes_a_dead_letter(
         if message.body == "a1":
             raise ValueError("poison")
 
-    consumer = harness.consumer(handle, make_failed_messages_visible_immediately=True, **options)
+    consumer = harness.consumer(handle, retry_failed_at_once=True, **options)
     consumer.run(until_empty=True)
     assert sorted(handled) == sorted(["a0", *["a1"] * most, "a2", "a3", "b0", "b1"])
     assert [body for body in handled if body < "b"] == ["a0", *["a1"] * most, "a2", "a3"]

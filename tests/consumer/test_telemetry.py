@@ -238,6 +238,8 @@ def test_the_metrics_of_prometheus(harness: Harness) -> None:
         "received_total": 3,
         "handled_total": 1,
         "failed_total": 2,
+        'errors_total{error="LeaseLost",queue="orders"}': 1,
+        'errors_total{error="Outcome.FAILED",queue="orders"}': 1,
         "extended_total": 1,
         "lost_total": 1,
         "handler_seconds_count": 3,
@@ -255,7 +257,8 @@ def test_the_metrics_of_prometheus(harness: Harness) -> None:
 
 def test_the_dashboard_and_the_guide_name_what_the_endpoint_serves(harness: Harness) -> None:
     port = free_port()
-    with harness.running(harness.consumer(sleeper(0), metrics_port=port)):
+    with one_of_each(harness, metrics_port=port):
+        harness.clock.advance(20)
         served = {re.sub(r"\{.*", "", name) for name in scrape(port)}
     home = Path(__file__).parents[2]
     dashboard = json.loads((home / "conf" / "grafana" / "lakequeue-consumers.json").read_text())

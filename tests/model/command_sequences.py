@@ -194,7 +194,7 @@ class Comparison:
         if letter:
             age = JUMPS[len(self.log) % 15]
             first_sent_at = sent_at - age if self.aged_letters and not self.fifo else None
-            self.log.append(Row(sent_at, 0, group, len(self.log) % 3 + 1, first_sent_at))
+            self.log.append(Row(sent_at, 0, group, len(self.log) % 3 + 1, first_sent_at, sent_at - age // 2))
         else:
             self.log.append(Row(sent_at, delay, group))
 
@@ -445,7 +445,7 @@ class Comparison:
             assert (*told, claim.last, claim.passed) == expected
             assert claim.received_at == self.model.now
         elif isinstance(result.value, LeaseCounts):
-            assert (result.value.done, result.value.lost) == expected
+            assert (result.value.done, result.value.lost, result.value.released) == expected
         else:
             assert result.value == expected
 
@@ -516,7 +516,7 @@ class Comparison:
         for run in runs:
             assert run.first <= run.last < head.head_offset
             for offset in range(run.first, run.last + 1):
-                told[offset] = run[2:11]
+                told[offset] = (*run[2:11], run.deliveries)
         for offset in range(head.head_offset, len(told)):
             told[offset] = FRESH
         assert told == [_columns(message) for message in model.messages]
@@ -546,9 +546,9 @@ class Comparison:
             states.count("in_flight") + states.count("moving"),
             states.count("delayed"),
             len(model.rewindable()),
-            model.oldest(),
             states.count("held"),
         )
+        assert machine.oldest_sent_at(self.clock) == model.oldest_sent_at()
         told = machine.next_event(self.clock)
         if isinstance(model, FifoModel):
             model.check_next_event(told)
@@ -603,6 +603,7 @@ def _columns(message: Message) -> Any:
         message.attempt_id,
         message.attempted_at,
         message.attempt_place,
+        message.here(),
     )
 
 

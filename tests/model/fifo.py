@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .fair import FairModel
 from .model import GONE, SECOND, Claimed, Message, Model, Row, Settings
 
@@ -17,7 +19,8 @@ class FifoModel(Model):
     at_limit = "empty"  # INF-4
 
     def send(self, row: Row) -> None:
-        self.accept(Message(row.sent_at, self.settings.delay, row.group, count=row.count))
+        arrived = Message(row.sent_at, self.settings.delay, row.group, count=row.count, before=row.count)
+        self.accept(replace(arrived, first_received_at=row.first_received_at))
 
     # groups
 
@@ -60,7 +63,7 @@ class FifoModel(Model):
             return offsets, 0, 0
         free = hands
         for offset in offsets:
-            group, last = self.messages[offset].group, self.messages[offset].count + 1 >= most
+            group, last = self.messages[offset].group, self.messages[offset].here() + 1 >= most
             if group in stopped or (last and (group in begun or not free)):
                 stopped.setdefault(group, int(group not in begun))
                 continue

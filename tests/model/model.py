@@ -32,6 +32,7 @@ class Row(NamedTuple):
     group: str = ""
     count: int = 0  # of a dead letter: how often it was received where it comes from
     first_sent_at: int | None = None  # of a dead letter on a standard queue
+    first_received_at: int | None = None  # of a dead letter
 
 
 class ListLog:
@@ -71,7 +72,7 @@ class ListLog:
         for offset in range(first, last + 1):
             row = self.rows[offset]
             if row.count:
-                yield DeadLetters(offset, offset, row.count, row.first_sent_at)
+                yield DeadLetters(offset, offset, row.count, row.first_sent_at, row.first_received_at)
 
     def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
         for group, offsets in self.groups(spans):
@@ -133,6 +134,7 @@ class Message:
     status: str = FRESH
     lease: str | None = None
     count: int = 0
+    before: int = 0  # of these receives, those before it came here or a move failed
     hidden_until: int | None = None  # of the latest receipt
     received_at: int | None = None
     first_received_at: int | None = None
@@ -149,6 +151,10 @@ class Message:
         made = object.__new__(Message)
         made.__dict__.update(self.__dict__)
         return made
+
+    def here(self) -> int:
+        """How often it was received in this queue (DLQ-13)."""
+        return self.count - self.before
 
     def state(self, now: int) -> str:
         """The state under its name in the requirements."""
@@ -194,7 +200,8 @@ class Model:
         return replace(self, messages=[message.copy() for message in self.messages])
 
     def send(self, row: Row) -> None:
-        self.accept(Message(row.sent_at, row.delay, row.group, count=row.count, first_sent_at=row.first_sent_at))
+        arrived = Message(row.sent_at, row.delay, row.group, count=row.count, before=row.count)
+        self.accept(replace(arrived, first_sent_at=row.first_sent_at, first_received_at=row.first_received_at))
 
     def accept(self, message: Message) -> None:
         """Put a message behind all others; it is held unless `release` finds otherwise (INF-9)."""
@@ -297,11 +304,9 @@ class Model:
         known = [offset for offset, message in enumerate(self.messages) if message.status not in GONE]
         return min([*known, *self.rewindable(), self.head])
 
-    def oldest(self) -> int | None:
-        for offset, message in enumerate(self.messages):
-            if message.status not in GONE:
-                return offset
-        return None
+    def oldest_sent_at(self) -> int | None:
+        """When the oldest stored message was sent, a dead letter first (DLQ-4)."""
+        return min((self.born(message) for message in self.messages if message.status not in GONE), default=None)
 
     def next_event(self) -> int | None:
         instants = []
@@ -363,7 +368,7 @@ class Model:
         most = self.settings.max_receives
         if hands is None or most is None:
             return offsets, 0, 0
-        last = [offset for offset in offsets if self.messages[offset].count + 1 >= most]
+        last = [offset for offset in offsets if self.messages[offset].here() + 1 >= most]
         left = set(last[hands:])
         return [offset for offset in offsets if offset not in left], len(last[:hands]), len(left)
 
@@ -377,7 +382,7 @@ class Model:
     def dead(self, offsets: list[int]) -> list[int]:
         """Those messages that were received often enough (DLQ-2)."""
         most = self.settings.max_receives
-        return [offset for offset in offsets if most is not None and self.messages[offset].count >= most]
+        return [offset for offset in offsets if most is not None and self.messages[offset].here() >= most]
 
     def meet_dead(self, offsets: list[int], count: int, lease: str, keys: dict[str, str | None]) -> Claimed | None:
         """The answer of a claim that has to move something first; None if it may deliver."""
@@ -426,6 +431,7 @@ class Model:
         for message in back:
             message.move_number = None
             message.count, message.attempt_place = message.count or message.attempt_place or 0, None
+            message.before = message.count
             self.hand_back(message)
         return len(back)
 
@@ -559,16 +565,16 @@ class Model:
                 found.append((offset, message))
         return found
 
-    def lease_delete(self, lease: str, spans: list[tuple[int, int]], kept: list[int]) -> tuple[int, int]:
+    def lease_delete(self, lease: str, spans: list[tuple[int, int]], kept: list[int]) -> tuple[int, int, int]:
         leased = self.leased(lease, spans)
         for offset, message in leased:
             if offset not in kept:
                 self.remove(message)
             elif message.status == IN_FLIGHT:
                 self.hand_back(message)
-        return self.count(spans, len(leased))
+        return self.count(spans, len(leased), sum(offset in kept for offset, _ in leased))
 
-    def lease_extend(self, lease: str, spans: list[tuple[int, int]], timeout: int) -> tuple[int, int]:
+    def lease_extend(self, lease: str, spans: list[tuple[int, int]], timeout: int) -> tuple[int, int, int]:
         if timeout == 0:
             return self.lease_release(lease, spans)
         leased = [message for _, message in self.leased(lease, spans) if message.status == IN_FLIGHT]
@@ -582,16 +588,16 @@ class Model:
                 done += 1
         return self.count(spans, done)
 
-    def lease_release(self, lease: str, spans: list[tuple[int, int]]) -> tuple[int, int]:
+    def lease_release(self, lease: str, spans: list[tuple[int, int]]) -> tuple[int, int, int]:
         leased = [message for _, message in self.leased(lease, spans) if message.status == IN_FLIGHT]
         for message in leased:
             self.hand_back(message)
         return self.count(spans, len(leased))
 
     @staticmethod
-    def count(spans: list[tuple[int, int]], done: int) -> tuple[int, int]:
+    def count(spans: list[tuple[int, int]], reached: int, released: int = 0) -> tuple[int, int, int]:
         offsets = {offset for first, last in spans for offset in range(first, last + 1)}
-        return done, len(offsets) - done
+        return reached - released, len(offsets) - reached, released
 
     def purge(self) -> None:
         if self.purged_at is not None and self.now < self.purged_at + 60 * SECOND:
@@ -616,7 +622,7 @@ class Model:
         if self.settings.rewind == 0:
             raise Refused("UnsupportedOperation")
         if to < self.earliest() or to > self.now:
-            raise Refused("InvalidParameterValue", "RewindTime")
+            raise Refused("InvalidParameterValue", "parameter to is invalid")
         if to == self.now:
             return 0
         rewound = [offset for offset in self.rewindable() if self.messages[offset].sent_at >= to]

@@ -24,7 +24,7 @@ from .command_sequences import (
 )
 from .model import Settings
 
-EXAMPLES = int(os.environ.get("LAKEQUEUE_MODEL_EXAMPLES", "800"))
+EXAMPLES = int(os.environ.get("LAKEQUEUE_MODEL_EXAMPLES", "240"))
 SECONDS = float(os.environ.get("LAKEQUEUE_MODEL_SECONDS", "60"))
 
 SEQUENCES = st.binary(min_size=100, max_size=300).map(

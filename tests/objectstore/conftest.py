@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
+from benchmarks.object_store import Counted, environment, serve
 
 from lakequeue import LakeQueue
 from lakequeue.testing import ManualClock
@@ -44,6 +46,23 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> B
 def lake(bucket: Bucket, clock: ManualClock) -> LakeQueue:
     """A root that does not exist yet."""
     return LakeQueue(bucket.new_root(), engine="point", clock=clock, storage_options=bucket.options)
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Counted]:
+    """S3 in this process, which counts requests; clients find it by the environment."""
+    server, application = serve()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(f"http://127.0.0.1:{server.server_port}").items():
+            patch.setenv(name, value)
+        yield application
+    server.shutdown()
+
+
+@pytest.fixture
+def lq(store: Counted) -> LakeQueue:
+    """A root there."""
+    return LakeQueue(f"s3://lake/{uuid4().hex}", engine="point")
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
@@ -20,6 +21,7 @@ from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import attrs
+import pytest
 from benchmarks import object_store
 
 from clients.running_tools import output
@@ -53,6 +55,19 @@ class Bucket:
     def new_root(self) -> str:
         """A root that does not exist yet."""
         return f"{self.uri}/{uuid4().hex}"
+
+
+def requests(store: object_store.Counted, call: Callable[[], object]) -> Counter[str]:
+    """Requests of a call to a store in this process."""
+    store.requests.clear()
+    call()
+    return Counter(store.requests)
+
+
+def never_confirm(patch: pytest.MonkeyPatch) -> None:
+    """Leaves out the requests that follow from how slow this machine is."""
+    patch.setattr("lakequeue.storage.engines.commit.OLDEST_BASE", 3600)
+    patch.setattr("lakequeue.storage.snapshot._CONFIRMED", 3600)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from concurrency.harness import check_log, drain
 from lakequeue import LakeQueue, QueueClientError, SendEntry
 from lakequeue.cli import app
-from lakequeue.operations.copy_shards import ShardCopies
+from lakequeue.operations.copy import ShardCopies
 from objectstore.servers import Bucket
 
 pytestmark = [pytest.mark.objectstore, pytest.mark.spec("DUR-40")]

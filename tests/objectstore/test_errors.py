@@ -141,7 +141,7 @@ def test_the_command_line_tells_it_in_one_line_too(server: Server, wrong: str) -
 
 def test_a_missing_file_is_no_missing_bucket(server: Server) -> None:
     folder = Store("s3://lake/a", server.options(AWS_SESSION_TOKEN=None)).folder("s3://lake/a/b")
-    for call in (folder.read, folder.size):
+    for call in (folder.read, folder.entry):
         with pytest.raises(FileNotFoundError) as caught:
             call("c")
         assert first_line(caught.value).startswith("there is no such file or bucket (")

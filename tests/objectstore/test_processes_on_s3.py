@@ -108,6 +108,7 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     (tmp_path / "lines").write_text("a\nb\nc\n")
     run("send", "orders", "--lines", str(tmp_path / "lines"))
     a, b = run("receive", "orders", "--max", "2")
+    assert len(run("consumers", "orders")) == 1
     run("delete", "orders", a["receipt_handle"])
     run("change-visibility", "orders", b["receipt_handle"], "0")
     assert [message["body"] for message in run("receive", "orders", "--max", "2")] == ["c"]  # b was moved

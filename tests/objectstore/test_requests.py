@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import count
@@ -11,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from benchmarks.object_store import Counted, environment, serve
+from benchmarks.object_store import Counted
 from benchmarks.store import COUNTING, CREATING, REQUESTS
 
 from concurrency.harness import apart
@@ -20,30 +19,10 @@ from insides import engine_of, shard_of
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SystemClock
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.layout import receipts_path
 from lakequeue.testing import ManualClock
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Counted]:
-    server, application = serve()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(f"http://127.0.0.1:{server.server_port}").items():
-            patch.setenv(name, value)
-        yield application
-    server.shutdown()
-
-
-@pytest.fixture
-def lq(store: Counted) -> LakeQueue:
-    return LakeQueue(f"s3://lake/{uuid4().hex}", engine="point")
-
-
-def requests(store: Counted, call: Callable[[], object]) -> Counter[str]:
-    store.requests.clear()
-    call()
-    return Counter(store.requests)
+from objectstore.servers import never_confirm, requests
 
 
 def counted(store: Counted, queue: Queue) -> dict[str, int]:
@@ -132,6 +111,26 @@ def test_two_processes_see_each_others_messages(lq: LakeQueue) -> None:
     assert {message.message_id for message in received} == sent
     two.delete_batch([message.receipt_handle for message in received])
     assert one.counts().visible == one.counts().in_flight == 0
+
+
+def test_a_lost_race_reads_the_winners_commit_once(
+    store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_confirm(monkeypatch)
+    queues = [lq.create_queue("orders"), *(other.queue("orders") for other in apart(lq.root, SystemClock(), 1))]
+    handles = []
+    for queue in queues:
+        queue.send("a")
+        handles += [message.receipt_handle for message in queue.receive()]
+    queues[0].send("b")
+    lost = requests(store, lambda: queues[1].send("c"))
+    assert lost == {"PUT": 4, "GET": 2, "LIST": 1}, "files and entries of both tries, the winner's entry, others'"
+    for queue in queues:
+        queue.counts()
+    queues[1].delete(handles.pop())
+    # the ledger is decided on anew: from the file that the winner wrote, and the newest log, which is asked for
+    lost = requests(store, lambda: queues[0].delete(handles.pop()))
+    assert lost == {"PUT": 4, "GET": 4}, lost
 
 
 @pytest.mark.spec("LPL-6")

@@ -15,7 +15,7 @@ from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy, SendEntry
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import LostRace
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 from objectstore.servers import Bucket
@@ -54,7 +54,7 @@ def test_of_those_who_create_one_file_at_the_same_time_one_does(bucket: Bucket) 
 @every_server
 def test_of_those_who_commit_on_one_version_one_does(bucket: Bucket) -> None:
     store = Store(bucket.new_root(), bucket.options)
-    engine, path = PointEngine(store), layout.messages_path(store.root, "k", 0)
+    engine, path = Engine(store), layout.messages_path(store.root, "k", 0)
     engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
     tables = [engine.open(path) for _ in range(4)]
 

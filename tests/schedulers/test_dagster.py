@@ -117,14 +117,16 @@ def test_a_message_whose_run_was_launched_by_a_killed_daemon_is_deleted(
 def test_a_function_that_fails_holds_up_no_other_message(tick: Any, queue: Queue) -> None:
     import dagster as dg
 
-    def run_of(message: Any) -> dg.RunRequest | None:
+    def run_of(message: Any) -> Any:
+        if message.body == "reason":
+            return dg.SkipReason("of a sensor, not of a message")
         return dg.RunRequest(tags={"n": str(message.json()["n"])}) if message.body != "skip" else None
 
-    for body in "no JSON", "skip", '{"n": 7}':
+    for body in "no JSON", "skip", "reason", '{"n": 7}':
         queue.send(body)
     [request] = tick(sensor(run_of)).run_requests
     assert request.tags["n"] == "7"
-    assert queue.counts().in_flight == 2  # that one and the one that failed
+    assert queue.counts().in_flight == 3  # that one and those that failed
 
 
 def test_a_tick_waits_while_storage_is_gone(tick: Any, queue: Queue, lq: LakeQueue) -> None:

@@ -112,6 +112,10 @@ class Limited:
     name: str
     allowed: frozenset[str]
 
+    @property
+    def key(self) -> str:
+        return self.name
+
     def may(self, action: str, queue: str | None) -> bool:
         return action in self.allowed and queue != "secret"
 

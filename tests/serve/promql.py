@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from lakequeue import LakeQueue
+from lakequeue import Consumer, Context, LakeQueue, Message
 from lakequeue import errors as error_module
 from lakequeue.model.states import MessageState
-from serve.serving import client_of, serving
+from serve.serving import client_of, free_port, serving
 
 Known = dict[str, set[str]]
 """Names of labels by the name of the sample."""
@@ -20,7 +21,7 @@ BY_PROMETHEUS = {"up": set[str]()}
 TARGET = {"job", "instance"}
 WORDS = {
     *("sum", "max", "min", "rate", "increase", "histogram_quantile", "by", "unless", "on", "and", "or", "time"),
-    *("label_values",),
+    *("max_over_time", "label_values"),
 }
 CODES = {*error_module.__all__} | {"OK", "InternalFailure", "ServiceUnavailable"}
 STATES = {state.value for state in MessageState}
@@ -85,6 +86,22 @@ def served(root: Path) -> Known:
         client("SendMessage", QueueUrl=client.queue_url("orders"), MessageBody="A", MessageGroupId="g")
         client.http.get(f"{client.url}/console/api/queues")
         text = client.http.get(f"{client.url}/metrics").text
+    return samples(text)
+
+
+def consumed(root: Path) -> Known:
+    """The samples of a consumer that was used."""
+    orders, port, texts = LakeQueue(str(root)).create_queue("orders"), free_port(), list[str]()
+    orders.send("A")
+
+    def scrape(message: Message, context: Context) -> None:
+        texts.append(httpx.get(f"http://127.0.0.1:{port}/metrics").text)
+
+    Consumer(orders, scrape, metrics_port=port).run(until_empty=True)
+    return samples(texts[0])
+
+
+def samples(text: str) -> Known:
     found: Known = dict(BY_PROMETHEUS)
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -76,7 +76,10 @@ def test_policies_take_any_form_and_show_that_of_aws(client: Any, lake: LakeQueu
     assert client.list_dead_letter_source_queues(QueueUrl=dead_url)["queueUrls"] == [url]
     read = {name: value for name, value in attributes(client, url, "All").items() if name in given}
     assert client.create_queue(QueueName=source, Attributes=read)["QueueUrl"] == url  # what is read can be set
-    assert json.loads(lake.queue(source).attributes()["RedrivePolicy"])["deadLetterTargetArn"] == PYTHON + dead
+    assert (
+        json.loads(lake.queue(source).attributes(wire=True)["RedrivePolicy"])["deadLetterTargetArn"]
+        == PYTHON + dead
+    )
 
 
 def test_refusals_repeat_arns_in_the_form_of_aws(client: Any) -> None:
@@ -89,11 +92,38 @@ def test_refusals_repeat_arns_in_the_form_of_aws(client: Any) -> None:
         assert f"{HERE}ordered.fifo" in message and "lakequeue" not in message
 
 
+@pytest.mark.spec("DLQ-2", "DLQ-6", "DLQ-8")
+def test_an_arn_of_another_account_is_refused(client: Any, lake: LakeQueue) -> None:
+    for name in ("mine", "its-dead"):
+        client.create_queue(QueueName=name)
+    url = client.get_queue_url(QueueName="mine")["QueueUrl"]
+    other = f"arn:aws:sqs:{REGION}:999999999999:its-dead"
+    allowed = json.dumps({"redrivePermission": "byQueue", "sourceQueueArns": [f"{HERE}mine", other]})
+    for name, value in (("RedrivePolicy", policy(other)), ("RedriveAllowPolicy", allowed)):
+        for call, given in (
+            (client.set_queue_attributes, {"QueueUrl": url}),
+            (client.create_queue, {"QueueName": f"new{name}"}),
+        ):
+            with pytest.raises(ClientError, match=f"Queue {other} is of another account") as refused:
+                call(Attributes={name: value}, **given)
+            assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
+    assert lake.queue("mine").attributes(wire=True).keys().isdisjoint({"RedrivePolicy", "RedriveAllowPolicy"})
+    client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": policy(f"{HERE}its-dead")})
+    for wrong in ({"SourceArn": other}, {"SourceArn": f"{HERE}its-dead", "DestinationArn": other}):
+        with pytest.raises(client.exceptions.ResourceNotFoundException):
+            client.start_message_move_task(**wrong)
+
+
 def test_other_allow_policies_are_shown_as_they_are(client: Any, lake: LakeQueue) -> None:
     lake.create_queue("closed", redrive_allow_policy=RedriveAllowPolicy("denyAll"))
     url = client.get_queue_url(QueueName="closed")["QueueUrl"]
     shown = attributes(client, url, "RedriveAllowPolicy")["RedriveAllowPolicy"]
-    assert json.loads(shown) == {"redrivePermission": "denyAll"}
+    assert shown == '{"redrivePermission":"denyAll"}'
+    wire = {"RedriveAllowPolicy": '{"redrivePermission": "denyAll", "sourceQueueArns": null}'}
+    url = client.create_queue(QueueName="closed2", Attributes=wire)["QueueUrl"]
+    assert attributes(client, url, "RedriveAllowPolicy") == {
+        "RedriveAllowPolicy": '{"redrivePermission":"denyAll"}'
+    }
 
 
 @pytest.mark.parametrize("form", [HERE, PYTHON])
@@ -143,7 +173,7 @@ def test_managed_encryption_is_kept_and_shown(client: Any, lake: LakeQueue) -> N
     plain = client.create_queue(QueueName="open")["QueueUrl"]
     assert attributes(client, plain, "All")["SqsManagedSseEnabled"] == "false"
     assert client.create_queue(QueueName="open", Attributes=off)["QueueUrl"] == plain  # as it was read
-    assert "SqsManagedSseEnabled" not in lake.queue("open").attributes()
+    assert "SqsManagedSseEnabled" not in lake.queue("open").attributes(wire=True)
     with pytest.raises(ClientError, match="Invalid value for the parameter SqsManagedSseEnabled"):
         client.set_queue_attributes(QueueUrl=url, Attributes={"SqsManagedSseEnabled": "yes"})
     for kms in ({"KmsMasterKeyId": "alias/aws/sqs"}, {"KmsDataKeyReusePeriodSeconds": "60"}):

@@ -105,7 +105,7 @@ def test_the_oldest_body_that_names_a_key_makes_room(server: Running, monkeypatc
     headers = signed(server, ONE, b"", "SendMessage", secret="guessed")
     with server.connected() as forged:
         forged.sendall(head(headers, 2_500_000) + b"x" * 2_000_000)
-        counted = server.application.endpoint.bodies._counted
+        counted = server.application.endpoint.bodies.budget.by_key
         wait_until(lambda: counted[ONE] == 2_000_000 - UNCOUNTED_BYTES)
         large = {"QueueUrl": URL, "MessageBody": "x" * 1_048_576}
         assert ask(server, OTHER, large, "SendMessage").status_code == 200

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from lakequeue.errors import SERVICE_ERRORS
-from lakequeue.serve.sqs.move_task import MoveTask
+from lakequeue.serve.sqs.move_tasks import MoveTask
 from serve.serving import Running, sqs
 
 REGION = "local"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakequeue.model.digests import md5_of_attributes
+from lakequeue.model.messages import md5_of_attributes
 
 Create = Callable[..., str]
 

@@ -77,7 +77,7 @@ def test_a_new_queue_has_profile_sqs_and_its_attributes(server: Running, client:
         "SqsManagedSseEnabled": "false",
         "QueueArn": f"arn:aws:sqs:local:000000000000:{name}",
     }
-    assert server.lake.queue(name).attributes()["Profile"] == "sqs"
+    assert server.lake.queue(name).attributes()["profile"] == "sqs"
 
 
 def test_a_new_fifo_queue_has_those_of_fifo_queues_too(client: Any, create: Create) -> None:
@@ -115,7 +115,7 @@ def test_a_queue_that_was_made_through_python_is_the_same_queue(server: Running,
     assert (
         client.get_queue_url(QueueName="made-in-python", QueueOwnerAWSAccountId="000000000000")["QueueUrl"] == url
     )
-    assert server.lake.queue("made-in-python").attributes()["Profile"] == "lake"
+    assert server.lake.queue("made-in-python").attributes()["profile"] == "lake"
 
 
 @pytest.mark.spec("QUE-3")

@@ -57,7 +57,7 @@ def test_a_queue_is_created_changed_and_deleted(console: Console, lake: LakeQueu
     attributes = {"Profile": "lake", "VisibilityTimeout": "60", "RewindSeconds": "3600", "RedrivePolicy": policy}
     assert console.post("queues", QueueName="orders", Attributes=attributes) == {"name": "orders"}
     queue = lake.queue("orders")
-    assert queue.attributes()["VisibilityTimeout"] == "60" and queue.attributes()["Profile"] == "lake"
+    assert queue.attributes()["visibility_timeout"] == 60 and queue.attributes()["profile"] == "lake"
     assert console.get("queues/orders")["dead_letter_queue"] == "letters"
     assert console.post("queues/orders/attributes", Attributes={"DelaySeconds": "5", "RedrivePolicy": ""}) == {}
     found = console.get("queues/orders")

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from serve.promql import Known, problems
+from serve.promql import Known, consumed, problems
 
 CONF = Path(__file__).parents[2] / "conf"
+RUNBOOK = CONF.parent / "docs" / "operation" / "alerts.md"
 ALERTS, DASHBOARD = CONF / "prometheus" / "alerts.yml", CONF / "grafana" / "lakequeue.json"
 
 
@@ -36,14 +37,19 @@ def expressions() -> Iterator[str]:
             yield variable["definition"]
 
 
-def test_alerts_name_only_what_is_served(known: Known) -> None:
-    assert {rule["alert"]: problems(rule["expr"], known) for rule in alerts()} == {
+def test_alerts_name_only_what_is_served(known: Known, tmp_path: Path) -> None:
+    everything = known | consumed(tmp_path)
+    assert {rule["alert"]: problems(rule["expr"], everything) for rule in alerts()} == {
         rule["alert"]: [] for rule in alerts()
     }
 
 
 def test_alerts_are_complete() -> None:
+    sections = re.findall(r"^## (.+)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [name for name in sections if name.startswith("Lakequeue")] == [rule["alert"] for rule in alerts()]
     for rule in alerts():
+        page = f"https://lakequeue.example/operation/alerts/#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == page
         assert {*rule} <= {"alert", "expr", "for", "labels", "annotations"}
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"]["summary"].endswith(".")

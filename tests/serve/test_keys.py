@@ -402,6 +402,15 @@ def test_the_root_is_shown_to_keys_that_may_do_everything(guarded):
         assert (answer["root"] is not None) == shown
 
 
+def test_who_asks_for_a_queue_that_is_not_there_learns_nothing_of_others(guarded):
+    guarded.lake.create_queue("zorders-secret")
+    auth = ("AKIDORDERS", FILE["AKIDORDERS"]["secret"])
+    for path in "orders-secret", "orders-secret/messages":
+        answer = httpx.get(f"{guarded.url}/console/api/queues/{path}", auth=auth, trust_env=False)
+        assert answer.json() == {"code": "QueueDoesNotExist", "message": "The specified queue does not exist."}
+    guarded.lake.delete_queue("zorders-secret")
+
+
 def test_sends_from_the_console_name_their_key(guarded):
     auth, headers = (ADMIN, FILE[ADMIN]["secret"]), {"X-Lakequeue-Console": "1"}
     guarded.lake.create_queue("console", profile="sqs")

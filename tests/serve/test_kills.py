@@ -15,8 +15,8 @@ MUTATIONS = {
     "lost": "send = A._send_each; A._send_each = lambda self, name, sends: "
     "[send(self, 'elsewhere' if sent.body.endswith('7') else name, [sent])[0] for sent in sends]",
     "back": "A._settle_each = lambda self, name, wanted: [None] * len(wanted)",
-    "early": "receive = A.receive; A.receive = lambda self, queue, given, interrupt: "
-    "receive(self, queue, given | {'VisibilityTimeout': 0}, interrupt)",
+    "early": "receive = A.receive; A.receive = lambda self, queue, given, *rest: "
+    "receive(self, queue, given | {'VisibilityTimeout': 0}, *rest)",
 }
 """What a server would do that broke a promise."""
 

@@ -27,13 +27,16 @@ from lakequeue.serve.connection import Connection
 from lakequeue.serve.keys import Key, Keys
 from lakequeue.serve.listener import Listener, descriptors_for
 from lakequeue.serve.server import ADDRESS_SHARE, Certificate
-from serve.raw_requests import everything, post, signed_head
+from lakequeue.serve.shares import Shares
+from serve.raw_requests import everything, post, signed_head, told
 from serve.serving import PATIENCE, Running, serving, wait_until
 
-KEYS = Keys({"AKIDONE": Key("AKIDONE", "one-secret")})
+ONE, OTHER = "AKIDONE", "AKIDOTHER"
+KEYS = Keys({name: Key(name, "one-secret") for name in (ONE, OTHER)})
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LIMIT = 16
 STRANGERS = LIMIT // ADDRESS_SHARE
+SHARE = LIMIT // 2
 
 
 @pytest.fixture(autouse=True, params=["asyncio", "uvloop"])
@@ -76,10 +79,15 @@ def client(number: int = 1, verify: Any = True) -> httpx.Client:
     return httpx.Client(transport=transport, timeout=PATIENCE)
 
 
-def lists(http: httpx.Client, server: Running) -> bool:
-    """Whether a signed request is answered."""
-    headers = signed_head(server.url, "AKIDONE", "one-secret", b"{}", "ListQueues")
-    return http.post(f"{server.url}/", content=b"{}", headers=headers).status_code == 200
+def asked(http: httpx.Client, server: Running, key: str = ONE) -> httpx.Response:
+    """The answer to a signed request."""
+    headers = signed_head(server.url, key, "one-secret", b"{}", "ListQueues")
+    return http.post(f"{server.url}/", content=b"{}", headers=headers)
+
+
+def lists(http: httpx.Client, server: Running, key: str = ONE) -> bool:
+    """Whether it is answered."""
+    return asked(http, server, key).status_code == 200
 
 
 def is_open(connection: socket.socket) -> bool:
@@ -148,7 +156,8 @@ def test_a_head_that_comes_byte_by_byte_is_scanned_once():
         await asyncio.Event().wait()
 
     async def receive() -> tuple[Connection, CountingParser]:
-        connect = partial(Connection, uvicorn.Config(application, log_config=None), ServerState(), {})
+        config = uvicorn.Config(application, log_config=None)
+        connect = partial(Connection, config, ServerState(), {}, shares=Shares(1))
         with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
             loop, (accepted, _) = asyncio.get_running_loop(), server.accept()
             transport, connection = await loop.connect_accepted_socket(connect, accepted)
@@ -180,17 +189,52 @@ def test_requests_for_health_lock_nobody_out(server: Running):
         connection.close()
 
 
-def test_connections_above_the_limit_are_closed(server: Running):
-    clients = [client() for _ in range(LIMIT)]
+def test_one_key_holds_half_of_the_connections(server: Running):
+    clients = [client(1 + number) for number in range(SHARE)]
     assert all(lists(each, server) for each in clients)
-    with connected(server, 2) as another:
-        assert everything(another) == b""
+    with client(100) as another:
+        refused = asked(another, server)
+        error = told(refused.status_code, refused.headers, refused.content)
+        assert (error.status, error.code, refused.headers["retry-after"]) == (429, "RequestThrottled", "1")
+        assert lists(another, server, OTHER), "another key, on the same connection"
     assert all(lists(each, server) for each in clients), "they were not closed for it"
     for each in clients:
         each.close()
     wait_until(lambda: not server.server.server_state.connections)
     with client() as http:
         assert lists(http, server)
+
+
+def test_long_polls_of_one_key_keep_no_other_client_out(server: Running):
+    server.lake.create_queue("orders")
+    body = json.dumps({"QueueUrl": "/orders", "WaitTimeSeconds": 20}).encode()
+    headers = signed_head(server.url, ONE, "one-secret", body, "ReceiveMessage")
+    lines = ["POST / HTTP/1.1", f"Host: 127.0.0.1:{server.port}", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    asking = "\r\n".join([*lines, "", ""]).encode() + body
+    polls = []
+    for number in range(3 * LIMIT):
+        polls.append(connected(server, 1 + number % 8))
+        polls[-1].sendall(asking)
+        assert number < SHARE or polls[-1].recv(13) == b"HTTP/1.1 429 ", "refused, and not reset"
+        wait_until(lambda: server.application.endpoint.waiting == min(number + 1, SHARE))  # noqa: B023
+    with client(100) as http:
+        assert http.get(f"{server.url}/health").status_code == 200
+    with client(1) as neighbour:
+        assert lists(neighbour, server, OTHER)
+    for connection in polls:
+        connection.close()
+
+
+def test_without_keys_some_connections_are_kept_for_health(tmp_path: Path):
+    with serving(tmp_path / "root", connections=LIMIT) as server:
+        clients = [client() for _ in range(LIMIT)]
+        statuses = [asked(each, server).status_code for each in clients]
+        assert statuses == [200] * 14 + [503] * 2
+        with client() as http:
+            assert http.get(f"{server.url}/health").status_code == 200
+        for each in clients:
+            each.close()
 
 
 def test_one_address_has_few_strangers(server: Running):
@@ -209,7 +253,7 @@ def test_a_connection_is_kept_long_once_a_request_was_verified(server: Running, 
     monkeypatch.setattr(Connection, "unverified_seconds", 0.05)
     with client() as http, connected(server) as stranger, connected(server) as forger:
         assert lists(http, server)
-        [kept] = [one for one in server.server.server_state.connections if one.verified]
+        [kept] = [one for one in server.server.server_state.connections if one.holder]
         stranger.sendall(HEALTH)
         assert everything(stranger).startswith(b"HTTP/1.1 200 ")
         forger.sendall(post(b"{}", "ListQueues").replace(b"Connection: close\r\n", b""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shutil
 import sys
 import threading
@@ -213,6 +214,10 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
         ("lakequeue_queue_messages", "orders", "in_flight"): 1,
         ("lakequeue_queue_messages", "orders", "delayed"): 1,
         ("lakequeue_queue_messages", "orders", "held"): 0,
+        ("lakequeue_queue_consumers", "orders"): 1,
+        ("lakequeue_queue_consumers", "other.fifo"): 0,
+        ("lakequeue_queue_dead_letter_sources", "orders"): 0,
+        ("lakequeue_queue_dead_letter_sources", "other.fifo"): 0,
         ("lakequeue_queue_rewindable_messages", "orders"): 0,
         ("lakequeue_queue_oldest_message_age_seconds", "orders"): 7,
         ("lakequeue_queue_appended_total", "orders"): 4,
@@ -314,6 +319,21 @@ def test_totals_tell_what_happened_to_messages(tmp_path: Path) -> None:
     }
     assert found["lakequeue_queue_rewindable_messages", "orders"] == 1
     assert found["lakequeue_queue_dead_lettered_total", "letters"] == 0, "a redrive makes no dead letters"
+    assert found["lakequeue_queue_dead_letter_sources", "letters"] == 1
+    assert found["lakequeue_queue_dead_letter_sources", "orders"] == 0
+    another = values(QueueMetrics(LakeQueue(lake.root, clock=clock)))
+    assert another["lakequeue_queue_appended_total", "letters"] == 1, "whoever moved the dead letter"
+
+
+def test_the_space_of_the_disk_is_served_even_if_the_catalog_cannot_be_read(tmp_path: Path) -> None:
+    lake = LakeQueue(str(tmp_path / "queues"))
+    lake.create_queue("orders")
+    shutil.rmtree(tmp_path / "queues" / "queues")
+    found = values(QueueMetrics(LakeQueue(lake.root)))
+    assert found["lakequeue_storage_readable",] == 0
+    assert 0 < found["lakequeue_storage_free_bytes",] < found["lakequeue_storage_size_bytes",]
+    status = os.statvfs(tmp_path)
+    assert (("lakequeue_storage_free_files",) in found) == (status.f_files > 0)
 
 
 def test_only_so_many_queues_have_labels_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

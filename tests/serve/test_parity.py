@@ -217,11 +217,11 @@ def test_a_client_raises_shards_to_sixteen_at_most(client: Any, create: Create, 
     )
     client.set_queue_attributes(QueueUrl=url, Attributes={"Shards": "2"})
     queue = server.lake.queue(url.rpartition("/")[2])
-    assert queue.attributes(["Shards"]) == {"Shards": "2"}
+    assert queue.attributes()["shards"] == 2
     queue.set_attributes(shards=17)
     client.set_queue_attributes(QueueUrl=url, Attributes={"Shards": "17", "DelaySeconds": "1"})
     assert refusal(client.set_queue_attributes, QueueUrl=url, Attributes={"Shards": "18"}) == refused
-    assert queue.attributes(["Shards", "DelaySeconds"]) == {"Shards": "17", "DelaySeconds": "1"}
+    assert queue.attributes(["Shards", "DelaySeconds"], wire=True) == {"Shards": "17", "DelaySeconds": "1"}
 
 
 # --- dead-letter queues
@@ -302,16 +302,18 @@ def test_an_empty_batch_is_refused_in_the_words_of_its_action(
 
 
 @pytest.mark.spec("MSA-2")
-def test_attribute_names_may_have_letters_beyond_ascii(client: Any, create: Create) -> None:
+def test_attribute_names_have_letters_and_digits_of_ascii(client: Any, create: Create) -> None:
     url = create()
-    given = {"attr.1øßä": text("Valid"), "名前_1": text("x")}
+    given = {"attr.1-A_z": text("Valid"), "_": text("x")}
     sent = client.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=given)
     [message] = client.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
     assert message["MessageAttributes"] == given
     assert message["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
 
 
-@pytest.mark.parametrize("name", ["a!b", 'a"b', "a§b", "a(b", "a b", "a\u0007b", "€", ".ä", "ä.", "ä..ö", ""])
+@pytest.mark.parametrize(
+    "name", ["a!b", 'a"b', "a§b", "a(b", "a b", "a\u0007b", "€", "ä", "名前_1", "a١", ".a", "a.", "a..b", ""]
+)
 @pytest.mark.spec("MSA-3")
 def test_attribute_names_may_have_no_other_characters(unchecked: Any, create: Create, name: str) -> None:
     given = {"QueueUrl": create(), "MessageBody": "x", "MessageAttributes": {name: text("x")}}

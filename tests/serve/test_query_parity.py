@@ -101,9 +101,9 @@ def test_an_unsigned_get_changes_nothing_and_receives_nothing(server: Running, p
             "The version 1 is not supported; use 2012-11-05.",
         ),
         (
-            {"Action": "ListQueueTags", "More": "1"},
+            {"Action": "ListDeadLetterSourceQueues", "MaxResults": "more"},
             "SerializationException",
-            "More is not a member of ListQueueTagsRequest.",
+            "MaxResults must be of type integer.",
         ),
     ],
 )

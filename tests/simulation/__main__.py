@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import attrs
 import pyarrow as pa
 
-from simulation.runs import STYLES, Aim, Mutate, run, script
+from simulation.runs import RARE_STYLES, STYLES, Aim, Mutate, run, script
 from simulation.shrinking import shrunk, told
 from simulation.workloads import OF_KIND
 
@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10**9)
     parser.add_argument("--place", choices=["disk", "store"])
     parser.add_argument("--kind", choices=list(OF_KIND))
-    parser.add_argument("--style", choices=STYLES)
+    parser.add_argument("--style", choices=[*STYLES, *RARE_STYLES])
     parser.add_argument("--mutation", help="take a safeguard out, by its name")
     given = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of names have the same order in each run

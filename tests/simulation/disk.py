@@ -13,7 +13,7 @@ import os
 import posixpath
 import random
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -56,13 +56,25 @@ class Directory:
         self.modified = now
 
 
+def flipped(files: Sequence[tuple[Any, str, bytes]], seed: int) -> Iterator[tuple[Any, bytes]]:
+    """Some files of tables, given with their paths and contents, with a bit of each changed."""
+    chance = random.Random(seed)
+    tables = [
+        each for each in files if each[1].endswith(".parquet") and "/q/" in each[1] and "_delta_log" not in each[1]
+    ]
+    for key, _, data in chance.sample(tables, min(len(tables), 4)):
+        at = chance.randrange(max(1, len(data) * 2 // 3))  # before what describes the file
+        yield key, data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+
+
 class Disk:
     """The files below `ROOT`. Paths elsewhere are the machine's."""
 
     def __init__(self) -> None:
         self.ino = 1
         self.top = Directory(1, 0.0)
-        self.files: list[tuple[Process | None, File]] = []
+        self.room: int | None = None
+        """Inodes that there may be; None: any number."""
 
     def copy(self) -> Disk:
         """An independent copy, all of it synced, without locks."""
@@ -92,17 +104,35 @@ class Disk:
 
     def contents(self) -> Iterator[bytes]:
         """Of all files."""
-        folders = [self.top]
-        for folder in folders:
-            for node in folder.names.values():
-                if isinstance(node, File):
-                    yield node.data
-                else:
-                    folders.append(node)
+        return (node.data for _, node in self.nodes() if isinstance(node, File))
 
     def number(self) -> int:
+        """Of a new inode."""
+        if self.room is not None and sum(1 for _ in self.nodes()) >= self.room:
+            raise OSError(28, "No space left on device")
         self.ino += 1
         return self.ino
+
+    def nodes(self) -> Iterator[tuple[str, File | Directory]]:
+        """All files and directories, with their paths."""
+        folders = [("", self.top)]
+        for path, folder in folders:
+            for name, node in folder.names.items():
+                yield f"{path}/{name}", node
+                if isinstance(node, Directory):
+                    folders.append((f"{path}/{name}", node))
+
+    def go_back(self, saved: Disk) -> None:
+        """Restores a copy, as files of their own with their old times."""
+        self.top = saved.copy().top
+        for _, node in self.nodes():
+            node.ino = self.number()
+
+    def flip(self, seed: int) -> None:
+        """Changes bits of files of tables."""
+        files = sorted((path, node) for path, node in self.nodes() if isinstance(node, File))
+        for node, data in flipped([(node, path, node.data) for path, node in files], seed):
+            node.data = node.synced = data
 
     def cut(self, seed: int) -> None:
         """Loses what was not synced, as the seed says."""
@@ -182,7 +212,7 @@ class OpenFile(io.RawIOBase):
         self.system.world.step("write")
         assert isinstance(self.node, File)
         self.node.data += bytes(data)
-        self.node.modified = self.system.world.wall
+        self.node.modified = self.system.world.stamp
         return len(data)
 
     def fileno(self) -> int:
@@ -242,6 +272,7 @@ class System:
             st_mode=stat.S_IFREG | 0o600 if is_file else stat.S_IFDIR | 0o700,
             st_size=len(node.data) if isinstance(node, File) else 0,
             st_mtime=node.modified,
+            st_mtime_ns=round(node.modified * 1e9),
             st_uid=_USER,
             st_ino=node.ino,
             st_dev=1,
@@ -282,7 +313,7 @@ class System:
         folder, name = self.disk.place(target)
         if name in folder.names:
             raise FileExistsError(17, "File exists", target)
-        folder.change({name: self.disk.node(source)}, self.world.wall)
+        folder.change({name: self.disk.node(source)}, self.world.stamp)
         self.world.step("linked")  # others see it, and a power cut may take it away
 
     def unlink(self, path: str) -> None:
@@ -290,7 +321,7 @@ class System:
         folder, name = self.disk.place(path)
         if name not in folder.names:
             raise FileNotFoundError(2, "No such file or directory", path)
-        folder.change({name: None}, self.world.wall)
+        folder.change({name: None}, self.world.stamp)
 
     def replace(self, source: str, target: str) -> None:
         self.world.step("rename")
@@ -298,10 +329,10 @@ class System:
         after, new = self.disk.place(target)
         node = self.disk.node(source)
         if before is after:
-            before.change({old: None, new: node}, self.world.wall)
+            before.change({old: None, new: node}, self.world.stamp)
         else:
-            after.change({new: node}, self.world.wall)
-            before.change({old: None}, self.world.wall)
+            after.change({new: node}, self.world.stamp)
+            before.change({old: None}, self.world.stamp)
 
     rename = replace
 
@@ -310,7 +341,7 @@ class System:
         folder, name = self.disk.place(path)
         if name in folder.names:
             raise FileExistsError(17, "File exists", path)
-        folder.change({name: Directory(self.disk.number(), self.world.wall)}, self.world.wall)
+        folder.change({name: Directory(self.disk.number(), self.world.stamp)}, self.world.stamp)
 
     def makedirs(self, path: str, mode: int = 0o777, exist_ok: bool = False) -> None:
         above = posixpath.dirname(path)
@@ -328,7 +359,7 @@ class System:
         if not isinstance(node, Directory) or node.names:
             raise OSError(39, "Directory not empty", path)
         folder, name = self.disk.place(path)
-        folder.change({name: None}, self.world.wall)
+        folder.change({name: None}, self.world.stamp)
 
     def unlink_below(self, root: str, name: str) -> int:
         """As that of ``no_links``."""
@@ -390,15 +421,17 @@ class System:
         if node is None or "x" in mode or not isinstance(node, File):
             if node is not None:
                 raise FileExistsError(17, "File exists", path)
-            node = File(self.disk.number(), self.world.wall)
-            folder.change({name: node}, self.world.wall)
+            node = File(self.disk.number(), self.world.stamp)
+            folder.change({name: node}, self.world.stamp)
         elif "w" in mode:
             node.data = b""
         return OpenFile(self, node, writes=True, process=self.world.running)
 
-    def touch(self, path: str) -> None:
+    def stamp(self, path: str) -> float:
+        """As that of ``no_links``."""
         file = self.file(path, "ab")
-        file.node.modified = self.world.wall
+        file.node.modified = self.world.stamp
+        return self.world.stamp
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> int:
         self.world.step("open")
@@ -417,7 +450,7 @@ class System:
 
     def utime(self, number: int) -> None:
         self.world.step("utime")
-        self.opened[number].node.modified = self.world.wall
+        self.opened[number].node.modified = self.world.stamp
 
     # --- locks
 

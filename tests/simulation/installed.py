@@ -14,19 +14,21 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 import lakequeue
 from lakequeue import LakeQueue
+from lakequeue.model.clock import SystemClock
 
 # what every module of the code under test has to be there to be patched
-from lakequeue.operations import check, compact, copy, lease, repair, send_arrow  # noqa: F401
+from lakequeue.operations import check, compact, copy, lease, repair, send_dataframe  # noqa: F401
 from lakequeue.runtime import root as roots
-from lakequeue.storage import delta_log, folder, reserve
+from lakequeue.storage import clock_guard, delta_log, folder, reserve, snapshot
 from lakequeue.storage.bulk.manifests import Manifest
-from lakequeue.storage.engines import checkpoints, disk_turn, file_lock, locks, log_trimming, point
+from lakequeue.storage.engines import disk_turn, file_lock, locks, log_trimming, point
 from lakequeue.storage.inspection import found_log
-from lakequeue.storage.messages import budget, read
+from lakequeue.storage.messages import read
 from simulation import tables
 from simulation.disk import Disk, System
 from simulation.object_store import Object, ObjectStore
@@ -55,6 +57,10 @@ class WorldClock:
     @contextmanager
     def participant(self, *, late: bool = False) -> Iterator[None]:
         yield
+
+
+class DoubtedClock(WorldClock, SystemClock):
+    """One that may be wrong, and is doubted as that of a machine is."""
 
 
 class _Inline:
@@ -131,6 +137,7 @@ def memory() -> dict[tuple[Any, str], Any]:
         (locks, "_mine"): _Memory("locks"),
         (disk_turn, "_mine"): _Memory("turns"),
         (file_lock, "_open"): weakref.WeakSet(),
+        (clock_guard, "_stamps"): {},
     }
 
 
@@ -146,6 +153,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
             system.disk.cut(seed)
 
     world.on_cut = cut
+    world.on_flip = store.flip if disk is None else disk.flip
     shims: dict[str, Any] = {
         "os": system,
         "time": SimpleNamespace(time=world.time, monotonic=lambda: world.monotonic, sleep=world.sleep),
@@ -153,13 +161,16 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         "secrets": draws,
         "uuid": draws,
         "obstore": store,
-        "shutil": SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=2**20 * 10), copyfileobj=None),
+        "shutil": SimpleNamespace(copyfileobj=None),
+        "space_of": lambda _: SimpleNamespace(free_bytes=2**20 * 3, free_files=None),
         "no_links": SimpleNamespace(
             crooked=lambda *_: None,
             table_folder=lambda local: local,
             unlink=system.unlink_below,
+            rmdir=lambda root, name: system.rmdir(f"{root}/{name}"),
             rmtree=system.rmtree,
-            touch=lambda folder, name: system.touch(f"{folder}/{name}"),
+            touch=lambda folder, name: system.stamp(f"{folder}/{name}"),
+            stamp=system.stamp,
         ),
         "monotonic": lambda: world.monotonic,
         "sleep": world.sleep,
@@ -175,22 +186,23 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
             patch.setattr(module, "open", system.file, raising=False)
         for module in (delta_log, point):
             patch.setattr(module, "parse", tables.parse)
-        for module in (delta_log, found_log, log_trimming):
+        for module in (snapshot, found_log, log_trimming):
             patch.setattr(module, "read_checkpoint", tables.read_checkpoint)
         engines = "lakequeue.storage.engines"
         patch.setattr(f"{engines}.file_lock.FileIO", system.file)
         patch.setattr(f"{engines}.file_lock._lock", system.lock)
-        for module in (checkpoints, delta_log, folder, point):
-            shim = SimpleNamespace(write_table=tables.write_table, ParquetFile=tables.ParquetFile)
-            patch.setattr(module, "pq", shim)
+        shim = SimpleNamespace(
+            write_table=tables.write_table, ParquetFile=tables.parquet_file, ParquetWriter=pq.ParquetWriter
+        )
+        patch.setattr("lakequeue.storage.parquet_files.pq", shim)
         patch.setattr("lakequeue.storage.folder.pa", tables.Arrow(system.file))
         patch.setattr(f"{engines}.point.threading", _Threads(sys.modules["threading"]))
         patch.setattr("lakequeue.operations.check.space_problems", lambda _: [])
         patch.setattr("lakequeue.operations.check.lock_problem", lambda _: None)
         for (module, name), value in memory().items():
             patch.setattr(module, name, value)
-        budget.BUDGET.bytes = 0
-        budget.BUDGET._order.clear()
+        read.BUDGET.bytes = 0
+        read.BUDGET._order.clear()
         yield system.disk if disk is not None else store
 
 
@@ -209,5 +221,9 @@ def _seams(attributes: tuple[str, ...]) -> list[tuple[Any, str]]:
 def client(world: World, root: str) -> LakeQueue:
     """An entry to the root, as a process has it."""
     return lakequeue.LakeQueue(
-        root, clock=WorldClock(world), network_file_system=True, durability="power", engine="point"
+        root,
+        clock=(DoubtedClock if world.ahead else WorldClock)(world),
+        network_file_system=True,
+        durability="power",
+        engine="point",
     )

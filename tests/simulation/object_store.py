@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from obstore.exceptions import AlreadyExistsError, GenericError
 
+from simulation.disk import flipped
 from simulation.scheduler import World
 
 PAGE = 3
@@ -56,6 +57,12 @@ class ObjectStore:
         """Of all objects."""
         return (each.data for each in self.objects.values())
 
+    def flip(self, seed: int) -> None:
+        """Changes bits of objects of tables."""
+        found = [(name, name, each.data) for name, each in sorted(self.objects.items())]
+        for name, data in flipped(found, seed):
+            self.objects[name] = Object(data, self.objects[name].modified)
+
     def _request(self, method: str, name: str, creates: bool = False) -> str | None:
         """Takes a step; returns what is wrong with the answer."""
         action = self.world.step("commit" if method == "PUT" and name.endswith(".json") else "request")
@@ -74,10 +81,10 @@ class ObjectStore:
     def _put(self, name: str, data: bytes, create: bool) -> bool:
         if create and name in self.objects:
             return False
-        self.objects[name] = Object(data, self.world.wall)
+        self.objects[name] = Object(data, self.world.stamp)
         return True
 
-    def put(self, bucket: Bucket, path: str, data: Any, mode: str = "overwrite") -> None:
+    def put(self, bucket: Bucket, path: str, data: Any, mode: str = "overwrite") -> dict[str, Any]:
         name, create = bucket.name(path), mode == "create"
         content = bytes(data) if isinstance(data, (bytes, bytearray, memoryview)) else data.read()
         fault = self._request("PUT", name, create)
@@ -93,12 +100,13 @@ class ObjectStore:
         self.world.step("answer")
         if not done:
             raise AlreadyExistsError(f"Object at location {name} already exists")
+        return {"e_tag": f'"{hash(content)}"'}
 
     def get(self, bucket: Bucket, path: str) -> Any:
         name = bucket.name(path)
         self._request("GET", name)
         data = self._object(name).data
-        return SimpleNamespace(bytes=lambda: data)
+        return SimpleNamespace(bytes=lambda: data, meta=self._meta(bucket, name))
 
     def get_range(self, bucket: Bucket, path: str, *, start: int, length: int) -> bytes:
         name = bucket.name(path)
@@ -151,7 +159,8 @@ class ObjectStore:
     def _meta(self, bucket: Bucket, name: str) -> dict[str, Any]:
         found = self._object(name)
         modified = datetime.fromtimestamp(found.modified, timezone.utc)
-        return {"path": name[len(bucket.uri) + 1 :], "size": len(found.data), "last_modified": modified}
+        path, etag = name[len(bucket.uri) + 1 :], str(hash(found.data))
+        return {"path": path, "size": len(found.data), "last_modified": modified, "e_tag": etag}
 
     def _failed(self, method: str, name: str, reason: str) -> GenericError:
         self.world.failed += 1

@@ -23,9 +23,68 @@ class Broken(AssertionError):
     """A guarantee is broken."""
 
 
-def judge(history: History, drained: dict[str, list[Message]], *, went_back: bool) -> None:
-    """Raises `Broken` for the first guarantee that a history breaks."""
-    _Judge(history, drained, went_back).judge()
+def judge(
+    history: History, drained: dict[str, list[Message]], *, went_back: bool, lost: int | None = None
+) -> None:
+    """Raises `Broken` for the first guarantee that a history breaks.
+
+    Args:
+        history: all calls.
+        drained: what was left at the end, by queue.
+        went_back: whether clocks differed, or were set back.
+        lost: how many messages a repair told as lost at most; None: nothing was damaged.
+    """
+    _bodies(history, drained)
+    if lost is not None:
+        _lost(history, drained, lost)
+    else:
+        _Judge(_of_what_is_there(history), drained, went_back).judge()
+
+
+def _bodies(history: History, drained: dict[str, list[Message]]) -> None:
+    """Nobody was given another message than was sent."""
+    ids: dict[str, str] = {}
+    received = [each for call in history.calls for each in call.got]
+    for message in [*received, *(each for messages in drained.values() for each in messages)]:
+        if ids.setdefault(message.message_id, message.body) != message.body:
+            raise Broken(f"5: {message.body} was given for {ids[message.message_id]}")
+    sent = {body for call in history.calls for body in call.bodies}
+    if unknown := [body for body in ids.values() if body not in sent and not body.startswith("p.")]:
+        raise Broken(f"5: {unknown[0]} was never sent")
+    if history.unexpected:
+        raise Broken(f"7: {history.unexpected[0]}")
+
+
+def _lost(history: History, drained: dict[str, list[Message]], lost: int) -> None:
+    """Of what was acknowledged and never settled no more is missing than was told."""
+    there = {message.body for messages in drained.values() for message in messages}
+    touched = {message.body for call in history.calls for message in call.target}
+    if any(call.verb[0] in ("purge", "drop", "rewind", "again") for call in history.calls):
+        return
+    sure = [
+        call for call in history.calls if call.outcome == "done" and not (call.verb[0] == "send" and call.verb[3])
+    ]
+    missing = {body for call in sure for body in call.bodies} - there - touched
+    if len(missing) > lost:
+        raise Broken(f"1: {sorted(missing)} were acknowledged, and {lost} messages told as lost")
+
+
+def _of_what_is_there(history: History) -> History:
+    """A history in which what a restore may have undone has an unknown outcome."""
+    saved, restored = history.saved, history.restored
+    if saved is None or restored is None:
+        return history
+    old = {each.receipt_handle for call in history.calls if call.began < restored for each in call.got}
+
+    def seen(call: Call) -> Call:
+        undone = call.began < restored and call.ended > saved
+        by_old = call.began >= restored and any(each.receipt_handle in old for each in call.target)
+        if not undone and not by_old:
+            return call
+        outcome = "refused" if call.outcome == "refused" else "unknown"
+        return attrs.evolve(call, outcome=outcome, got=[] if undone else call.got)
+
+    return attrs.evolve(history, calls=[seen(call) for call in history.calls])
 
 
 def _sends(history: History) -> list[Call]:
@@ -227,7 +286,9 @@ class _Judge:
         there = set(self.final)
         bodies = {f"p.{number}" for number in range(self.history.setting.prefilled)}
         for call in self.sends:
-            if call.outcome == "done" and not self._repeats(call):
+            # a queue that is made by a clock far behind begins then, and what is sent to it may have expired
+            begins_early = call.verb[0] == "create" and self.history.wrong.get(call.process, 0) < 0
+            if call.outcome == "done" and not self._repeats(call) and not begins_early:
                 bodies |= set(call.bodies)
         for body in sorted(bodies | set(self.sent) | there):
             must, may = self._gone(body)
@@ -403,6 +464,8 @@ class _Judge:
             return
         for call in self.history.calls:
             if call.verb[0] != "receive" or call.outcome != "done" or call.got:
+                continue
+            if self.history.wrong.get(call.process, 0) > 0:  # to its clock all may have expired
                 continue
             for body in [*self.sent, *(f"p.{number}" for number in range(self.history.setting.prefilled))]:
                 sent = self.sent.get(body)

@@ -17,7 +17,7 @@ from simulation.disk import ROOT, Disk
 from simulation.installed import client, installed, memory
 from simulation.object_store import URI, Object, ObjectStore
 from simulation.oracle import Broken, judge
-from simulation.scheduler import Drawn, Faults, Fixed, Place, Plan, World
+from simulation.scheduler import STORAGE, Drawn, Faults, Fixed, Place, Plan, World
 from simulation.workloads import Client, History, Setting, Verb
 
 PLACES = {"disk": f"{ROOT}/root", "store": URI}
@@ -25,8 +25,15 @@ PROCESSES = 3
 STYLES = ["calm", "kills", "stops", "asleep", "jumps", "cuts", "requests", "all", "unsynced", "reading", "trims"]
 """What goes wrong. ``asleep``: a process sleeps right before a commit; ``reading``: before it reads a file;
 ``unsynced``: between a link and its sync, and the power is cut; ``trims``: kills, stops, short logs."""
+RARE_STYLES = {"restores": 0.05, "clocks": 0.05, "inodes": 0.03, "bits": 0.01}
+"""What else goes wrong, with the shares of such runs: the root goes back to an earlier state while a process keeps
+running, on stores only if asked for; the clock of a process, or of the storage, is wrong; a disk is out of inodes;
+bits of files change."""
+HOUR, DAY = 3600.0, 86_400.0
+WRONG = [HOUR, -HOUR, 10 * DAY, -10 * DAY, 365 * DAY, -365 * DAY]
+"""Seconds by which a clock is wrong."""
 Mutate = Callable[[pytest.MonkeyPatch], object]
-_starts: dict[Setting, Disk | dict[str, Object]] = {}
+_starts: dict[tuple[Setting, bool], Disk | dict[str, Object]] = {}
 
 
 @attrs.frozen
@@ -38,6 +45,12 @@ class Script:
     plan: Callable[[], Plan] = attrs.field(repr=False)
     actions: dict[Place, Any] | None = None
     order: tuple[int, ...] = ()
+    ahead: tuple[tuple[int, float], ...] = ()
+    """Seconds by which clocks are wrong, by process or ``STORAGE``."""
+    inodes: int | None = None
+    """Further files that a disk has room for."""
+    encoded: bool = False
+    """Whether files are Parquet."""
 
 
 @attrs.define
@@ -80,7 +93,10 @@ def script(seed: int, aim: Aim = Aim()) -> Script:
     drawn_place, drawn_kind = chance.choice(["disk", "store"]), chance.choice(kinds)
     place, kind = aim.place or drawn_place, aim.kind or drawn_kind
     length = aim.length or chance.choice([3, 4, 5, 10])
-    style = aim.style or chance.choice(STYLES)
+    style, apart = aim.style or chance.choice(STYLES), random.Random(f"{seed} apart")
+    if aim.style is None and not aim.verbs:
+        style = _rare(apart.random(), place) or style
+    kind = "standard" if style == "restores" else kind
     asleep = style in ("asleep", "reading", "unsynced")
     # what is stopped or cut off matters where logs are trimmed meanwhile
     lasting = asleep or style in ("stops", "cuts", "all")
@@ -90,11 +106,17 @@ def script(seed: int, aim: Aim = Aim()) -> Script:
     if style in ("asleep", "reading", "trims"):
         setting, length = attrs.evolve(setting, shards=1, checkpoints=4), 10
     busy = style == "asleep" or chance.random() < 0.4
-    shares = aim.verbs or ((workloads.CORE if busy else workloads.RARE) | workloads.OF_KIND[kind],)
+    common = workloads.RESTORED if style == "restores" else workloads.CORE if busy else workloads.RARE
+    shares = aim.verbs or (common | workloads.OF_KIND[kind],)
     verbs = tuple(
         tuple(workloads.drawn(chance, length, number, shares[min(number, len(shares) - 1)]))
         for number in range(PROCESSES)
     )
+    if style == "restores":
+        first = list(verbs[0])
+        first.insert(saved := apart.randrange(len(first)), ("save",))
+        first.insert(apart.randint(saved + 1, len(first)), ("restore",))
+        verbs = (tuple(first), *verbs[1:])
     order = list(range(PROCESSES))
     chance.shuffle(order)
     every, disk = style == "all", place == "disk"
@@ -109,6 +131,7 @@ def script(seed: int, aim: Aim = Aim()) -> Script:
         ),
         then_cut=0.02 * (style == "unsynced"),
         request=0.02 * ((style == "requests" or every) and not disk),
+        flip=0.003 * (style == "bits"),
     )
     steps = PROCESSES * length * workloads.STEPS // (1 if disk else 3)
     switch: float | None = chance.choice([0.3, 0.1, 0.03, 0.01])
@@ -118,7 +141,22 @@ def script(seed: int, aim: Aim = Aim()) -> Script:
     if not asleep and chance.random() < 0.4:
         switch, changes = None, {chance.randrange(1, steps) for _ in range(chance.randint(1, 4))}
     drawing = chance.getrandbits(64)
-    return Script(setting, verbs, lambda: Drawn(random.Random(drawing), order, faults, switch, changes))
+    return Script(
+        setting,
+        verbs,
+        lambda: Drawn(random.Random(drawing), order, faults, switch, changes),
+        ahead=((apart.randrange(STORAGE, PROCESSES), apart.choice(WRONG)),) if style == "clocks" else (),
+        inodes=apart.randrange(60) if style == "inodes" else None,
+        encoded=style == "bits",
+    )
+
+
+def _rare(draw: float, place: str) -> str | None:
+    for style, share in RARE_STYLES.items():
+        if draw < share:
+            return style if place == "disk" or style != "inodes" else None
+        draw -= share
+    return None
 
 
 RETENTION = layout.Retention(file_minutes=1, remote_file_hours=4, remote_log_minutes=65)
@@ -134,25 +172,25 @@ def _knobs(patch: pytest.MonkeyPatch, setting: Setting) -> None:
     patch.setattr(f"{storage}.engines.log_trimming.READING", 2.0 if setting.checkpoints > 4 else 0.3)
     if not setting.turns:
         patch.setattr(f"{storage}.engines.turns._DiskTurns.taken", lambda *_: nullcontext(False))
-    patch.setattr(f"{storage}.engines.point.FOLLOWED", 3_000.0)
     for table in ("MESSAGES", "RECEIPTS", "QUEUES"):
         patch.setattr(layout, f"{table}_RETENTION", RETENTION)
+    patch.setattr("lakequeue.operations.compact.FOLDERS_KEPT", 1)
     patch.setattr(f"{storage}.messages.append.SEGMENT_COMMITS", 2)
     patch.setattr(f"{storage}.messages.merge_segments.TIER_SEGMENTS", 3)
 
 
-def _start(setting: Setting) -> tuple[Disk | None, dict[str, Object] | None]:
+def _start(setting: Setting, encoded: bool) -> tuple[Disk | None, dict[str, Object] | None]:
     """A copy of the root at the beginning."""
-    if setting not in _starts:
+    if (setting, encoded) not in _starts:
         world = World(Fixed([0], {}))
         disk = Disk() if setting.place == "disk" else None
         with pytest.MonkeyPatch.context() as patch, installed(world, disk, {}) as place:
             _knobs(patch, setting)
             workloads.prepare(client(world, PLACES[setting.place]), setting)
-            _starts[setting] = place if disk is not None else dict(place.objects)
+            _starts[setting, encoded] = place if disk is not None else dict(place.objects)
             for rows in list(tables.ROWS):
                 _KEPT.add(rows)
-    start = _starts[setting]
+    start = _starts[setting, encoded]
     return (start.copy(), None) if isinstance(start, Disk) else (None, start)
 
 
@@ -162,13 +200,18 @@ _KEPT: set[bytes] = set()
 def run(script: Script, mutate: Mutate = lambda patch: None) -> Outcome:
     """Runs a script and judges it; ``mutate`` takes a safeguard out of the processes, not of the check."""
     setting = script.setting
-    disk, objects = _start(setting)
+    tables.ENCODED[:] = [True] * script.encoded
+    disk, objects = _start(setting, script.encoded)
     plan = script.plan()
-    world, history = World(plan), History(setting)
+    world, history = World(plan), History(setting, wrong=dict(script.ahead))
+    if disk is not None and script.inodes is not None:
+        disk.room = world.room = sum(1 for _ in disk.nodes()) + script.inodes
     world.chance.seed(1)
     failure: BaseException | None = None
     with pytest.MonkeyPatch.context() as patch, installed(world, disk, objects) as where:
         _knobs(patch, setting)
+        world.ahead.update(script.ahead)
+        _restorable(world, where)
 
         def body(number: int) -> Callable[[Any], None]:
             left = list(script.verbs[number])
@@ -186,18 +229,23 @@ def run(script: Script, mutate: Mutate = lambda patch: None) -> Outcome:
                 world.run([body(number) for number in range(len(script.verbs))], memory)
             if world.failure is not None:
                 raise world.failure
+            world.ahead.pop(STORAGE, None)
+            if disk is not None:
+                disk.room = None
             world.pass_time(50_000)
             for (module, name), value in memory().items():
                 patch.setattr(module, name, value)
             last = client(world, PLACES[setting.place])
+            lost = _repaired(last, history) if world.flips else None
             _check(last, world)
             with pytest.MonkeyPatch.context() as without:
                 mutate(without)
                 drained = workloads.drain(client(world, PLACES[setting.place]), setting, world)
             went_back = any(action[0] == "jump" and action[1] < 0 for action in _actions(plan).values())
-            judge(history, drained, went_back=went_back)
+            judge(history, drained, went_back=went_back or bool(script.ahead), lost=lost)
             _check(last, world)
-            if history.erased and last.all_queues():
+            # what a storage stamped in the future stays until then
+            if history.erased and last.all_queues() and history.wrong.get(STORAGE, 0) <= 0:
                 world.pass_time(200_000)
                 last.compact()
                 world.pass_time(200_000)
@@ -211,6 +259,33 @@ def run(script: Script, mutate: Mutate = lambda patch: None) -> Outcome:
     return Outcome(
         script, failure, _actions(plan), world.steps, len(history.calls), world.kills, world.cuts, history
     )
+
+
+def _restorable(world: World, where: Disk | ObjectStore) -> None:
+    saved: list[Any] = []
+
+    def save() -> None:
+        saved[:] = [where.copy() if isinstance(where, Disk) else dict(where.objects)]
+
+    def restore() -> None:
+        world.end_others()
+        world.later.clear()  # no request of theirs is under way
+        if isinstance(where, Disk):
+            where.go_back(saved[0])
+        else:
+            where.objects = dict(saved[0])
+        # as long as who has just looked does not look again
+        world.pass_time(2.0 if isinstance(where, Disk) else 61.0)
+
+    world.save, world.restore = save, restore
+
+
+def _repaired(entry: LakeQueue, history: History) -> int | None:
+    """Mends what changed bits have damaged; returns how many messages were told as lost, None if all was sound."""
+    reports = entry.repair(apply=True, force=True)
+    history.lost += sum(last - first + 1 for each in reports for first, last in each.lost)
+    repaired = reports or any(call.verb[0] == "repair" and call.value for call in history.calls)
+    return history.lost if repaired else None
 
 
 def _check(entry: LakeQueue, world: World) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -19,16 +20,18 @@ from lakequeue.shard import move
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import IN_FLIGHT
 from lakequeue.shard.state import ShardState
-from lakequeue.storage import folder, ledger
+from lakequeue.storage import folder, ledger, parquet_files, snapshot
+from lakequeue.storage.clock_guard import ClockGuard
 from lakequeue.storage.delta_log import checkpoint_name
 from lakequeue.storage.engines import commit, log_trimming, point
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger
-from lakequeue.storage.messages import merge_segments, read
+from lakequeue.storage.messages import append, merge_segments, read, staged_sends
 from lakequeue.storage.messages.append import Appender
 from lakequeue.storage.messages.dedup_window import DedupWindow
 from lakequeue.storage.messages.read import LogReader
+from lakequeue.storage.snapshot import Snapshot
 from mutations import Patch, replace
 from simulation.runs import Aim
 
@@ -69,7 +72,9 @@ def answer_from_memory(patch: Patch) -> None:
 
     def deaf(self: Ledger, table: Any) -> None:
         init(self, table)
-        table.refresh = lambda: None  # it was opened on the newest snapshot
+        refresh, calls = table.refresh, count()
+        # but for one look of 16: a commit that is refused would be tried in vain until the log is trimmed
+        table.refresh = lambda: refresh() if next(calls) % 16 == 15 else None
 
     patch.setattr(Ledger, "__init__", deaf)
 
@@ -111,6 +116,27 @@ def forget_leases_on_loading(patch: Patch) -> None:
 def clean_without_a_lock(patch: Patch) -> None:
     for module in ("cleaning", "engines.log_trimming"):
         patch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
+
+
+def add_staged_sends_again(patch: Patch) -> None:
+    others = staged_sends.others
+
+    def all_of_them(table: Any, own: Any) -> Any:
+        unread = SimpleNamespace(
+            version=table.version,
+            folder=table.folder,
+            state=SimpleNamespace(newest_files=lambda: (0, {})),
+            files=lambda: (),
+        )
+        return others(unread, own)
+
+    patch.setattr(staged_sends, "others", all_of_them)
+
+
+def overlook_that_others_sent(patch: Patch) -> None:
+    commit = append.commit
+    patch.setattr(append, "commit", lambda table, fence, attempt, *_: commit(table, fence, attempt))
+    patch.setattr("lakequeue.runtime.shard_sender._Batch.shared", None)
 
 
 def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
@@ -192,6 +218,7 @@ def use_a_number_again(patch: Patch) -> None:
 def trust_a_fence_without_its_log(patch: Patch) -> None:
     """Commits on a snapshot whose entry was trimmed: the fence outlives its log."""
     patch.setattr(commit, "_in_log", lambda *_: True)
+    patch.setattr(commit, "is_based", lambda *_: True)
 
 
 def take_a_late_put_for_refused(patch: Patch) -> None:
@@ -225,7 +252,7 @@ def answer_what_others_did_not_sync(patch: Patch) -> None:
 
 def trim_without_a_checkpoint(patch: Patch) -> None:
     patch.setattr(log_trimming, "_holds", lambda *_: True)
-    patch.setattr(PointTable, "checkpoint", lambda self: self.folder.write(checkpoint_name(self.version), b""))
+    patch.setattr(Table, "checkpoint", lambda self: self.folder.write(checkpoint_name(self.version), b""))
 
 
 def trim_newest_first(patch: Patch) -> None:
@@ -274,6 +301,41 @@ def write_no_draft_again(patch: Patch) -> None:
     patch.setattr(Folder, "_in_folder", in_folder)
 
 
+# --- what only some runs have: restores, clocks that are wrong, disks without inodes, bits that change
+
+
+def take_any_log_for_the_same(patch: Patch) -> None:
+    """Whether an entry of its version exists is all that a handle asks."""
+
+    def compare(self: Snapshot, *_: Any) -> None:
+        self.confirmed_at = snapshot.time.time()
+
+    patch.setattr(Snapshot, "_compare", compare)
+
+
+def take_a_full_disk_for_done(patch: Patch) -> None:
+    place = Folder._place
+
+    def placed(self: Folder, *given: Any) -> None:
+        with suppress(OSError):
+            place(self, *given)
+
+    patch.setattr(Folder, "_place", placed)
+
+
+def verify_no_checksums(patch: Patch) -> None:
+    shim = parquet_files.pq
+
+    def trusting(source: Any, **options: Any) -> Any:
+        return shim.ParquetFile(source, **options | {"page_checksum_verification": False})
+
+    patch.setattr(
+        parquet_files,
+        "pq",
+        SimpleNamespace(write_table=shim.write_table, ParquetFile=trusting, ParquetWriter=shim.ParquetWriter),
+    )
+
+
 _FIFO = Aim(kind="fifo")
 _LETTERS = Aim(kind="letters")
 _LEDGER = {"send": 20, "receive": 40, "delete": 40}
@@ -282,6 +344,7 @@ _ATTEMPTS = Aim(kind="fifo", verbs=({"send": 20, "attempt": 20, "repeat": 30},))
 _BESIDE = ({"send": 20}, {"send": 60, "pause": 15, "compact": 20})
 _MOVES = {"send": 20, "receive": 40, "pause": 20, "redrive": 10, "move": 20}
 _ASLEEP = Aim(place="disk", style="asleep")
+_STAGED = Aim(place="store", kind="standard", shards=1, length=10, verbs=({"send": 60, "receive": 10},))
 _COMMIT = "lakequeue.storage.engines.commit"
 
 _ALL = [
@@ -291,7 +354,7 @@ _ALL = [
     Safeguard("clean without a lock", clean_without_a_lock, "6", _ASLEEP),
     Safeguard("overwrite log entries", replace(Folder, "create", overwrite_log_entries), "1 2"),
     Safeguard("no check of the snapshot", replace(f"{_COMMIT}.holds", lambda *_: True), "1 2 3"),
-    Safeguard("no search for the token", replace(PointTable, "landed", lambda *_: False), "5 7"),
+    Safeguard("no search for the token", replace(Table, "landed", lambda *_: False), "5 7"),
     Safeguard("drop whatever is closed", drop_whatever_is_closed, "1"),
     Safeguard(
         "merge without a fence",
@@ -311,6 +374,8 @@ _ALL = [
         "1",
         Aim(kind="standard", style="calm", shards=1, verbs=({"send": 40, "receive": 40, "batch": 10},)),
     ),
+    Safeguard("add staged sends again", add_staged_sends_again, "2", _STAGED),
+    Safeguard("overlook that others sent", overlook_that_others_sent, "2", _STAGED),
     Safeguard("read no newer log", read_no_newer_log, "1"),
     Safeguard(
         "accept any mac", replace("lakequeue.model.receipt_handles.hmac.compare_digest", lambda *_: True), "3"
@@ -449,6 +514,17 @@ _ALL = [
         "7",
         Aim(kind="standard", style="calm", shards=1, length=10, verbs=({"receive": 30, "pause": 10}, _BUSY)),
     ),
+    Safeguard("take any log for the same", take_any_log_for_the_same, "DUR-80", Aim(style="restores")),
+    Safeguard(
+        "every clock is believed", replace(ClockGuard, "check", lambda *_: None), "DUR-82", Aim(style="clocks")
+    ),
+    Safeguard("take a full disk for done", take_a_full_disk_for_done, "1", Aim(place="disk", style="inodes")),
+    Safeguard(
+        "verify no checksums",
+        verify_no_checksums,
+        "DUR-8",
+        Aim(kind="standard", style="bits", shards=1, length=10, verbs=({"send": 40, "receive": 20},)),
+    ),
     Safeguard(
         "a draft is written once",
         write_no_draft_again,
@@ -457,5 +533,5 @@ _ALL = [
     ),
 ]
 SAFEGUARDS = {each.name: each for each in _ALL}
-NOT_FOUND = {"know what is gone as an error"}
+NOT_FOUND = {"know what is gone as an error", "verify no checksums"}
 """Those that no run has come by so far."""

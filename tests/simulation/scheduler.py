@@ -29,6 +29,7 @@ at its PUT, at a lock, at the removal of a file that was in use."""
 ASLEEP = 7200.0
 """Seconds that a process sleeps through what others do."""
 
+STORAGE = -1
 REQUESTS = ("request", "commit")
 """Kinds of steps that are requests to a store."""
 
@@ -79,6 +80,8 @@ class Faults:
     where: str = "link"
     then_cut: float = 0.0
     """That the power is cut at a step while a process is stopped so."""
+    flip: float = 0.0
+    """That bits of files change."""
 
 
 @attrs.define
@@ -126,6 +129,9 @@ class Drawn:
         if 0 <= draw < faults.cut:
             return "cut", chance.randrange(2**31)
         draw -= faults.cut
+        if 0 <= draw < faults.flip and what not in COMMITS:
+            return "flip", chance.randrange(2**31)
+        draw -= faults.flip
         if self.switch is not None:
             if not 0 <= draw < self.switch:
                 return None
@@ -165,6 +171,8 @@ class World:
         self.wall, self.monotonic = START, 1_000.0
         self.latest = START
         """The latest time that any clock has shown."""
+        self.ahead: dict[int, float] = {}
+        """Seconds by which the clocks of processes are, and that of the storage, by its number ``STORAGE``."""
         self.processes: list[Process] = []
         self.running: Process | None = None
         self.steps = self.last_end = 0
@@ -172,10 +180,17 @@ class World:
         self.kills = 0
         self.failed = 0
         """Requests to a store that failed for good."""
+        self.flips = 0
+        self.room: int | None = None
+        """Files that a disk has room for; None: any number."""
         self.later: list[tuple[float, Callable[[], None]]] = []
         """What happens by itself at an instant of the monotonic clock."""
         self.on_kill: Callable[[Process], None] = lambda process: None
         self.on_cut: Callable[[int], None] = lambda seed: None
+        self.on_flip: Callable[[int], None] = lambda seed: None
+        self.save: Callable[[], None] = lambda: None
+        self.restore: Callable[[], None] = lambda: None
+        """Makes the root what it was at ``save``."""
         self._hub: greenlet | None = None
         self.failure: BaseException | None = None
 
@@ -186,9 +201,15 @@ class World:
         return self.now()
 
     def now(self) -> float:
-        """The wall clock, without a step."""
-        self.latest = max(self.latest, self.wall)
-        return self.wall
+        """The wall clock of the running process, without a step."""
+        now = self.wall + (self.ahead.get(self.running.number, 0.0) if self.running else 0.0)
+        self.latest = max(self.latest, now)
+        return now
+
+    @property
+    def stamp(self) -> float:
+        """The clock of the storage, which stamps files."""
+        return self.wall + self.ahead.get(STORAGE, 0.0)
 
     def pass_time(self, seconds: float) -> None:
         self.wall += seconds
@@ -246,9 +267,19 @@ class World:
             self._rest(process)
         elif kind == "jump":
             self.wall += action[1]
+        elif kind == "flip":
+            self.flips += 1
+            self.on_flip(action[1])
         elif what in REQUESTS:
             return action
         return None
+
+    def end_others(self) -> None:
+        """Kills all processes but the running one; they begin again."""
+        for each in self.processes:
+            if each is not self.running:
+                self._kill(each)
+                each.wakes = None
 
     def able(self) -> list[Process]:
         """Processes that can go on now."""

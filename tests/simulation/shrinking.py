@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
+
 from simulation.runs import Outcome, Script, run
 from simulation.scheduler import Fixed, Place
 from simulation.workloads import Verb
@@ -14,7 +16,13 @@ from simulation.workloads import Verb
 def fixed(script: Script, verbs: Sequence[Sequence[Verb]], actions: dict[Place, Any]) -> Script:
     """A script with the given verbs and actions."""
     order = list(script.plan().order)
-    return Script(script.setting, tuple(map(tuple, verbs)), lambda: Fixed(order, actions), actions, tuple(order))
+    return attrs.evolve(
+        script,
+        verbs=tuple(map(tuple, verbs)),
+        plan=lambda: Fixed(order, actions),
+        actions=actions,
+        order=tuple(order),
+    )
 
 
 def shrunk(outcome: Outcome, seconds: float = 60.0) -> Outcome:
@@ -56,7 +64,9 @@ def shrunk(outcome: Outcome, seconds: float = 60.0) -> Outcome:
 
 def told(outcome: Outcome, seed: int | None = None) -> str:
     """A failure in words that another developer can repeat."""
-    lines = [f"seed {seed}: {outcome.failure}", f"  {outcome.script.setting}"]
+    script = outcome.script
+    lines = [f"seed {seed}: {outcome.failure}", f"  {script.setting}"]
+    lines.append(f"  clocks ahead {dict(script.ahead)}, inodes {script.inodes}, encoded {script.encoded}")
     for number, verbs in enumerate(outcome.script.verbs):
         lines.append(f"  process {number}: {list(verbs)}")
     lines.append(f"  order {list(outcome.script.order)}, actions by (process, step): {outcome.script.actions}")

@@ -12,6 +12,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,6 +23,8 @@ from lakequeue.storage.folder import Folder
 _MARK = b"rows in memory:"
 _NUMBERS = count()
 
+ENCODED: list[bool] = []
+"""Not empty: rows are encoded as Parquet."""
 ROWS: dict[bytes, pa.Table] = {}
 """Rows by content of their file."""
 PARSED: dict[bytes, Any] = {}
@@ -36,9 +39,12 @@ def written(rows: pa.Table) -> bytes:
     return name
 
 
-def write_table(rows: pa.Table, target: Any, **_: Any) -> None:
+def write_table(rows: pa.Table, target: Any, **options: Any) -> None:
     """As `pq.write_table`."""
-    target.write(written(rows))
+    if ENCODED:
+        pq.write_table(rows, target, **options)
+    else:
+        target.write(written(rows))
 
 
 def parse(data: bytes) -> delta_log.Entry:
@@ -49,39 +55,33 @@ def parse(data: bytes) -> delta_log.Entry:
     return entry
 
 
-def read_checkpoint(folder: Folder, version: int) -> delta_log.Checkpoint:
+def read_checkpoint(folder: Folder, version: int) -> delta_log.State:
     """As `delta_log.read_checkpoint`."""
     data = folder.read(checkpoint_name(version))
-    found: delta_log.Checkpoint | None = PARSED.get(data)
+    found: delta_log.State | None = PARSED.get(data)
     if found is None:
         read: Any = SimpleNamespace(uri=folder.uri, read=lambda _: data)
         found = PARSED[data] = _read_checkpoint(read, version)
-    return found._replace(files=dict(found.files), transactions=dict(found.transactions))
+    return attrs.evolve(found, live=dict(found.live), transactions=dict(found.transactions))
 
 
-class ParquetFile:
-    """As `pq.ParquetFile`, with one row group."""
+def parquet_file(source: Any, **options: Any) -> Any:
+    """As `pq.ParquetFile`."""
+    data = source.read()
+    return _Rows(ROWS[data]) if data in ROWS else pq.ParquetFile(pa.BufferReader(data), **options)
 
-    def __init__(self, source: Any, **more: Any) -> None:
-        self.real: Any = None
-        data = source.read() if not isinstance(source, pa.BufferReader) else source.read()
-        if data in ROWS:
-            self.rows = ROWS[data]
-        else:
-            self.real = pq.ParquetFile(pa.BufferReader(data), **more)  # ArrowInvalid for a torn name
-            self.rows = self.real.read(use_threads=False)
-            self.metadata = self.real.metadata
-            self.num_row_groups = self.real.num_row_groups
-            self.schema_arrow = self.real.schema_arrow
-            return
-        self.metadata = SimpleNamespace(num_rows=len(self.rows), row_group=lambda _: self.metadata)
-        self.num_row_groups = 1
-        self.schema_arrow = self.rows.schema
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.real, name)  # a file of a bulk send
+class _Rows:
+    """Rows in memory, as a file with one row group."""
 
-    def __enter__(self) -> ParquetFile:
+    num_row_groups = 1
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+        self.metadata = SimpleNamespace(num_rows=len(rows), row_group=lambda _: self.metadata)
+        self.schema_arrow = rows.schema
+
+    def __enter__(self) -> _Rows:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,9 +90,7 @@ class ParquetFile:
     def read(self, columns: Any = None, **_: Any) -> pa.Table:
         return self.rows if columns is None else self.rows.select(columns)
 
-    def read_row_groups(self, groups: Any, columns: Any = None, **more: Any) -> pa.Table:
-        if self.real is not None:
-            return self.real.read_row_groups(groups, columns=columns, **more)
+    def read_row_groups(self, groups: Any, columns: Any = None, **_: Any) -> pa.Table:
         rows = self.read(columns)
         return rows if groups else rows.slice(0, 0)
 

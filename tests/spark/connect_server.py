@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from acceptance.spark_cluster import Daemon
-from lakequeue.spark.session import SETTINGS
-from lakequeue.spark.versions import installed_delta_jar
+from lakequeue.spark.session import SETTINGS, installed_delta_jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

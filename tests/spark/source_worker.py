@@ -21,15 +21,15 @@ from lakequeue.spark.read import QueueStreamReader
 from lakequeue.spark.source import LakeQueueSource
 from lakequeue.spark.write import QueueStreamWriter, QueueWriter
 from lakequeue.storage.bulk import lease_batches, manifests, write_files
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 
 MOMENTS: dict[str, tuple[Any, str, str]] = {
     "unwritten": (write_files, "write_partition", "before"),
     "written": (write_files, "write_partition", "after"),
     "gathered": (manifests, "write_manifest", "before"),
     "staged": (manifests, "write_manifest", "after"),
-    "uncommitted": (PointTable, "add", "before"),
-    "committed": (PointTable, "add", "after"),
+    "uncommitted": (Table, "add", "before"),
+    "committed": (Table, "add", "after"),
     "unknown": (frame_verbs, "complete_send", "after"),  # done, but Spark does not know it
     "claimed": (leased_batches.LeasedBatches, "_keep", "after"),  # but the offset is not written
     "unplanned": (leased_batches.LeasedBatches, "plan", "before"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from conformance.damage import Victim
-from lakequeue import DamagedTable
+from lakequeue import DamagedTable, LakeQueue
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -63,3 +63,15 @@ def test_a_row_that_a_deletion_vector_removed_does_not_come_back(victim: Victim,
     assert not report.applied and "deletion vectors" in report.notes[0]
     with pytest.raises(DamagedTable, match="the feature deletionVectors"):
         victim.receive()
+
+
+@pytest.mark.spec("DUR-72")
+def test_a_lease_reads_nothing_behind_a_link(victim: Victim, spark: SparkSession, tmp_path: Path) -> None:
+    """Its files are opened by Spark itself."""
+    lease = LakeQueue(victim.root, clock=victim.clock, spark=spark).queue("orders").lease()
+    assert lease is not None
+    data = next(victim.messages.rglob("*.parquet"))
+    data.rename(tmp_path / "away")
+    data.symlink_to(tmp_path / "away")
+    with pytest.raises(DamagedTable, match="is no plain file"):
+        lease.messages.count()

@@ -21,7 +21,7 @@ from lakequeue import InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, dedup, manifests, staged_files, write_files
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
 from mutations import Patch
@@ -336,9 +336,9 @@ def test_a_lost_race_looks_only_at_what_was_sent_since(
     other = apart(tmp_path / "root", clock, 1)[0].queue("orders.fifo")
     queue.send("first", group_id="x", dedup_id="d3")
 
-    add, offered = PointTable.add, []
+    add, offered = Table.add, []
 
-    def overtaken(self: PointTable, files: Any, *args: Any) -> None:
+    def overtaken(self: Table, files: Any, *args: Any) -> None:
         offered.append(sum(file.rows for file in files))
         if len(offered) < 3:
             other.send(f"quicker {len(offered)}", group_id="y", dedup_id=f"d{len(offered)}")
@@ -351,7 +351,7 @@ def test_a_lost_race_looks_only_at_what_was_sent_since(
         return sent_after(table, first, *args)
 
     monkeypatch.setattr(dedup, "_sent_after", spied)
-    monkeypatch.setattr(PointTable, "add", overtaken)
+    monkeypatch.setattr(Table, "add", overtaken)
     assert queue.send_dataframe(wide(spark)) == 197
     assert offered == [199, 198, 197]
     assert looked == [0, 1, 2]
@@ -402,7 +402,7 @@ def test_a_cut_off_send_is_judged_again_when_it_is_repeated(
         def cut_off(*_: Any) -> None:
             raise OSError("connection reset")
 
-        patch.setattr(PointTable, "add", cut_off)
+        patch.setattr(Table, "add", cut_off)
         with pytest.raises(QueueClientError):
             queue.send_dataframe(wide(spark), send_id="load")
     queue.send("in between", group_id="x", dedup_id="d9")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -14,11 +15,12 @@ import pytest
 from lakequeue import LakeQueue
 from lakequeue.errors import InvalidMessageContents, InvalidParameterValue
 from lakequeue.model import receipt_handles
-from lakequeue.model.sequence_numbers import sequence_number
+from lakequeue.model.names import sequence_number
+from lakequeue.spark.rows import as_messages
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import lease_frame, manifests, message_rules, staging, write_files
-from lakequeue.storage.engines.interface import DataFile, Table
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.bulk import lease_batches, manifests, message_rules, staging, write_files
+from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import erase
 from lakequeue.storage.stores import Store
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.spark
 
 NOW = 1_767_225_600_123_456  # 2026-01-01 00:00:00.123456
 OPENED = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)
-LEASE = lease_frame.LeaseColumns(
+LEASE = lease_batches.LeaseColumns(
     "0123456789abcdef-01234567", "f" * 32, receipt_handles.lease_key(b"secret", "f" * 32)
 )
 
@@ -39,7 +41,7 @@ LEASE = lease_frame.LeaseColumns(
 @pytest.fixture
 def log(tmp_path: Path) -> Table:
     path = layout.messages_path(str(tmp_path / "a folder"), "k", 0)
-    engine = PointEngine(Store())
+    engine = Engine(Store())
     engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
     return engine.open(path)
 
@@ -56,11 +58,11 @@ def tables(log: Table) -> Folder:
     return Folder(log.path.removesuffix("/0/messages"))
 
 
-def place(log: Table, file: DataFile, base: int, shard: int = 0) -> lease_frame.LeasePlace:
-    return lease_frame.LeasePlace(f"{log.path}/{file.path}", True, shard, base, NOW, 0, file.rows - 1)
+def place(log: Table, file: DataFile, base: int, shard: int = 0) -> lease_batches.LeasePlace:
+    return lease_batches.LeasePlace(f"{log.path}/{file.path}", True, shard, base, NOW, 0, file.rows - 1)
 
 
-def commit(log: Table, files: Sequence[DataFile]) -> list[lease_frame.LeasePlace]:
+def commit(log: Table, files: Sequence[DataFile]) -> list[lease_batches.LeasePlace]:
     """Adds staged files one segment after the other; returns where they lie."""
     end, added, places = 0, [], []
     for file in files:
@@ -98,7 +100,7 @@ def test_a_staged_dataframe_is_leased_as_it_was(spark: SparkSession, log: Table)
     assert manifests.load_manifest(tables(log), "s1") == manifest
     assert manifests.load_manifest(tables(log), "s2") is None
 
-    lease = lease_frame.lease_frame(spark, commit(log, manifest.of(0)), LEASE)
+    lease = lease_batches.lease_frame(spark, commit(log, manifest.of(0)), LEASE)
     assert lease.columns == [
         "message_id",
         "body",
@@ -206,15 +208,15 @@ def test_many_ranges_are_leased_exactly(spark: SparkSession, log: Table) -> None
             part = file._replace(whole=False, first_position=first, last_position=first + 6)
             places.append(part._replace(receive_count=1 + first % 3))
             expected |= {file.base_offset + p: 1 + first % 3 for p in range(first, first + 7)}
-    assert len(places) > 2 * lease_frame.MAX_PREDICATES
+    assert len(places) > 2 * lease_batches.MAX_PREDICATES
     for some in (places, places[:5], [whole[0], *places[-5:]]):
-        lease = lease_frame.lease_frame(spark, some, LEASE)
+        lease = lease_batches.lease_frame(spark, some, LEASE)
         found = {row.offset: row.receive_count for row in lease.select("offset", "receive_count").collect()}
         wanted = [p.base_offset + at for p in some for at in range(p.first_position, p.last_position + 1)]
         first_file = dict.fromkeys(range(1000), 1) if some[0] is whole[0] else {}
         assert found == {offset: (expected | first_file)[offset] for offset in wanted}
         assert lease.count() == len(wanted)
-    assert lease_frame.lease_frame(spark, [], LEASE).isEmpty()
+    assert lease_batches.lease_frame(spark, [], LEASE).isEmpty()
 
 
 @pytest.mark.spec("SEQ-1", "SEQ-4", "SEQ-5", "DDP-12")
@@ -228,11 +230,11 @@ def test_messages_of_fifo_queues_are_leased_with_their_ids_and_numbers(spark: Sp
         places.append(place(log, file, base, shard))
     log.add(added, {"send": 300}, "bulk")
 
-    lease = lease_frame.lease_frame(spark, places, attrs.evolve(LEASE, fifo=True))
+    lease = lease_batches.lease_frame(spark, places, attrs.evolve(LEASE, fifo=True))
     rows = lease.select("shard", "offset", "dedup_id", "sequence_number").collect()
     assert {row.sequence_number for row in rows} == {sequence_number(row.shard, row.offset) for row in rows}
     assert {row.dedup_id for row in rows} == {f"d{n}" for n in range(300)}
-    plain = lease_frame.lease_frame(spark, places, LEASE)
+    plain = lease_batches.lease_frame(spark, places, LEASE)
     assert [row.sequence_number for row in plain.select("sequence_number").distinct().collect()] == [None]
 
 
@@ -243,15 +245,15 @@ def test_an_erased_message_is_not_in_a_lease(spark: SparkSession, log: Table) ->
     [rows] = log.read([file], ["message_id"])
     assert erase.erase(log, rows["message_id"][1].as_py(), [1], 0)
     log.refresh()
-    places = [lease_frame.LeasePlace(f"{log.path}/{each.name}", True, 0, 0, NOW, 0, 3) for each in log.files()]
-    lease = lease_frame.lease_frame(spark, places, LEASE)
+    places = [lease_batches.LeasePlace(f"{log.path}/{each.name}", True, 0, 0, NOW, 0, 3) for each in log.files()]
+    lease = lease_batches.lease_frame(spark, places, LEASE)
     assert sorted(row.body for row in lease.collect()) == ["0", "2", "3"]
 
 
 def test_a_lease_reads_only_its_files_and_shows_no_other_key(spark: SparkSession, log: Table) -> None:
     manifest = staged(spark.range(0, 40, 1, 4).selectExpr("cast(id AS string) AS body"), log)
     places = commit(log, manifest.of(0))
-    lease = lease_frame.lease_frame(spark, places[1:2], LEASE)
+    lease = lease_batches.lease_frame(spark, places[1:2], LEASE)
     assert [name.rpartition("/")[2] for name in lease.inputFiles()] == [places[1].path.rpartition("/")[2]]
     executed = lease.select("body")._jdf.queryExecution().executedPlan().toString()
     assert "receipt_handle" not in executed and "message_id" not in executed
@@ -313,3 +315,12 @@ def test_text_that_is_no_utf_8_is_refused_in_one_line(spark: SparkSession, lq: L
     with pytest.raises(InvalidParameterValue, match=r"^Nothing was sent: rows cannot be read: [^\n]*$"):
         queue.send_dataframe(rows)
     assert not list(Path(lq.root).rglob("messages/bulk/**/*.parquet"))
+
+
+def test_a_row_as_json_keeps_every_digit_of_an_instant(spark: SparkSession) -> None:
+    at = datetime(2026, 1, 31, 8, 0, 5, 123456, tzinfo=timezone.utc)
+    rows = spark.createDataFrame([(at, 1.5)], "at timestamp, ratio double")
+    rows = rows.selectExpr("*", "TIMESTAMP_NTZ '2026-01-31 08:00:05.123456' AS plain")
+    [row] = as_messages(rows, "*").collect()
+    instant = "2026-01-31T08:00:05.123456"
+    assert json.loads(row.body) == {"at": f"{instant}Z", "ratio": 1.5, "plain": instant}

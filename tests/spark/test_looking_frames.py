@@ -69,7 +69,7 @@ def test_a_condition_chooses_the_same_messages_in_sql(spark: SparkSession, tmp_p
         "state = 'delayed' AND delay_seconds = 60 AND visible_at > sent_at",
         "state = 'visible' AND visible_at = sent_at",
         f"sent_at = '{instants[-1]}' AND age = 1",
-        "message_attributes['customer'] = 'Ada' AND source_queue = 'source' AND first_sent_at < sent_at",
+        "message_attributes['customer'] = 'Ada' AND source_queue = 'source' AND moved_at > sent_at",
         "message_attributes['price']::DOUBLE > 12",
         "queue = 'orders.fifo' AND region = 'local' AND sequence_number LIKE '1%' AND log_offset + shard >= 0",
         "group_id IN ('a', 'tag') AND coalesce(dedup_id, '') <> '2' AND first_received_at IS NULL",

@@ -54,7 +54,7 @@ def test_a_read_shows_the_messages_as_sql_does_and_changes_nothing(spark: SparkS
     columns = (
         "queue, region, message_id, state, group_id, sent_at, visible_at, receive_count, first_received_at, body"
     )
-    columns += ", delay_seconds, dedup_id, source_queue, first_sent_at, sequence_number, shard"
+    columns += ", delay_seconds, dedup_id, source_queue, moved_at, sequence_number, shard"
     shown = found.selectExpr(*columns.split(", "), "offset AS log_offset")
     told = spark.sql(f"SELECT {columns}, log_offset FROM messages")
     assert shown.count() == 3_009

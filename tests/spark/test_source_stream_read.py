@@ -12,7 +12,7 @@ import pytest
 from insides import place_of
 from lakequeue import InvalidOptions, LakeQueue, Queue, QueueDoesNotExist, SendEntry
 from lakequeue.spark.options import Options, Use
-from lakequeue.spark.source_errors import error_in
+from lakequeue.spark.source_schema import error_in
 from lakequeue.testing import ManualClock
 from mutations import Patch
 from serve.serving import wait_until

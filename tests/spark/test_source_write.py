@@ -14,7 +14,8 @@ from concurrency.harness import log_rows, sent_bodies
 from insides import place_of
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
-from lakequeue.spark.source_errors import error_in
+from lakequeue.spark import stream_to_queue
+from lakequeue.spark.source_schema import error_in
 from lakequeue.storage import layout
 from spark.dropped_files import Folder
 
@@ -90,6 +91,35 @@ def test_columns_and_all_shards(spark: SparkSession, lq: LakeQueue) -> None:
     found = lease.arrow().to_pylist()
     assert sorted(row["body"] for row in found) == ["b0", "b3", "b6"]
     assert found[0]["group_id"] == "g" and found[0]["message_attributes"][0][1]["string_value"] == "v"
+
+
+@pytest.mark.parametrize("way", ["send_dataframe", "write", "stream_to_queue"])
+def test_columns_match_as_the_session_compares_names(
+    spark: SparkSession, tmp_path: Path, way: str, request: pytest.FixtureRequest
+) -> None:
+    lq = LakeQueue(str(tmp_path / "root"), spark=spark)
+    queue = lq.create_queue("spelled.fifo", fifo=True, content_based_deduplication=True)
+    source = str(tmp_path / "rows")
+    select = "SELECT string(id) AS BODY, 'g' AS Group_Id, -id AS Place FROM range(0, 20, 1, 2)"
+    spark.sql(select).write.format("delta").save(source)
+
+    def send() -> None:
+        if way == "send_dataframe":
+            queue.send_dataframe(spark.read.format("delta").load(source), order_by="PLACE")
+        elif way == "write":
+            write(spark.read.format("delta").load(source), queue, orderBy="PLACE")
+        else:
+            stream = spark.readStream.format("delta").load(source)
+            started = stream_to_queue(stream, queue, str(tmp_path / "checkpoint"), "availableNow", "PLACE")
+            assert started.awaitTermination(60)
+
+    send()
+    assert [int(body) for body in sent_bodies(queue)] == [*range(19, -1, -1)]
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    request.addfinalizer(lambda: spark.conf.unset("spark.sql.caseSensitive"))
+    if way != "write":  # Spark does not tell it to the process that plans a write
+        with pytest.raises(InvalidParameterValue, match="Columns BODY, Group_Id, Place are not known"):
+            send()
 
 
 @pytest.mark.spec("FIF-1", "DDP-1")

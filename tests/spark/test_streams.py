@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from lakequeue import (
     InvalidOptions,
     InvalidParameterValue,
     LakeQueue,
+    Lease,
     LeaseLost,
     Queue,
     QueueClientError,
@@ -24,7 +26,7 @@ from lakequeue import (
 )
 from lakequeue.frame_verbs import lease_of_handle
 from lakequeue.spark import stream_from_queue, stream_to_queue
-from lakequeue.spark.source_errors import error_in
+from lakequeue.spark.source_schema import error_in
 from lakequeue.spark.streams import process_lease
 from lakequeue.storage.bulk import commit_files
 from lakequeue.testing import ManualClock
@@ -33,6 +35,8 @@ from serve.serving import wait_until
 from spark.dropped_files import Folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
@@ -157,12 +161,163 @@ def test_a_function_that_raises_hands_back_and_ends_the_query(present: Queue, ch
         if len(seen) == 1:
             raise ValueError("boom")
 
-    assert "ValueError: boom" in failure(stream_from_queue(present, handle, checkpoint))
+    assert "ValueError: boom" in failure(stream_from_queue(present, handle, checkpoint, max_messages=1))
     assert (present.counts().visible, present.counts().in_flight) == (2, 0)
     stream_from_queue(present, handle, checkpoint, trigger="availableNow").awaitTermination()
-    # batch 0 had given its messages back; its number is not given to other ones
-    assert seen == [(0, ["a", "b"]), (1, ["a", "b"])]
+    # batch 0 had given its message back; its number is not given to another
+    assert seen == [(0, ["a"]), (1, ["a"]), (2, ["b"])]
     assert (present.counts().visible, present.counts().in_flight) == (0, 0)
+
+
+def handle_all_but(poison: str, handled: list[str], kept: Callable[[DataFrame], Any] | None = None) -> Any:
+    """A handler that raises for a body, or returns it as failed in some form."""
+
+    def handle(messages: DataFrame, batch: int) -> Any:
+        bodies = [row.body for row in messages.collect()]
+        if kept is None and poison in bodies:
+            raise ValueError(f"{poison} is poison")
+        handled.extend(body for body in bodies if body != poison)
+        return kept(messages.where(f"body = '{poison}'")) if kept is not None and poison in bodies else None
+
+    return handle
+
+
+@pytest.mark.parametrize(("sink", "stored"), [("merge", "aabbcc"), ("txnVersion", "aaaabb")])
+def test_merges_are_exactly_once_and_delta_transactions_by_number_of_batch_are_not(
+    spark: SparkSession, tmp_path: Path, present: Queue, checkpoint: str, sink: str, stored: str
+) -> None:
+    """After a function has raised comes another number, and without its checkpoint numbers begin anew."""
+    from delta.tables import DeltaTable
+
+    path = str(tmp_path / "sink")
+    batch_of(spark).selectExpr("body AS message_id", "body").write.format("delta").save(path)
+    fails = [True]
+
+    def handle(messages: DataFrame, batch: int) -> None:
+        rows = messages.select("message_id", "body")
+        if sink == "merge":
+            merge = (
+                DeltaTable.forPath(spark, path)
+                .alias("old")
+                .merge(rows.alias("new"), "old.message_id = new.message_id")
+            )
+            merge.whenNotMatchedInsertAll().execute()
+        else:
+            once = {"txnAppId": "sink", "txnVersion": batch}
+            rows.write.format("delta").mode("append").options(**once).save(path)
+        if fails:
+            fails.clear()
+            raise ValueError("boom")
+
+    def run(*bodies: str) -> None:
+        present.send_batch([SendEntry(body) for body in bodies])
+        stream_from_queue(present, handle, checkpoint, trigger="availableNow").awaitTermination()
+
+    run("a", "a")
+    run("b", "b")
+    shutil.rmtree(checkpoint)
+    run("c", "c")
+    assert present.counts().visible == 0
+    assert "".join(sorted(row.body for row in spark.read.format("delta").load(path).collect())) == stored
+
+
+@pytest.mark.core
+@pytest.mark.spec("DLQ-12", "DLQ-2")
+def test_one_message_that_a_function_raises_for_is_the_only_dead_letter(
+    tmp_path: Path, spark: SparkSession, checkpoint: str
+) -> None:
+    lake = LakeQueue(str(tmp_path / "root"), spark=spark)
+    dead = lake.create_queue("dead")
+    queue = lake.create_queue("orders", dead_letter_queue="dead", max_receive_count=3)
+    queue.send_batch([SendEntry(f"m{number}") for number in range(100)])
+    handled: list[str] = []
+    handle, now = handle_all_but("m37", handled), {"trigger": "availableNow"}
+    assert "m37 is poison" in failure(stream_from_queue(queue, handle, checkpoint, **now))
+    stream_from_queue(queue, handle, checkpoint, **now).awaitTermination()
+    assert sorted(handled) == sorted(f"m{number}" for number in range(100) if number != 37)
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+    [letter] = dead.peek()
+    assert letter.body == "m37" and letter.dead_letter_reason is not None
+    assert (letter.dead_letter_reason.error, letter.dead_letter_reason.text) == ("ValueError", "m37 is poison")
+
+
+@pytest.mark.core
+@pytest.mark.spec("RCV-6")
+@pytest.mark.parametrize(
+    "kept",
+    [
+        lambda rows: rows,
+        lambda rows: rows.select("message_id"),
+        lambda rows: rows.select("message_id").toArrow(),
+        lambda rows: [row.message_id for row in rows.collect()],
+    ],
+)
+def test_what_a_function_returns_as_failed_stays_in_the_queue(
+    present: Queue, checkpoint: str, kept: Callable[[DataFrame], Any]
+) -> None:
+    present.send_batch([SendEntry(body) for body in "abc"])
+    handled: list[str] = []
+    handle = handle_all_but("b", handled, kept)
+    stream_from_queue(present, handle, checkpoint, trigger="availableNow").awaitTermination()
+    assert handled == ["a", "c"]
+    assert (present.counts().visible, present.counts().in_flight) == (1, 0)
+    [message] = present.receive()
+    assert (message.body, message.receive_count) == ("b", 2)
+
+
+@pytest.mark.spec("DLQ-12")
+@pytest.mark.parametrize("more", [{"fifo": True}, {"shards": 3}, {"fair_groups": True}])
+def test_a_batch_of_several_shards_or_groups_is_halved_as_well(lq: LakeQueue, more: dict[str, Any]) -> None:
+    fifo = bool(more.get("fifo"))
+    lq.create_queue("dead.fifo" if fifo else "dead", fifo=fifo)
+    queue = lq.create_queue(
+        "orders.fifo" if fifo else "orders",
+        dead_letter_queue="dead.fifo" if fifo else "dead",
+        max_receive_count=3,
+        **more,
+    )
+    grouped = fifo or "fair_groups" in more
+    for number in range(40):
+        queue.send(
+            f"m{number}",
+            group_id=f"g{number % 4}" if grouped else None,
+            dedup_id=f"d{number}" if fifo else None,
+        )
+    handled: list[str] = []
+    raised = 0
+    while (lease := queue.lease()) is not None:
+
+        def work(lease: Lease = lease) -> None:
+            bodies = lease.arrow(["body"])["body"].to_pylist()
+            if "m21" in bodies:
+                raise ValueError("poison")
+            handled.extend(bodies)
+
+        try:
+            process_lease(lease, work)
+        except ValueError:
+            raised += 1
+    assert (raised, len(handled), len(set(handled))) == (1, 39, 39)
+    if fifo:
+        assert [body for body in handled if int(body[1:]) % 4 == 1] == [
+            f"m{n}" for n in range(1, 40, 4) if n != 21
+        ]
+    [letter] = lq.queue("dead.fifo" if fifo else "dead").peek()
+    assert letter.body == "m21" and str(letter.dead_letter_reason).startswith("ValueError: poison")
+
+
+@pytest.mark.spec("DLQ-12", "QUE-33")
+def test_an_error_that_is_not_of_messages_ends_the_work_at_once(queue: Queue) -> None:
+    queue.send_batch([SendEntry("a"), SendEntry("b")])
+    for error in (KeyboardInterrupt(), QueueClientError("storage")):
+
+        def work(error: BaseException = error) -> None:
+            raise error
+
+        lease = queue.lease()
+        assert lease is not None and lease.message_count == 2
+        with pytest.raises(type(error)):
+            process_lease(lease, work)
 
 
 @pytest.mark.spec("RCV-6", "RCP-6")

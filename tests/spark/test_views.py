@@ -171,6 +171,31 @@ def test_a_plan_stays_as_it_is_with_more_queues_and_opens_those_asked_for_only(
     assert plan() == few
 
 
+@pytest.mark.core
+@pytest.mark.parametrize("reading", ["tasks"], indirect=True)
+def test_bodies_are_read_where_they_are_asked_for_and_of_the_messages_that_are_left(
+    spark: SparkSession, lq: LakeQueue, clock: ManualClock
+) -> None:
+    queue = lq.create_queue("one", shards=2)
+    queue.send_batch([SendEntry(body, attributes={"letter": body}) for body in "abc"])
+    queue.receive(1)
+    lq.register_views(spark, now=clock.now())
+
+    def plan(query: str) -> str:
+        return str(spark.sql(query)._jdf.queryExecution().optimizedPlan().toString())
+
+    counted = plan("SELECT state, count(*) FROM messages WHERE queue = 'one' GROUP BY state")
+    assert counted.count("ArrowEvalPython") == 3
+    one = "SELECT body, message_attributes FROM messages WHERE state = 'in_flight'"
+    found = plan(one)
+    assert found.count("ArrowEvalPython") == 5
+    assert found.index("ArrowEvalPython") < found.index("in_flight")  # a plan is written from its end
+    [row] = spark.sql(one).collect()
+    assert row.message_attributes == {"letter": row.body}
+    longest = "SELECT max(length(body)) AS n, count(DISTINCT message_attributes['letter']) AS k FROM messages"
+    assert spark.sql(longest).head().asDict() == {"n": 1, "k": 3}
+
+
 def test_a_subquery_in_a_select_list_refers_to_the_queue_of_its_row(spark: SparkSession, lq: LakeQueue) -> None:
     for number, name in enumerate(("one", "two", "three"), 1):
         lq.create_queue(name).send_batch([SendEntry("a")] * number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lakequeue.model import attributes
-from lakequeue.model.attribute_types import ChangeableAttributes, NewQueueAttributes
+from lakequeue.model.attribute_values import ChangeableAttributes, NewQueueAttributes
 
 FIXED = {"profile", "Profile", "FifoQueue"}
 POLICY = {"dead_letter_queue", "max_receive_count"}

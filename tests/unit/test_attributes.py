@@ -1,5 +1,6 @@
 """Queue attributes: ranges by profile, updates, the wire form, and the checks of call arguments."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -20,7 +21,10 @@ from lakequeue.model.arguments import (
     check_visibility_timeout,
     check_wait,
 )
-from lakequeue.model.attributes import ATTRIBUTE_NAMES, HIDDEN, QueueAttributes
+from lakequeue.model.attribute_values import as_text
+from lakequeue.model.attributes import ATTRIBUTE_NAMES, HIDDEN, QueueAttributes, selected
+from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
+from lakequeue.serve.errors import wire_message
 
 PROFILES = ["lake", "sqs", "sqs-2018", "cmq"]
 create = QueueAttributes.create
@@ -87,7 +91,11 @@ def test_values_outside_the_range_are_refused_at_creation_and_later(field, wire,
             continue
         with pytest.raises(InvalidAttributeValue) as caught:
             call(**{field: value})
-        assert caught.value.message == f"Invalid value for the parameter {wire}."
+        assert caught.value.message == f"Invalid value for the parameter {field}."
+        assert wire_message(caught.value) == f"Invalid value for the parameter {wire}."
+        assert re.search(
+            f"(in profile {profile}, not|not a (whole )?number:) '?{as_text(value)}'?$", str(caught.value)
+        )
         assert caught.value.cmq_code == (4000 if profile == "cmq" else None)
 
 
@@ -185,16 +193,16 @@ def test_a_lenient_profile_lifts_ranges_to_those_of_all_profiles():
 @pytest.mark.spec("PRF-2")
 def test_strictness_cannot_return_while_a_value_is_outside():
     free = create("sqs", visibility_timeout=0.5, profile_strict=False)
-    with pytest.raises(InvalidAttributeValue, match="VisibilityTimeout"):
+    with pytest.raises(InvalidAttributeValue, match="visibility_timeout"):
         free.with_changes(profile_strict=True)
     assert free.with_changes(profile_strict=True, visibility_timeout=1).profile_strict
 
 
 @pytest.mark.spec("PRF-2", "RET-4")
 def test_on_lake_a_delay_never_exceeds_the_retention():
-    with pytest.raises(InvalidAttributeValue, match="DelaySeconds"):
+    with pytest.raises(InvalidAttributeValue, match="delay"):
         create(delay=61, message_retention_period=60)
-    with pytest.raises(InvalidAttributeValue, match="DelaySeconds"):
+    with pytest.raises(InvalidAttributeValue, match="delay"):
         create(delay=100).with_changes(message_retention_period=60)
 
 
@@ -214,6 +222,35 @@ def test_caps_are_divided_among_the_shards():
     assert (attributes.inflight_limit, attributes.stored_limit) == (3, 2)
     with pytest.raises(InvalidAttributeValue):
         create(max_inflight_messages=2, shards=3)
+
+
+@pytest.mark.spec("QUE-23")
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"profile": "sqs-2018"},
+        {"profile": "cmq", "receive_wait_time": 0.5},
+        {"profile": "sqs", "max_inflight_messages": 5, "kms_master_key_id": "k", "sqs_managed_sse_enabled": True},
+        {"fifo": True, "deduplication_scope": "message_group", "content_based_deduplication": True, "shards": 2},
+        {"redrive_policy": RedrivePolicy("arn", 3), "redrive_allow_policy": RedriveAllowPolicy("denyAll")},
+        {"rewind_range": True, "group_in_flight_limit": 7, "fair_groups": False, "policy": "{}"},
+    ],
+)
+def test_the_values_by_name_make_the_same_attributes_again(given):
+    attributes = create(**given)
+    values = attributes.values()
+    assert QueueAttributes.create(**values) == attributes
+    kept = {name: value for name, value in given.items() if value is not True or name != "rewind_range"}
+    assert values.items() >= kept.items()
+    assert ("deduplication_scope" in values, "fair_groups" in values) == (
+        attributes.fifo,
+        not attributes.fifo and attributes.profile != "sqs-2018",
+    )
+    assert selected(values, ["delay", "fifo"], False) == {"delay": 0, "fifo": attributes.fifo}
+    for name, hint in (("VisibilityTimeout", "visibility_timeout"), ("Colour", None)):
+        with pytest.raises(InvalidAttributeName) as refused:
+            selected(values, [name], False)
+        assert refused.value.hint == (hint and f"did you mean {hint}?")
 
 
 @pytest.mark.spec("NAM-8", "QUE-23")
@@ -256,12 +293,12 @@ def test_shards_of_a_standard_queue_can_be_raised():
     assert create(shards=2).with_changes(shards=3).shards == 3
     assert create(shards=2).with_changes(Shards="2").shards == 2
     for fewer in (1, 0, 1_025, "many"):
-        with pytest.raises(InvalidAttributeValue, match="Shards"):
+        with pytest.raises(InvalidAttributeValue, match="shards"):
             create(shards=2).with_changes(shards=fewer)
-    with pytest.raises(InvalidAttributeValue, match="MaxStoredMessages|Shards"):
+    with pytest.raises(InvalidAttributeValue, match="max_stored_messages|shards"):
         create(max_stored_messages=4).with_changes(shards=5)
     grouped = create(fifo=True, shards=2, deduplication_scope="message_group")
-    with pytest.raises(InvalidAttributeValue, match="Shards") as refused:
+    with pytest.raises(InvalidAttributeValue, match="shards") as refused:
         grouped.with_changes(shards=3)
     assert refused.value.hint == "must stay 2, as many as there are"
 
@@ -284,7 +321,7 @@ def test_a_queue_is_standard_unless_asked_otherwise():
 
 @pytest.mark.spec("NAM-3")
 def test_there_are_no_fifo_queues_under_cmq_as_its_names_have_no_suffix():
-    with pytest.raises(InvalidAttributeValue, match="FifoQueue"):
+    with pytest.raises(InvalidAttributeValue, match="fifo"):
         fifo("cmq")
 
 
@@ -311,7 +348,7 @@ def test_a_fifo_queue_starts_like_a_standard_one_with_deduplication_and_its_own_
 def test_the_kind_of_a_queue_never_changes():
     for key in ("fifo", "FifoQueue"):
         for value in ("true", "false"):
-            with pytest.raises(InvalidAttributeName, match=r"^Unknown Attribute FifoQueue\.$"):
+            with pytest.raises(InvalidAttributeName, match=r"^Unknown Attribute fifo: .* fixed at its creation$"):
                 create().with_changes(**{key: value})
     with pytest.raises(InvalidAttributeValue, match="Modifying queue type is not supported"):
         fifo().with_changes(fifo=False)
@@ -325,19 +362,19 @@ def test_the_kind_of_a_queue_never_changes():
             "content_based_deduplication",
             "ContentBasedDeduplication",
             "true",
-            "Unknown Attribute ContentBasedDeduplication.",
+            "Unknown Attribute content_based_deduplication.",
         ),
         (
             "deduplication_scope",
             "DeduplicationScope",
             "messageGroup",
-            "You can specify the DeduplicationScope only when FifoQueue is set to true.",
+            "You can specify the deduplication_scope only when fifo is set to true.",
         ),
         (
             "fifo_throughput_limit",
             "FifoThroughputLimit",
             "perQueue",
-            "You can specify the FifoThroughputLimit only when FifoQueue is set to true.",
+            "You can specify the fifo_throughput_limit only when fifo is set to true.",
         ),
     ],
 )
@@ -358,7 +395,7 @@ def test_content_based_deduplication_is_off_set_at_creation_and_changed():
     assert on.to_wire()["ContentBasedDeduplication"] == "true"
     assert on.with_changes(content_based_deduplication=False).content_based_deduplication is False
     for bad in ("yes", None, 1):
-        with pytest.raises(InvalidAttributeValue, match="ContentBasedDeduplication"):
+        with pytest.raises(InvalidAttributeValue, match="content_based_deduplication"):
             on.with_changes(content_based_deduplication=bad)
 
 
@@ -372,7 +409,7 @@ def test_the_scope_of_deduplication_has_two_spellings():
     assert fifo().dedup_by_group is fifo(deduplication_scope="queue").dedup_by_group is False
     for bad in ("group", "", None, 1, []):
         for call in (fifo, fifo().with_changes):
-            with pytest.raises(InvalidAttributeValue, match="DeduplicationScope"):
+            with pytest.raises(InvalidAttributeValue, match="deduplication_scope"):
                 call(deduplication_scope=bad)
 
 
@@ -390,9 +427,9 @@ def test_throughput_per_group_needs_deduplication_by_group():
         assert attributes.to_wire()["FifoThroughputLimit"] == "perMessageGroupId"
     for call in (fifo, fifo().with_changes):
         for value in ("perMessageGroupId", "perGroup", ""):
-            with pytest.raises(InvalidAttributeValue, match="FifoThroughputLimit"):
+            with pytest.raises(InvalidAttributeValue, match="fifo_throughput_limit"):
                 call(fifo_throughput_limit=value)
-    with pytest.raises(InvalidAttributeValue, match="FifoThroughputLimit"):
+    with pytest.raises(InvalidAttributeValue, match="fifo_throughput_limit"):
         by_group.with_changes(**high).with_changes(deduplication_scope="queue")
 
 
@@ -404,13 +441,13 @@ def test_a_later_scope_is_stored_and_shown_and_that_of_the_creation_holds(first,
     assert changed.deduplication_scope == then
     assert changed.dedup_by_group is created.dedup_by_group is (first == "message_group")
     assert changed.with_changes(deduplication_scope=first) == created
-    assert changed.differences({"deduplication_scope": first}) == ["DeduplicationScope"]
+    assert changed.differences({"deduplication_scope": first}) == ["deduplication_scope"]
     assert changed.differences({"DeduplicationScope": then}) == []
 
 
 @pytest.mark.spec("DDP-15", "QUE-23")
 def test_the_scope_of_the_creation_is_nobodys_to_set():
-    assert set(fifo().to_wire()) - ATTRIBUTE_NAMES == HIDDEN
+    assert set(fifo().to_wire()) - {*ATTRIBUTE_NAMES.values()} == HIDDEN
     for call in (create, fifo, create().with_changes, fifo().with_changes):
         for name in ("CreatedDeduplicationScope", "created_deduplication_scope"):
             with pytest.raises(InvalidAttributeName, match=f"^Unknown Attribute {name}"):
@@ -424,7 +461,7 @@ def test_several_shards_of_a_fifo_queue_need_deduplication_by_group():
     for scope in ({}, {"deduplication_scope": "queue"}):
         with pytest.raises(InvalidAttributeValue) as caught:
             fifo(shards=2, **scope)
-        assert caught.value.message == "Invalid value for the parameter Shards."
+        assert caught.value.message == "Invalid value for the parameter shards."
     later = sharded.with_changes(deduplication_scope="queue")
     assert (later.deduplication_scope, later.dedup_by_group) == ("queue", True)
 
@@ -435,9 +472,9 @@ def test_fifo_queues_are_compared_by_what_is_given_of_them():
     same = {"fifo": "true", "DeduplicationScope": "message_group", "visibility_timeout": 60}
     assert attributes.differences(same) == []
     assert attributes.differences({"FifoQueue": True, "ContentBasedDeduplication": "true"}) == [
-        "ContentBasedDeduplication"
+        "content_based_deduplication"
     ]
-    assert attributes.differences({"fifo": False}) == ["FifoQueue"]
+    assert attributes.differences({"fifo": False}) == ["fifo"]
 
 
 @pytest.mark.spec("PRF-7", "RWD-1", "RWD-2", "RWD-3", "QUE-22")
@@ -447,7 +484,7 @@ def test_the_rewind_range_is_off_and_at_most_the_retention_period():
         assert call(rewind_range=60).rewind_range == 60
         assert call(rewind_range=True).rewind_range == call(RewindSeconds="345600").rewind_range == 345_600
         for outside in (345_601, -1, "x"):
-            with pytest.raises(InvalidAttributeValue, match="RewindSeconds"):
+            with pytest.raises(InvalidAttributeValue, match="rewind_range"):
                 call(rewind_range=outside)
     with pytest.raises(InvalidAttributeValue):
         create("cmq", message_retention_period=3_600, rewind_range=86_400)
@@ -467,7 +504,7 @@ def test_a_policy_is_kept_as_it_is_given():
     assert create(policy=policy).to_wire()["Policy"] == policy
     assert create().with_changes(Policy=policy).with_changes(Policy="") == create(policy=None) == create()
     for refused in ("x", "[]", '{"Statement": ["a"]}', "[" * 100_000, 1):
-        with pytest.raises(InvalidAttributeValue, match="Policy"):
+        with pytest.raises(InvalidAttributeValue, match="policy"):
             create(policy=refused)
 
 
@@ -478,10 +515,10 @@ def test_differences_name_only_given_attributes_with_another_value():
     same = {"visibility_timeout": 60.0, "ReceiveMessageWaitTimeSeconds": "0.5", "fifo": False}
     assert attributes.differences(same) == []
     assert attributes.differences({"VisibilityTimeout": timedelta(seconds=61), "delay": 0}) == [
-        "VisibilityTimeout"
+        "visibility_timeout"
     ]
-    assert attributes.differences({"profile": "sqs"}) == ["Profile"]
-    assert attributes.differences({"shards": 2}) == ["Shards"]
+    assert attributes.differences({"profile": "sqs"}) == ["profile"]
+    assert attributes.differences({"shards": 2}) == ["shards"]
     with pytest.raises(InvalidAttributeValue):
         attributes.differences({"visibility_timeout": -1})
 
@@ -502,18 +539,18 @@ def test_visibility_timeouts_of_calls(profile, good, bad):
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         assert check_visibility_timeout(attributes, value) == round(seconds * 1_000_000)
     for value in bad:
-        with pytest.raises(InvalidParameterValue, match="for parameter VisibilityTimeout is invalid"):
+        with pytest.raises(InvalidParameterValue, match="for parameter visibility_timeout is invalid"):
             check_visibility_timeout(attributes, value)
 
 
 @pytest.mark.spec("VIS-10")
 def test_a_missing_visibility_timeout_and_one_outside_are_told_apart():
-    with pytest.raises(MissingParameter, match="must contain the parameter VisibilityTimeout"):
+    with pytest.raises(MissingParameter, match="must contain the parameter visibility_timeout"):
         check_visibility_timeout(create(), None)
     with pytest.raises(InvalidParameterValue) as caught:
         check_visibility_timeout(create(), timedelta(seconds=43_201))
     assert caught.value.message == (
-        "Value 43201 for parameter VisibilityTimeout is invalid. Reason: Must be >= 0 and <= 43200, if provided."
+        "Value 43201 for parameter visibility_timeout is invalid. Reason: Must be >= 0 and <= 43200, if provided."
     )
 
 
@@ -550,7 +587,7 @@ def test_a_wait_outside_names_the_range_and_a_value_overrides_the_queue():
     with pytest.raises(InvalidParameterValue) as caught:
         check_wait(create("sqs"), 21)
     assert caught.value.message == (
-        "Value 21 for parameter WaitTimeSeconds is invalid. Reason: Must be >= 0 and <= 20, if provided."
+        "Value 21 for parameter wait_time is invalid. Reason: Must be >= 0 and <= 20, if provided."
     )
     attributes = create(receive_wait_time=7)
     assert (check_wait(attributes, None), check_wait(attributes, 0)) == (7_000_000, 0)
@@ -580,7 +617,7 @@ def test_a_delay_outside_names_the_range():
     with pytest.raises(InvalidParameterValue) as caught:
         check_delay(create("sqs"), 901)
     assert caught.value.message == (
-        "Value 901 for parameter DelaySeconds is invalid. Reason: DelaySeconds must be >= 0 and <= 900."
+        "Value 901 for parameter delay is invalid. Reason: delay must be >= 0 and <= 900."
     )
     with pytest.raises(InvalidParameterValue) as caught:
         check_delay(create("cmq"), 3_601)
@@ -602,7 +639,7 @@ def test_on_fifo_queues_only_the_queue_delays(profile):
     with pytest.raises(InvalidParameterValue) as caught:
         check_delay(attributes, 2)
     assert caught.value.message == (
-        "Value 2 for parameter DelaySeconds is invalid. "
+        "Value 2 for parameter delay is invalid. "
         "Reason: The request include parameter that is not valid for this queue type."
     )
     for bad in (10, -1, 10**9, "x", "0"):
@@ -621,7 +658,7 @@ def test_attempt_ids_are_for_fifo_queues():
     with pytest.raises(InvalidParameterValue) as caught:
         check_attempt_id(create("sqs"), "x")
     assert caught.value.message == (
-        "Value x for parameter ReceiveRequestAttemptId is invalid. "
+        "Value x for parameter attempt_id is invalid. "
         "Reason: The request include parameter that is not valid for this queue type."
     )
     with pytest.raises(InvalidParameterValue) as caught:
@@ -637,8 +674,8 @@ def test_attempt_ids_have_up_to_128_letters_digits_and_punctuation():
         with pytest.raises(InvalidParameterValue) as caught:
             check_attempt_id(fifo(), bad)
         assert caught.value.message == (
-            f"Value {one_line(bad)} for parameter ReceiveRequestAttemptId is invalid. "
-            "Reason: ReceiveRequestAttemptId can only include alphanumeric and punctuation characters. "
+            f"Value {one_line(bad)} for parameter attempt_id is invalid. "
+            "Reason: attempt_id can only include alphanumeric and punctuation characters. "
             "1 to 128 in length."
         )
 
@@ -651,7 +688,7 @@ def test_number_of_messages_asked_for(profile, most):
     assert check_max_messages(attributes, 1) == 1
     assert check_max_messages(attributes, most or 10**6) == (most or 10**6)
     for value in [0, -1, "x", 1.5, True, *([most + 1] if most else [])]:
-        with pytest.raises(InvalidParameterValue, match="for parameter MaxNumberOfMessages is invalid"):
+        with pytest.raises(InvalidParameterValue, match="for parameter max_messages is invalid"):
             check_max_messages(attributes, value)
 
 
@@ -660,7 +697,7 @@ def test_too_many_messages_asked_for_names_the_range():
     with pytest.raises(InvalidParameterValue) as caught:
         check_max_messages(create("sqs"), 11)
     assert caught.value.message == (
-        "Value 11 for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, if provided."
+        "Value 11 for parameter max_messages is invalid. Reason: Must be between 1 and 10, if provided."
     )
 
 
@@ -711,9 +748,9 @@ def test_a_limit_on_a_living_queue_needs_all_messages_of_a_group_on_one_shard():
     sharded = create(shards=4, group_in_flight_limit=5)
     assert sharded.by_group
     assert sharded.with_changes(group_in_flight_limit=7, shards=4).group_in_flight_limit == 7
-    with pytest.raises(InvalidAttributeValue, match="Shards"):
+    with pytest.raises(InvalidAttributeValue, match="shards"):
         sharded.with_changes(shards=5)
-    with pytest.raises(InvalidAttributeValue, match="Shards"):
+    with pytest.raises(InvalidAttributeValue, match="shards"):
         create(group_in_flight_limit=5).with_changes(shards=2)
     free = sharded.with_changes(group_in_flight_limit=None)
     assert not free.by_group
@@ -722,3 +759,12 @@ def test_a_limit_on_a_living_queue_needs_all_messages_of_a_group_on_one_shard():
         with pytest.raises(InvalidAttributeValue):
             free.with_changes(**refused)
     assert create().with_changes(group_in_flight_limit=5).group_in_flight_limit == 5
+
+
+@pytest.mark.parametrize("name", ["visibility_timeout", "delay", "maximum_message_size", "shards"])
+def test_a_text_is_no_number_under_a_name_of_python(name: str):
+    for call in (QueueAttributes.create, QueueAttributes.create().with_changes):
+        with pytest.raises(InvalidAttributeValue) as refused:
+            call(**{name: "60"})
+        assert "must be a number, not the text '60'" in str(refused.value)
+    assert QueueAttributes.create(VisibilityTimeout="60").visibility_timeout == 60

@@ -11,7 +11,7 @@ from lakequeue import LakeQueue
 from lakequeue.storage.messages import read
 from lakequeue.storage.messages.append import Place, Segment
 from lakequeue.storage.messages.body_cache import TABLE_BYTES, BodyCache
-from lakequeue.storage.messages.budget import BUDGET, Budget
+from lakequeue.storage.messages.read import BUDGET, Budget
 
 CELLS = {"message_id": "id", "message_attributes": [], "group_id": None, "dedup_id": None, "sender_id": None}
 

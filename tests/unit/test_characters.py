@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lakequeue.storage.bulk.characters import count_refused
+from lakequeue.storage.bulk.arrow_rows import count_refused
 
 ALLOWED = [*"\t\n\r ~\x7f\x9fü", "\ud7ff", "\ue000", "\ufffd", "\U00010000", "\U0010ffff", "😀"]
 REFUSED = ["\x00", "\x08", "\x0b", "\x0c", "\x0e", "\x1f", "\ufffe", "\uffff"]

@@ -76,7 +76,7 @@ def test_the_page_names_the_columns_of_a_condition():
 def test_the_page_names_the_limits_of_a_condition():
     assert f"{predicate.LONGEST:,} characters" in CONDITIONS
     batch = f"{browse.ROWS:,} to {browse.GROWTH * browse.ROWS:,} messages or {browse.BYTES // 2**20} MiB"
-    assert f"| judging one batch, {batch} | {sandbox.SECONDS:g} s |" in CONDITIONS
+    assert f"| time for one batch, {batch} | {sandbox.SECONDS:g} s |" in CONDITIONS
     assert f"{sandbox.MEMORY // 2**20} MiB in all" in CONDITIONS
     assert f"| {sandbox.AT_ONCE}; others wait for {sandbox.WAIT_SECONDS:g} s |" in CONDITIONS
 
@@ -125,7 +125,7 @@ def test_profiles_are_told_as_they_are():
 
 
 def test_every_attribute_has_a_row():
-    assert {codes(wire)[0] for _, wire, *_ in rows(FEATURES, "attribute")} == ATTRIBUTE_NAMES
+    assert {codes(wire)[0] for _, wire, *_ in rows(FEATURES, "attribute")} == set(ATTRIBUTE_NAMES.values())
 
 
 def test_every_error_has_a_row():
@@ -220,3 +220,11 @@ def test_lines_of_code_fit_on_a_page():
         text = page.read_text(encoding="utf-8")
         for block in re.findall(r"^ *```\w+\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
             assert [line for line in block.splitlines() if len(line) > WIDTH] == [], page.name
+
+
+@pytest.mark.parametrize("face", [lakequeue.Queue, lakequeue.LakeQueue])
+def test_the_rules_of_a_verb_are_in_the_last_line_of_its_text(face: type) -> None:
+    for name, verb in inspect.getmembers(face, inspect.isfunction):
+        text = (inspect.getdoc(verb) or "").splitlines()
+        if not name.startswith("_"):
+            assert not [line for line in text[:-1] if re.search(r"\([A-Z]{3}-\d+", line)], name

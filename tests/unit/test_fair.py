@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakequeue.shard.claim.fair import GroupLoad, noisy
+from lakequeue.shard.claim.tenants import GroupLoad, noisy
 
 
 @pytest.mark.spec("FAI-3")

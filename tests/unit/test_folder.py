@@ -16,37 +16,36 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 
+from lakequeue.errors import DamagedTable
 from lakequeue.storage import folder
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 
 ROWS = pa.table({"number": range(10_000), "body": [f"body {number}" for number in range(10_000)]})
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> PointTable:
+def table(tmp_path: Path) -> Table:
     """A handle on the directory alone: there is no log."""
-    table = object.__new__(PointTable)
+    table = object.__new__(Table)
     table.folder = Folder(str(tmp_path))
     return table
 
 
-def both_reads(table: PointTable, size: int) -> None:
+def both_reads(table: Table, size: int) -> None:
     file = LiveFile("a.parquet", "a.parquet", size, len(ROWS), {}, {}, {}, {})
     assert table.read([file]) == [ROWS]
     assert table.read_rows(file, 4_500, 5_499) == ROWS.slice(4_500, 1_000)
 
 
-def test_a_local_file_is_opened_by_arrow(
-    table: PointTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_file_is_opened_by_arrow(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq.write_table(ROWS, tmp_path / "a.parquet", row_group_size=1_000)
     monkeypatch.setattr(builtins, "open", lambda *_: pytest.fail("opened by Python"))
     both_reads(table, (tmp_path / "a.parquet").stat().st_size)
 
 
-def test_a_remote_file_is_read_by_the_calling_thread(table: PointTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_file_is_read_by_the_calling_thread(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     content, store = pa.BufferOutputStream(), MemoryStore()
     pq.write_table(ROWS, content, row_group_size=1_000)
     data = content.getvalue().to_pybytes()
@@ -115,3 +114,27 @@ def test_on_macos_a_sync_also_empties_the_cache_of_the_disk(
     )
     on_macos.Folder(str(tmp_path)).write("a", b"data")
     assert synced == [(str(tmp_path / "a"), 51), (str(tmp_path), 51)]
+
+
+@pytest.mark.spec("DUR-70")
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", ".."])
+def test_a_name_that_nobody_parsed_leads_no_further_than_its_directory(tmp_path: Path, name: str) -> None:
+    store = MemoryStore()
+    for below in Folder(f"{tmp_path}/table"), Folder("memory:///lake/table", lambda: store, "table"):
+        for reach in (
+            lambda: below / name,  # noqa: B023
+            lambda: below.read(name),  # noqa: B023
+            lambda: below.open(name, 1),  # noqa: B023
+            lambda: below.create(name, b""),  # noqa: B023
+            lambda: below.write(name, b""),  # noqa: B023
+            lambda: below.remove([name]),  # noqa: B023
+            lambda: below.move("a", name),  # noqa: B023
+            lambda: next(below.files(name)),  # noqa: B023
+        ):
+            with pytest.raises(DamagedTable, match="leads out of its directory"):
+                reach()
+
+
+def test_a_pipe_in_place_of_a_file_that_others_wrote_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.parquet")
+    Folder(str(tmp_path)).sync(["a.parquet"])

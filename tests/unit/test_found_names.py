@@ -16,10 +16,10 @@ from lakequeue.model.names import name_hash
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.catalog import QueueRow, rows_by_file, table_of
 from lakequeue.storage.delta_log import checkpoint_name, entry_name, read_checkpoint, read_entry
-from lakequeue.storage.engines.checkpoints import write_checkpoint
 from lakequeue.storage.engines.entries import entry
 from lakequeue.storage.engines.interface import DataFile
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.log_trimming import write_checkpoint
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.found_names import Misplaced, file_below, shard_folders
 from lakequeue.storage.stores import Store
@@ -96,10 +96,10 @@ def test_an_entry_that_names_a_file_elsewhere_is_damage(tmp_path: Path, action: 
 @pytest.mark.spec("DUR-70")
 def test_a_checkpoint_that_names_a_file_elsewhere_is_damage(tmp_path: Path) -> None:
     rows = pa.table({"number": [1]})
-    engine = PointEngine(Store())
+    engine = Engine(Store())
     engine.create(str(tmp_path), rows.schema, [], {}, rows)
     table = engine.open(str(tmp_path))
-    write_checkpoint(table.folder, table._snapshot)
+    write_checkpoint(table.folder, table.state)
     path = tmp_path / checkpoint_name(0)
     found = pq.read_table(path).to_pylist()
     for row in found:

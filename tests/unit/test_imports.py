@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import attrs
 import pytest
+
+pytestmark = pytest.mark.xdist_group("imports")  # so that one process parses the modules
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "lakequeue"
@@ -39,8 +42,8 @@ ASIDE = {"testing"}
 DELTA = {"deltalake", "delta"}
 HEAVY = {"pyspark", "pyarrow", "deltalake", "delta", "numpy", "pandas"}
 
-LARGEST = 500
-"""Lines of code in a module, without docstrings, comments and blank lines."""
+LARGEST, LONGEST = 400, 50
+"""Lines of code in a module, and in the body of a function, without docstrings, comments and blank lines."""
 
 TIME = {"now", "utcnow", "today", "time", "time_ns", "gmtime", "localtime"}
 CLOCKS = {"datetime", "date", "time"}
@@ -51,7 +54,11 @@ class Module:
     path: Path
     name: str
     """Dotted, without the package's own name; ``jobs.…`` for scripts."""
-    tree: ast.Module
+    _tree: ast.Module | None = None
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return self._tree or ast.parse(self.path.read_text())
 
     @property
     def top(self) -> str:
@@ -71,7 +78,7 @@ def _module(path: Path) -> Module:
     else:
         parts = path.relative_to(PROJECT).with_suffix("").parts
     name = ".".join(part for part in parts if part != "__init__")
-    return Module(path, name, ast.parse(path.read_text()))
+    return Module(path, name)
 
 
 MODULES = [_module(path) for path in sorted([*PACKAGE.rglob("*.py"), *(PROJECT / "jobs").rglob("*.py")])]
@@ -380,6 +387,10 @@ def lines_of_code(tree: ast.Module) -> int:
 @every_module
 def test_no_module_grows_without_bounds(module: Module):
     assert lines_of_code(module.tree) <= LARGEST
+    functions = (
+        node for node in ast.walk(module.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    )
+    assert not [node.name for node in functions if lines_of_code(ast.Module(node.body, [])) > LONGEST]
 
 
 @pytest.mark.parametrize("entry", ["lakequeue", "lakequeue.testing", "lakequeue.cli"])
@@ -406,3 +417,13 @@ assert queue.counts().in_flight == 0
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.spec("DUR-8")
+@every_module
+def test_one_module_makes_readers_and_writers_of_parquet(module: Module):
+    made = {"ParquetFile", "ParquetWriter", "read_table", "write_table", "read_metadata", "read_schema"}
+    calls = [ast.unparse(node.func) for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+    assert module.name == "storage.parquet_files" or not [
+        each for each in calls if each in {f"pq.{x}" for x in made}
+    ]

@@ -10,6 +10,8 @@ import pytest
 
 from lakequeue.errors import QueueServiceError
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import from_micros
+from lakequeue.model.failures import DeadLetterReason, failed_together
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
@@ -26,6 +28,7 @@ from lakequeue.shard.commands import (
     MakeVisible,
     Move,
     MoveBack,
+    Moved,
     Purge,
     Rewind,
     SetAttributes,
@@ -34,6 +37,7 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import IN_FLIGHT, VISIBLE, DeadLetters, Head, Run
 
 S = 1_000_000
+DEAD = "arn:aws:sqs:local:000000000000:dead"
 STRICT: dict[str, Any] = {"profile_name": "cmq", "profile_strict": False}
 
 
@@ -207,7 +211,7 @@ def test_a_million_messages_are_one_run() -> None:
     decision = machine.decide([Claim(1_000_000, 30 * S, "lease")], 0)
     assert decision.puts == [Run(0, 999_999, IN_FLIGHT, "lease", 1, 30 * S, 0, 0)]
     assert decision.head.head_offset == 1_000_000
-    assert machine.counts(0) == Counts(1_000_000, 1_000_000, 0, oldest_offset=0)
+    assert machine.counts(0) == Counts(1_000_000, 1_000_000, 0)
 
 
 # -- delays -----------------------------------------------------------------------------------------------
@@ -380,7 +384,7 @@ def test_a_change_keeps_count_and_lease() -> None:
 @pytest.mark.spec("VIS-9")
 def test_a_receipt_ends_twelve_hours_after_the_receive_at_the_latest() -> None:
     q = shard(runs=[held(0, 0, "a", 43_200)], head=1)
-    text = r"Value 43200 for parameter VisibilityTimeout is invalid. Reason: Total .* \[43200 seconds\]"
+    text = r"Value 43200 for parameter visibility_timeout is invalid. Reason: Total .* \[43200 seconds\]"
     with pytest.raises(QueueServiceError, match=text):
         q.change(3600, 0, "a", 43_200)
     with pytest.raises(QueueServiceError, match=r"Value 39600\.5 for"):
@@ -585,7 +589,7 @@ def test_a_closed_shard_refuses_everything() -> None:
 @pytest.mark.spec("DEL-2", "RCP-6")
 def test_a_lease_settles_what_it_still_holds() -> None:
     q = shard(10, runs=[held(0, 3, "a", 30), held(4, 4, "b", 30), held(5, 9, "a", 30)], head=10)
-    assert q.ask(1, LeaseDelete("a", [(0, 9)], except_offsets=[2, 4, 7])) == LeaseCounts(9, 1)
+    assert q.ask(1, LeaseDelete("a", [(0, 9)], except_offsets=[2, 4, 7], failure="why")) == LeaseCounts(7, 1, 2)
     assert [run[:5] for run in q.machine.runs] == [
         (2, 2, VISIBLE, "a", 1),
         (4, 4, IN_FLIGHT, "b", 1),
@@ -612,6 +616,69 @@ def test_releasing_a_lease_makes_the_rest_of_it_visible() -> None:
     assert q.ask(1, LeaseRelease("a", [(0, 2)])) == LeaseCounts(2, 1)
     assert q.ask(1, LeaseRelease("a", [(0, 2)])) == LeaseCounts(0, 3)
     assert q.receive(1, 10) == "0 2"
+
+
+def batch(q: Shard, at: float, most: int, leased: int = 0) -> tuple[list[int], int | None]:
+    """Offsets of the next batch under the lease that is named by its instant, and where dead letters are."""
+    claim = Claim(most, None, f"at-{at}", dead_letter_keys={DEAD: "key"}, leased=leased)
+    claimed = q.ask(at, claim)
+    if claimed.moving:
+        [(first, last, _, failure, _)] = q.machine.outgoing().parts
+        assert first == last and failure == reason("boom").json()
+        q.ask(at, Moved(q.machine.outgoing().number))
+        return batch(q, at, most)[0], first
+    return [offset for span in claimed.spans for offset in range(span.first, span.last + 1)], None
+
+
+def reason(text: str) -> DeadLetterReason:
+    return DeadLetterReason("ValueError", text, from_micros(0), "batch")
+
+
+def fail(q: Shard, at: float, offsets: list[int]) -> None:
+    note = failed_together(reason("boom"), len(offsets))
+    q.ask(at, LeaseRelease(f"at-{at}", [(offset, offset) for offset in offsets], failure=note))
+
+
+@pytest.mark.spec("DLQ-12")
+def test_a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone() -> None:
+    q = shard(100, redrive_policy={"deadLetterTargetArn": DEAD, "maxReceiveCount": 3})
+    handled: list[int] = []
+    sizes: list[int] = []
+    dead: list[int] = []
+    for at in range(40):
+        offsets, letter = batch(q, at, 100)
+        dead += [] if letter is None else [letter]
+        if not offsets:
+            break
+        sizes.append(len(offsets))
+        if 37 in offsets:
+            fail(q, at, offsets)
+        else:
+            handled += offsets
+            q.ask(at, LeaseDelete(f"at-{at}", [(offset, offset) for offset in offsets]))
+    assert dead == [37]
+    assert sorted(handled) == [offset for offset in range(100) if offset != 37]
+    assert sizes[:5] == [100, 50, 25, 25, 12] and sizes.count(1) <= 7
+
+
+@pytest.mark.spec("DLQ-12")
+@pytest.mark.parametrize("count", [None, 1])
+def test_that_needs_to_know_what_failed_together(monkeypatch: pytest.MonkeyPatch, count: int | None) -> None:
+    monkeypatch.setattr(Run, "failed_together", count)  # nothing halved, or everything alone
+    with pytest.raises(AssertionError):
+        test_a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone()
+
+
+@pytest.mark.spec("DLQ-12")
+def test_what_failed_as_one_batch_comes_without_others_and_in_one_shard() -> None:
+    q = shard(6, runs=[held(0, 3, "at-0", 30)], head=4)
+    fail(q, 0, [0, 1, 2, 3])
+    assert q.receive(1, 1, vt=0) == "0"  # a receive of single messages takes any, and knows of no batch
+    assert batch(q, 1, 10) == ([0], None)  # up to those of the batch
+    assert batch(q, 2, 10, leased=1) == ([], None)
+    assert batch(q, 2, 10) == ([1, 2], None)
+    assert batch(q, 3, 10) == ([3], None)
+    assert batch(q, 4, 10) == ([4, 5], None)
 
 
 @pytest.mark.spec("RCP-7", "RCP-8")
@@ -739,7 +806,7 @@ def test_what_comes_back_from_a_move_was_received_as_often_and_as_early_as_befor
     assert q.receive(1, vt=1) == q.receive(2, vt=1) == "0"
     q.ask(3, Move([(0, 0)], "key") if redrive else Claim(1, None, "a", dead_letter_keys={dead: "key"}))
     outgoing = q.machine.outgoing()
-    assert outgoing is not None and outgoing.parts == ((0, 0, 0 if redrive else 2, None),)
+    assert outgoing is not None and [part[:4] for part in outgoing.parts] == [(0, 0, 0 if redrive else 2, None)]
     assert q.ask(4, MoveBack(outgoing.number)) == 1
     claimed = q.ask(5, Claim(1, None, "b", dead_letter_keys={dead: None}))
     assert claimed.spans == (ClaimedSpan(0, 0, 3, 1 * S),)

@@ -18,13 +18,15 @@ from lakequeue.errors import (
     TooManyEntriesInBatchRequest,
 )
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.digests import content_dedup_id, md5_of_attributes, md5_of_body
 from lakequeue.model.messages import (
     AttributeValue,
     BatchFailure,
     Message,
     SendEntry,
     ValidEntry,
+    content_dedup_id,
+    md5_of_attributes,
+    md5_of_body,
     new_message_ids,
     select_attributes,
 )
@@ -186,7 +188,7 @@ def test_receivers_choose_attributes(names, expected):
 def test_a_body_has_at_least_one_byte(profile):
     for body in ("", None):
         message = refused(MissingParameter, SendEntry(body), queue(profile))
-        assert message == "The request must contain the parameter MessageBody."
+        assert message == "The request must contain the parameter body."
     assert validate_entry(SendEntry("x"), queue(profile)).size == 1
 
 
@@ -237,7 +239,7 @@ def test_group_ids_that_are_refused(value):
     message = refused(InvalidParameterValue, SendEntry("x", group_id=value))
     shown = repr(value) if "\n" in str(value) else value
     assert message == (
-        f"Value {shown} for parameter MessageGroupId is invalid. Reason: MessageGroupId can only include "
+        f"Value {shown} for parameter group_id is invalid. Reason: group_id can only include "
         "alphanumeric and punctuation characters. 1 to 128 in length."
     )
     refused(InvalidParameterValue, SendEntry("x", group_id="g", dedup_id=value), fifo())
@@ -258,7 +260,7 @@ def test_group_ids_are_accepted_on_standard_queues_except_those_of_2018():
 def test_standard_queues_refuse_deduplication_ids(profile):
     message = refused(InvalidParameterValue, SendEntry("x", dedup_id="d"), queue(profile))
     assert message == (
-        "Value d for parameter MessageDeduplicationId is invalid. "
+        "Value d for parameter dedup_id is invalid. "
         "Reason: The request includes a parameter that is not valid for this queue type."
     )
 
@@ -266,12 +268,11 @@ def test_standard_queues_refuse_deduplication_ids(profile):
 @pytest.mark.spec("SND-4", "SND-5", "SND-6", "ERR-5")
 def test_what_fifo_queues_require():
     message = refused(MissingParameter, SendEntry("x", dedup_id="d"), fifo())
-    assert message == "The request must contain the parameter MessageGroupId."
+    assert message == "The request must contain the parameter group_id."
     refused(InvalidParameterValue, SendEntry("x", dedup_id="d", group_id=""), fifo())
     message = refused(InvalidParameterValue, SendEntry("x", group_id="g"), fifo())
     assert message == (
-        "The queue should either have ContentBasedDeduplication enabled "
-        "or MessageDeduplicationId provided explicitly"
+        "The queue should either have content_based_deduplication enabled or dedup_id provided explicitly"
     )
     valid = validate_entry(SendEntry("x", group_id="g", dedup_id="d"), fifo())
     assert (valid.group_id, valid.dedup_id) == ("g", "d")
@@ -285,7 +286,7 @@ def test_fifo_messages_have_no_delay_of_their_own():
         assert valid.delay_micros is None
     message = refused(InvalidParameterValue, SendEntry("x", group_id="g", dedup_id="d", delay=2), attributes)
     assert message == (
-        "Value 2 for parameter DelaySeconds is invalid. "
+        "Value 2 for parameter delay is invalid. "
         "Reason: The request include parameter that is not valid for this queue type."
     )
 
@@ -429,7 +430,7 @@ def test_the_order_of_the_checks():
         validate_batch(bad(2, id="a b"), attributes)
     with pytest.raises(BatchEntryIdsNotDistinct):
         validate_batch(bad(2, id="a"), attributes)
-    with pytest.raises(InvalidParameterValue, match="MessageGroupId"):
+    with pytest.raises(InvalidParameterValue, match="group_id"):
         validate_batch(bad(2), fifo("sqs-2018"))
     with pytest.raises(BatchRequestTooLong):
         validate_batch(bad(2), attributes)
@@ -438,14 +439,14 @@ def test_the_order_of_the_checks():
 @pytest.mark.spec("SND-4", "BAT-7")
 def test_one_entry_without_a_group_fails_a_fifo_batch():
     entries = [SendEntry("x", group_id="g", dedup_id="d"), SendEntry("y", dedup_id="e")]
-    with pytest.raises(InvalidParameterValue, match="must contain the parameter MessageGroupId"):
+    with pytest.raises(InvalidParameterValue, match="must contain the parameter group_id"):
         validate_batch(entries, fifo())
 
 
 @pytest.mark.spec("SND-5", "BAT-7")
 def test_one_entry_without_a_deduplication_id_fails_a_fifo_batch():
     entries = [SendEntry("x", group_id="g", dedup_id="d"), SendEntry("y", group_id="g")]
-    with pytest.raises(InvalidParameterValue, match="should either have ContentBasedDeduplication enabled"):
+    with pytest.raises(InvalidParameterValue, match="should either have content_based_deduplication enabled"):
         validate_batch(entries, fifo())
     results = validate_batch(entries, fifo(content_based_deduplication=True))
     assert [r.dedup_id for r in results] == ["d", content_dedup_id("y")]

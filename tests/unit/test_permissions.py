@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lakequeue.errors import InvalidParameterValue, MissingParameter, OverLimit
-from lakequeue.serve.sqs.permissions import add_permission, remove_permission
+from lakequeue.serve.sqs.queue_attributes import add_permission, remove_permission
 
 ARN = "arn:lakequeue:sqs:local:000000000000:orders"
 ONE, TWO = "111111111111", "222222222222"

@@ -14,6 +14,7 @@ from lakequeue.conditions import sandbox
 from lakequeue.conditions.evaluator import FUNCTIONS, OPERATORS, Evaluator
 from lakequeue.conditions.predicate import Predicate
 from lakequeue.errors import InvalidParameterValue
+from lakequeue.model.arguments import Condition
 from lakequeue.operations.browse import SCHEMA
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
@@ -63,6 +64,59 @@ def test_a_condition_chooses_the_rows_for_which_it_is_true(text):
     assert chosen(text, {}, this, {"message_attributes": [("customer", "Grace")]}, this) == [1, 3]
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("body = ?", ["' OR true --"]),
+        ("body = $1 OR $1 IS NULL", ["' OR true --"]),
+        ("lower(body) = lower(?) AND receive_count = ?", ["' or TRUE --", 2]),
+        ("sent_at > ? AND sent_at < ?", [NOON, NOON.replace(hour=14)]),
+        ("(receive_count = 2) = ? AND age > ? AND coalesce(group_id, ?, 'x') = 'x'", [True, 1.5, None]),
+        ("message_attributes[?] = ?", ["customer", "Ada"]),
+        ("message_id IN (?, ?)", ["first", "second"]),
+    ],
+)
+def test_values_of_parameters_are_values_and_no_sql(text, values):
+    this = {
+        "message_id": "second",
+        "body": "' OR true --",
+        "receive_count": 2,
+        "sent_at": NOON.replace(hour=13),
+        "age": 60.0,
+        "message_attributes": [("customer", "Ada")],
+    }
+    condition = Predicate(Condition(text, values), SCHEMA)
+    assert condition.select(rows({"sent_at": NOON}, this)).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ("ab", "parameter parameters is invalid. Reason: Must be a list of values, one for each ? in where"),
+        (7, "parameter parameters is invalid"),
+        (
+            ["a", object()],
+            "parameters[1] is invalid. Reason: Must be a text, a number, a bool, an instant or None",
+        ),
+        ([b"a"], "parameters[0]"),
+        ([datetime(2026, 1, 1)], "parameters[0] is invalid. Reason: Must be an instant with a time zone"),
+        (["\ud800"], "parameters[0]"),
+    ],
+)
+def test_a_value_that_no_condition_can_have_is_refused_by_its_place(parameters, reason):
+    for where in ("body = ?", None):
+        with pytest.raises(InvalidParameterValue) as refused:
+            Condition.of(where, parameters)
+        assert where is None or reason in refused.value.message
+    assert Condition.of(None, []) is None
+
+
+@pytest.mark.parametrize(("values", "reason"), [([], "not 1 for 0"), (["a", "b"], "not 1 for 2")])
+def test_there_is_a_value_for_each_question_mark(values, reason):
+    with pytest.raises(InvalidParameterValue, match=reason):
+        Predicate(Condition("body = ?", values), SCHEMA)
+
+
 def test_null_is_not_true():
     assert chosen("group_id <> 'a'", {"group_id": "a"}, {"group_id": None}, {"group_id": "b"}) == [2]
     assert chosen("NULL::BOOLEAN", {}) == []
@@ -98,8 +152,8 @@ REFUSED = {
     "true AS found": "Parser Error",
     "true ORDER BY 1": "Parser Error",
     "true /* ": "Parser Error",
-    "?": "Must be one expression",
-    "$1": "Must be one expression",
+    "?": "Must have a ? for each parameter, not 1 for 0",
+    "$1": "Must have a ? for each parameter, not 1 for 0",
     "*": "without a star",
     "COLUMNS('b.*') = 'x'": "without a star",
     "EXISTS (SELECT 1)": "without a subquery",

@@ -31,6 +31,7 @@ DEAD = arn("local", "dead")
         RedrivePolicy(DEAD, 5),
         {"deadLetterTargetArn": DEAD, "maxReceiveCount": 5},
         {"deadLetterTargetArn": DEAD, "maxReceiveCount": "5"},
+        {"dead_letter_queue": DEAD, "max_receive_count": 5},
         json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 5}),
     ],
 )
@@ -52,14 +53,15 @@ def test_a_redrive_policy_may_be_given_in_several_ways(given: Any):
         ("[" * 100_000, "not JSON"),
         ("[]", "not a JSON object"),
         (7, "not a JSON object"),
-        ({"maxReceiveCount": 5}, "deadLetterTargetArn"),
-        ({"deadLetterTargetArn": 7, "maxReceiveCount": 5}, "deadLetterTargetArn"),
-        ({"deadLetterTargetArn": DEAD}, "maxReceiveCount: None"),
+        ({"maxReceiveCount": 5}, "dead_letter_queue"),
+        (json.dumps({"dead_letter_queue": DEAD, "max_receive_count": 5}), "no member dead_letter_queue"),
+        ({"deadLetterTargetArn": 7, "maxReceiveCount": 5}, "dead_letter_queue"),
+        ({"deadLetterTargetArn": DEAD}, "max_receive_count: None"),
         ({"deadLetterTargetArn": DEAD, "maxReceiveCount": 0}, "1 to 1000"),
         ({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1001}, "1 to 1000"),
-        ({"deadLetterTargetArn": DEAD, "maxReceiveCount": True}, "maxReceiveCount"),
-        ({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1.5}, "maxReceiveCount"),
-        ({"deadLetterTargetArn": DEAD, "maxReceiveCount": "-1"}, "maxReceiveCount"),
+        ({"deadLetterTargetArn": DEAD, "maxReceiveCount": True}, "max_receive_count"),
+        ({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1.5}, "max_receive_count"),
+        ({"deadLetterTargetArn": DEAD, "maxReceiveCount": "-1"}, "max_receive_count"),
         ({"deadLetterTargetArn": DEAD, "maxReceiveCount": "9" * 5_000}, "1 to 1000"),
         ({"deadLetterTargetArn": DEAD, "maxReceiveCount": "\u0661"}, "1 to 1000"),
         ({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1, "more": 1}, "more"),
@@ -67,17 +69,17 @@ def test_a_redrive_policy_may_be_given_in_several_ways(given: Any):
 )
 def test_a_malformed_redrive_policy_is_refused(given: Any, reason: str):
     for call in (redrive_policy, lambda policy: QueueAttributes.create(redrive_policy=policy)):
-        with pytest.raises(InvalidParameterValue, match="parameter RedrivePolicy") as caught:
+        with pytest.raises(InvalidParameterValue, match="parameter redrive_policy") as caught:
             call(given)
         assert reason in caught.value.message
 
 
 @pytest.mark.spec("DLQ-2")
 @pytest.mark.parametrize(
-    ("queue", "most", "reason"), [(DEAD, 0, "1 to 1000"), (DEAD, "5", "1 to 1000"), ("", 1, "deadLetterTargetArn")]
+    ("queue", "most", "reason"), [(DEAD, 0, "1 to 1000"), (DEAD, "5", "1 to 1000"), ("", 1, "dead_letter_queue")]
 )
 def test_a_malformed_policy_cannot_be_made(queue: Any, most: Any, reason: str):
-    with pytest.raises(InvalidParameterValue, match="parameter RedrivePolicy") as caught:
+    with pytest.raises(InvalidParameterValue, match="parameter redrive_policy") as caught:
         RedrivePolicy(queue, most)
     assert reason in caught.value.message
 
@@ -101,6 +103,16 @@ def test_an_allow_policy_says_which_queues_may_name_this_one():
     assert QueueAttributes.create().redrive_allow == everyone
 
 
+@pytest.mark.spec("DLQ-2", "DLQ-6")
+@pytest.mark.parametrize("sources", [{}, {"sourceQueueArns": None}, {"sourceQueueArns": []}])
+@pytest.mark.parametrize("permission", ["allowAll", "denyAll"])
+def test_policies_are_stored_without_spaces_and_empty_members(permission: str, sources: Any):
+    allowed = QueueAttributes.create(RedriveAllowPolicy=json.dumps({"redrivePermission": permission} | sources))
+    assert allowed.redrive_allow_policy == f'{{"redrivePermission":"{permission}"}}'
+    redrive = QueueAttributes.create(redrive_policy=RedrivePolicy(DEAD, 5))
+    assert redrive.redrive_policy == f'{{"deadLetterTargetArn":"{DEAD}","maxReceiveCount":5}}'
+
+
 @pytest.mark.spec("DLQ-6")
 @pytest.mark.parametrize(
     "given",
@@ -112,13 +124,14 @@ def test_an_allow_policy_says_which_queues_may_name_this_one():
         {"redrivePermission": "byQueue", "sourceQueueArns": [7]},
         {"redrivePermission": "byQueue", "sourceQueueArns": 7},
         {"redrivePermission": "byQueue", "sourceQueueArns": {DEAD: 1}},
-        {"redrivePermission": "allowAll", "sourceQueueArns": None},
+        {"redrivePermission": "byQueue", "sourceQueueArns": None},
+        {"redrivePermission": "denyAll", "sourceQueueArns": 0},
         {"redrivePermission": "allowAll", "sourceQueueArns": [DEAD]},
         {"redrivePermission": "byQueue", "sourceQueueArns": [arn("local", f"q{n}") for n in range(11)]},
     ],
 )
 def test_a_malformed_allow_policy_is_refused(given: Any):
-    with pytest.raises(InvalidParameterValue, match="parameter RedriveAllowPolicy"):
+    with pytest.raises(InvalidParameterValue, match="parameter redrive_allow_policy"):
         redrive_allow_policy(given)
 
 

@@ -38,7 +38,7 @@ def test_without_spark_connect_neither_pandas_nor_grpc_is_needed() -> None:
 import sys
 sys.modules.update(dict.fromkeys(["pandas", "grpc"]))  # importing them raises
 import lakequeue.spark.streams, lakequeue.spark.session, lakequeue.spark.source
-import lakequeue.storage.bulk.write_files, lakequeue.storage.bulk.lease_frame, lakequeue.storage.engines.spark
+import lakequeue.storage.bulk.write_files, lakequeue.storage.bulk.lease_batches, lakequeue.storage.engines.spark
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ from lakequeue.conditions import sandbox
 from lakequeue.conditions.predicate import Predicate
 from lakequeue.conditions.sandbox import Crashed, Interrupted, Sandbox, Slow
 from lakequeue.errors import InvalidParameterValue, QueueClientError, RequestThrottled
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.clock import Interrupt
 
 PATIENCE = 60.0
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

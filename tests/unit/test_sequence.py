@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakequeue.model.sequence_numbers import sequence_number
+from lakequeue.model.names import sequence_number
 
 shards = st.integers(0, 1_023)
 offsets = st.integers(0, 10**14)

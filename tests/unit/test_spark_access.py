@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakequeue.spark.versions import installed_delta_jar
+from lakequeue.spark.session import installed_delta_jar
 from lakequeue.storage.engines.spark_access import EXCLUDED, packages, s3a_settings
 
 CONF = Path(__file__).parents[2] / "conf"

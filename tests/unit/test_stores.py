@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from datetime import timedelta
+from pathlib import Path
 
+import obstore
 import pytest
 
 from insides import engine_of
 from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
-from lakequeue.storage.stores import Store
+from lakequeue.storage.stores import Store, bare_name
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA-nobody", "AWS_SECRET_ACCESS_KEY": "s3cr3t-value"}
 
@@ -68,20 +71,93 @@ def test_secrets_of_an_endpoint_or_a_proxy_are_not_told(name: str) -> None:
     assert "s3cr3t" not in told and "me:" not in told
 
 
+NO_URLS = [
+    *(
+        "",
+        "foo bar",
+        "store:9000",
+        "http://",
+        "http://me:s3cr3t@foo bar",
+        "http://store:99999",
+        "http://[::1",
+        "ftp://store",
+    ),
+    *("http://k\u00e4se:1", " http://store", "http://store/s3cr3t\n"),
+]
+
+
+@pytest.mark.parametrize("value", NO_URLS)
+def test_an_endpoint_that_is_no_url_is_refused_by_name(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a panic, at which obstore would end."""
+    names = {"s3": "AWS_ENDPOINT_URL", "gs": "google_base_url", "az": "azure_storage_endpoint"}
+    for scheme, name in names.items():
+        with pytest.raises(InvalidParameterValue, match=f"^{name} must be a URL") as caught:
+            LakeQueue(f"{scheme}://lake/a", storage_options={name: value})
+        assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", value)
+    with pytest.raises(InvalidParameterValue, match="^AWS_ENDPOINT_URL must be a URL"):
+        LakeQueue("s3://lake/a")
+    LakeQueue("gs://lake/a")
+    LakeQueue("/tmp/lake")
+
+
 @pytest.mark.parametrize(
-    "name",
+    "value",
     [
-        *("retry_timeout", "max_retries", "init_backoff", "timeout", "aws_allow_http", "user_agent"),
-        *("aws_checksum_algorithm", "aws_conditional_put", "aws_virtual_hosted_style_request"),
+        *("http://127.0.0.1:9000", "https://store.example/", "HTTP://[::1]:80", "http://me:s3cr3t@store_1"),
+        *("http://127.0.0.1:10000/devstoreaccount1", "https://x.blob.core.windows.net:65535/a?b=%20c"),
     ],
 )
-def test_a_wrong_value_of_an_option_is_told_in_no_trace(name: str) -> None:
-    options = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true", "max_retries": "0"}
-    value = "\n".join(("s3", "cr3t"))
-    with pytest.raises((InvalidParameterValue, QueueClientError)) as caught:
-        LakeQueue("s3://lake/a", storage_options=KEYS | options | {name: value}).create_queue("orders")
-    told = "".join(traceback.format_exception(caught.value))
-    assert "cr3t" not in told
+def test_an_endpoint_may_be_any_url(value: str) -> None:
+    LakeQueue("s3://lake/a", storage_options=KEYS | {"AWS_ENDPOINT_URL": value})
+
+
+PREFIXES = {"s3": "aws", "az": "azure", "gs": "google"}
+REACHED = {
+    "s3": {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true", **KEYS},
+    "az": {
+        "azure_storage_endpoint": "http://127.0.0.1:1",
+        "allow_http": "true",
+        "azure_storage_account_name": "mine",
+        "azure_storage_account_key": "a2V5",
+    },
+    "gs": {"google_base_url": "http://127.0.0.1:1", "google_skip_signature": "true", "allow_http": "true"},
+}
+"""Options with which nothing is missing but a server."""
+
+
+def options_of(scheme: str) -> list[str]:
+    """Names of all options of obstore for a store."""
+    stubs = Path(obstore.__file__).with_name("_store")
+    kinds = {"s3": "_aws", "az": "_azure", "gs": "_gcs"}[scheme], "_client"
+    texts = [(stubs / f"{kind}.pyi").read_text() for kind in kinds]
+    return sorted({name for text in texts for name in re.findall("^    ([a-z0-9_]+): ", text, re.MULTILINE)})
+
+
+def test_the_options_of_obstore_are_known() -> None:
+    assert all(len(options_of(scheme)) > 25 for scheme in PREFIXES)
+    assert {"http1_only", "user_agent", "region"} <= set(options_of("s3"))
+
+
+@pytest.mark.parametrize("value", ["s3cr3t", "s3\ncr3t", "http://me:s3cr3t@127.0.0.1:1"], ids=ascii)
+@pytest.mark.parametrize("scheme", PREFIXES)
+def test_a_wrong_value_of_an_option_is_told_in_no_trace(scheme: str, value: str) -> None:
+    """Nor does obstore end in a panic."""
+    names = [*options_of(scheme), "retry_timeout", "max_retries", "init_backoff"]
+    for name in (*names, *(f"{PREFIXES[scheme]}_{each}" for each in names)):
+        options = {given: each for given, each in REACHED[scheme].items() if bare_name(given) != bare_name(name)}
+        try:
+            LakeQueue(
+                f"{scheme}://lake/a", storage_options={"max_retries": "0"} | options | {name: value}
+            ).all_queues()
+        except (InvalidParameterValue, QueueClientError) as error:
+            assert "cr3t" not in "".join(traceback.format_exception(error)), name
+
+
+@pytest.mark.parametrize("name", ["AWS_BUCKET", "bucket_name"])
+def test_the_root_alone_names_the_bucket(name: str) -> None:
+    with pytest.raises(InvalidParameterValue, match=f"the root names the bucket, not {name}"):
+        LakeQueue("s3://lake/a", storage_options=KEYS | {name: "another"})
 
 
 def test_options_reach_both_libraries_by_the_names_of_delta() -> None:

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from lakequeue.errors import QueueClientError
-from lakequeue.spark.versions import JARS, delta_jar, installed_delta_jar, installed_hadoop
+from lakequeue.spark.session import JARS, delta_jar, installed_delta_jar, installed_hadoop
 from lakequeue.storage.engines.spark_access import packages
 
 PROJECT = Path(__file__).parents[2]
@@ -97,3 +98,30 @@ def test_file_systems_are_of_spark_s_own_hadoop() -> None:
     assert packages("", "3.4.1") == ()
     with pytest.raises(QueueClientError, match=r"Hadoop 3\.4\.2 .*gs://.*pyspark 4\.2"):
         packages("gs", "3.4.2")
+
+
+def test_the_versions_that_were_tested_are_those_that_pip_accepts() -> None:
+    project, lines = (
+        (PROJECT / "pyproject.toml").read_text(encoding="utf-8"),
+        (PROJECT / "conf/constraints.txt").read_text(),
+    )
+    tested = dict(re.findall(r"^([a-z0-9-]+)==([0-9][0-9a-z.]*)$", lines, re.MULTILINE))
+    assert len(tested) + 2 == len(lines.splitlines()), "a comment of two lines, then names and versions alone"
+    required = [
+        Requirement(text)
+        for text in re.findall(r'^    "([A-Za-z][^"]*)",$', extras_of_tests(project), re.MULTILINE)
+    ]
+    assert len(required) > 30
+    for one in required:
+        if one.name != "lakequeue":
+            assert tested[one.name.lower()] in one.specifier, (
+                f"{one} in pyproject.toml, {tested[one.name.lower()]} in conf/"
+            )
+
+
+def extras_of_tests(project: str) -> str:
+    """The lists of requirements that the README's test command installs."""
+    [dependencies] = re.findall(r"^dependencies = \[$.*?^\]$", project, re.MULTILINE | re.DOTALL)
+    lists = dict(re.findall(r"^([a-z]+) = (\[$.*?^\]$)", project, re.MULTILINE | re.DOTALL))
+    [everything] = re.findall(r'^all = \["lakequeue\[([a-z,]+)\]"\]$', project, re.MULTILINE)
+    return "\n".join([dependencies, *(lists[name] for name in (*everything.split(","), "test"))])

@@ -19,7 +19,7 @@ from lakequeue.cli.values import DURATION_HELP
 app = typer.Typer(
     cls=Commands,
     name="lakequeue",
-    help=f"Message queues in Delta tables. These options may also stand after the command. {DURATION_HELP}",
+    help=f"Message queues in Delta tables. These options may also follow the command. {DURATION_HELP}",
     epilog="Exit codes: 0 done, 1 refused by the service, 2 usage, 3 storage or environment, 130 Ctrl-C.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import attrs
@@ -22,7 +23,7 @@ SHOWN = 20
 
 
 def check(ctx: typer.Context, queue: OptionalName = None) -> None:
-    """Read every file of a queue, or of all, and tell what is wrong; change nothing. Exit code 1: damage."""
+    """Read every file of a queue, or of all, and report damage; change nothing. Exit code 1: damage."""
     session: Session = ctx.obj
     lake = session.lake()
     with render.spinner(f"checking {queue or lake.root}"):
@@ -38,7 +39,7 @@ def check(ctx: typer.Context, queue: OptionalName = None) -> None:
 
 
 def doctor(ctx: typer.Context) -> None:
-    """Check all queues, and tell how the root is doing: space, compaction, clock, shards. Exit code 1: damage."""
+    """Check all queues, and report space, compaction, clock and shards of the root. Exit code 1: damage."""
     from rich.console import Group
 
     from lakequeue import entry_verbs
@@ -49,7 +50,10 @@ def doctor(ctx: typer.Context) -> None:
         health = entry_verbs.doctor(lake)
     damaged = any(each.damage for each in health.findings)
     document = {"damaged": damaged, "warnings": health.warnings, **attrs.asdict(health), "versions": versions()}
-    session.answer(document, Group("\n".join(_health_lines(health)), _shards(health), _verdict(health.findings)))
+    session.answer(
+        document,
+        Group("\n".join(_health_lines(health)), _shards(health), _verdict(health.findings, len(health.warnings))),
+    )
     if damaged:
         raise typer.Exit(REFUSED)
 
@@ -58,33 +62,23 @@ def _health_lines(health: Health) -> Iterator[str]:
     yield from map(finding_text, health.findings)
     for warning in health.warnings:
         yield f"warning: {warning}"
-    free = "unlimited" if health.free_bytes is None else f"{health.free_bytes / 2**30:,.1f} GiB"
+    free = "unlimited" if health.free_bytes is None else f"{health.free_bytes / 2**20:,.0f} MiB"
     places = "" if health.free_files is None else f", room for {health.free_files:,} files"
     ago = health.compacted_seconds_ago
     yield f"free space       {free}{places}"
-    yield f"last compaction  {'never' if ago is None else f'{render.age(max(0.0, ago))} ago'}"
-    behind = health.clock_behind
-    yield f"clock            {f'{behind:.1f} s behind the newest commit' if behind else 'not behind any commit'}"
+    yield f"last compaction  {'never' if ago is None else f'{render.age(ago)} ago'}"
+    behind = f"{render.age(health.clock_behind)} behind the newest" if health.clock_behind else "not behind any"
+    yield f"clock            {behind} commit"
     more = len(health.shards) - SHOWN
     yield f"queues           {health.queues}{f'; the {SHOWN} largest shards, --json has all' if more > 0 else ''}"
 
 
-def _shards(health: Health) -> render.Fitting:
-    columns = [
-        "queue",
-        "shard",
-        "visible",
-        "in flight",
-        "delayed",
-        "ledger runs",
-        "files",
-        "commits",
-        "lost races",
-    ]
+def _shards(health: Health) -> render.Fitting | str:
+    columns = ["queue", "shard", "messages", "ledger runs", "files", "commits", "lost races"]
     rows: list[list[object]] = []
     for each in health.shards[:SHOWN]:
         counts = each.counts
-        rows.append([each.queue, counts.shard, counts.visible, counts.in_flight, counts.delayed + counts.held])
+        rows.append([each.queue, counts.shard, counts.visible + counts.in_flight + counts.delayed + counts.held])
         rows[-1] += [each.ledger_runs, each.ledger_files, counts.commits, counts.lost_races]
     return render.table(columns, rows)
 
@@ -93,52 +87,62 @@ def repair(
     ctx: typer.Context,
     queue: OptionalName = None,
     everything: Annotated[bool, typer.Option("--all", help="All queues of the root, and the catalog.")] = False,
+    clock: Annotated[
+        bool, typer.Option("--clock", help="Only set back the time that a wrong clock set ahead.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where it is not certain which messages are lost or come again.")
+    ] = False,
     yes: Yes = False,
 ) -> None:
-    """Mend what check finds: show what would be done and what is lost, ask, do it. Exit code 1: some is left."""
+    """Repair damage: show the steps and what is lost, ask, then do it. Exit code 1: some is left."""
     session: Session = ctx.obj
     if (queue is not None) == everything:
         usage("name a queue, or give --all")
     lake = session.lake()
     with render.spinner(f"reading {queue or lake.root}"):
-        planned = lake.repair(queue)
-    if any(each.steps for each in planned) and not yes:
+        planned = lake.repair(queue, clock=clock)
+    if any(each.steps and (force or not each.unknown) for each in planned) and not yes:
         session.note("\n".join(map(repair_text, planned)))
         session.ask("Do this?")
     with render.spinner(f"repairing {queue or lake.root}"):
-        done = lake.repair(queue, apply=True)
+        done = lake.repair(queue, apply=True, clock=clock, force=force)
     last = "nothing was repaired" if done else "nothing to repair"
     if any(each.applied for each in done):
         last = "repaired; lakequeue check looks again"
     session.answer([attrs.asdict(each) for each in done], "\n".join([*map(repair_text, done), last]))
-    if any(not each.steps for each in done):
+    if not all(each.applied for each in done):
         raise typer.Exit(REFUSED)
 
 
 def repair_text(repair: Repair) -> str:
     """What is done to a shard, and what is lost and comes again, as lines."""
-    done = "done" if repair.applied else "would be done" if repair.steps else "cannot be mended"
+    done = "would be done with --force" if repair.unknown else "would be done"
+    done = "done" if repair.applied else done if repair.steps else "cannot be mended"
     shard = "" if repair.shard is None else f", shard {repair.shard}"
-    ids = [f"{offset} {message_id}" for offset, message_id in repair.lost_ids.items()]
     lines = [
         f"{repair.queue or 'the catalog'}{shard}: {done}",
         *(f"  {step}" for step in repair.steps),
-        *_messages("lost", repair.lost),
-        *(f"    id of the message at offset {each}" for each in ids[:SHOWN]),
-        *_messages("may come again", repair.again),
         *(f"  note: {note}" for note in repair.notes),
+        *(f"  not certain: {why}" for why in repair.unknown),
+        *_messages("lost", repair.lost, repair.lost_ids),
+        *_messages("may come again", repair.again, repair.again_ids),
     ]
     return "\n".join(lines)
 
 
-def _messages(what: str, ranges: list[tuple[int, int]]) -> list[str]:
+def _messages(what: str, ranges: list[tuple[int, int]], ids: dict[int, str]) -> Iterator[str]:
     if not ranges:
-        return []
+        return
     number = sum(last - first + 1 for first, last in ranges)
     parts = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in ranges[:SHOWN])
     if len(ranges) > SHOWN:
         parts += f" and {render.count(len(ranges) - SHOWN, 'more range')}; --json has all"
-    return [f"  {what}: {render.count(number, 'message')}, offset{'s' if number > 1 else ''} {parts}"]
+    yield f"  {what}: {render.count(number, 'message')}, offset{'s' if number > 1 else ''} {parts}"
+    for offset, message_id in islice(ids.items(), SHOWN):
+        yield f"    id of the message at offset {offset} {message_id}"
+    if len(ids) > SHOWN:
+        yield f"    and {render.count(len(ids) - SHOWN, 'more id')}; --json has all"
 
 
 def finding_text(finding: Finding) -> str:
@@ -154,12 +158,14 @@ def finding_text(finding: Finding) -> str:
     )
 
 
-def _verdict(found: list[Finding]) -> str:
+def _verdict(found: list[Finding], warnings: int = 0) -> str:
     damaged = sum(each.damage for each in found)
+    warnings += len(found) - damaged
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     if damaged:
         return f"{render.count(damaged, 'finding')} of damage; lakequeue repair shows what can be mended ({used})"
-    return f"sound ({used})"
+    above = f", {render.count(warnings, 'warning')} above" if warnings else ""
+    return f"sound{above} ({used})"
 
 
 def versions() -> dict[str, str]:

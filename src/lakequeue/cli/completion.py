@@ -38,7 +38,3 @@ def attributes(incomplete: str) -> list[str]:
 
 def profiles(incomplete: str) -> list[str]:
     return [name for name in PROFILES if name.startswith(incomplete)]
-
-
-def scopes(incomplete: str) -> list[str]:
-    return [name for name in ("queue", "message_group") if name.startswith(incomplete)]

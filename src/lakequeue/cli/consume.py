@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from lakequeue.cli.output import printable
 from lakequeue.cli.session import REFUSED, Session, usage
 from lakequeue.cli.values import at_least
 from lakequeue.model.log_lines import FAILED_WITH, JsonLines
+
+if TYPE_CHECKING:
+    from lakequeue import Queue
 
 
 class RenewalName(str, Enum):
@@ -37,7 +40,7 @@ def consume(
     prefetch: Annotated[
         int | None,
         typer.Option(
-            min=0, max=10_000, metavar="N", help="Messages to claim ahead; else by how fast handlers are."
+            min=0, max=10_000, metavar="N", help="Messages to receive ahead; by default as handlers keep up."
         ),
     ] = None,
     renewal: Annotated[
@@ -57,19 +60,25 @@ def consume(
     retry_delay: Annotated[
         float | None,
         duration_option(
-            "When a failed message comes again the first time; each further delay is twice as long, up to 15 "
-            "minutes."
+            "Delay before a failed message comes again; it doubles with each failure, up to 15 minutes."
         ),
     ] = None,
     wait: Annotated[float, duration_option("How long a receive waits for messages.")] = 20,
-    until_empty: Annotated[bool, typer.Option("--until-empty", help="End when the queue is empty.")] = False,
+    until_empty: Annotated[
+        bool,
+        typer.Option(
+            "--until-empty", help="End when no message is visible; code 1 if failed ones wait for a retry."
+        ),
+    ] = False,
     fail_on_error: Annotated[
-        bool, typer.Option("--fail-on-error", help="End with code 1 if a handler failed, also when retried well.")
+        bool, typer.Option("--fail-on-error", help="End with code 1 if any handler failed, retried well or not.")
     ] = False,
     consumer_name: Annotated[
         str | None,
         typer.Option(
-            "--name", metavar="NAME", help="What log and dead letters call it; host and process id if not given."
+            "--name",
+            metavar="NAME",
+            help="Name in logs, dead letters and messages in flight; by default host and process id.",
         ),
     ] = None,
     drain_timeout: Annotated[
@@ -81,7 +90,7 @@ def consume(
         ),
     ] = 30,
     give_up_after: Annotated[
-        float | None, duration_option("End after storage has failed for so long; else wait on.")
+        float | None, duration_option("End once storage has failed for this long; else wait.")
     ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Answer Prometheus at this port.")
@@ -103,8 +112,8 @@ def consume(
     _configure_logs(session)
     function = imported(handler, handler)
     from lakequeue.consumer.consumer import Consumer
+    from lakequeue.consumer.options import RetryBackoff
     from lakequeue.consumer.outages import Outage
-    from lakequeue.consumer.retries import RetryBackoff
     from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, NoRenewal, Renewal
 
     policy: Renewal
@@ -121,8 +130,9 @@ def consume(
         from lakequeue.otel import instrument
 
         instrument()
+    consumed = session.queue(name)
     consumer = Consumer(
-        session.queue(name),
+        consumed,
         function,
         concurrency,
         policy,
@@ -137,13 +147,22 @@ def consume(
     stopping = _Stopping(consumer, drain_timeout)
     logging.getLogger("lakequeue").info("consuming %s with %s, %s at a time", name, handler, concurrency)
     consumer.run(until_empty)
-    why = "stopped" if stopping.signals else "it is empty"
+    ended = until_empty and not stopping.signals
+    waiting = _waiting(consumed, consumer.name) if ended and consumer.failed else ""
+    why = "stopped" if stopping.signals else waiting or "it is empty"
     counted = f"{consumer.handled:,} handled, {consumer.failed:,} failed"
     logging.getLogger("lakequeue").info("consumed %s, %s: %s", name, why, counted)
     if len(stopping.signals) > 1:
         raise typer.Exit(128 + stopping.signals[-1])
-    if fail_on_error and consumer.failed:
+    if waiting or (fail_on_error and consumer.failed):
         raise typer.Exit(REFUSED)
+
+
+def _waiting(queue: Queue, consumer: str) -> str:
+    """How many messages wait for a retry: they have no consumer, or this one until their timeout ends."""
+    failed = "receive_count > 0 AND (consumer IS NULL OR consumer = ?)"
+    found = len(queue.peek(failed, 100, parameters=[consumer]))
+    return f"{found}{' or more' * (found == 100)} wait for a retry" if found else ""
 
 
 class _Stopping:

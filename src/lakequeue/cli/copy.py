@@ -43,5 +43,5 @@ def copy(
     columns = [field.name for field in attrs.fields(type(copied[0]))] if copied else []
     session.answer(
         [attrs.asdict(each) for each in copied],
-        render.table(columns, [attrs.astuple(each) for each in copied]),
+        render.table(columns, [attrs.astuple(each) for each in copied], empty="no queues"),
     )

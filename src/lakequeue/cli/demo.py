@@ -9,14 +9,47 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from lakequeue.cli import output
 from lakequeue.cli.demo_files import package_directory, python_files
+from lakequeue.cli.session import DONE, Session
+from lakequeue.errors import MissingPackage
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _PLAIN: Any = {"highlight": False, "soft_wrap": True}
+
+
+def demo(
+    ctx: typer.Context,
+    input_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Directory of Python files to send; an installed package if not given.",
+        ),
+    ] = None,
+    no_spark: Annotated[
+        bool, typer.Option("--no-spark", help="Process them without Spark and Java, in about ten seconds.")
+    ] = False,
+) -> None:
+    """Send, process and settle real files through a queue; takes about a minute."""
+    session: Session = ctx.obj
+    if not no_spark:
+        MissingPackage.check("demo without --no-spark", "spark", "pyspark")
+    console = output.error_console() if session.json else output.console()
+    where = None if input_dir is None else str(input_dir)
+    status = run_demo(session.root or None, where, console, with_spark=not no_spark)
+    if session.json:
+        session.answer({"root": session.root, "complete": status == DONE}, "")
+    raise typer.Exit(status)
 
 
 def run_demo(root: str | None, input_dir: str | Path | None, console: Console, with_spark: bool = True) -> int:

@@ -148,13 +148,12 @@ def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tu
             kept.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(results)
         else:
             kept.write.format("delta").mode("append").save(results)
-        failed = [row["receipt_handle"] for row in outcomes.where("failed").collect()]
-        settled = lease.delete_except(failed)
+        settled = lease.delete_except(outcomes.where("failed"))
     except LeaseLost:  # the batch took longer than its lease: the next one repeats it
         return 0, lease.message_count
     finally:
         outcomes.unpersist()
-    return settled.done - len(failed), len(failed) + settled.lost
+    return settled.done, settled.released + settled.lost
 
 
 def _summarise(

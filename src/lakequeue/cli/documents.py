@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from lakequeue.model.clock import format_instant
+from lakequeue.model.messages import text_of
 
 if TYPE_CHECKING:
     from lakequeue import (
         AttributeValue,
         BatchFailure,
         BatchSuccess,
-        CompactionSummary,
         Message,
         PeekedMessage,
         Queue,
@@ -39,6 +39,8 @@ def jsonable(value: object) -> object:
             return value.total_seconds()
         case Decimal():
             return str(value)
+        case _ if attrs.has(type(value)):
+            return attrs.asdict(value)  # type: ignore[arg-type]
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
@@ -55,10 +57,6 @@ def counts(name: str, counts: QueueCounts) -> dict[str, Any]:
     return {"queue": name} | attrs.asdict(counts)
 
 
-def summary(summary: CompactionSummary) -> dict[str, Any]:
-    return attrs.asdict(summary)
-
-
 def sent(sent: SendResult | BatchSuccess) -> dict[str, Any]:
     return _fields(sent, "message_id md5_of_body md5_of_message_attributes sequence_number")
 
@@ -70,8 +68,9 @@ def failure(failure: BatchFailure) -> dict[str, Any]:
 def message(message: Message) -> dict[str, Any]:
     return (
         _fields(message, "message_id receipt_handle body md5_of_body")
-        | {"message_attributes": _attributes(message.message_attributes)}
-        | _fields(message, "receive_count sent_at first_received_at group_id dedup_id sequence_number attributes")
+        | {"message_attributes": attributes(message.message_attributes)}
+        | _fields(message, "receive_count sent_at moved_at first_received_at group_id dedup_id sequence_number")
+        | _fields(message, "attributes")
         | {"dead_letter_reason": reason(message)}
     )
 
@@ -79,8 +78,8 @@ def message(message: Message) -> dict[str, Any]:
 def peeked(message: PeekedMessage) -> dict[str, Any]:
     return (
         _fields(message, "message_id state body")
-        | {"message_attributes": _attributes(message.message_attributes)}
-        | _fields(message, "receive_count sent_at visible_at group_id")
+        | {"message_attributes": attributes(message.message_attributes)}
+        | _fields(message, "receive_count sent_at moved_at visible_at group_id")
         | {"dead_letter_reason": reason(message), "consumer": message.consumer}
     )
 
@@ -90,5 +89,6 @@ def reason(message: Message | PeekedMessage) -> dict[str, Any] | None:
     return None if message.dead_letter_reason is None else attrs.asdict(message.dead_letter_reason)
 
 
-def _attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Any]:
-    return {name: {"type": type_, "value": value} for name, (type_, value) in attributes.items()}
+def attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Any]:
+    """Message attributes, each a type and a value; bytes in base64."""
+    return {name: {"type": type_, "value": text_of(value)} for name, (type_, value) in attributes.items()}

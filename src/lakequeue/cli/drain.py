@@ -140,7 +140,7 @@ def _move(source: Queue, target: Queue, report: Callable[[int], None]) -> None:
 
 def _send(source: Queue, target: Queue, group_of: Callable[[Message], str], report: Callable[[int], None]) -> None:
     """Receives, sends and deletes batch by batch, each group in the order of sending."""
-    rules = profile(target.attributes()["Profile"])
+    rules = profile(target.attributes()["profile"])
     max_bytes = rules.batch_bytes or MAX_LINE_BYTES
     while received := source.receive(min(max_batch(source), MOST), visibility_timeout=HOLD, wait_time=0):
         held = {message.message_id: message for message in received}

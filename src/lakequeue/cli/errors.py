@@ -116,8 +116,8 @@ def report_error(session: Session, error: BaseException) -> int:
             if error.hint is not None:
                 details["hint"] = error.hint
             return session.fail(REFUSED, error.code, str(error), details)
-        case MissingPackage():
-            return session.fail(ENVIRONMENT, "environment", error.message)
+        case MissingPackage() | OSError():
+            return session.fail(ENVIRONMENT, "environment", str(error))
         case QueueClientError():
             return session.fail(ENVIRONMENT, "storage", error.message, {"outcome_unknown": error.outcome_unknown})
         case InvalidOptions():
@@ -125,8 +125,6 @@ def report_error(session: Session, error: BaseException) -> int:
         case typer.Abort():  # a question was not answered with yes; the line of its prompt may be open
             session.note("")
             return session.fail(USAGE, "usage", "not confirmed, nothing was done")
-        case OSError():
-            return session.fail(ENVIRONMENT, "environment", str(error))
     if usage_text:
         return session.fail(USAGE, "usage", _usage_text(error, usage_text()))
     return session.fail(
@@ -136,10 +134,21 @@ def report_error(session: Session, error: BaseException) -> int:
 
 def _usage_text(error: BaseException, text: str) -> str:
     text = text.removeprefix("Invalid value: ").rstrip(".")
-    if possible := getattr(error, "possibilities", None):  # of an option that does not exist
+    meant = ["--attribute"] if getattr(error, "option_name", None) == "-a" else []
+    if possible := getattr(error, "possibilities", None) or meant:  # of an option that does not exist
         text = f"{getattr(error, 'message', text)}; did you mean {' or '.join(sorted(possible))}?"
     elif re.match("-[^-]", getattr(error, "option_name", None) or ""):
         text += "; -- goes before an argument that begins with -"
     context = getattr(error, "ctx", None)
     path = "lakequeue" if context is None else context.command_path
     return f"{text}; see {path} --help"
+
+
+def reason_of(error: BaseException) -> str:
+    """The line of a Spark error that says what happened."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or ["no message"]
+    if any("Traceback (most recent call last):" in line or "from the Python worker" in line for line in lines):
+        lines = [line for line in lines if not line.startswith(("SQLSTATE", "at "))][-1:]
+    elif lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the Java error follows
+        lines = lines[1:]
+    return lines[0].removeprefix(": ").rstrip(";")

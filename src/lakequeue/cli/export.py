@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakequeue.cli import json_lines, render
-from lakequeue.cli.options import Name
+from lakequeue.cli.options import Name, Parameter, Where
 from lakequeue.cli.output import OutputClosed, discard_output
 from lakequeue.cli.session import Session, json_line, usage
+from lakequeue.model.arguments import Condition
 from lakequeue.model.states import STORED
 
 if TYPE_CHECKING:
@@ -35,9 +36,8 @@ def export(
             help=f"Only messages in this state: {', '.join(STORED)}; repeatable.",
         ),
     ] = None,
-    where: Annotated[
-        str | None, typer.Option(metavar="SQL", help="Only messages for which this condition is true, as in peek.")
-    ] = None,
+    where: Where = None,
+    parameter: Parameter = None,
 ) -> None:
     """Write messages as JSON Lines without receiving them; send --lines FILE --jsonl sends them."""
     from lakequeue import entry_verbs
@@ -57,7 +57,7 @@ def export(
     # beside lines on a terminal, a bar would be in the way
     bar = nullcontext(lambda *_: None) if out is None else render.progress("exporting", None)
     with _lines(session, out) as write, bar as advance:
-        for message in entry_verbs.export(source, condition, None):
+        for message in entry_verbs.export(source, Condition.of(condition, parameter or ()), None):
             write(json_lines.document(message, source.clock.now(), source.fifo))
             count += 1
             session.done = f"{render.count(count, 'message')} written"

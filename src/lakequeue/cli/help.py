@@ -10,6 +10,9 @@ from typing import Any
 from typer.core import TyperCommand
 
 COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "To try it": {
+        "demo.demo": ("demo --no-spark",),
+    },
     "Queues": {
         "queues.create": (
             "create orders --visibility-timeout 5m",
@@ -27,17 +30,14 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "moves.rewind": ("rewind orders -10m --dry-run", "rewind orders 2026-01-31T08:00Z"),
         "moves.redrive": ("redrive dead --dry-run", "redrive dead --max 100 --where 'age > 60'"),
         "drain.drain": ("drain orders archive", "drain orders jobs.fifo --group-by customer"),
+        "maintenance.consumers": ("consumers orders",),
         "maintenance.purge": ("purge orders --yes",),
         "maintenance.erase": ("erase orders 0b6f8a4e-5d3c-4f0e-9a57-3f1d2c4b5a69",),
-        "maintenance.compact": ("compact", "compact orders"),
-        "check.check": ("check", "check orders"),
-        "check.repair": ("repair orders", "repair --all"),
-        "check.doctor": ("doctor",),
         "queues.delete_queue": ("delete-queue orders",),
     },
     "Messages": {
         "messages.send": (
-            "send orders 'a body' --delay 5m -a language=en",
+            "send orders 'a body' --delay 5m --attribute lang=en",
             "send orders.fifo 'a body' --group customer-7",
             "send orders --lines messages.txt",
         ),
@@ -47,24 +47,25 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "messages.peek": ("peek orders --where \"state = 'in_flight'\"",),
         "consume.consume": (
             "consume orders shop.handlers:handle",
-            "consume orders shop.handlers:handle --until-empty --fail-on-error",
+            "consume orders shop.handlers:handle --until-empty",
         ),
         "export.export": ("export orders --out orders.jsonl", "export orders --state visible"),
     },
     "In SQL": {
+        "sql.views": ("views",),
         "sql.sql": ("sql 'SELECT * FROM queues'", "sql 'SELECT state, count(*) FROM messages GROUP BY 1'"),
     },
     "Roots": {
+        "maintenance.compact": ("compact", "compact orders"),
+        "check.check": ("check", "check orders"),
+        "check.repair": ("repair orders", "repair --all"),
+        "check.doctor": ("doctor",),
         "copy.copy": ("copy my-queues s3://backups/monday",),
         "maintenance.upgrade": ("upgrade --yes",),
     },
     "For other clients": {
         "serve.serve": ("serve --port 9324", "serve --keys keys.json --host 0.0.0.0"),
         "deploy_files.deploy_files": ("deploy-files lakequeue-deploy",),
-    },
-    "With Spark": {
-        "spark.views": ("views",),
-        "spark.demo": ("demo --no-spark",),
     },
 }
 """Module and function of each command and its examples, by the panel of the help text. An example is what follows
@@ -102,8 +103,10 @@ def plain(params: list[Any]) -> list[Any]:
     """Has options without a value, and arguments, show no type of Python; values of others are in capitals."""
     for each in params:
         each.get_runtime_param = partial(_Conversion, each)
+        each.min = each.max = None  # errors name ranges; in the help they would take the room of the texts
         if each.param_type_name == "argument":
             each.display_type_rich = lambda ctx: None
+            each.get_usage_pieces = lambda ctx, written=each.metavar: [written]
         elif each.is_flag:
             each.metavar = ""
         elif each.metavar is None and not each.type_descriptor.is_choice:
@@ -116,6 +119,13 @@ class Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         return plain(super().get_params(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from typer import rich_utils
+
+        padding: Any = (0, 1, 0, 0)  # as typer has it, long options are cut at 80 columns
+        rich_utils.STYLE_OPTIONS_TABLE_PADDING = padding
+        super().format_help(ctx, formatter)
 
 
 class RewindCommand(Command):

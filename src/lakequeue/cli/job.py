@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from lakequeue.cli.errors import report_error
+from lakequeue.cli.errors import reason_of, report_error
 from lakequeue.cli.imports import imported
 from lakequeue.cli.options import duration_option
 from lakequeue.cli.session import DONE, ENVIRONMENT, Session
@@ -24,8 +24,8 @@ from lakequeue.client import LakeQueue
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
 
 try:
+    from lakequeue.spark import source_schema
     from lakequeue.spark.session import build_session
-    from lakequeue.spark.source_errors import error_in
 except MissingPackage as error:  # only scripts import this module, before anything else of Spark
     sys.exit(report_error(Session(), error))
 
@@ -155,28 +155,18 @@ def _report_error(error: BaseException) -> int:
     from py4j.protocol import Py4JJavaError
     from pyspark import errors
 
-    if isinstance(error, errors.PySparkException) and (ours := error_in(str(error))) is not None:
+    if isinstance(error, errors.PySparkException) and (ours := source_schema.error_in(str(error))) is not None:
         return report_error(Session(), ours)  # of the data source, from a worker of Spark's
     if isinstance(error, (errors.AnalysisException, errors.IllegalArgumentException)):
-        return report_error(Session(), InvalidOptions([_reason(str(error))]))
+        return report_error(Session(), InvalidOptions([reason_of(error)]))
     if isinstance(error, errors.StreamingQueryException) and (raised := _RAISED.findall(str(error))):
         path, line, kind, message = raised[-1]  # of the handler
         return Session().fail(ENVIRONMENT, kind, f"{message} ({os.path.basename(path)}, line {line})")
     if isinstance(error, (errors.PySparkException, Py4JJavaError)):
-        return report_error(Session(), QueueClientError(_reason(str(error))))
+        return report_error(Session(), QueueClientError(reason_of(error)))
     known = (QueueServiceError, QueueClientError, InvalidOptions, OSError, typer.Abort)
     if isinstance(error, known) or hasattr(error, "format_message"):
         return report_error(Session(), error)
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(last.filename)}, line {last.lineno}"
     return Session().fail(ENVIRONMENT, type(error).__name__, f"{error} ({place})")
-
-
-def _reason(text: str) -> str:
-    """The line of a Spark error that says what happened."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no message"]
-    if any("Traceback (most recent call last):" in line or "from the Python worker" in line for line in lines):
-        lines = [line for line in lines if not line.startswith(("SQLSTATE", "at "))][-1:]
-    elif lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the Java error follows
-        lines = lines[1:]
-    return lines[0].removeprefix(": ").rstrip(";")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from lakequeue.cli.documents import attributes
 from lakequeue.cli.values import duration
 from lakequeue.errors import InvalidParameterValue, MissingParameter, QueueServiceError
 from lakequeue.model.messages import BatchFailure, SendEntry
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _FIELDS = ("body", "attributes", "group_id", "dedup_id", "delay", "trace_header")
 """What a line says to the queue."""
-_TOLD = {"message_id", "state", "sent_at", "visible_at", "receive_count", "source_queue"}
+_TOLD = {"message_id", "state", "sent_at", "visible_at", "receive_count", "source_queue", "moved_at"}
 """What an export tells beside; a send skips it."""
 
 
@@ -33,11 +34,7 @@ def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any
         left = max(0, math.ceil((message.visible_at - now).total_seconds()))  # not every profile takes fractions
     fields = {
         "body": message.body,
-        "attributes": {
-            name: {"type": type_, "value": value if isinstance(value, str) else base64.b64encode(value).decode()}
-            for name, (type_, value) in message.message_attributes.items()
-        }
-        or None,
+        "attributes": attributes(message.message_attributes) or None,
         "group_id": message.group_id,
         "dedup_id": message.dedup_id,
         "delay": left,
@@ -48,6 +45,7 @@ def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any
         "visible_at": message.visible_at,
         "receive_count": message.receive_count,
         "source_queue": message.source_queue,
+        "moved_at": message.moved_at,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -63,7 +61,7 @@ class Reader:
     def __init__(self, queue: Queue, options: Mapping[str, Any]) -> None:
         self._options = dict(options)
         self._fifo = queue.fifo
-        self._needs_dedup = queue.fifo and queue.attributes()["ContentBasedDeduplication"] != "true"
+        self._needs_dedup = queue.fifo and not queue.attributes()["content_based_deduplication"]
 
     def entry(self, number: int, line: str) -> SendEntry | BatchFailure:
         """The message of a line, or why there is none; the id is the number of the line."""

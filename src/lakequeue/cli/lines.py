@@ -41,7 +41,7 @@ def send_lines(
         sent: called after each batch with its result, whose ids are line numbers, and the number of bytes read
             for it. Refused lines do not stop the others.
     """
-    rules = profile(queue.attributes()["Profile"])
+    rules = profile(queue.attributes()["profile"])
     max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
     for arrived, read in _arrivals(stream):
         parsed = [parse(number, text) for number, text in arrived if text]
@@ -56,7 +56,7 @@ def send_lines(
 
 def max_batch(queue: Queue) -> int:
     """Maximum number of entries in one batch."""
-    return profile(queue.attributes()["Profile"]).max_batch or MAX_BATCH
+    return profile(queue.attributes()["profile"]).max_batch or MAX_BATCH
 
 
 def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:

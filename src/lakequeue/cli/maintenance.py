@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import attrs
 import typer
 
 from lakequeue.cli import documents, render
-from lakequeue.cli.options import Name, OptionalName, Yes
+from lakequeue.cli.options import Name, OptionalName, Yes, duration_option
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Session
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
@@ -19,6 +20,7 @@ def counts(ctx: typer.Context, queue: OptionalName = None) -> None:
 
     session: Session = ctx.obj
     counted: list[dict[str, Any]] = []
+    failed: LakeQueueError | None = None
     if queue is not None:
         counted.append(documents.counts(queue, session.queue(queue).counts()))
     else:
@@ -29,17 +31,40 @@ def counts(ctx: typer.Context, queue: OptionalName = None) -> None:
                 if isinstance(found, QueueDoesNotExist):  # deleted since it was listed
                     continue
                 if isinstance(found, LakeQueueError):
-                    raise found
+                    failed = failed or found  # the others are counted all the same
+                    continue
                 counted.append(documents.counts(each.name, found.counts))
     columns = ["queue", "visible", "in_flight", "delayed", "rewindable"]
     if any(each["held"] for each in counted):  # rare
         columns.insert(4, "held")
     rows = [[*(each[name] for name in columns), render.age(each["oldest_age"])] for each in counted]
-    titles = [name.replace("_", " ") for name in columns]
     session.answer(
         counted if queue is None else counted[0],
-        render.table([*titles, "oldest message"], rows),
+        render.table([*render.titles(columns), "oldest"], rows),
     )
+    if failed is not None:
+        raise failed
+
+
+def consumers(ctx: typer.Context, queue: Name) -> None:
+    """List the consumers that have messages of a queue in flight."""
+    from lakequeue import entry_verbs
+
+    session: Session = ctx.obj
+    asked = session.queue(queue)
+    found, now = entry_verbs.consumers(asked), asked.clock.now()
+    rows = [
+        [
+            each.consumer or "(no name)",
+            each.in_flight,
+            render.age((now - each.oldest_receive).total_seconds()),
+            render.age((now - each.newest_receive).total_seconds()),
+        ]
+        for each in found
+    ]
+    columns = ["consumer", "in flight", "oldest receive", "newest receive"]
+    shown = render.table(columns, rows, empty="no consumer has messages in flight")
+    session.answer([attrs.asdict(each) for each in found], shown)
 
 
 def purge(ctx: typer.Context, queue: Name, yes: Yes = False) -> None:
@@ -60,7 +85,7 @@ def erase(
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")],
     yes: Yes = False,
 ) -> None:
-    """Erase what one message says, for good, wherever it is in the queue."""
+    """Erase the content of one message for good, wherever it is in the queue."""
     session: Session = ctx.obj
     owner = session.queue(queue)
     if not yes:
@@ -83,16 +108,27 @@ def upgrade(ctx: typer.Context, yes: Yes = False) -> None:
     session.answer({"root": lake.root, "upgraded": upgraded}, outcome)
 
 
-def compact(ctx: typer.Context, queue: OptionalName = None) -> None:
+def compact(
+    ctx: typer.Context,
+    queue: OptionalName = None,
+    processes: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that share the queues.")] = 1,
+    now: Annotated[
+        float | None, duration_option("Free space at once; keep what readers that began within this time need.")
+    ] = None,
+) -> None:
     """Free the space of messages that are gone, and keep tables and logs small."""
     session: Session = ctx.obj
+    if queue is not None and processes > 1:
+        raise typer.BadParameter("it shares the queues of a root, not one queue", param_hint="--processes")
     lake = session.lake()
     if queue is not None:
         with render.spinner(f"compacting {queue}"):
-            done = [session.queue(queue).compact()]
+            done = [session.queue(queue).compact(now=now)]
     else:
         with render.progress("compacting", None) as advance:
-            done = lake.compact(lambda number, total, name: advance(int(number > 0), name, total))
-    results = [documents.summary(summary) for summary in done]
-    session.answer(results if queue is None else results[0], render.summary_table(done))
+            done = lake.compact(
+                lambda number, total, name: advance(int(number > 0), name, total), processes=processes, now=now
+            )
+    results = [attrs.asdict(summary) for summary in done]
+    session.answer(results if queue is None else results[0], render.compacted(done))
     render.require_done(done)

@@ -15,9 +15,9 @@ import typer
 from lakequeue.cli import documents, render
 from lakequeue.cli.json_lines import Reader
 from lakequeue.cli.lines import Parse, max_batch, send_lines
-from lakequeue.cli.options import Name, duration_option, parse_pairs
+from lakequeue.cli.options import Name, Parameter, Where, duration_option, parse_pairs
 from lakequeue.cli.session import REFUSED, Session, usage
-from lakequeue.cli.values import duration
+from lakequeue.cli.values import duration, shown_duration
 from lakequeue.model.messages import SendEntry
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ def send(
     attribute: Annotated[
         list[str] | None,
         typer.Option(
-            "--attribute",
-            "-a",
             metavar="NAME[:TYPE]=VALUE",
             help="A message attribute, such as k=v, k:Number=42 or k:Binary=BASE64; repeatable.",
         ),
@@ -151,7 +149,7 @@ def delete(
 def change_visibility(
     ctx: typer.Context,
     queue: Name,
-    handle: Annotated[str, typer.Argument(help="Receipt handle.")],
+    handle: Annotated[str, typer.Argument(metavar="HANDLE", help="Receipt handle.")],
     seconds: Annotated[
         float,
         typer.Argument(
@@ -162,37 +160,30 @@ def change_visibility(
     """Change how long a received message stays hidden."""
     session: Session = ctx.obj
     session.queue(queue).change_visibility(handle, seconds)
-    text = "the message is visible" if seconds == 0 else f"the message stays hidden for {seconds:g} s"
+    text = "the message is visible" if seconds == 0 else f"the message stays hidden for {shown_duration(seconds)}"
     session.answer({"queue": queue, "receipt_handle": handle, "visibility_timeout": seconds}, text)
 
 
 def peek(
     ctx: typer.Context,
     queue: Name,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SQL",
-            help="Only messages for which this condition is true, such as \"state = 'visible' AND age > 60\".",
-        ),
-    ] = None,
+    where: Where = None,
+    parameter: Parameter = None,
     limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of messages.")] = 10,
 ) -> None:
     """Show the oldest messages without receiving them."""
     session: Session = ctx.obj
     source = session.queue(queue)
     with render.spinner("reading messages"):
-        messages = source.peek(where, limit)
+        messages = source.peek(where, limit, parameters=parameter or ())
     columns = ["message", "state", "received", "sent", "visible at", "body"]
     rows: list[list[object]] = [
         [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)] for m in messages
     ]
-    if any(m.dead_letter_reason for m in messages):
-        columns.append("reason")
-        rows = [[*row, m.dead_letter_reason] for row, m in zip(rows, messages, strict=True)]
-    if any(m.consumer for m in messages):
-        columns.append("consumer")
-        rows = [[*row, m.consumer] for row, m in zip(rows, messages, strict=True)]
+    for column, name in (("reason", "dead_letter_reason"), ("consumer", "consumer")):
+        if any(getattr(m, name) for m in messages):
+            columns.append(column)
+            rows = [[*row, getattr(m, name)] for row, m in zip(rows, messages, strict=True)]
     session.answer([documents.peeked(message) for message in messages], render.table(columns, rows))
 
 

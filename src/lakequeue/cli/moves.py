@@ -9,7 +9,7 @@ import attrs
 import typer
 
 from lakequeue.cli import render
-from lakequeue.cli.options import DryRun, Name, Yes, duration_option, queue_option
+from lakequeue.cli.options import DryRun, Name, Parameter, Where, Yes, duration_option, queue_option
 from lakequeue.cli.session import Session, usage
 from lakequeue.cli.values import INSTANT_HELP, Moment, moment
 from lakequeue.errors import InvalidParameterValue
@@ -68,7 +68,7 @@ def _within_range(verb: Callable[[datetime], int], queue: Queue, wanted: Moment)
             return verb(instant), instant, clamped
         except InvalidParameterValue:
             earliest, attributes = queue.min_rewind_time, queue.attributes()
-            reach = min(float(attributes["RewindSeconds"]), float(attributes["MessageRetentionPeriod"]))
+            reach = min(attributes["rewind_range"], attributes["message_retention_period"])
             if wanted.ago is None or earliest is None or not 0 <= wanted.ago <= reach:
                 raise
             instant, clamped = earliest + timedelta(seconds=margin), True
@@ -81,9 +81,8 @@ def redrive(
     max_messages: Annotated[
         int | None, typer.Option("--max", metavar="N", help="Maximum number of messages; all if not given.")
     ] = None,
-    where: Annotated[
-        str | None, typer.Option(metavar="SQL", help="Only messages for which this condition is true, as in peek.")
-    ] = None,
+    where: Where = None,
+    parameter: Parameter = None,
     to: Annotated[str | None, queue_option("Move all messages to this queue, not to their source queues.")] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -93,7 +92,7 @@ def redrive(
     source = session.queue(queue)
     destination = None if to is None else session.queue(to)
     with render.spinner("reading messages"):
-        targets = source.redrivable(where, destination=destination)
+        targets = source.redrivable(where, destination=destination, parameters=parameter or ())
     if max_messages is not None and max_messages < sum(targets.values()):
         shown, total = f"at most {max_messages:,} of " + _by_target(targets), max_messages
     else:
@@ -113,7 +112,7 @@ def redrive(
             done = moved
             session.done = f"{render.count(moved, 'message')} moved"
 
-        moved = source.redrive(max_messages, where, report, destination)
+        moved = source.redrive(max_messages, where, report, destination, parameters=parameter or ())
     where_to = "moved back" if to is None else f"moved to {to}"
     session.answer({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} {where_to}")
 

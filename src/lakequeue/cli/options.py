@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +13,10 @@ from lakequeue.cli.session import usage
 from lakequeue.cli.values import INSTANT_HELP, duration, moment, size
 from lakequeue.model.attributes import fields, kind_of, unknown
 
-_NUMBER = re.compile(r"-?[0-9.]*")
+_NAMES = {"retention": "message_retention_period", "wait": "receive_wait_time", "max_size": "maximum_message_size"}
+"""Attributes whose options have other names."""
+_NO_ATTRIBUTES = {"queue", "attribute", "dead_letter_queue", "max_receive_count", "tag"}
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 
 
 def duration_option(help: str, *names: str, **more: Any) -> Any:
@@ -65,6 +68,17 @@ Attributes = Annotated[
         help="Any attribute, in snake_case or as SQS names it; repeatable.",
     ),
 ]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SQL",
+        help="Only messages for which this condition is true, such as \"state = 'visible' AND age > 60\".",
+    ),
+]
+Parameter = Annotated[
+    list[str] | None,
+    typer.Option(metavar="VALUE", help="Value of the next ? in --where, whatever its quotes; repeatable."),
+]
 Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag; repeatable.")]
 
 
@@ -89,32 +103,35 @@ def key_values(texts: Iterable[str] | None, option: str) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def attribute_arguments(
-    attribute: list[str] | None, max_receive_count: int | None, dead_letter_queue: str | None, **options: Any
-) -> dict[str, Any]:
-    """Arguments for ``create_queue`` and ``set_attributes``: those of ``--attribute``, and the options by name."""
+def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments for ``create_queue`` and ``set_attributes``, from the options of a command."""
+    dead_letter_queue, most = given["dead_letter_queue"], given["max_receive_count"]
+    named = {_NAMES.get(name, name): value for name, value in given.items() if name not in _NO_ATTRIBUTES}
+    named = {name: value for name, value in named.items() if value is not None and value is not False}
     arguments: dict[str, Any] = {}
-    for name, value in parse_pairs(attribute, "--attribute").items():
+    for name, value in parse_pairs(given["attribute"], "--attribute").items():
         if name == name.lower() and name not in fields():
             raise unknown(name)  # other arguments of the Python API
         arguments[name] = _parsed(name, value)
-    if (dead_letter_queue is None) != (max_receive_count is None):
+    if (dead_letter_queue is None) != (most is None):
         usage("--dead-letter-queue and --max-receive-count go together")
-    if dead_letter_queue is not None and max_receive_count is not None:
+    if dead_letter_queue is not None:
         from lakequeue.model.redrive_policies import RedrivePolicy
 
-        options["redrive_policy"] = RedrivePolicy(dead_letter_queue, max_receive_count)
-    named = {name: value for name, value in options.items() if value is not None}
+        named["redrive_policy"] = RedrivePolicy(dead_letter_queue, most)
     for name in arguments.keys() & named.keys():
         usage(f"{name} is given twice")
     return arguments | named
 
 
-def _parsed(name: str, value: str) -> str:
-    """The value of an attribute, with its duration or size as a number; the queue checks the rest."""
+def _parsed(name: str, value: str) -> str | int | float:
+    """The value of an attribute, a duration, size or number as that; the queue checks the rest."""
     try:
         if kind_of(name) == "seconds":
-            return value if _NUMBER.fullmatch(value) else f"{duration(value):.6f}".rstrip("0").rstrip(".")
-        return str(size(value)) if name in ("maximum_message_size", "MaximumMessageSize", "MaxMsgSize") else value
+            seconds = float(value) if _NUMBER.fullmatch(value[:20]) else round(duration(value), 6)
+            return int(seconds) if seconds.is_integer() else seconds
+        if name in ("maximum_message_size", "MaximumMessageSize", "MaxMsgSize"):
+            return size(value)
+        return int(value) if kind_of(name) == "count" and re.fullmatch("-?[0-9]{1,18}", value) else value
     except typer.BadParameter as error:
         usage(f"--attribute {name}: {error.message}")

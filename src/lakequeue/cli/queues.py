@@ -30,6 +30,7 @@ from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 
 if TYPE_CHECKING:
     from lakequeue import LakeQueue, Queue
+    from lakequeue.entry_verbs import Depth
 
 
 def create(
@@ -54,12 +55,12 @@ def create(
         str | None,
         typer.Option(
             metavar="SCOPE",
-            autocompletion=completion.scopes,
+            autocompletion=lambda: ["queue", "message_group"],
             help="FIFO: scope of deduplication ids, queue or message_group.",
         ),
     ] = None,
     shards: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of independent parts of the queue.")
+        int | None, typer.Option(metavar="N", help="Number of shards: parts that work independently.")
     ] = None,
     visibility_timeout: VisibilityTimeout = None,
     retention: Retention = None,
@@ -73,21 +74,7 @@ def create(
 ) -> None:
     """Create a queue, and the root if it is missing."""
     session: Session = ctx.obj
-    arguments = attribute_arguments(
-        attribute,
-        max_receive_count,
-        dead_letter_queue,
-        visibility_timeout=visibility_timeout,
-        message_retention_period=retention,
-        delay=delay,
-        receive_wait_time=wait,
-        maximum_message_size=max_size,
-        profile=profile,
-        fifo=fifo or None,
-        content_based_deduplication=content_based_deduplication or None,
-        deduplication_scope=deduplication_scope,
-        shards=shards,
-    )
+    arguments = attribute_arguments(ctx.params)
     try:
         created = session.lake().create_queue(queue, tags=parse_pairs(tag, "--tag"), **arguments)
     except QueueNameExists as error:
@@ -102,7 +89,7 @@ def list_(
     limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of queues.")] = None,
     after: Annotated[str | None, queue_option("Only names after this one.")] = None,
 ) -> None:
-    """List the queues by name, with kind, messages, and dead letters in their dead-letter queues."""
+    """List the queues by name, with their messages, and the dead letters in their dead-letter queues."""
     from lakequeue.entry_verbs import depths
 
     session: Session = ctx.obj
@@ -113,38 +100,34 @@ def list_(
     elsewhere = set(targets.values()) - known.keys()
     if elsewhere:
         known |= {queue.name: queue for queue in lake.all_queues() if queue.name in elsewhere}
-    stored: dict[str, int | None] = {}
+    counted: dict[str, Depth] = {}
     with render.progress("counting", len(known)) as advance:
         for name, depth in zip(known, depths(list(known.values())), strict=True):
             advance(1, name)
-            stored[name] = None if isinstance(depth, LakeQueueError) else depth.stored
-            if isinstance(depth, LakeQueueError) and not isinstance(depth, QueueDoesNotExist):
+            if not isinstance(depth, LakeQueueError):
+                counted[name] = depth
+            elif not isinstance(depth, QueueDoesNotExist):
                 session.note(f"{name}: {depth}")  # the others are listed all the same
+    stored = {name: depth.stored for name, depth in counted.items()}
+    counts = {name: attrs.asdict(depth.counts) for name, depth in counted.items()}
     answer = [
         documents.queue(queue)
-        | {
-            "messages": stored[queue.name],
-            "dead_letter_queue": targets.get(queue.name),
-            "dead_letters": stored.get(targets.get(queue.name, "")),
-        }
+        | {"messages": stored.get(queue.name), "counts": counts.get(queue.name)}
+        | {"dead_letter_queue": targets.get(queue.name), "dead_letters": stored.get(targets.get(queue.name, ""))}
         for queue in found
     ]
+    states = render.states(each["counts"] for each in answer)
     rows = [
         [
-            *(each["name"], "FIFO" if each["fifo"] else "standard", each["messages"]),
-            *([_dead_letters(each)] if targets else []),
-            f"{each['created_at']:%F %R}Z",
+            each["name"],
+            *((each["counts"] or {}).get(state) for state in states),
+            render.age((each["counts"] or {}).get("oldest_age")),
+            *([each["dead_letters"]] if targets else []),
         ]
         for each in answer
     ]
-    columns = ["queue", "kind", "messages", *(["dead letters"] if targets else []), "created"]
+    columns = ["queue", *render.titles(states), "oldest", *(["dead letters"] if targets else [])]
     session.answer(answer, render.table(columns, rows))
-
-
-def _dead_letters(listed: dict[str, Any]) -> str | None:
-    """``12 in dead``: where the dead letters of a listed queue are, and how many messages are there."""
-    number, name = listed["dead_letters"], listed["dead_letter_queue"]
-    return name and f"{'?' if number is None else format(number, ',')} in {name}"
 
 
 def show(ctx: typer.Context, queue: Name) -> None:
@@ -157,19 +140,25 @@ def show(ctx: typer.Context, queue: Name) -> None:
     shown = session.queue(queue)
     attributes, tags, shards = shown.attributes(), shown.tags(), shown.shard_counts()
     rows = [(name, render.setting(name, value)) for name, value in attributes.items()]
+    rows += [("created", render.instant(shown.created_at)), ("ARN", shown.arn)]
     rows += [(f"tag {key}", value) for key, value in tags.items()]
     parts = [attrs.asdict(shard) for shard in shards]
     groups = [attrs.asdict(group) for group in shown.groups()] if settings(shown).groups_are_tenants else []
     if not any(group["group_id"] is not None for group in groups):
         groups = []
-    tables = [
-        render.table(["attribute", "value"], rows, title=shown.name),
-        *(render.table([*each[0]], [list(part.values()) for part in each]) for each in (parts, groups) if each),
-    ]
+    tables = [render.table(["attribute", "value"], rows, title=shown.name)]
+    tables += [_parts(each) for each in (parts, groups) if each]
     session.answer(
-        documents.queue(shown) | {"attributes": attributes, "tags": tags, "shards": parts, "groups": groups},
+        documents.queue(shown)
+        | {"arn": shown.arn, "attributes": attributes, "tags": tags, "shards": parts, "groups": groups},
         Group(*tables),
     )
+
+
+def _parts(parts: list[dict[str, Any]]) -> render.Fitting | str:
+    """A table of shards, or of message groups."""
+    rows = [[render.age(part[name]) if name == "oldest_age" else part[name] for name in part] for part in parts]
+    return render.table(render.titles(parts[0]), rows)
 
 
 def set_(
@@ -183,23 +172,13 @@ def set_(
     dead_letter_queue: DeadLetterQueue = None,
     max_receive_count: MaxReceiveCount = None,
     shards: Annotated[
-        int | None, typer.Option(metavar="N", help="More independent parts than before, of a standard queue.")
+        int | None, typer.Option(metavar="N", help="Raise the number of shards of a standard queue.")
     ] = None,
     attribute: Attributes = None,
 ) -> None:
     """Change attributes of a queue."""
     session: Session = ctx.obj
-    changes = attribute_arguments(
-        attribute,
-        max_receive_count,
-        dead_letter_queue,
-        visibility_timeout=visibility_timeout,
-        message_retention_period=retention,
-        delay=delay,
-        receive_wait_time=wait,
-        maximum_message_size=max_size,
-        shards=shards,
-    )
+    changes = attribute_arguments(ctx.params)
     if not changes:
         usage("nothing to set: name at least one attribute")
     if dead_letter_queue is not None and dead_letter_queue.rpartition(":")[2] == queue:

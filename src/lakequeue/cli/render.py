@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import attrs
 
@@ -16,6 +16,8 @@ from lakequeue.cli.output import error_console, printable
 from lakequeue.cli.values import shown_duration, shown_size
 from lakequeue.errors import QueueClientError
 from lakequeue.model.attributes import kind_of
+from lakequeue.model.messages import text_of
+from lakequeue.model.redrive_policies import RedrivePolicy
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
@@ -30,11 +32,6 @@ FOLDED = 20
 LONG = 40
 """Length from which words fold; an instant is not so long."""
 _FOLDED = {"body", "error", "reason"}
-COMPACTED = (
-    "expired: messages older than the retention; dropped, merged, cut: parts of logs removed, joined, shortened; "
-    "ledgers: rewritten; freed: files and bytes deleted; failed: steps that the next pass repeats"
-)
-"""What the columns of a compaction mean."""
 
 
 def require_done(summaries: Sequence[CompactionSummary]) -> None:
@@ -44,40 +41,37 @@ def require_done(summaries: Sequence[CompactionSummary]) -> None:
         raise QueueClientError(f"{count(len(failed), 'step')} failed, {failed[0]}; the next pass tries again")
 
 
-def summary_table(summaries: Sequence[CompactionSummary]) -> RenderableType:
-    """What a compaction pass freed, one row per queue, and what the columns mean."""
-    from rich.console import Group
-    from rich.text import Text
+def compacted(summaries: Sequence[CompactionSummary]) -> str:
+    """What a compaction pass did, in a line for each queue where it found something to do."""
+    from rich.filesize import decimal
 
-    columns = ["queue", "expired", "dropped", "merged", "cut", "ledgers", "files freed", "bytes freed", "failed"]
-    rows = [
-        [
-            f"{each.queue} (deleted)" if each.deleted else each.queue or "(the root's own tables)",
-            each.expired,
-            each.segments_dropped,
-            each.segments_merged,
-            each.segments_cut,
-            each.ledgers_rewritten,
-            each.files_freed,
-            each.bytes_freed,
-            len(each.failures),
+    lines = []
+    for each in summaries:
+        done = [
+            *((each.expired, "message", "expired"), (each.segments_dropped, "segment", "dropped")),
+            *((each.segments_merged, "segment", "merged"), (each.segments_cut, "segment", "cut")),
+            (each.ledgers_rewritten, "ledger", "rewritten"),
+            (each.files_freed, "file", f"removed ({decimal(each.bytes_freed)})"),
+            (len(each.failures), "step", "failed"),
         ]
-        for each in summaries
-    ]
-    return Group(table(columns, rows), Text(COMPACTED, style="dim"))
+        told = ", ".join(f"{count(number, noun)} {verb}" for number, noun, verb in done if number)
+        name = f"{each.queue} (deleted)" if each.deleted else each.queue or "the root's own tables"
+        lines += [f"{name}: {told}"] if told else []
+    return "\n".join(lines or ["nothing to do"])
 
 
-def setting(name: str, value: str) -> str:
-    """The value of an attribute with its unit: ``345600 s (4d)``, ``1048576 bytes (1 MiB)``, an instant."""
-    if kind_of(name) == "seconds" and value:
-        long = shown_duration(float(value))
-        return f"{value} s" if long == f"{float(value):g}s" else f"{value} s ({long})"
-    if name in ("MaximumMessageSize", "MaxMsgSize"):
-        long = shown_size(int(value))
+def setting(name: str, value: Any) -> object:
+    """The value of an attribute with its unit: ``345600 s (4d)``, ``1048576 bytes (1 MiB)``."""
+    if kind_of(name) == "seconds":
+        return f"{value} s" if value < 60 else f"{value} s ({shown_duration(value)})"
+    if name == "maximum_message_size":
+        long = shown_size(value)
         return f"{value} bytes" if long.endswith("bytes") else f"{value} bytes ({long})"
-    if name.endswith("Timestamp"):
-        return instant(datetime.fromtimestamp(float(value), timezone.utc))
-    return value
+    if kind_of(name) == "cap" and value is None:
+        return "unlimited"
+    if isinstance(value, RedrivePolicy):
+        return f"{value.dead_letter_queue.rpartition(':')[2]}, after {count(value.max_receive_count, 'receive')}"
+    return attrs.asdict(value) if attrs.has(type(value)) else value
 
 
 def sent_text(sent: SendResult, group: str | None) -> str:
@@ -103,8 +97,7 @@ def message_text(message: Message) -> str:
     if message.dead_letter_reason is not None:
         lines.append(f"  reason    {_indented(str(message.dead_letter_reason))}")
     for name, (type_, value) in message.message_attributes.items():
-        shown = value if isinstance(value, str) else base64.b64encode(value).decode()
-        lines.append(f"  attribute {name}:{type_}={_indented(shown)}")
+        lines.append(f"  attribute {name}:{type_}={_indented(text_of(value))}")
     return "\n".join([*lines, f"  body      {_indented(message.body)}"])
 
 
@@ -119,9 +112,22 @@ def instant(value: datetime | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
+    return "" if seconds is None else shown_duration(seconds)
+
+
+def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
+    """The states that a list of queues shows, as the console's: some only where they are not zero everywhere."""
+    known = [each for each in counted if each]
+    return [
+        "visible",
+        "in_flight",
+        *(rare for rare in ("delayed", "held") if any(each.get(rare) for each in known)),
+    ]
+
+
+def titles(names: Iterable[str]) -> list[str]:
+    """Titles of columns for names of states and counts: ``in flight``, ``oldest``."""
+    return [name.removesuffix("_age").replace("_", " ") for name in names]
 
 
 def count(number: int, noun: str) -> str:
@@ -135,16 +141,23 @@ def preview(text: str) -> str:
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Fitting:
-    """A table; columns of numbers are right-aligned. Where it is too wide, a row is a block of lines."""
+def table(
+    columns: Sequence[str], rows: Collection[Sequence[object]], title: str | None = None, empty: str = ""
+) -> Fitting | str:
+    """A table, or a line without rows; numbers are right-aligned. If it is too wide, a row is a block of lines."""
     rows = [list(row) for row in rows]
+    if not rows:
+        return empty or f"no {columns[0]}s"
     texts = [[_cell(value) for value in row] for row in rows]
     made: list[_Column] = []
     for index, name in enumerate(columns):
         cells = [row[index] for row in rows if row[index] is not None]
         width = max((len(text[index]) for text in texts), default=0)
         folds = name in _FOLDED or any(len(text[index]) > LONG and " " in text[index] for text in texts)
-        least = max(len(name), min(width, FOLDED) if folds else width)
+        word = (
+            FOLDED if name in _FOLDED else max(len(each) for text in texts for each in ["", *text[index].split()])
+        )
+        least = max(len(name), min(width, word) if folds else width)
         made.append(_Column(name, bool(cells) and all(map(_is_number, cells)), folds, least))
     return Fitting(made, texts, title)
 

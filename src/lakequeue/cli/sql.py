@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakequeue.cli import output, render
+from lakequeue.cli.errors import reason_of
 from lakequeue.cli.options import instant_option
 from lakequeue.cli.session import Session, usage
 from lakequeue.cli.values import Moment
@@ -38,7 +39,7 @@ def sql(
     ctx: typer.Context,
     query: Annotated[
         str | None,
-        typer.Argument(help="SELECT over queues, messages, groups and other relations, as DuckDB writes it."),
+        typer.Argument(metavar="[QUERY]", help="SELECT over queues, messages and other relations, as in DuckDB."),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of rows.")] = 1_000,
     as_of: AsOf = None,
@@ -61,7 +62,7 @@ def sql(
     else:
         found = by_duckdb(session.lake(), query, limit + 1, then)
     rows = found.slice(0, limit).to_pylist(maps_as_pydicts="lossy")
-    session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows]))
+    session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows], empty="no rows"))
     if found.num_rows > limit:
         output.print_error(f"only the first {render.count(limit, 'row')}; --limit shows more")
 
@@ -106,6 +107,14 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
             usage(f"there is no relation {relation[1]}{_place(failure)}; {more}")
         usage(f"{_message_of(failure)}; --spark runs Spark SQL")
     raise QueueClientError(_message_of(failure)) from failure
+
+
+def views(ctx: typer.Context, as_of: AsOf = None) -> None:
+    """Print the SQL that creates the views, for spark-sql and other sessions; needs no JVM."""
+    session: Session = ctx.obj
+    lake = session.lake()
+    statements = lake.view_statements(as_of=None if as_of is None else as_of.instant(lake.clock))
+    session.answer(statements, "\n".join(f"{statement};" for statement in statements))
 
 
 def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
@@ -191,12 +200,12 @@ def _by_spark(session: Session, query: str, limit: int, as_of: datetime | None) 
             try:
                 return spark.sql(query).limit(limit).toArrow()
             except (AnalysisException, ParseException) as error:
-                usage(_first_line(error))
-            except PythonException as error:  # of a task, with its stack trace; the last line tells the error
-                *_, message = str(error).strip().splitlines()
+                usage(reason_of(error))
+            except PythonException as error:  # of a task
+                message = reason_of(error)
                 raise QueueClientError(message.partition(": ")[2] or message) from error
             except PySparkException as error:
-                raise QueueClientError(_first_line(error)) from error
+                raise QueueClientError(reason_of(error)) from error
 
 
 def _register(session: Session, schema: str) -> None:
@@ -222,7 +231,3 @@ def _spark(session: Session, **settings: str) -> SparkSession:
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
         spark.sparkContext.setLogLevel("OFF")
     return spark
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(";")

@@ -101,15 +101,15 @@ def at_least(low: float, parse: Callable[[str | float], float] = duration) -> Ca
 
 
 def shown_duration(seconds: float) -> str:
-    """``90`` -> ``1m30s``; seconds with a fraction as they are."""
-    if seconds != int(seconds) or seconds < 60:
-        return f"{seconds:g}s"
-    parts, left = [], int(seconds)
+    """``6.2s``, ``1m30s``, ``3d4h``: at most two units; how commands print all ages and durations."""
+    if seconds < 60:
+        return f"{round(max(seconds, 0.0), 1):g}s"
+    parts, left = list[str](), round(seconds)
     for unit in ("d", "h", "m", "s"):
         number, left = divmod(left, int(_SECONDS[unit]))
-        if number:
-            parts.append(f"{number}{unit}")
-    return "".join(parts)
+        if number or parts:
+            parts.append(f"{number}{unit}" if number else "")
+    return "".join(parts[:2])
 
 
 def shown_size(size: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,20 +17,13 @@ from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Session, usage
 from lakequeue.cli.values import at_least
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+from lakequeue.model.states import STORED
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from lakequeue import LakeQueue, Queue
     from lakequeue.entry_verbs import Depth
-
-_COLUMNS = {
-    "queue": "queue",
-    "visible": "visible",
-    "in flight": "in_flight",
-    "delayed": "delayed",
-    "rewindable": "rewindable",
-    "sent/s": "sent_per_second",
-    "consumed/s": "consumed_per_second",
-}
 
 
 def watch(
@@ -116,21 +109,33 @@ def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
         return
     from rich.live import Live
 
-    with Live(console=output.console(), auto_refresh=False) as live:
-        yield lambda update: live.update(_table(update), refresh=True)
+    console = output.console()
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda update: live.update(_screen(update, console.height), refresh=True)
 
 
-def _table(update: dict[str, Any]) -> render.Fitting:
-    failed = any(row["error"] for row in update["queues"])
-    return render.table(
-        [*_COLUMNS, "oldest message", *(["error"] if failed else [])],
-        [
-            [*(row.get(name) for name in _COLUMNS.values()), render.age(row.get("oldest_age")), *errors]
-            for row in update["queues"]
-            for errors in [[row["error"]] if failed else []]
-        ],
-    )
+def _table(update: dict[str, Any], rows: Sequence[dict[str, Any]] | None = None) -> render.Fitting | str:
+    """The table of an update, or of some of its rows; all have the same columns."""
+    states = render.states(update["queues"])
+    keys = ["queue", *states, "sent_per_second", "consumed_per_second", "oldest_age", "error"]
+    titles = ["queue", *render.titles(states), "sent/s", "done/s", "oldest", "error"]
+    width = len(keys) if any(row["error"] for row in update["queues"]) else len(keys) - 1
+    shown = [row | {"oldest_age": render.age(row.get("oldest_age"))} for row in rows or update["queues"]]
+    return render.table(titles[:width], [[row.get(key) for key in keys[:width]] for row in shown])
+
+
+def _screen(update: dict[str, Any], height: int) -> RenderableType:
+    """The table of an update with as many queues as a screen has lines for, those with most messages."""
+    from rich.console import Group
+
+    every = update["queues"]
+    rows = sorted(every, key=lambda row: (bool(row["error"]), sum(row.get(state, 0) for state in STORED)))
+    while (over := output.rendered(_table(update, rows)).count("\n") + 5 - height) > 0 and len(rows) > 1:
+        rows = rows[min(-(-over // 2), len(rows) - 1) :]  # a long name takes a line of its own
+    left = len(every) - len(rows)
+    more = [f"and {render.count(left, 'queue')} with fewer messages; --prefix chooses"] if left else []
+    return Group(_table(update, [row for row in every if row in rows]), *more)
 
 
 def _rounded(rate: float | None) -> float | None:
-    return None if rate is None else round(rate, 2)
+    return None if rate is None else round(rate, 2 if abs(rate) < 100 else None)

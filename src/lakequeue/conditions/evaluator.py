@@ -13,8 +13,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from difflib import get_close_matches
 from typing import Any, BinaryIO
 
@@ -31,9 +32,9 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 _KINDS = {
     *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
-    *("OPERATOR", "TYPE"),
+    *("OPERATOR", "PARAMETER", "TYPE"),
 }
-"""Kinds of expressions on one row; others are subqueries, windows, ``*``, parameters and lambdas."""
+"""Kinds of expressions on one row; others are subqueries, windows, ``*`` and lambdas."""
 OPERATORS = (
     *("+", "-", "*", "/", "//", "%", "^", "**", "&", "|", "~", "<<", ">>", "||", "@", "^@", "~~", "!~~", "~~*"),
     *("!~~*", "~~~", "->>"),
@@ -111,18 +112,19 @@ class Evaluator:
         # that need more get an error from DuckDB
         self.connection = sealed(threads="1", memory_limit="256MB")
 
-    def check(self, text: str, columns: pa.Table) -> list[str]:
+    def check(self, text: str, columns: pa.Table, values: Sequence[Any] = ()) -> list[str]:
         """Names of the columns that a condition uses.
 
         The text becomes part of a query, so its parsed form is checked to be one expression of allowed parts.
 
         Args:
             columns: an empty table with the columns that it may use.
+            values: of its parameters.
 
         Raises:
             Refused: it is not one boolean expression over the columns.
         """
-        parts = list(_expressions(self._parsed(text)))
+        parts = list(_expressions(self._parsed(text, len(values))))
         for part in parts:
             if part["class"] not in _KINDS:
                 kind = part["class"].lower().replace("_", " ")
@@ -141,25 +143,25 @@ class Evaluator:
             nearest = get_close_matches(name, columns.column_names)
             meant = f"; did you mean {' or '.join(nearest)}? There are" if nearest else ", only"
             raise Refused(f"There is no column {name}{meant} {', '.join(columns.column_names)}")
-        type_, _ = self._run(f"{_query(text)} FROM messages", columns)
+        type_, _ = self._run(f"{_query(text)} FROM messages", columns, values)
         if type_ != "BOOLEAN":
             raise Refused(f"Must be BOOLEAN, not {type_}")
         return sorted(names)
 
-    def judge(self, text: str, rows: pa.Table) -> bytes:
+    def judge(self, text: str, rows: pa.Table, values: Sequence[Any] = ()) -> bytes:
         """A byte for each row: 1 where a checked condition is true, 0 where it is false or NULL.
 
         Raises:
             Refused: it fails on a row, for example casting text to a number.
         """
-        _, found = self._run(f"{_query(text)} IS TRUE FROM messages", rows)
+        _, found = self._run(f"{_query(text)} IS TRUE FROM messages", rows, values)
         return bytes(true for (true,) in found)
 
-    def _run(self, query: str, rows: pa.Table) -> tuple[str, list[tuple[Any, ...]]]:
+    def _run(self, query: str, rows: pa.Table, values: Sequence[Any]) -> tuple[str, list[tuple[Any, ...]]]:
         """Type and values of the only column of a query."""
         try:
             self.connection.register("messages", rows)
-            found = self.connection.execute(query)
+            found = self.connection.execute(query, list(values))
             [(_, type_, *_)] = found.description
             return str(type_), found.fetchall()
         except (duckdb.OutOfMemoryException, MemoryError) as error:
@@ -167,17 +169,21 @@ class Evaluator:
         except duckdb.Error as error:
             raise Refused(_first_line(error)) from None
 
-    def _parsed(self, text: str) -> dict[str, Any]:
+    def _parsed(self, text: str, values: int) -> dict[str, Any]:
         """The expression, in DuckDB's parsed form."""
         try:
             statement, plain = (self._statement(query) for query in (_query(text), "SELECT (true)"))
             expression: dict[str, Any]
             [expression] = statement["node"].pop("select_list")
             plain["node"].pop("select_list")
+            marks = len(statement["named_param_map"])
+            statement["named_param_map"] = plain["named_param_map"]
         except (KeyError, ValueError, RecursionError):
             raise Refused("Must be one expression, and not too deep") from None
-        if statement != plain:  # a FROM, a WHERE, a parameter, a name for the result, …
+        if statement != plain:  # a FROM, a WHERE, a name for the result, …
             raise Refused("Must be one expression")
+        if marks != values:
+            raise Refused(f"Must have a ? for each parameter, not {marks} for {values}")
         return expression
 
     def _statement(self, query: str) -> dict[str, Any]:
@@ -274,10 +280,11 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         document: dict[str, Any] = {}
         marks, last = b"", False
         try:
+            values = [_value(each) for each in request.get("values", ())]
             if request["what"] == "check":
-                document["columns"] = evaluator.check(request["text"], rows)
+                document["columns"] = evaluator.check(request["text"], rows, values)
             else:
-                marks = evaluator.judge(request["text"], rows)
+                marks = evaluator.judge(request["text"], rows, values)
         except Refused as refused:
             document["refused"] = str(refused)
             last = isinstance(refused, Exhausted)
@@ -285,6 +292,12 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         reply(replies, {**document, "last": last}, marks)
         if last:
             return
+
+
+def _value(given: Any) -> Any:
+    """The value of a parameter; instants come as microseconds."""
+    epoch = datetime.fromtimestamp(0, timezone.utc)
+    return epoch + timedelta(microseconds=given["at"]) if isinstance(given, dict) else given
 
 
 def wait_for_request(requests: BinaryIO, seconds: float) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lakequeue.conditions import sandbox
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.arguments import Condition
+from lakequeue.model.clock import Interrupt, to_micros
 
 LONGEST = 65_536
 """Maximum length of a condition in characters."""
@@ -18,7 +21,7 @@ class Predicate:
     """A condition, checked once and then evaluated on any number of tables; not thread-safe.
 
     Args:
-        text: a boolean SQL expression over the columns.
+        condition: a boolean SQL expression over the columns, and the values of its parameters.
         columns: names and types that it may use.
         parameter: its name in error messages.
         interrupt: once it is set, every method raises ``sandbox.Interrupted``, running ones included.
@@ -29,9 +32,15 @@ class Predicate:
     """
 
     def __init__(
-        self, text: str, columns: pa.Schema, parameter: str = "where", interrupt: Interrupt | None = None
+        self,
+        condition: str | Condition,
+        columns: pa.Schema,
+        parameter: str = "where",
+        interrupt: Interrupt | None = None,
     ) -> None:
+        text, values = condition if isinstance(condition, Condition) else (condition, ())
         self._text = text
+        self._values = [{"at": to_micros(each)} if isinstance(each, datetime) else each for each in values]
         self._parameter = parameter
         self._interrupt = interrupt
         self._judged = 0
@@ -62,7 +71,9 @@ class Predicate:
         size = f"{len(rows):,} message{'' if len(rows) == 1 else 's'}"
         work = "checking it" if what == "check" else f"judging it for {size}"
         try:
-            reply = sandbox.shared.ask({"what": what, "text": self._text}, rows, self._interrupt)
+            reply = sandbox.shared.ask(
+                {"what": what, "text": self._text, "values": self._values}, rows, self._interrupt
+            )
         except sandbox.Slow:
             before = f"; messages judged before: {self._judged:,}" if self._judged else ""
             raise self._refused(

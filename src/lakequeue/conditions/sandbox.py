@@ -24,7 +24,7 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import QueueClientError, RequestThrottled
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.clock import Interrupt
 
 AT_ONCE = 4
 """Maximum number of busy workers of this process; further requests wait."""

@@ -8,14 +8,13 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from lakequeue.consumer.handler import Handler
 from lakequeue.consumer.observers import Observer, Observers, installed
-from lakequeue.consumer.options import ConsumerOptions, concurrency_problem
+from lakequeue.consumer.options import ConsumerOptions, RetryDelay, concurrency_problem
 from lakequeue.consumer.outages import Health, Outage, OutageMonitor
-from lakequeue.consumer.retries import RetryDelay
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.entry_verbs import FreeHands, Request, is_permanent, races, receive_for_hands, settings
 from lakequeue.errors import (
@@ -26,8 +25,7 @@ from lakequeue.errors import (
     QueueDoesNotExist,
     RequestThrottled,
 )
-from lakequeue.model.clock import NEVER, Duration, duration_micros, from_micros, to_micros
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.clock import NEVER, Duration, Interrupt, duration_micros, from_micros, to_micros
 from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
@@ -61,23 +59,22 @@ class Consumer:
         concurrency: maximum number of handlers at a time (HBN-18).
         renewal: how receipts are extended while handlers run: ``HeartbeatRenewal``, ``ComputedRenewal``,
             ``NoRenewal``, or a ``Renewal`` of your own.
-        make_failed_messages_visible_immediately: whether failed messages become visible at once rather than at
-            their timeout; None: at once with ``ComputedRenewal``, else at the timeout (HBN-15).
+        retry_failed_at_once: whether failed messages become visible at once rather than at their timeout; None: at
+            once with ``ComputedRenewal``, else at the timeout (HBN-15).
         wait_time: seconds that a receive waits for messages; None: the queue's (HBN-17).
-        prefetch: maximum number of messages to claim ahead, 0 to 10,000; None: as many as the handlers work off in
-            three rounds of the consumer, and what nobody began in four times that long is given back to others.
-            Then, and with 0, the last receive before a message becomes a dead letter is for a handler that begins
-            at once (HBN-23).
+        prefetch: maximum number of messages to claim ahead, 0 to 10,000; None: as many as the handlers finish in
+            three rounds; what has not begun after four times that long is given back (HBN-23).
         outage: what to do while storage fails; by default it waits until storage works again.
         metrics_port: port at which ``run`` answers Prometheus; None: none. Needs the extra ``metrics``.
         metrics_host: address of that port; ``0.0.0.0`` if the scrapes come from other machines.
         retry_delay: when failed messages come again: seconds, or a function from their number of receives to
-            seconds, such as ``RetryBackoff``; None: as ``make_failed_messages_visible_immediately`` says.
+            seconds, such as ``RetryBackoff``; None: as ``retry_failed_at_once`` says.
         name: what the log, the reasons of dead letters, and messages in flight call the consumer; None: host and
-            process id, and messages in flight do not name their consumer.
+            process id.
+        make_failed_messages_visible_immediately: the longer name of ``retry_failed_at_once``.
 
     Attributes:
-        name: what the log and the reasons of dead letters call the consumer.
+        name: what the log, the reasons of dead letters, and messages in flight call the consumer.
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17), and a handler that cannot be one.
@@ -99,24 +96,29 @@ class Consumer:
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         name: str | None = None,
+        retry_failed_at_once: bool | None = None,
     ) -> None:
+        failed_at_once = make_failed_messages_visible_immediately
+        if failed_at_once is not None and retry_failed_at_once is not None:
+            reason = "is the same as make_failed_messages_visible_immediately; give one of the two"
+            raise InvalidOptions([f"retry_failed_at_once: {reason}"])
+        self.name = f"{socket.gethostname()}-{os.getpid()}" if name is None else name
         self._options = options = ConsumerOptions(
             queue,
             handler,
             concurrency,
             renewal,
-            make_failed_messages_visible_immediately,
+            retry_failed_at_once if failed_at_once is None else failed_at_once,
             wait_time,
             prefetch,
             outage,
             retry_delay,
             metrics_port,
-            name,
+            self.name,
         )
         self._queue = queue
         self._clock = queue.clock
         self._concurrency = concurrency
-        self.name = f"{socket.gethostname()}-{os.getpid()}" if name is None else name
         self._counted = 0, 0
         self._runs = threading.Lock()
         self._interrupt = Interrupt()
@@ -205,19 +207,20 @@ class Consumer:
 
     @property
     def handled(self) -> int:
-        """Messages of the current run, or the last one, whose handlers ended well."""
+        """Messages of the current or last run whose handlers succeeded."""
         return self._counted[0] if (pool := self._pool) is None else pool.handled
 
     @property
     def failed(self) -> int:
-        """Messages of the current run, or the last one, whose handlers did not."""
+        """Messages of the current or last run whose handlers failed."""
         return self._counted[1] if (pool := self._pool) is None else pool.failed
 
     @property
     def health(self) -> Health:
-        """How the consumer is, without asking storage."""
+        """The state of the consumer; reads no storage."""
         since, error, pool = self._outages.since, self._outages.error, self._pool
-        active, begun, took = (0, 0, 0.0) if pool is None else (pool.active, pool.begun, pool.round_seconds)
+        held = None if pool is None else pool.held
+        active, begun, took = (0, 0, 0.0) if held is None else (len(held), held.busy, held.round_seconds)
         reason = None if error is None else error.message
         return Health(pool is not None, self._paused, active, since, reason, begun, took)
 
@@ -252,24 +255,16 @@ class Consumer:
             now, gives_up_at = self._clock.now(), self._outages.gives_up_at
             if gives_up_at is not None and now >= gives_up_at and self._outages.error is not None:
                 raise self._outages.error
-            pool.resize(self._concurrency)
-            if self._paused:
-                pool.give_back()
-            pool.give_back_if_behind()
-            if pool.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
-                pool.hungry.wait(min(pool.round_seconds, _LONGEST_GATHER))
-            last = until_empty and not pool.active
+            self._prepare(pool)
+            last = until_empty and not pool.held
             try:
                 found = pool.round(may_claim=not self._paused and now >= not_before)
                 if found is None:
-                    room = 0 if self._paused else pool.room()
+                    room, event = 0 if self._paused else pool.held.room(), pool.next_event()
                     if not room or now < not_before:
-                        known = [gives_up_at, pool.next_event(), not_before if room else None]
-                        until = min((instant for instant in known if instant is not None), default=NEVER)
-                        self._clock.wait(until, self._interrupt)
+                        self._wait_until(gives_up_at, event, not_before if room else None)
                         continue
-                    event = pool.next_event()
-                    hands = pool.free_hands()
+                    hands = pool.held.free_hands()
                     messages = self._receive(room, hands, wait=not last and event is None)
                     pool.keep_free(hands)
                 else:
@@ -303,6 +298,19 @@ class Consumer:
             elif found is None:
                 self._clock.wait(event or now + _BETWEEN_RECEIVES, self._interrupt)
 
+    def _prepare(self, pool: WorkerPool) -> None:
+        """Adapts what the pool holds before a round."""
+        pool.resize(self._concurrency)
+        if self._paused:
+            pool.give_back()
+        pool.give_back_if_behind()
+        if pool.rounds.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
+            pool.held.hungry.wait(min(pool.held.round_seconds, _LONGEST_GATHER))
+
+    def _wait_until(self, *instants: datetime | None) -> None:
+        """Waits until the first of these, or until there is something to do."""
+        self._clock.wait(min((each for each in instants if each is not None), default=NEVER), self._interrupt)
+
     def _receive(self, room: int, hands: FreeHands | None, wait: bool) -> Sequence[Message]:
         request = Request(
             max_messages=room,
@@ -324,7 +332,7 @@ class Consumer:
                 self._interrupt.clear()
                 pool.round(may_claim=False)
                 until = from_micros(began + duration_micros(self._grace))
-                if not pool.active or self._clock.now() >= until:
+                if not pool.held or self._clock.now() >= until:
                     break
                 self._clock.wait(min(until, pool.next_event() or until), self._interrupt)
         finally:

@@ -13,8 +13,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from lakequeue.errors import LeaseLost
-from lakequeue.model.clock import Duration, duration_micros
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.clock import Duration, Interrupt, duration_micros
 from lakequeue.model.messages import Message
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import Hold

@@ -2,17 +2,87 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from typing import TypeAlias
+
 import attrs
 
 from lakequeue.consumer.handler import Handler, handler_problem
 from lakequeue.consumer.outages import Outage
-from lakequeue.consumer.retries import RetryDelay, retry_delay_problem
 from lakequeue.entry_verbs import settings
 from lakequeue.errors import InvalidOptions, QueueServiceError
 from lakequeue.model.arguments import LONGEST_CONSUMER, check_visibility_timeout, check_wait
-from lakequeue.model.clock import Duration
+from lakequeue.model.clock import MICROS, Duration, duration_micros, seconds, to_micros
+from lakequeue.model.messages import Message
+from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import Renewal
+
+
+@attrs.frozen
+class RetryBackoff:
+    """Delays of a failing message that grow with every receive: first, first × factor, first × factor² …
+
+    Args:
+        first: seconds after the first receive.
+        factor: each further delay is so many times the one before, 1 or more.
+        longest: seconds of the longest delay, up to twelve hours.
+        jitter: the share of each delay, 0 to 1, that is random, so that messages that failed together do not come
+            again together: 0.2 makes of 10 s any time from 8 to 10 s.
+
+    Raises:
+        InvalidOptions: names every option that is out of range.
+    """
+
+    first: Duration = 1
+    factor: float = 2
+    longest: Duration = 900
+    jitter: float = 0
+
+    def __attrs_post_init__(self) -> None:
+        problems = []
+        for name in ("first", "longest"):
+            value = getattr(self, name)
+            try:
+                fits = 0 <= duration_micros(value) <= LONGEST_RECEIPT
+            except (TypeError, ValueError):
+                fits = False
+            if not fits:
+                problems.append(f"{name}: must be 0 to {LONGEST_RECEIPT // MICROS} seconds, not {value!r}")
+        if isinstance(self.factor, bool) or not isinstance(self.factor, (int, float)) or not self.factor >= 1:
+            problems.append(f"factor: must be a number of at least 1, not {self.factor!r}")
+        if isinstance(self.jitter, bool) or not isinstance(self.jitter, (int, float)) or not 0 <= self.jitter <= 1:
+            problems.append(f"jitter: must be a number of 0 to 1, not {self.jitter!r}")
+        if problems:
+            raise InvalidOptions(problems)
+
+    def __call__(self, receive_count: int) -> Duration:
+        """The delay after so many receives."""
+        delay, longest = duration_micros(self.first), duration_micros(self.longest)
+        for _ in range(receive_count - 1):
+            if delay >= longest or self.factor == 1:
+                break
+            delay = min(round(delay * self.factor), longest)
+        delay = min(delay, longest)
+        return seconds(delay - round(delay * self.jitter * random.random()))
+
+
+RetryDelay: TypeAlias = "Duration | Callable[[int], Duration]"
+"""Seconds, or a function from the number of receives to seconds, such as ``RetryBackoff``."""
+
+
+def retry_delay_problem(given: object) -> str | None:
+    """Why a value cannot be a retry delay; None if it can."""
+    if given is None or callable(given):
+        return None
+    try:
+        micros = duration_micros(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return f"must be seconds, a timedelta or a function from a receive count to seconds, not {given!r}"
+    fits = 0 <= micros <= LONGEST_RECEIPT
+    return None if fits else f"must be 0 to {LONGEST_RECEIPT // MICROS} seconds, not {given}"
+
 
 MOST_PREFETCH = 10_000
 
@@ -30,18 +100,32 @@ class ConsumerOptions:
     concurrency: int
     renewal: Renewal
     failed_at_once: bool | None
-    """``make_failed_messages_visible_immediately``."""
+    """``retry_failed_at_once``."""
     wait_time: Duration | None
     prefetch: int | None
     outage: Outage
     retry_delay: RetryDelay | None
     metrics_port: int | None
-    name: str | None
+    name: str
 
     @property
     def hands_back(self) -> bool:
         """Whether failed messages become visible at once."""
         return self.renewal.failed_visible_at_once if self.failed_at_once is None else self.failed_at_once
+
+    def retry_micros(self, message: Message, now: int) -> int:
+        """Microseconds until a message that failed comes again by ``retry_delay``, until its receipt ends at most.
+
+        Raises:
+            Exception: the function raised it, or returned no duration.
+        """
+        delay = self.retry_delay
+        assert delay is not None and message.received_at is not None
+        micros = max(0, duration_micros(delay(message.receive_count) if callable(delay) else delay))
+        if not settings(self.queue).profile_rules.fractional_seconds:
+            micros = -(-micros // MICROS) * MICROS
+        left = to_micros(message.received_at) + LONGEST_RECEIPT - now
+        return micros if micros <= left else max(0, left // MICROS * MICROS)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.queue, Queue):
@@ -60,9 +144,7 @@ class ConsumerOptions:
             except QueueServiceError as error:
                 problems.append(f"renewal: {error.message}")
         if failed_at_once not in (None, True, False):
-            problems.append(
-                f"make_failed_messages_visible_immediately: must be True, False or None, not {failed_at_once!r}"
-            )
+            problems.append(f"retry_failed_at_once: must be True, False or None, not {failed_at_once!r}")
         try:
             check_wait(settings(self.queue), self.wait_time)
         except QueueServiceError as error:
@@ -75,12 +157,10 @@ class ConsumerOptions:
         if (problem := retry_delay_problem(self.retry_delay)) is not None:
             problems.append(f"retry_delay: {problem}")
         elif self.retry_delay is not None and failed_at_once is not None:
-            problems.append(
-                "retry_delay: cannot go with make_failed_messages_visible_immediately; give one of the two"
-            )
+            problems.append("retry_delay: cannot go with retry_failed_at_once; give one of the two")
         if not _is_number(self.metrics_port, 65_535):
             problems.append(f"metrics_port: must be a whole number of 0 to 65535, not {self.metrics_port!r}")
-        if name is not None and not (isinstance(name, str) and 1 <= len(name) <= LONGEST_CONSUMER):
+        if not (isinstance(name, str) and 1 <= len(name) <= LONGEST_CONSUMER):
             problems.append(f"name: must be a text of 1 to {LONGEST_CONSUMER} characters, not {name!r}")
         if problems:
             raise InvalidOptions(problems)

@@ -17,7 +17,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Outage:
-    """What a consumer does when storage fails: it waits for its return.
+    """What a consumer does while storage fails: it waits until storage is back.
 
     Meanwhile handlers go on, and deletes and renewals are tried again. Errors that waiting cannot fix end the
     consumer at once, whatever the policy: the queue was deleted, access is denied.
@@ -64,7 +64,7 @@ class Outage:
 
 @attrs.frozen
 class Health:
-    """How a consumer is.
+    """The state of a consumer.
 
     Attributes:
         running: ``Consumer.run`` is under way.
@@ -126,7 +126,7 @@ class OutageMonitor:
             self._failing.add(doing)
             if self.since is None:
                 self.since = self._logged_at = now
-                fails = "storage of %s fails, the consumer waits for its return: %s: %s"
+                fails = "storage of %s fails, the consumer waits until it is back: %s: %s"
                 _log.warning(fails, self._name, doing, error)
             elif self._logged_at is None or now >= self._logged_at + _delta(self.policy.log_every):
                 self._logged_at = now

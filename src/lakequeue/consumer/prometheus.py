@@ -47,6 +47,13 @@ class Endpoint:
         def gauge(name: str, what: str, value: Callable[[], float]) -> None:
             made(Gauge, name, what).set_function(value)
 
+        self._queue = queue
+        self._errors = Counter(
+            "lakequeue_consumer_errors",
+            "Failed handlers by class of error.",
+            ["queue", "error"],
+            registry=registry,
+        )
         self._counters = {name: made(Counter, name, what) for name, what in COUNTERS.items()}
         self._seconds = {
             name: made(Histogram, f"{name}_seconds", what, buckets=SECONDS) for name, what in HISTOGRAMS.items()
@@ -92,6 +99,8 @@ class Endpoint:
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
         self._seconds["handler"].observe(seconds)
         self._counters["handled" if outcome is Outcome.SUCCESS else "failed"].inc()
+        if outcome is not Outcome.SUCCESS:
+            self._errors.labels(self._queue, "Outcome.FAILED" if error is None else type(error).__name__).inc()
 
     def extended(self, count: int) -> None:
         self._counters["extended"].inc(count)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -21,6 +20,7 @@ from lakequeue.errors import (
     RequestThrottled,
 )
 from lakequeue.model.arguments import check_string, check_type, check_whole
+from lakequeue.model.messages import text_of
 
 try:
     from airflow.sdk import BaseHook
@@ -228,15 +228,11 @@ def root_of(connection: Any) -> tuple[str, dict[str, str]]:
 
 def _shown(message: Message) -> dict[str, Any]:
     """A message for XComs and events: what JSON can hold."""
-    values = {name: value for name, (_, value) in message.message_attributes.items()}
     return {
         "message_id": message.message_id,
         "receipt_handle": message.receipt_handle,
         "body": message.body,
-        "attributes": {
-            name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
-            for name, value in values.items()
-        },
+        "attributes": {name: text_of(value) for name, (_, value) in message.message_attributes.items()},
         "receive_count": message.receive_count,
         "sent_at": message.sent_at.isoformat(),
         "group_id": message.group_id,

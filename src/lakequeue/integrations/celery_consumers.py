@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import base64
 import logging
 import threading
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, cast
 
+from celery.utils.time import maybe_iso8601
+from kombu.compression import decompress
+from kombu.serialization import loads as decode
 from kombu.transport import virtual
 from kombu.utils.json import loads
 
@@ -78,7 +81,13 @@ class Subscription:
             if tag not in self._held:
                 return False
             self._delivered.add(tag)
-        self._callback(message)
+        try:
+            self._callback(message)
+        except Exception as error:
+            if self._no_ack or tag in self._held:
+                raise
+            # such as a store of results that does not take the id of an unknown task, which Celery has rejected
+            _log.error("queue %s: %s after a message was settled", self.name, type(error).__name__)
         return True
 
     def cancel(self) -> None:
@@ -155,29 +164,58 @@ def payload_of(message: Message) -> dict[str, Any]:
         Malformed: says what is wrong with it.
     """
     try:
-        payload: dict[str, Any] = loads(message.body)
-        headers, properties, body = payload["headers"], payload["properties"], payload["body"]
-        _need(isinstance(headers, dict), "its headers are no object")
-        _need(isinstance(properties["delivery_info"], dict), "its delivery_info is no object")
+        payload: dict[str, Any] = _loaded(message.body)
+        _need(isinstance(payload, dict), "it is no object")
+        headers, properties, body = _member(payload, "headers"), _member(payload, "properties"), payload["body"]
+        _member(properties, "delivery_info")
         _need(isinstance(body, str), "its body is no text")
         types = payload.get("content-type"), payload.get("content-encoding"), properties.get("body_encoding")
         _need(all(isinstance(each, str | None) for each in types), "its content-type or an encoding is no text")
         if types[2] and types[2].lower() != "utf-8":
             body = virtual.Channel.codecs[types[2]].decode(body)
         eta_of(payload)
-        if "task" in headers:
-            _need(all(isinstance(headers.get(each), str) for each in ("task", "id")), "its task or id is no text")
+        if compression := headers.get("compression"):
+            body = decompress(body if isinstance(body, bytes) else body.encode(), compression)
+        task, arguments = headers, cast(Any, ([], {}, None))
+        if types[0] == "application/json":
+            arguments = decode(body, types[0], types[1], accept={types[0]})
+            if isinstance(arguments, dict):  # in the first protocol, which has all of a task in its body
+                task = headers if "task" in headers else arguments
+                arguments = arguments.get("args", []), arguments.get("kwargs", {}), None
+        if "task" in task:
+            _need(all(map(_is_name, (task.get("task"), task.get("id")))), "its task or id is no short text")
             _need(types[0] not in (None, "application/data"), "its body is not encoded as a task")
-            if types[0] == "application/json" and not headers.get("compression"):
-                args, kwargs, _ = json.loads(body)
-                _need(isinstance(args, list) and isinstance(kwargs, dict), "its body has no arguments of a task")
+            args, kwargs, _ = arguments
+            _need(isinstance(args, list) and isinstance(kwargs, dict), "its body has no arguments")
     except Malformed:
         raise
     except KeyError as error:
         raise Malformed(f"it has no {error}, or that is unknown") from None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except Exception as error:  # a compression may raise its own
         raise Malformed(f"it cannot be decoded ({type(error).__name__})") from None
     return payload
+
+
+def _loaded(text: str) -> Any:
+    """What JSON says; kombu's messages to SQS are that once more in base64."""
+    try:
+        return loads(text)
+    except ValueError:
+        return loads(base64.b64decode(text, validate=True).decode())
+
+
+def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
+    """An object that senders other than kombu leave out; it is there from now on."""
+    if whole.get(name) is None:
+        whole[name] = {}
+    found: dict[str, Any] = whole[name]
+    _need(isinstance(found, dict), f"its {name} is no object")
+    return found
+
+
+def _is_name(found: object) -> bool:
+    """Whether something may name a task; stores of results end a worker at others."""
+    return isinstance(found, str) and len(found) < 256 and found.isprintable()
 
 
 def _need(true: bool, problem: str) -> None:
@@ -208,8 +246,7 @@ def _set(settled: asyncio.Future[Outcome], outcome: Outcome) -> None:
 
 def eta_of(message: dict[str, Any]) -> datetime | None:
     """When a task is to run, if that is said."""
-    eta = message["headers"].get("eta")
-    if eta is None:
+    instant: datetime | None = maybe_iso8601(message["headers"].get("eta"))
+    if instant is None:
         return None
-    instant = datetime.fromisoformat(eta)
     return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)

@@ -146,7 +146,7 @@ class Broker:
         """Seconds until an ETA, as far as the queue's retention goes, less time in which the task is to run."""
         if eta is None:
             return 0
-        kept = float(queue.attributes(["MessageRetentionPeriod"])["MessageRetentionPeriod"])
+        kept = float(queue.attributes()["message_retention_period"])
         return max(0.0, min(self.until(eta), kept - min(kept / 2, _DAY)))
 
     def size(self, name: str) -> int:

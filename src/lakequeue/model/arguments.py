@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakequeue.errors import InvalidParameterValue, MissingParameter, coded_for
 from lakequeue.model.attribute_values import as_text, parse_whole
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import MICROS, duration_micros, seconds, to_micros
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.clock import MICROS, Interrupt, duration_micros, seconds, to_micros
 from lakequeue.model.profiles import Limits
 
 SHORTEST_POLL, LONGEST_POLL = 50_000, 3_600_000_000
@@ -44,6 +43,30 @@ def check_mapping(parameter: str, value: object) -> None:
     """InvalidParameterValue unless a value is a mapping or None."""
     if value is not None:
         check_type(parameter, value, Mapping, "a mapping")
+
+
+class Condition(NamedTuple):
+    """A condition in SQL, and the values of its parameters."""
+
+    text: str
+    values: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, where: str | None, parameters: Sequence[Any]) -> Condition | None:
+        """What a caller gives; InvalidParameterValue names a value that no condition can have."""
+        if isinstance(parameters, str) or not isinstance(parameters, Sequence) or (where is None and parameters):
+            reason = "Must be a list of values, one for each ? in where."
+            raise InvalidParameterValue.of(reprlib.repr(parameters), "parameters", reason)
+        for index, value in enumerate(parameters):
+            name = f"parameters[{index}]"
+            if isinstance(value, str):
+                check_text(name, value)
+            elif isinstance(value, datetime):
+                check_instant(name, value)
+            elif value is not None and not isinstance(value, (int, float)):
+                reason = "Must be a text, a number, a bool, an instant or None."
+                raise InvalidParameterValue.of(reprlib.repr(value), name, reason)
+        return None if where is None else cls(where, parameters)
 
 
 def check_secrets(parameter: str, value: object) -> None:
@@ -116,13 +139,13 @@ def check_visibility_timeout(attributes: QueueAttributes, value: Any) -> int:
     """The visibility timeout of a receive or a change, in microseconds (RCV-13, VIS-10, PRF-2)."""
     with coded_for(attributes.profile):
         if value is None:
-            raise MissingParameter("The request must contain the parameter VisibilityTimeout.")
+            raise MissingParameter("The request must contain the parameter {}.", names=["visibility_timeout"])
         limits = attributes.limits("visibility_timeout")
         low = "0" if attributes.allow_zero_visibility else f"{limits.low}" if limits.low else "a fraction"
         reason = f"Must be >= {low} and <= {limits.high}, if provided."
-        micros = _argument(attributes, "visibility_timeout", value, "VisibilityTimeout", reason, zero=True)
+        micros = _argument(attributes, "visibility_timeout", value, reason, zero=True)
         if micros == 0 and not attributes.allow_zero_visibility:
-            raise _refused(value, "VisibilityTimeout", reason)
+            raise _refused(value, "visibility_timeout", reason)
     return micros
 
 
@@ -133,7 +156,7 @@ def check_wait(attributes: QueueAttributes, value: Any) -> int:
     limits = attributes.limits("receive_wait_time")
     reason = f"Must be >= {limits.low} and <= {limits.high}, if provided."
     with coded_for(attributes.profile):
-        return _argument(attributes, "receive_wait_time", value, "WaitTimeSeconds", reason)
+        return _argument(attributes, "receive_wait_time", value, reason, "wait_time")
 
 
 def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
@@ -145,11 +168,11 @@ def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
     if value is None:
         return None if attributes.fifo else attributes.delay_micros
     limits = attributes.limits("delay")
-    reason = f"DelaySeconds must be >= {limits.low} and <= {limits.high}."
+    reason = f"{{}} must be >= {limits.low} and <= {limits.high}."
     with coded_for(attributes.profile):
-        micros = _argument(attributes, "delay", value, "DelaySeconds", reason)
+        micros = _argument(attributes, "delay", value, reason)
         if attributes.fifo and micros:
-            raise _refused(value, "DelaySeconds", _NOT_FOR_THIS_KIND)
+            raise _refused(value, "delay", _NOT_FOR_THIS_KIND)
     return None if attributes.fifo else micros
 
 
@@ -166,7 +189,7 @@ def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
         except (TypeError, ValueError):
             number = 0
         if not Limits(1, 1, high).contain(number):
-            raise _refused(value, "MaxNumberOfMessages", reason)
+            raise _refused(value, "max_messages", reason)
     return number
 
 
@@ -174,8 +197,8 @@ def check_attempt_id(attributes: QueueAttributes, value: Any) -> str | None:
     """The attempt id of a receive, which only FIFO queues accept; or None (ATT-7)."""
     with coded_for(attributes.profile):
         if value is not None and not attributes.fifo:
-            raise _refused(value, "ReceiveRequestAttemptId", _NOT_FOR_THIS_KIND)
-        return check_identifier("ReceiveRequestAttemptId", value)
+            raise _refused(value, "attempt_id", _NOT_FOR_THIS_KIND)
+        return check_identifier("attempt_id", value)
 
 
 LONGEST_CONSUMER = 100
@@ -193,7 +216,7 @@ def check_identifier(parameter: str, value: Any) -> str | None:
     """An id that callers choose, 1 to 128 letters, digits and punctuation (SND-13, ATT-7); or None."""
     if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
         return value
-    reason = f"{parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length."
+    reason = "{} can only include alphanumeric and punctuation characters. 1 to 128 in length."
     raise _refused(value, parameter, reason)
 
 
@@ -216,14 +239,15 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
         if not isinstance(value, str) or len(value) > 256:
             raise InvalidParameterValue("Tag values must be between 0 and 256 characters in length.")
         for text in (key, value):
-            check_text("Tags", text)
+            check_text("tags", text)
     return dict(tags)
 
 
 def _argument(
-    attributes: QueueAttributes, field: str, value: Any, parameter: str, reason: str, zero: bool = False
+    attributes: QueueAttributes, field: str, value: Any, reason: str, parameter: str = "", zero: bool = False
 ) -> int:
     """A duration within its attribute's range, in microseconds; with ``zero``, 0 is accepted too."""
+    parameter = parameter or field
     try:
         micros = duration_micros(value)
     except (TypeError, ValueError):
@@ -237,4 +261,4 @@ def _argument(
 
 def _refused(value: Any, parameter: str, reason: str) -> InvalidParameterValue:
     shown = as_text(seconds(duration_micros(value))) if isinstance(value, timedelta) else value
-    return InvalidParameterValue.of(shown, parameter, reason)
+    return InvalidParameterValue.of(shown, parameter, reason, *[parameter] * reason.count("{}"))

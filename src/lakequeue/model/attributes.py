@@ -5,7 +5,7 @@ The profile supplies the attributes that the caller does not name (PRF-2).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -37,59 +37,29 @@ _Kind = Literal["seconds", "count", "cap", "flag", "text", "choice", "redrive", 
 
 
 class _Attribute(NamedTuple):
-    field: str
     wire: str
     kind: _Kind
     cmq: str = ""  # name in CMQ's own interface, accepted on cmq queues only
-    choices: Mapping[str, str] = {}  # wire value by allowed value
+    choices: Mapping[str, str] | None = None  # wire value by allowed value
+    field: str = ""
 
 
+def _of(wire: str, kind: _Kind, default: Any = attrs.NOTHING, **more: Any) -> Any:
+    """A field that is an attribute."""
+    return attrs.field(default=default, metadata={_Attribute: _Attribute(wire, kind, **more)})
+
+
+Scope = Literal["queue", "message_group"]
 _SCOPES = {"queue": "queue", "message_group": "messageGroup"}
+ThroughputLimit = Literal["per_queue", "per_message_group_id"]
 _THROUGHPUT_LIMITS = {"per_queue": "perQueue", "per_message_group_id": "perMessageGroupId"}
-
-
-_ATTRIBUTES = (
-    _Attribute("profile", "Profile", "text"),
-    _Attribute("fifo", "FifoQueue", "flag"),
-    _Attribute("visibility_timeout", "VisibilityTimeout", "seconds"),
-    _Attribute("message_retention_period", "MessageRetentionPeriod", "seconds", "msgRetentionSeconds"),
-    _Attribute("delay", "DelaySeconds", "seconds"),
-    _Attribute("receive_wait_time", "ReceiveMessageWaitTimeSeconds", "seconds", "PollingWaitSeconds"),
-    _Attribute("maximum_message_size", "MaximumMessageSize", "count", "MaxMsgSize"),
-    _Attribute("content_based_deduplication", "ContentBasedDeduplication", "flag"),
-    _Attribute("deduplication_scope", "DeduplicationScope", "choice", choices=_SCOPES),
-    _Attribute("created_deduplication_scope", "CreatedDeduplicationScope", "choice", choices=_SCOPES),
-    _Attribute("fifo_throughput_limit", "FifoThroughputLimit", "choice", choices=_THROUGHPUT_LIMITS),
-    _Attribute("rewind_range", "RewindSeconds", "seconds"),
-    _Attribute("max_inflight_messages", "MaxInflightMessages", "cap"),
-    _Attribute("max_delayed_messages", "MaxDelayedMessages", "cap"),
-    _Attribute("max_stored_messages", "MaxStoredMessages", "cap"),
-    _Attribute("fair_groups", "FairGroups", "flag"),
-    _Attribute("group_in_flight_limit", "GroupInFlightLimit", "cap"),
-    _Attribute("redrive_policy", "RedrivePolicy", "redrive"),
-    _Attribute("redrive_allow_policy", "RedriveAllowPolicy", "redrive allow"),
-    _Attribute("policy", "Policy", "policy"),
-    _Attribute("sqs_managed_sse_enabled", "SqsManagedSseEnabled", "mark"),
-    _Attribute("kms_master_key_id", "KmsMasterKeyId", "text"),
-    _Attribute("kms_data_key_reuse_period_seconds", "KmsDataKeyReusePeriodSeconds", "text"),
-    _Attribute("allow_zero_visibility", "AllowZeroVisibility", "flag"),
-    _Attribute("profile_strict", "ProfileStrict", "flag"),
-    _Attribute("shards", "Shards", "count"),
-)
 HIDDEN = frozenset({"CreatedDeduplicationScope"})
 """Wire names of attributes that the tables store, but that users can neither set nor see."""
 
-_BY_FIELD = {a.field: a for a in _ATTRIBUTES}
-_BY_WIRE = {a.wire: a for a in _ATTRIBUTES} | {a.cmq: a for a in _ATTRIBUTES if a.cmq}
-_SETTABLE = tuple(a for a in _ATTRIBUTES if a.wire not in HIDDEN)
-_BY_NAME = {name: a for a in _SETTABLE for name in (a.field, a.wire)}
-_BY_CMQ_NAME = _BY_NAME | {a.cmq: a for a in _SETTABLE if a.cmq}
-
-
-ATTRIBUTE_NAMES = frozenset(a.wire for a in _SETTABLE)
-"""Wire names of all settable attributes."""
 _PER_SHARD = ("max_inflight_messages", "max_delayed_messages", "max_stored_messages")
 _FIXED = ("profile",)
+_TENANTS = ("fair_groups", "group_in_flight_limit")
+_FIFO_ONLY = ("content_based_deduplication", "deduplication_scope", "fifo_throughput_limit")
 
 
 @attrs.frozen(kw_only=True)
@@ -100,32 +70,37 @@ class QueueAttributes:
     the deduplication scope that it was created with; a later scope is only shown (DDP-15).
     """
 
-    profile: str
-    fifo: bool
-    visibility_timeout: Seconds
-    message_retention_period: Seconds
-    delay: Seconds
-    receive_wait_time: Seconds
-    maximum_message_size: int
-    content_based_deduplication: bool | None = None
-    deduplication_scope: Literal["queue", "message_group"] | None = None
-    created_deduplication_scope: Literal["queue", "message_group"] | None = None
-    fifo_throughput_limit: Literal["per_queue", "per_message_group_id"] | None = None
-    rewind_range: Seconds = 0
-    max_inflight_messages: int | None = None
-    max_delayed_messages: int | None = None
-    max_stored_messages: int | None = None
-    fair_groups: bool | None = None  # None on FIFO queues and where standard queues take no group ids
-    group_in_flight_limit: int | None = None
-    redrive_policy: str | None = None  # JSON, as on the wire
-    redrive_allow_policy: str | None = None  # likewise
-    policy: str | None = None  # likewise; stored for tools that manage it, it grants nothing here
-    sqs_managed_sse_enabled: bool | None = None  # likewise; None if not
-    kms_master_key_id: str | None = None  # likewise: it encrypts nothing
-    kms_data_key_reuse_period_seconds: str | None = None  # likewise
-    allow_zero_visibility: bool = True
-    profile_strict: bool = True
-    shards: int = 1
+    profile: str = _of("Profile", "text")
+    fifo: bool = _of("FifoQueue", "flag")
+    visibility_timeout: Seconds = _of("VisibilityTimeout", "seconds")
+    message_retention_period: Seconds = _of("MessageRetentionPeriod", "seconds", cmq="msgRetentionSeconds")
+    delay: Seconds = _of("DelaySeconds", "seconds")
+    receive_wait_time: Seconds = _of("ReceiveMessageWaitTimeSeconds", "seconds", cmq="PollingWaitSeconds")
+    maximum_message_size: int = _of("MaximumMessageSize", "count", cmq="MaxMsgSize")
+    content_based_deduplication: bool | None = _of("ContentBasedDeduplication", "flag", None)
+    deduplication_scope: Scope | None = _of("DeduplicationScope", "choice", None, choices=_SCOPES)
+    created_deduplication_scope: Scope | None = _of("CreatedDeduplicationScope", "choice", None, choices=_SCOPES)
+    fifo_throughput_limit: ThroughputLimit | None = _of(
+        "FifoThroughputLimit", "choice", None, choices=_THROUGHPUT_LIMITS
+    )
+    rewind_range: Seconds = _of("RewindSeconds", "seconds", 0)
+    max_inflight_messages: int | None = _of("MaxInflightMessages", "cap", None)
+    max_delayed_messages: int | None = _of("MaxDelayedMessages", "cap", None)
+    max_stored_messages: int | None = _of("MaxStoredMessages", "cap", None)
+    # None on FIFO queues and where standard queues take no group ids
+    fair_groups: bool | None = _of("FairGroups", "flag", None)
+    group_in_flight_limit: int | None = _of("GroupInFlightLimit", "cap", None)
+    # JSON, as on the wire; a policy is stored for tools that manage it, and grants nothing here
+    redrive_policy: str | None = _of("RedrivePolicy", "redrive", None)
+    redrive_allow_policy: str | None = _of("RedriveAllowPolicy", "redrive allow", None)
+    policy: str | None = _of("Policy", "policy", None)
+    # stored likewise, they encrypt nothing
+    sqs_managed_sse_enabled: bool | None = _of("SqsManagedSseEnabled", "mark", None)
+    kms_master_key_id: str | None = _of("KmsMasterKeyId", "text", None)
+    kms_data_key_reuse_period_seconds: str | None = _of("KmsDataKeyReusePeriodSeconds", "text", None)
+    allow_zero_visibility: bool = _of("AllowZeroVisibility", "flag", True)
+    profile_strict: bool = _of("ProfileStrict", "flag", True)
+    shards: int = _of("Shards", "count", 1)
 
     @classmethod
     def create(
@@ -162,10 +137,12 @@ class QueueAttributes:
             fields = _fields(given, self.profile_rules)
             for fixed in _FIXED:
                 if fixed in fields:
-                    name = _BY_FIELD[fixed].wire
-                    raise InvalidAttributeName(f"Attribute {name} can only be set when a queue is created.")
+                    raise InvalidAttributeName(
+                        "Attribute {} can only be set when a queue is created.", names=[fixed]
+                    )
             if "fifo" in fields and not self.fifo:
-                raise InvalidAttributeName("Unknown Attribute FifoQueue.")
+                hint = "whether a queue is FIFO is fixed at its creation"
+                raise InvalidAttributeName("Unknown Attribute {}.", names=["fifo"], hint=hint)
             _check_kind(fields, self.fifo, self.profile_rules)
             values = _parsed(fields)
             if not values.pop("fifo", True):
@@ -183,18 +160,28 @@ class QueueAttributes:
         if self.group_in_flight_limit is None:
             return
         if self.shards > before.shards:
-            hint = f"must stay {before.shards} while GroupInFlightLimit is set: a group lives on one shard"
+            hint = f"must stay {before.shards} while group_in_flight_limit is set: a group lives on one shard"
             raise _invalid(_BY_FIELD["shards"], hint=hint)
         if before.group_in_flight_limit is None and self.shards > 1:
             hint = "a queue with several shards gets its limit when it is created: its groups live on all of them"
             raise _invalid(_BY_FIELD["group_in_flight_limit"], hint=hint)
 
     def differences(self, given: Mapping[str, Any]) -> list[str]:
-        """Wire names of given attributes that differ from this queue's (QUE-15); errors as in ``create``."""
+        """Names of given attributes that differ from this queue's (QUE-15); errors as in ``create``."""
         asked = _fields(given, self.profile_rules)
         kind: dict[str, Any] = {"profile": self.profile, "fifo": self.fifo}
-        other = self.create(**(kind | asked))
-        return [_BY_FIELD[f].wire for f in asked if getattr(self, f) != getattr(other, f)]
+        named = {f if f in kind else self._wire_name(_BY_FIELD[f]): value for f, value in asked.items()}
+        other = self.create(**(kind | named))
+        return [f for f in asked if getattr(self, f) != getattr(other, f)]
+
+    def values(self) -> dict[str, Any]:
+        """The attributes that such a queue has, by name, as ``create`` takes them; None: no limit, or not set."""
+        absent = {*_TENANTS} if self.fifo or self.profile_rules.fair_groups is None else set[str]()
+        absent |= set() if self.fifo else {*_FIFO_ONLY}
+        found = {each.field: getattr(self, each.field) for each in _SETTABLE if each.field not in absent}
+        allow = redrive_allow_policy(self.redrive_allow_policy)
+        typed = {"redrive_policy": self.redrive, "redrive_allow_policy": allow}
+        return found | typed | {"sqs_managed_sse_enabled": bool(self.sqs_managed_sse_enabled)}
 
     def to_wire(self) -> dict[str, str]:
         """Every set attribute by its wire name, as a string (QUE-23)."""
@@ -203,7 +190,7 @@ class QueueAttributes:
             value = getattr(self, attribute.field)
             if value is None or (attribute.field == "fifo" and not value):
                 continue
-            wire[self._wire_name(attribute)] = attribute.choices.get(value) or as_text(value)
+            wire[self._wire_name(attribute)] = (attribute.choices or {}).get(value) or as_text(value)
         return wire
 
     def to_stored(self) -> dict[str, str]:
@@ -223,6 +210,12 @@ class QueueAttributes:
         fifo = values.setdefault("fifo", False)
         values.setdefault("fair_groups", None if fifo else profile(values["profile"]).fair_groups)
         return cls(**values)
+
+    @classmethod
+    def check_stored(cls, wire: Mapping[str, str]) -> None:
+        """KeyError, ValueError or QueueServiceError if no lakequeue stored these (DUR-71)."""
+        found = cls.from_wire(wire)
+        _ = found.profile_rules, found.redrive, found.redrive_allow
 
     @property
     def profile_rules(self) -> Profile:
@@ -338,23 +331,40 @@ class QueueAttributes:
             if not fits:
                 beyond = attribute.field == "rewind_range" and value > self.message_retention_period
                 hint = f"{limits.described}{' whole' * whole}{' seconds' * (attribute.kind == 'seconds')}"
-                raise _invalid(attribute, 10700 if beyond else None, f"must be {hint} in profile {self.profile}")
+                hint = f"must be {hint} in profile {self.profile}, not {as_text(value)}"
+                raise _invalid(attribute, 10700 if beyond else None, hint)
         if self.fifo:
             self._check_fifo()
 
     def _check_fifo(self) -> None:
         """Checks which attributes of a FIFO queue go together (DDP-14); a group never spans shards."""
         if not self.profile_rules.fifo_queues:
-            raise _invalid(_BY_FIELD["fifo"])
+            raise _invalid(_BY_FIELD["fifo"], hint=f"profile {self.profile} has no FIFO queues")
         if self.fifo_throughput_limit == "per_message_group_id" and self.deduplication_scope != "message_group":
-            raise _invalid(_BY_FIELD["fifo_throughput_limit"])
+            hint = f"needs deduplication_scope message_group, not {self.deduplication_scope}"
+            raise _invalid(_BY_FIELD["fifo_throughput_limit"], hint=hint)
         if self.shards > 1 and not self.dedup_by_group:
-            raise _invalid(_BY_FIELD["shards"])
+            hint = "a FIFO queue has several only if it is created with deduplication_scope message_group"
+            raise _invalid(_BY_FIELD["shards"], hint=hint)
 
     def _wire_name(self, attribute: _Attribute) -> str:
         if attribute.field == "receive_wait_time" and self.profile == "cmq":
             return attribute.cmq
         return attribute.wire
+
+
+_ATTRIBUTES: tuple[_Attribute, ...] = tuple(
+    each.metadata[_Attribute]._replace(field=each.name) for each in attrs.fields(QueueAttributes)
+)
+_BY_FIELD = {a.field: a for a in _ATTRIBUTES}
+_BY_WIRE = {a.wire: a for a in _ATTRIBUTES} | {a.cmq: a for a in _ATTRIBUTES if a.cmq}
+_SETTABLE = tuple(a for a in _ATTRIBUTES if a.wire not in HIDDEN)
+_BY_NAME = {name: a for a in _SETTABLE for name in (a.field, a.wire)}
+_BY_CMQ_NAME = _BY_NAME | {a.cmq: a for a in _SETTABLE if a.cmq}
+
+
+ATTRIBUTE_NAMES = {a.field: a.wire for a in _SETTABLE}
+"""Wire names of all settable attributes."""
 
 
 def _attribute(name: str, rules: Profile) -> _Attribute:
@@ -365,14 +375,19 @@ def _attribute(name: str, rules: Profile) -> _Attribute:
 
 
 def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | None = None) -> InvalidAttributeValue:
-    error = InvalidAttributeValue(f"Invalid value for the parameter {attribute.wire}.", cmq_code=cmq_code)
-    error.hint = hint
-    return error
+    template = "Invalid value for the parameter {}."
+    return InvalidAttributeValue(template, names=[attribute.field], hint=hint, cmq_code=cmq_code)
 
 
 def _fields(given: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Given values by field name, unparsed."""
-    return {_attribute(name, rules).field: value for name, value in given.items()}
+    """Given values by field name, unparsed; texts of numbers are for the names of SQS."""
+    found = {}
+    for name, value in given.items():
+        attribute = _attribute(name, rules)
+        if name == attribute.field and isinstance(value, str) and attribute.kind in ("seconds", "count"):
+            raise _invalid(attribute, hint=f"must be a number, not the text {value!r}")
+        found[attribute.field] = value
+    return found
 
 
 def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -420,26 +435,24 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
         case "policy":
             return parse_policy(value)
         case "choice":
-            return parse_choice(value, attribute.choices)
+            return parse_choice(value, attribute.choices or {})
 
 
 def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
     """Refuses attributes of the other kind of queue, whatever their value (QUE-9, DDP-14, FAI-1)."""
-    for field in ("fair_groups", "group_in_flight_limit"):
+    for field in _TENANTS:
         if field in fields and (fifo or rules.fair_groups is None):
-            wire, reason = (
-                _BY_FIELD[field].wire,
-                "on a standard queue" if fifo else f"outside profile {rules.name}",
-            )
-            raise InvalidAttributeName(f"You can specify the {wire} only {reason}.")
+            where = "on a standard queue" if fifo else f"outside profile {rules.name}"
+            raise InvalidAttributeName(f"You can specify the {{}} only {where}.", names=[field])
     if fifo:
         return
     if "content_based_deduplication" in fields:
-        raise InvalidAttributeName("Unknown Attribute ContentBasedDeduplication.")
-    for field in ("deduplication_scope", "fifo_throughput_limit"):
+        raise InvalidAttributeName("Unknown Attribute {}.", names=["content_based_deduplication"])
+    for field in _FIFO_ONLY:
         if field in fields:
-            wire = _BY_FIELD[field].wire
-            raise InvalidAttributeName(f"You can specify the {wire} only when FifoQueue is set to true.")
+            raise InvalidAttributeName(
+                "You can specify the {} only when {} is set to true.", names=[field, "fifo"]
+            )
 
 
 def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -468,20 +481,20 @@ def kind_of(name: str) -> str | None:
     return None if attribute is None else attribute.kind
 
 
-def unknown(name: str) -> InvalidAttributeName:
-    """The error for a name that no attribute has."""
-    error = InvalidAttributeName(f"Unknown Attribute {name}.")
-    nearest = [each for each in _BY_NAME if len(name) > 3 and name in each] or get_close_matches(name, _BY_NAME, 1)
-    if nearest:
-        error.hint = f"did you mean {nearest[0]}?"
-    return error
+def unknown(name: str, names: Iterable[str] = ()) -> InvalidAttributeName:
+    """The error for a name that no attribute has, or none of these names."""
+    known = [*(names or _BY_NAME)]
+    nearest = [each for each in known if len(name) > 3 and name in each] or get_close_matches(name, known, 1)
+    hint = f"did you mean {nearest[0]}?" if nearest else None
+    return InvalidAttributeName(f"Unknown Attribute {name}.", hint=hint)
 
 
-def selected(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """The requested attributes; InvalidAttributeName for an unknown name (QUE-23)."""
+def selected(known: Mapping[str, Any], names: Sequence[str], wire: bool) -> dict[str, Any]:
+    """The requested attributes; InvalidAttributeName for an unknown name, or one of the other kind (QUE-23)."""
     if "All" in names:
         return dict(known)
+    settable = [each.wire if wire else each.field for each in _SETTABLE]
     for name in names:
-        if name not in known and name not in ATTRIBUTE_NAMES:
-            raise InvalidAttributeName(f"Unknown Attribute {name}.")
+        if name not in known and name not in settable:
+            raise unknown(name, settable)
     return {name: known[name] for name in names if name in known}

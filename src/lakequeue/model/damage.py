@@ -30,7 +30,7 @@ class Finding:
 
 @attrs.frozen
 class Repair:
-    """What ``LakeQueue.repair`` does, or did, to a shard, or to the catalog (DUR-31 to DUR-35).
+    """What ``LakeQueue.repair`` does, or did, to a shard, or to the catalog (DUR-31 to DUR-36).
 
     Attributes:
         queue: name of the queue; None for the catalog.
@@ -40,6 +40,8 @@ class Repair:
         lost: messages that were not deleted and are gone, as ranges of offsets, both ends included.
         lost_ids: ids of those of them that are known, by offset.
         again: messages that may come again although they were received or deleted, as such ranges.
+        again_ids: ids of those of them that are known, by offset.
+        unknown: why it is not certain which messages are lost or come again; then it is done with ``force`` only.
         notes: what else to know, such as damage that cannot be mended.
         applied: whether it was done.
     """
@@ -51,5 +53,7 @@ class Repair:
     lost: list[tuple[int, int]] = attrs.field(factory=list)
     lost_ids: dict[int, str] = attrs.field(factory=dict)
     again: list[tuple[int, int]] = attrs.field(factory=list)
+    again_ids: dict[int, str] = attrs.field(factory=dict)
+    unknown: list[str] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
     applied: bool = False

@@ -31,7 +31,7 @@ class DeadLetterReason:
 
     @classmethod
     def of(cls, error: BaseException | None, at: datetime, consumer: str) -> DeadLetterReason:
-        """The reason that an error is; None: the handler returned that it failed."""
+        """The reason for an error; None: the handler returned that it failed."""
         if error is None:
             return cls("Outcome.FAILED", "", at, consumer)
         try:
@@ -51,6 +51,7 @@ class DeadLetterReason:
 
 
 _HELD = '{"consumer": '
+_TOGETHER = '{"together": '
 
 
 def held_by(consumer: str) -> str:
@@ -58,8 +59,22 @@ def held_by(consumer: str) -> str:
     return f"{_HELD}{json.dumps(consumer)}}}"
 
 
+def failed_together(reason: DeadLetterReason, count: int) -> str:
+    """What is kept with ``count`` messages that failed as one batch, for a reason that one may have caused."""
+    return f"{_TOGETHER}{count}, {reason.json()[1:]}"
+
+
+def together_in(note: str | None) -> int | None:
+    """How many messages failed as one batch, by the note of one; None if it did not fail so."""
+    if note is None or not note.startswith(_TOGETHER):
+        return None
+    return int(note[len(_TOGETHER) : note.index(",")])
+
+
 def reason_of(note: str | None) -> str | None:
     """The reason that is kept with a message, in JSON; None if there is only its consumer."""
+    if note is not None and note.startswith(_TOGETHER):
+        return "{" + note.partition(", ")[2]
     return None if note is None or note.startswith(_HELD) else note
 
 

@@ -1,9 +1,12 @@
-"""Messages that callers send and receive: entries, results, message attributes."""
+"""Messages that callers send and receive: entries, results, message attributes, digests."""
 
 from __future__ import annotations
 
+import base64
 import enum
+import hashlib
 import json as json_format
+import re
 import reprlib
 import secrets
 import string
@@ -25,10 +28,39 @@ from lakequeue.errors import (
     cmq_code_of,
 )
 from lakequeue.model.clock import Duration, to_micros
-from lakequeue.model.digests import md5_of_attributes, md5_of_body
 from lakequeue.model.failures import DeadLetterReason
 
+
+def md5_of_body(body: str) -> str:
+    """MD5 of the UTF-8 bytes of a body, in hex (MSA-1)."""
+    return hashlib.md5(body.encode(), usedforsecurity=False).hexdigest()
+
+
+def md5_of_attributes(attributes: Mapping[str, tuple[str, str | bytes]]) -> str | None:
+    """MD5 over names, types and values, sorted by name (MSA-2); None if there are none."""
+    if not attributes:
+        return None
+    digest = hashlib.md5(usedforsecurity=False)
+    for name, (type_, value) in sorted(attributes.items()):
+        for part in (name.encode(), type_.encode()):
+            digest.update(len(part).to_bytes(4, "big") + part)
+        content = as_bytes(value)
+        transport = b"\x02" if type_.startswith("Binary") else b"\x01"
+        digest.update(transport + len(content).to_bytes(4, "big") + content)
+    return digest.hexdigest()
+
+
+def content_dedup_id(body: str) -> str:
+    """The deduplication id of content-based deduplication: SHA-256 of the body alone (DDP-4, MSA-6)."""
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def as_bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
 _BASE62 = string.digits + string.ascii_letters
+_MESSAGE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|Msg-[0-9A-Za-z]{8}")
 
 
 class AttributeValue(NamedTuple):
@@ -43,8 +75,9 @@ class AttributeValue(NamedTuple):
     value: str | bytes
 
 
-class WireAttributes(dict[str, AttributeValue]):
-    """Message attributes of an SQS client: as in SQS, their names may have letters beyond ASCII."""
+def text_of(value: str | bytes) -> str:
+    """A value of a message attribute as text; bytes in base64."""
+    return value if isinstance(value, str) else base64.b64encode(value).decode()
 
 
 AttributeInput: TypeAlias = str | int | float | Decimal | bytes | tuple[str, Any] | AttributeValue
@@ -161,6 +194,8 @@ class BatchFailure:
         message: what is wrong with the entry.
         sender_fault: whether the same entry would fail again; False if storage failed.
         cmq_code: CMQ's number, on queues of profile ``cmq`` only.
+        template: as in ``QueueServiceError``.
+        names: likewise.
     """
 
     id: str
@@ -168,12 +203,15 @@ class BatchFailure:
     message: str
     sender_fault: bool = True
     cmq_code: int | None = None
+    template: str = attrs.field(default="", repr=False, eq=False)
+    names: tuple[Any, ...] = attrs.field(default=(), repr=False, eq=False)
 
     @classmethod
     def of(cls, id: str, error: QueueServiceError | QueueClientError, profile_name: str = "") -> BatchFailure:
-        """The failure that an error is."""
+        """The failure for an error."""
         if isinstance(error, QueueServiceError):
-            return cls(id, error.code, error.message, error.sender_fault, cmq_code_of(error, profile_name))
+            number = cmq_code_of(error, profile_name)
+            return cls(id, error.code, error.message, error.sender_fault, number, error.template, error.names)
         outcome = "it may have taken effect: repeat it" if error.outcome_unknown else "nothing was changed"
         return cls(id, UNAVAILABLE, f"Storage failed; {outcome}.", False)
 
@@ -229,7 +267,7 @@ class Message(_Attached):
         receipt_handle: stands for this receipt in deletes and changes of visibility.
         body: text of the message.
         receive_count: how often it was received, this time included.
-        sent_at: when it was sent.
+        sent_at: when it was sent; of a dead letter, when it was sent first (DLQ-4).
         first_received_at: when it was received for the first time.
         message_attributes: attributes of its sender by name, as far as the receive asked for them (MSA-4).
         group_id: message group; None without one.
@@ -241,6 +279,8 @@ class Message(_Attached):
         visible_at: when this receipt ends unless extended, by the queue's clock.
         dead_letter_reason: on a dead letter, why its last handler failed; None if its consumer was killed, or
             settled it otherwise.
+        moved_at: when it was moved here from another queue; None if it was sent here.
+        last_receive: whether it becomes a dead letter if this receive does not delete it (DLQ-13).
     """
 
     message_id: str
@@ -259,6 +299,8 @@ class Message(_Attached):
     received_at: datetime | None = attrs.field(default=None, eq=False)
     visible_at: datetime | None = attrs.field(default=None, eq=False)
     dead_letter_reason: DeadLetterReason | None = None
+    moved_at: datetime | None = None
+    last_receive: bool = attrs.field(default=False, eq=False)
 
     @property
     def md5_of_body(self) -> str:
@@ -344,6 +386,11 @@ def new_message_ids(count: int, format: Literal["uuid", "cmq"] = "uuid") -> list
     # the system's randomness at once: each call of it hands the interpreter to another thread (a third of a batch)
     random = secrets.token_bytes(16 * count)
     return [str(uuid.UUID(bytes=random[start : start + 16], version=4)) for start in range(0, len(random), 16)]
+
+
+def is_message_id(text: str) -> bool:
+    """Whether a text is a message id, not a receipt handle."""
+    return _MESSAGE_ID.fullmatch(text) is not None
 
 
 def select_attributes(attributes: Mapping[str, AttributeValue], names: Iterable[str]) -> dict[str, AttributeValue]:

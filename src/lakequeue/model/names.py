@@ -1,9 +1,10 @@
-"""Queue names: the rules of each profile, and the key under which a queue is stored."""
+"""Names: queues by the rules of each profile, the key under which one is stored, sequence numbers of messages."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import reprlib
 import secrets
 import zlib
 
@@ -43,10 +44,10 @@ def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
         pattern, rule = _SQS_STANDARD, _SQS_STANDARD_RULE
     if not isinstance(name, str) or not pattern.fullmatch(name):
         with coded_for(rules.name):
-            error = InvalidParameterValue(rule)
-            if isinstance(name, str) and name.endswith(".fifo") and not fifo:
-                error.hint = "a name that ends in .fifo needs fifo=True (--fifo)"
-            raise error
+            unmarked = isinstance(name, str) and name.endswith(".fifo") and not fifo
+            unlike = f"{reprlib.repr(name)} is no such name"
+            hint = "a name that ends in .fifo needs fifo=True (--fifo)" if unmarked else unlike
+            raise InvalidParameterValue(rule, hint=hint)
 
 
 def is_name(name: object) -> bool:
@@ -63,3 +64,18 @@ def name_hash(region: str, name: str) -> str:
 def new_key(region: str, name: str) -> str:
     """A new key for a queue; queues that have the same name one after another share nothing."""
     return f"{name_hash(region, name)}-{secrets.token_hex(4)}"
+
+
+_BASE = 10**19
+_SHARDS = 1_024
+_SPREAD = 256
+_STEP = 37
+
+
+def sequence_number(shard: int, offset: int) -> str:
+    """20 digits that increase with the offset in a shard and are unique in a queue (SEQ-1, SEQ-3, SEQ-6).
+
+    The gaps between neighbours vary, so that no consumer relies on consecutive numbers.
+    """
+    place = offset * _SHARDS + shard
+    return str(_BASE + place * _SPREAD + offset * _STEP % _SPREAD)

@@ -149,9 +149,8 @@ def profile(name: str | Profile) -> Profile:
     try:
         return PROFILES[name]
     except (KeyError, TypeError):
-        error = InvalidAttributeValue("Invalid value for the parameter Profile.")
-        error.hint = f"profiles are {', '.join(PROFILES)}"
-        raise error from None
+        hint = f"profiles are {', '.join(PROFILES)}, not {name!r}"
+        raise InvalidAttributeValue("Invalid value for the parameter {}.", names=["profile"], hint=hint) from None
 
 
 def widest(attribute: str) -> Limits:

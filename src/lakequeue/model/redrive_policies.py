@@ -13,14 +13,25 @@ from typing import Any, Literal, NamedTuple
 
 import attrs
 
-from lakequeue.errors import InvalidParameterValue, MissingParameter
+from lakequeue.errors import InvalidParameterValue, MissingParameter, escaped
 
 MOST_RECEIVES = 1_000
 MOST_SOURCES = 10
 ACCOUNT = "0" * 12
 """The account in the ARNs and URLs of all queues."""
+MEMBERS = {
+    "dead_letter_queue": "deadLetterTargetArn",
+    "max_receive_count": "maxReceiveCount",
+    "permission": "redrivePermission",
+    "source_queues": "sourceQueueArns",
+}
+"""Names in the JSON of policies."""
+_NAMES = {wire: name for name, wire in MEMBERS.items()}
 _PERMISSIONS = ("allowAll", "denyAll", "byQueue")
 _COUNT = re.compile("[0-9]{1,9}")
+
+
+_refused = InvalidParameterValue.of
 
 
 class Place(NamedTuple):
@@ -32,7 +43,7 @@ class Place(NamedTuple):
 
 @attrs.frozen
 class RedrivePolicy:
-    """Moves a message that is received too often to the dead-letter queue (DLQ-2).
+    """Moves messages that were received too often to a dead-letter queue (DLQ-2).
 
     Attributes:
         dead_letter_queue: name or ARN.
@@ -46,20 +57,15 @@ class RedrivePolicy:
         """InvalidParameterValue if it names no queue, or the maximum is not a whole number of 1 to 1,000."""
         target, most = self.dead_letter_queue, self.max_receive_count
         if not isinstance(target, str) or not target:
-            raise refused("RedrivePolicy", self, "It must name deadLetterTargetArn.")
+            raise _refused(self, "redrive_policy", "It must name {}.", "dead_letter_queue")
         if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_RECEIVES:
-            raise refused(
-                "RedrivePolicy",
-                self,
-                f"Invalid value for maxReceiveCount: {most}, valid values are from 1 to {MOST_RECEIVES} both "
-                "inclusive.",
-            )
+            bounds = f"valid values are from 1 to {MOST_RECEIVES} both inclusive."
+            reason = f"Invalid value for {{}}: {escaped(most)}, {bounds}"
+            raise _refused(self, "redrive_policy", reason, "max_receive_count")
 
     def wire(self) -> str:
         """The policy as JSON."""
-        return json.dumps(
-            {"deadLetterTargetArn": self.dead_letter_queue, "maxReceiveCount": self.max_receive_count}, default=str
-        )
+        return compact({"deadLetterTargetArn": self.dead_letter_queue, "maxReceiveCount": self.max_receive_count})
 
 
 @attrs.frozen
@@ -79,11 +85,16 @@ class RedriveAllowPolicy:
         policy: dict[str, Any] = {"redrivePermission": self.permission}
         if self.source_queues:
             policy["sourceQueueArns"] = list(self.source_queues)
-        return json.dumps(policy)
+        return compact(policy)
 
     def allows(self, source_arn: str) -> bool:
         """Whether the source queue may name this one."""
         return self.permission == "allowAll" or source_arn in self.source_queues
+
+
+def compact(policy: Mapping[str, Any]) -> str:
+    """A policy as JSON, as SQS writes it."""
+    return json.dumps(policy, separators=(",", ":"), default=str)
 
 
 def arn(region: str, name: str) -> str:
@@ -109,11 +120,11 @@ def redrive_policy(given: Any) -> RedrivePolicy | None:
         return None
     if isinstance(given, RedrivePolicy):
         return given
-    fields = _fields(given, "RedrivePolicy", ("deadLetterTargetArn", "maxReceiveCount"))
-    most = fields.get("maxReceiveCount")
+    fields = _fields(given, "redrive_policy", ("dead_letter_queue", "max_receive_count"))
+    most = fields.get("max_receive_count")
     if isinstance(most, str) and _COUNT.fullmatch(most):
         most = int(most)
-    return RedrivePolicy(fields.get("deadLetterTargetArn"), most)  # type: ignore[arg-type]  # checked there
+    return RedrivePolicy(fields.get("dead_letter_queue"), most)  # type: ignore[arg-type]  # checked there
 
 
 def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
@@ -124,22 +135,25 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
     """
     if given is None or given == "":
         return None
-    name = "RedriveAllowPolicy"
+    name = "redrive_allow_policy"
     permission: Any
     if isinstance(given, RedriveAllowPolicy):
         permission, sources = given.permission, given.source_queues
     else:
-        fields = _fields(given, name, ("redrivePermission", "sourceQueueArns"))
-        permission, sources = fields.get("redrivePermission"), fields.get("sourceQueueArns", ())
+        fields = _fields(given, name, ("permission", "source_queues"))
+        permission, sources = fields.get("permission"), fields.get("source_queues", ())
     if permission not in _PERMISSIONS:
-        raise refused(name, given, f"redrivePermission must be one of {', '.join(_PERMISSIONS)}.")
+        raise _refused(given, name, f"{{}} must be one of {', '.join(_PERMISSIONS)}.", "permission")
+    sources = () if sources is None else sources
     named = isinstance(sources, Sequence) and not isinstance(sources, str)
     if not named or not all(isinstance(source, str) and source for source in sources):
-        raise refused(name, given, "sourceQueueArns must be a list of ARNs.")
+        raise _refused(given, name, "{} must be a list of ARNs.", "source_queues")
     if (permission == "byQueue") != bool(sources):
-        raise refused(name, given, "sourceQueueArns goes with redrivePermission byQueue, and only with that.")
+        reason = "{} goes with {} byQueue, and only with that."
+        raise _refused(given, name, reason, "source_queues", "permission")
     if len(sources) > MOST_SOURCES:
-        raise refused(name, given, f"sourceQueueArns may name {MOST_SOURCES} queues, not {len(sources)}.")
+        reason = f"{{}} may name {MOST_SOURCES} queues, not {len(sources)}."
+        raise _refused(given, name, reason, "source_queues")
     return RedriveAllowPolicy(permission, tuple(sources))
 
 
@@ -166,12 +180,6 @@ def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
     return found
 
 
-def refused(attribute: str, given: Any, reason: str) -> InvalidParameterValue:
-    """The error for a refused policy."""
-    shown = given.wire() if isinstance(given, (RedrivePolicy, RedriveAllowPolicy)) else given
-    return InvalidParameterValue.of(shown, attribute, reason)
-
-
 def _located(queue: str, region: str) -> str:
     return arn(*(place(queue) or Place(region, queue)))
 
@@ -182,10 +190,13 @@ def _fields(given: Any, attribute: str, known: Sequence[str]) -> Mapping[str, An
         try:
             fields = json.loads(given)
         except (ValueError, RecursionError):
-            raise refused(attribute, given, "It is not JSON.") from None
+            raise _refused(given, attribute, "It is not JSON.") from None
     if not isinstance(fields, Mapping):
-        raise refused(attribute, given, "It is not a JSON object.")
-    for name in fields:
-        if name not in known:
-            raise refused(attribute, given, f"It has no member {name}.")
-    return fields
+        raise _refused(given, attribute, "It is not a JSON object.")
+    found = {}
+    for name, value in fields.items():
+        member = name if name in known and not isinstance(given, str) else _NAMES.get(name, "")
+        if member not in known:
+            raise _refused(given, attribute, f"It has no member {name}.")
+        found[member] = value
+    return found

@@ -23,7 +23,6 @@ from lakequeue.errors import (
 )
 from lakequeue.model.arguments import check_delay, check_identifier, check_mapping
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.digests import as_bytes, content_dedup_id
 from lakequeue.model.messages import (
     ABSENT,
     AttributeInput,
@@ -31,7 +30,8 @@ from lakequeue.model.messages import (
     BatchFailure,
     SendEntry,
     ValidEntry,
-    WireAttributes,
+    as_bytes,
+    content_dedup_id,
 )
 
 MAX_ATTRIBUTES = 10
@@ -43,7 +43,6 @@ MAX_TRACE_HEADER = 1_024
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_WIRE_ATTRIBUTE_NAME = re.compile(r"[\w.-]+")
 _ATTRIBUTE_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
 """A number; Decimal takes digits of other scripts and ``1_000``, too."""
@@ -63,10 +62,9 @@ def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dic
         raise InvalidParameterValue(
             f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{MAX_ATTRIBUTES}]."
         )
-    allowed = _WIRE_ATTRIBUTE_NAME if isinstance(attributes, WireAttributes) else _ATTRIBUTE_NAME
     normal = {}
     for name, given in attributes.items():
-        _check_attribute_name(name, allowed)
+        _check_attribute_name(name)
         normal[name] = _check_attribute_value(name, _typed(name, given))
     return normal
 
@@ -183,11 +181,10 @@ def _json_body(entry: SendEntry) -> str:
 
 def _check_body(body: object) -> str:
     if body is None or body == "":
-        raise MissingParameter("The request must contain the parameter MessageBody.")
+        raise MissingParameter("The request must contain the parameter {}.", names=["body"])
     if not isinstance(body, str):
-        error = InvalidParameterValue("The parameter MessageBody must be a text.")
-        error.hint = f"send(json=…) sends a {type(body).__name__} as JSON"
-        raise error
+        hint = f"send(json=…) sends a {type(body).__name__} as JSON"
+        raise InvalidParameterValue("The parameter {} must be a text.", names=["body"], hint=hint)
     if _FORBIDDEN.search(body):
         raise InvalidMessageContents()
     return body
@@ -198,22 +195,22 @@ def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
     if not attributes.fifo:
         return
     if entry.group_id is None:
-        raise MissingParameter("The request must contain the parameter MessageGroupId.")
+        raise MissingParameter("The request must contain the parameter {}.", names=["group_id"])
     if entry.dedup_id is None and not attributes.content_based_deduplication:
         raise InvalidParameterValue(
-            "The queue should either have ContentBasedDeduplication enabled "
-            "or MessageDeduplicationId provided explicitly"
+            "The queue should either have {} enabled or {} provided explicitly",
+            names=["content_based_deduplication", "dedup_id"],
         )
 
 
 def _check_ids(entry: SendEntry, attributes: QueueAttributes) -> None:
     if not attributes.fifo:
         if entry.dedup_id is not None:
-            raise _not_for_this_queue("MessageDeduplicationId", entry.dedup_id)
+            raise _not_for_this_queue("dedup_id", entry.dedup_id)
         if entry.group_id is not None and attributes.profile_rules.fair_groups is None:
-            raise _not_for_this_queue("MessageGroupId", entry.group_id)
-    check_identifier("MessageGroupId", entry.group_id)
-    check_identifier("MessageDeduplicationId", entry.dedup_id)
+            raise _not_for_this_queue("group_id", entry.group_id)
+    check_identifier("group_id", entry.group_id)
+    check_identifier("dedup_id", entry.dedup_id)
 
 
 def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> None:
@@ -222,7 +219,7 @@ def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes)
         try:
             _check_required(entry, attributes)
         except MissingParameter as error:
-            raise InvalidParameterValue(error.message) from None
+            raise InvalidParameterValue(error.template, names=error.names) from None
 
 
 def _not_for_this_queue(parameter: str, value: object) -> InvalidParameterValue:
@@ -250,7 +247,7 @@ def _check_system_attributes(given: Mapping[str, Any] | None) -> dict[str, str]:
     return checked
 
 
-def _check_attribute_name(name: object, allowed: re.Pattern[str]) -> None:
+def _check_attribute_name(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise InvalidParameterValue("The request must contain non-empty message attribute names.")
     if len(name) > MAX_ATTRIBUTE_NAME:
@@ -262,7 +259,7 @@ def _check_attribute_name(name: object, allowed: re.Pattern[str]) -> None:
             "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. "
             "These strings are reserved for internal use."
         )
-    if not allowed.fullmatch(name):
+    if not _ATTRIBUTE_NAME.fullmatch(name):
         raise InvalidParameterValue(
             f"The message attribute name '{name}' is invalid. Attribute name can contain "
             "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters."

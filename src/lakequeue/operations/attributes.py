@@ -8,17 +8,20 @@ from typing import Any
 
 import attrs
 
-from lakequeue.errors import QueueDoesNotExist
+from lakequeue.errors import InvalidParameterValue, QueueDoesNotExist
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_tag_count
 from lakequeue.model.attributes import HIDDEN, QueueAttributes, selected
 from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.operations.depth import depth
-from lakequeue.operations.shard_tables import make_tables
+from lakequeue.operations.pool import each
+from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
-from lakequeue.runtime.steps import Steps
+from lakequeue.shard.runs import Head
+from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.ledger import create_ledger
 
 
 @attrs.frozen
@@ -29,10 +32,25 @@ class _TablesMissing(Exception):
     first: int
 
 
-def read(queue: OpenQueue, names: Sequence[str]) -> dict[str, str]:
-    """Attributes and counts by their SQS names, as strings (QUE-23)."""
+class _ByName(dict[str, Any]):
+    """Attributes by name; one of SQS, which programs written for 0.2 ask for, is answered as SQS answers it."""
+
+    def __init__(self, values: Mapping[str, Any], queue: OpenQueue) -> None:
+        super().__init__(values)
+        self._queue = queue
+
+    def __missing__(self, name: str) -> Any:
+        if name[:1].isupper() and name in (known := read(self._queue, ["All"], wire=True)):
+            return known[name]
+        raise KeyError(name)
+
+
+def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
+    """Attributes; on the wire also counts, by their SQS names, as strings (QUE-23)."""
     with queue.service("attributes"):
         queue.reload()
+        if not wire and not any(name[:1].isupper() for name in {*names} - {"All"}):
+            return _ByName(selected(queue.attributes.values(), names, wire), queue)
         counts = depth(queue).counts
         settings = queue.attributes.to_wire()
         known = {name: value for name, value in settings.items() if name not in HIDDEN} | {
@@ -43,7 +61,7 @@ def read(queue: OpenQueue, names: Sequence[str]) -> dict[str, str]:
             "LastModifiedTimestamp": str(queue.row.modified_at // MICROS),
             "QueueArn": queue.arn,
         }
-        return selected(known, names)
+        return selected(known, names, wire)
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
@@ -139,12 +157,12 @@ def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> 
 
 def check_redrive(root: Root, region: str, name: str, attributes: QueueAttributes) -> None:
     """Raises an error if the redrive policy of a queue is refused (DLQ-2, DLQ-3, DLQ-6)."""
-    policy, given = attributes.redrive, attributes.redrive_policy
+    policy, refused = attributes.redrive, InvalidParameterValue.of
     if policy is None:
         return
     place = redrive_policies.place(policy.dead_letter_queue)
     if place is None or place.region != region:
-        raise redrive_policies.refused("RedrivePolicy", given, "The dead-letter queue must be of the same region.")
+        raise refused(policy, "redrive_policy", "The dead-letter queue must be of the same region.")
     row = root.living_at(place)
     if row is None:
         raise QueueDoesNotExist(f"The dead-letter queue {place.name} does not exist.")
@@ -152,6 +170,18 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
     if target.fifo != attributes.fifo:
         kind = "FIFO" if attributes.fifo else "standard"
         reason = f"The dead-letter queue of a {kind} queue must be a {kind} queue too."
-        raise redrive_policies.refused("RedrivePolicy", given, reason)
+        raise refused(policy, "redrive_policy", reason)
     if not target.redrive_allow.allows(redrive_policies.arn(region, name)):
-        raise redrive_policies.refused("RedrivePolicy", given, f"Queue {place.name} does not allow it.")
+        raise refused(policy, "redrive_policy", f"Queue {place.name} does not allow it.")
+
+
+def make_tables(root: Root, row: QueueRow, first: int = 0) -> None:
+    """Creates the tables of shards from one on, several at a time; those that an earlier attempt left may stay."""
+    head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
+
+    def make(shard: int) -> None:
+        path = layout.messages_path(root.path, row.key, shard)
+        root.engine.create(path, layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES)
+        create_ledger(root.engine, layout.receipts_path(root.path, row.key, shard), head)
+
+    list(each(make, range(first, row.shards)))

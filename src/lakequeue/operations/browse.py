@@ -9,13 +9,13 @@ from datetime import datetime
 from functools import cached_property, partial
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 import numpy as np
 import pyarrow as pa
 
-from lakequeue.model.arguments import check_whole
+from lakequeue.model.arguments import Condition, check_whole
 from lakequeue.model.clock import to_micros
 from lakequeue.model.states import MessageState
 from lakequeue.operations.judge import (
@@ -38,7 +38,7 @@ from lakequeue.storage import layout
 
 if TYPE_CHECKING:
     from lakequeue.conditions.predicate import Predicate
-    from lakequeue.model.interrupts import Interrupt
+    from lakequeue.model.clock import Interrupt
 
 ROWS = 4096
 """Maximum number of messages in the first batch."""
@@ -54,11 +54,12 @@ GROWTH = 4
 BYTES = 8 * 2**20
 """Size in memory at which the batches of a queue take no more rows; those of a shard take an eighth at least."""
 
+Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
 _LOGGED = pa.schema([layout.MESSAGES.field(name) for name in log_columns(JUDGED.names)])
 _PEEKED = [
     *("message_id", "body", "state", "receive_count", "sent_at", "visible_at", TYPED_ATTRIBUTES),
-    *("group_id", "source_queue", "dedup_id", "trace_header", "dead_letter_reason", "consumer"),
+    *("group_id", "source_queue", "moved_at", "dedup_id", "trace_header", "dead_letter_reason", "consumer"),
 ]
 
 
@@ -158,7 +159,7 @@ def _peek(
 class _Step(NamedTuple):
     """A message that meets the condition, or None at the end of what was tested; with its shard and offset."""
 
-    sent_at: datetime
+    came_at: datetime
     shard: int
     offset: int
     message: PeekedMessage | None
@@ -166,7 +167,7 @@ class _Step(NamedTuple):
 
 @attrs.define(eq=False)
 class Search:
-    """Messages of a queue by time of sending; iterate once, within ``OpenQueue.service``.
+    """Messages of a queue in the order in which they came; iterate once, within ``OpenQueue.service``.
 
     Attributes:
         queue: the queue.
@@ -175,7 +176,7 @@ class Search:
         places: for each shard the offset to begin at, or with ``newest`` the one above; None: the first message.
             Afterwards where a next search begins; the message that came last counts once the iteration goes on.
         newest: newest messages first.
-        since: only messages that were sent then or later.
+        since: only messages that came here then or later.
         history: deleted messages that can be rewound (RWD-4), not stored ones.
         budget: number of messages to test, after which it ends; else a rare message reads the whole queue.
         found, tested: number of messages that came, and that were read.
@@ -202,8 +203,8 @@ class Search:
         # what comes later to a shard that was added is newer than a page that began before
         places = self.places = [*(places or ()), *(0 for _ in shards)][: len(shards)]
         by_shard = [self._steps(*each) for each in zip(shards, places, strict=True)]
-        for step in heapq.merge(*by_shard, key=attrgetter("sent_at"), reverse=self.newest):
-            if self.since is not None and step.sent_at < self.since:
+        for step in heapq.merge(*by_shard, key=attrgetter("came_at"), reverse=self.newest):
+            if self.since is not None and step.came_at < self.since:
                 return
             if step.message is not None:
                 self.found += 1
@@ -227,12 +228,12 @@ class Search:
         for batch in batches(self.queue, shard, rows, start, growth, self.history, self.newest):
             self.tested += len(batch.offsets)
             for index, message in batch.found(self.condition, self.newest):
-                yield _Step(message.sent_at, shard.shard, int(batch.offsets[index]), message)
+                yield _Step(batch.rows["sent_at"][index].as_py(), shard.shard, int(batch.offsets[index]), message)
             end = 0 if self.newest else -1
             yield _Step(batch.rows["sent_at"][end].as_py(), shard.shard, int(batch.offsets[end]), None)
 
 
-def peek(queue: OpenQueue, where: str | None, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
+def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
     """The oldest messages of a queue, or the oldest that meet a condition over ``SCHEMA``."""
     with queue.service("peek") as call:
         check_whole("limit", limit)
@@ -249,7 +250,7 @@ def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
     return result
 
 
-def export(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
+def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
     """All messages of a queue that meet a condition, by time of sending, in bounded memory.
 
     What is stored throughout appears once; what is sent or deleted meanwhile may appear.
@@ -265,7 +266,7 @@ def export(queue: OpenQueue, where: str | None, interrupt: Interrupt | None) -> 
         yield from part
 
 
-def predicate(where: str | None, interrupt: Interrupt | None = None) -> Predicate | None:
+def predicate(where: Where, interrupt: Interrupt | None = None) -> Predicate | None:
     """Compiles a condition over ``SCHEMA``, if there is one; InvalidParameterValue if it is malformed."""
     if where is None:
         return None

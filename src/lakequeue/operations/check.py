@@ -32,7 +32,7 @@ def check(root: Root, name: str | None = None) -> list[Finding]:
         for row in rows:
             found += _queue_findings(store, root, row)
         found += [
-            Finding(None, None, root.path, None, problem, "nothing; make room", damage=False)
+            Finding(None, None, root.path, None, problem, "purge what nobody needs, then compact", damage=False)
             for problem in space_problems(root.path)
         ]
         return found

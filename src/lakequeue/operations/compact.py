@@ -9,30 +9,40 @@ long, see ``storage.passes``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from itertools import count
+from multiprocessing import get_context
+from typing import TypeAlias
 
 import attrs
 
-from lakequeue.errors import QueueClientError, QueueDoesNotExist
-from lakequeue.model.clock import MICROS
+from lakequeue.errors import InvalidParameterValue, QueueClientError, QueueDoesNotExist
+from lakequeue.model.arguments import check_type
+from lakequeue.model.clock import MICROS, SystemClock
 from lakequeue.operations import move, send_dataframe
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.root import Root
+from lakequeue.runtime.root import Root, root_of_worker
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Expire
 from lakequeue.storage import cleaning, layout, passes, stats
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
 from lakequeue.storage.reserve import reserve
+from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.stores import Store
 
 DELETED_KEPT = 24 * 3600 * MICROS
 """Microseconds for which the messages of a deleted queue stay: a lease may still read them."""
 FOLDERS_KEPT = 3600
 """Seconds for which an empty directory stays: a writer may be about to use it."""
+LONGEST_WITHIN = 24 * 3600
+"""Seconds to which a pass may be told to spare readers; it does so without being told."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -97,56 +107,173 @@ class CompactionSummary:
         self.segments_cut += merged.cut
 
 
-def compact_root(root: Root, progress: Progress | None = None) -> list[CompactionSummary]:
-    """One pass over every queue of a root, whatever its region; see ``LakeQueue.compact``."""
+Passed: TypeAlias = tuple[CompactionSummary, list[stats.StatsRow], passes.Note | None]
+"""What a pass did; the depth afterwards, unless that cannot be read; a note if there was nothing to do."""
+
+
+@attrs.frozen
+class QueuePass:
+    """A pass over one queue in another process: a value for it."""
+
+    store: Store
+    queue: str
+    region: str
+    key: str
+    note: passes.Note | None
+    within: float | None = None
+    """See ``compact_root``."""
+
+    def run(self, elsewhere: bool = False) -> Passed:
+        """Makes the pass, maybe on another machine; nothing if the queue was deleted meanwhile.
+
+        Failures are in the summary. Only one machine may commit on a network file system.
+        """
+        summary = CompactionSummary(self.queue, self.region)
+        with summary.step("compaction"):
+            if elsewhere:
+                self.store.check_mount()
+            durability = "power" if self.store.syncs else "process"
+            root = root_of_worker(self.store.root, tuple(self.store.options.items()), "", durability)
+            row = root.living(self.key)
+            if row is not None:
+                return compact_queue(OpenQueue(root, row), self.note, self.within)
+        return summary, [], None
+
+    def failed(self, error: BaseException) -> Passed:
+        """What a pass is whose process ended."""
+        summary = CompactionSummary(self.queue, self.region)
+        with summary.step("compaction"):
+            raise QueueClientError(f"its process ended: {first_line(error)}")
+        return summary, [], None
+
+
+Deal = Callable[[Sequence[QueuePass]], Iterator[tuple[int, Passed]]]
+"""Makes passes in other processes; yields the index and result of each as it ends."""
+
+
+def in_processes(processes: int) -> Deal:
+    """Deals passes out to processes of this machine."""
+
+    def deal(queues: Sequence[QueuePass]) -> Iterator[tuple[int, Passed]]:
+        pool = ProcessPoolExecutor(max(1, min(processes, len(queues))), get_context("spawn"))
+        try:
+            running = {pool.submit(each.run): index for index, each in enumerate(queues)}
+            for done in as_completed(running):
+                index, error = running[done], done.exception()
+                yield index, done.result() if error is None else queues[index].failed(error)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    return deal
+
+
+def can_be_dealt(root: Root) -> bool:
+    """Whether other processes would compact a root as this one does."""
+    return isinstance(root.clock, SystemClock) and isinstance(root.engine, Engine)
+
+
+def why_only_here(root: Root) -> str | None:
+    """Why no other machine may compact a root, or None."""
+    try:
+        root.engine.store.check_mount()
+    except QueueClientError as error:
+        return first_line(error)
+    return None
+
+
+def compact_root(
+    root: Root, progress: Progress | None = None, deal: Deal | None = None, within: float | None = None
+) -> list[CompactionSummary]:
+    """One pass over every queue of a root, whatever its region; see ``LakeQueue.compact``.
+
+    The notes of the last pass, deleted queues and the root's own tables are up to this process. ``deal`` has other
+    processes make the passes over the queues that do not rest. With ``within`` none rests, and what no reader
+    needs that began in so many last seconds goes at once (DUR-65).
+    """
+    _check_within(root, within)
+    if deal and not can_be_dealt(root):
+        raise QueueClientError("other processes compact by the system's clock and without Spark's engine")
     with root.storage_errors(), reserve(root.path):
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name, row.created_at))
         if not rows:
             raise QueueClientError(f"{root.path} holds no queues; there is nothing to compact")
-        progress = progress or (lambda done, total, name: None)
+        progress, steps = progress or (lambda done, total, name: None), count()
+
+        def begin(row: QueueRow) -> None:
+            progress(next(steps), len(rows), row.name)
+
         store = root.engine.store
         before, done = passes.load(store, root.path), passes.Passes()
-        summaries, depths = [], []
-        for number, row in enumerate(rows):
-            progress(number, len(rows), row.name)
+        summaries: dict[str, CompactionSummary] = {}
+        depths: list[stats.StatsRow] = []
+        busy: list[QueueRow] = []
+        kept = DELETED_KEPT if within is None else within * MICROS
+        for row in rows:
             if row.deleted_at is None:
-                note = before.notes.get(row.key)
+                note = before.notes.get(row.key) if within is None else None
                 resting, rests = CompactionSummary(row.name, row.region), False
                 with resting.step("the look for changes"):
                     if note and note.rests(root.now()):
                         rests = passes.is_unchanged(store, root.path, row, note)
                 if note and rests:
-                    summaries.append(resting)
+                    begin(row)
+                    summaries[row.key] = resting
                     depths.append(note.row(root.now()))
-                else:
-                    summary, depth_rows, note = compact_queue(OpenQueue(root, row), note)
-                    summaries.append(summary)
-                    depths += depth_rows
-                if note:
                     done.notes[row.key] = note
-            elif root.now() - row.deleted_at > DELETED_KEPT:
-                summaries.append(_remove(root, row))
+                else:
+                    busy.append(row)
+            else:
+                begin(row)
+                if root.now() - row.deleted_at > kept:
+                    summaries[row.key] = _remove(root, row)
+        asked = [
+            QueuePass(store, row.name, row.region, row.key, before.notes.get(row.key), within) for row in busy
+        ]
+        for index, (summary, counted, note) in deal(asked) if deal else _in_turn(root, busy, asked, begin):
+            row = busy[index]
+            if deal:
+                begin(row)
+            summaries[row.key] = summary
+            depths += counted
+            if note:
+                done.notes[row.key] = note
         progress(len(rows), len(rows), "")
         done.ended_at = root.now()
-        summaries.append(_compact_own_tables(root, depths, done))
-        return summaries
+        in_order = [summaries[row.key] for row in rows if row.key in summaries]
+        return [*in_order, _compact_own_tables(root, depths, done)]
 
 
-def compact(queue: OpenQueue) -> CompactionSummary:
+def _in_turn(
+    root: Root, rows: Sequence[QueueRow], asked: Sequence[QueuePass], begin: Callable[[QueueRow], None]
+) -> Iterator[tuple[int, Passed]]:
+    """The passes in this process, with what it knows of the queues."""
+    for index, (row, each) in enumerate(zip(rows, asked, strict=True)):
+        begin(row)
+        yield index, compact_queue(OpenQueue(root, row), each.note, each.within)
+
+
+def compact(queue: OpenQueue, within: float | None = None) -> CompactionSummary:
     """One pass over a queue; raises QueueDoesNotExist if it was deleted."""
+    _check_within(queue.root, within)
     with queue.service("compact"), reserve(queue.root.path):
         queue.reload()
-        return compact_queue(queue)[0]
+        return compact_queue(queue, within=within)[0]
 
 
-def compact_queue(
-    queue: OpenQueue, before: passes.Note | None = None
-) -> tuple[CompactionSummary, list[stats.StatsRow], passes.Note | None]:
-    """One whole pass over a queue.
+def _check_within(root: Root, within: float | None) -> None:
+    if within is None:
+        return
+    check_type("now", within, (int, float), "a number of seconds")
+    if not 0 <= within <= LONGEST_WITHIN:
+        raise InvalidParameterValue.of(within, "now", f"Must be >= 0 and <= {LONGEST_WITHIN} seconds.")
+    if local_path(root.path) is None:
+        raise QueueClientError(
+            f"{root.path} is on an object store, which has no locks: there only age makes removals safe"
+        )
 
-    Returns:
-        What it did; the depth afterwards, unless that cannot be read; a note if there was nothing to do.
-    """
+
+def compact_queue(queue: OpenQueue, before: passes.Note | None = None, within: float | None = None) -> Passed:
+    """One whole pass over a queue."""
     summary, note = CompactionSummary(queue.name, queue.region), None
     depths: list[stats.StatsRow] = []
     try:
@@ -162,7 +289,7 @@ def compact_queue(
                 send_dataframe.complete_bulk_sends(queue)
             for shard in queue.shards:
                 _compact_shard(queue, shard, summary)
-            _sweep(queue, summary)
+            _sweep(queue, summary, within)
             with summary.step("counting"):
                 counted = depth(queue)
                 depths, now = [_statistics(queue, counted)], counted.at
@@ -185,7 +312,7 @@ def _compact_shard(queue: OpenQueue, shard: ShardService, summary: CompactionSum
         summary.ledgers_rewritten += shard.rewrite_ledger(queue.now)
 
 
-def _sweep(queue: OpenQueue, summary: CompactionSummary) -> None:
+def _sweep(queue: OpenQueue, summary: CompactionSummary, within: float | None) -> None:
     waiting = None
     with summary.step("manifests of bulk sends"):
         waiting = send_dataframe.sweep_manifests(queue)
@@ -203,8 +330,11 @@ def _sweep(queue: OpenQueue, summary: CompactionSummary) -> None:
             if waiting is not None:  # else it is unknown which files a bulk send still needs
                 summary.freed(cleaning.vacuum(messages, layout.MESSAGES_RETENTION, waiting.get(shard.shard, ())))
             summary.freed(cleaning.vacuum(receipts, layout.RECEIPTS_RETENTION))
+        if within is not None:
+            with summary.step(f"freeing shard {shard.shard}"):
+                summary.freed(cleaning.free(messages, within) + cleaning.free(receipts, within))
         with summary.step("removing empty directories"):
-            cleaning.remove_empty_folders(messages.path, FOLDERS_KEPT)
+            cleaning.remove_empty_folders(messages.folder, FOLDERS_KEPT if within is None else within)
 
 
 def _statistics(queue: OpenQueue, counted: Depth) -> stats.StatsRow:

@@ -1,29 +1,290 @@
 """Copies queues to another root while they are in use: a backup, a restore, or a move to an object store.
 
 The rows of the catalog come last, in one commit, so a copy that was killed leaves nothing that is used (DUR-40).
+
+Of each shard comes first a snapshot of the ledger, then one of the log, which so has all that the ledger refers
+to. And what a ledger of the copy has sent to another queue is in the logs of the copy: a log that took messages of
+other queues meanwhile is taken anew, with its ledger. Moves that a ledger of the copy does not know of are made
+again (DUR-41). Of a bulk send that has reached only some of the snapshots, the files for the others come with its
+manifest: who repeats it in the copy, or compacts that, completes it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+from urllib.parse import quote
 
 import attrs
 
 from lakequeue.errors import (
+    DamagedTable,
     InvalidParameterValue,
     QueueClientError,
-    RequestThrottled,
+    QueueDoesNotExist,
     RootDoesNotExist,
 )
-from lakequeue.model.redrive_policies import Place
-from lakequeue.operations.copy_shards import Progress, ShardCopies, ShardCopy
+from lakequeue.model import redrive_policies
+from lakequeue.operations.depth import stored
 from lakequeue.operations.queues import missing
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.root import Root
+from lakequeue.shard.commands import Counts
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import cleaning, layout
+from lakequeue.storage.bulk import manifests
+from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.copying import Copier, TableSnapshot
+from lakequeue.storage.delta_log import LiveFile
+from lakequeue.storage.engines.commit import retried
+from lakequeue.storage.engines.interface import StaleSnapshot
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.messages.read import LogReader, ShardLog
+
+ROUNDS = 100
+"""Times that shards are taken anew, as files vanished or messages moved, before the copy gives up."""
+
+Progress = Callable[[int, int, str], None]
+Place = tuple[str, int]
+"""Key of a queue, and a shard."""
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_log = logging.getLogger("lakequeue")
+
+
+@attrs.frozen(eq=False)
+class ShardCopy:
+    """The snapshots of a shard, and what they say."""
+
+    ledger: TableSnapshot
+    log: TableSnapshot
+    epoch: int
+    move_number: int
+    """Of the last move to another queue that the ledger knows of."""
+    counts: Counts
+
+    @property
+    def messages(self) -> int:
+        """Messages in any state, without the history."""
+        return stored(self.counts)
+
+    def is_behind(self, sends: Mapping[str, int]) -> bool:
+        """Whether messages of other queues have arrived since, or bulk sends that other snapshots have."""
+        self.log.table.refresh()
+        newest, then = self.log.table.state.transactions, self.log.transactions
+        return _moves(newest) != _moves(then) or any(
+            then.get(name, 0) < version <= newest.get(name, 0) for name, version in sends.items()
+        )
+
+
+class ShardCopies:
+    """One run of a copy: snapshots, files, logs, and a check of what was written.
+
+    Args:
+        source, target: the roots.
+        rows: the queues to copy.
+        progress: called with the number of copied files, that of all files, and the name of the queue.
+    """
+
+    def __init__(self, source: Root, target: Root, rows: Sequence[QueueRow], progress: Progress) -> None:
+        self._source, self._progress = source, progress
+        self._rows = {row.key: row for row in rows}
+        self._now = source.now()
+        self._from, self._to = Engine(source.engine.store), Engine(target.engine.store)
+        self._copier = Copier(self._from.store, self._to.store, self._report)
+        self._shards: dict[Place, ShardCopy] = {}
+        self._manifests: dict[str, list[Manifest]] = {}
+        self._unfinished: list[tuple[str, Manifest]] = []
+        self._total, self._name = 0, ""
+
+    def run(self, statistics: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
+        """Copies the shards, and the table of statistics if asked; returns the queues with their newest rows.
+
+        Queues that are deleted meanwhile are left out.
+
+        Raises:
+            QueueClientError: files kept vanishing, or messages kept moving between queues.
+            DamagedTable: a file is missing, or the copy is not what was copied.
+        """
+        places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
+        for _ in range(ROUNDS):
+            places = self._take(places) or self._changed() or self._copy_files() or self._added()
+            if not places:
+                break
+        else:
+            raise QueueClientError(f"{self._source.path} changes faster than it can be copied; try again")
+        if statistics:
+            self._copy_statistics()
+        known = {layout.move_id(*place): shard.move_number for place, shard in self._shards.items()}
+        _each(self._to, partial(self._finish, known), list(self._shards.items()))
+        for key, manifest in self._unfinished:
+            if key in self._rows:
+                manifests.write_manifest(_tables(self._to, key), manifest)
+        return [
+            (row, [self._shards[row.key, number] for number in range(row.shards)]) for row in self._rows.values()
+        ]
+
+    def _take(self, places: Sequence[Place]) -> list[Place]:
+        """Takes snapshots of shards; returns those whose files vanished before they were read."""
+
+        stale, deleted = list[Place](), set[str]()
+
+        def take(place: Place) -> None:
+            try:
+                self._shards[place] = self._snapshot(*place)
+            except FileNotFoundError:
+                stale.append(place)
+            except QueueDoesNotExist:
+                deleted.add(place[0])
+
+        _each(self._from, take, places)
+        self._keep({key: row for key, row in self._rows.items() if key not in deleted})
+        return [place for place in stale if place[0] in self._rows]
+
+    def _snapshot(self, key: str, number: int) -> ShardCopy:
+        """Snapshots of a shard's tables.
+
+        Raises:
+            QueueDoesNotExist: the queue was deleted.
+            FileNotFoundError: files were removed meanwhile.
+        """
+        if self._source.living(key) is None:
+            raise QueueDoesNotExist()
+        machine, ledger, reader = _opened(self._from, self._source.path, key, number)
+        head, log = machine.head, reader.log
+        if head.closed or log.closed:
+            raise QueueDoesNotExist()
+        if log.begin > head.floor_offset:
+            raise StaleSnapshot(f"the log has moved on since the snapshot of {ledger.path}")
+        tables = TableSnapshot.of(ledger), TableSnapshot.of(reader.table)
+        return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
+
+    def _changed(self) -> list[Place]:
+        """Shards to which messages came after their snapshot that other snapshots know of."""
+        # before the logs: the manifest of a send that ends meanwhile is gone, and then its last log has it
+        keys = [row.key for row in self._rows.values() if row.shards > 1]
+        found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
+        self._manifests = dict(zip(keys, found, strict=True))
+        sends: dict[str, dict[str, int]] = {key: {} for key in self._rows}
+        for (key, _), shard in self._shards.items():
+            for name, version in shard.log.transactions.items():
+                if name.startswith(layout.BULK):
+                    sends[key][name] = max(version, sends[key].get(name, 0))
+        places = list(self._shards)
+        behind = _each(self._from, lambda place: self._shards[place].is_behind(sends[place[0]]), places)
+        return [place for place, changed in zip(places, behind, strict=True) if changed]
+
+    def _find_unfinished(self) -> None:
+        """Adds to the snapshots the files of bulk sends that have reached other shards of their queue."""
+        self._unfinished = []
+        waiting: dict[Place, list[LiveFile]] = {}
+        for key, of_queue in self._manifests.items():
+            for manifest in of_queue:
+                reached = [number for number in manifest.shards if self._reached((key, number), manifest)]
+                if not reached or len(reached) == len(manifest.shards):
+                    continue
+                files = [((key, each.shard), each.file) for each in manifest.files if each.shard not in reached]
+                if not all(self._shards[place].log.table.folder.exists(file.path) for place, file in files):
+                    _log.warning("bulk send %s lacks files; the copy has what it had sent", manifest.send_id)
+                    continue
+                self._unfinished.append((key, manifest))
+                for place, file in files:
+                    live = LiveFile(quote(file.path), file.path, file.size, file.rows, {}, {}, {}, {})
+                    waiting.setdefault(place, []).append(live)
+        for place, shard in self._shards.items():
+            log = attrs.evolve(shard.log, waiting=waiting.get(place, ()))
+            self._shards[place] = attrs.evolve(shard, log=log)
+
+    def _reached(self, place: Place, manifest: Manifest) -> bool:
+        shard, app_id = self._shards.get(place), manifest.app_id
+        if shard is None or app_id is None:
+            return False
+        return shard.log.transactions.get(app_id, 0) >= manifest.version
+
+    def _copy_files(self) -> list[Place]:
+        """Copies what is not there yet; returns the shards of which files vanished."""
+        self._find_unfinished()
+        tables = [(place, shard.ledger) for place, shard in self._shards.items()]  # their files go first
+        tables += [(place, shard.log) for place, shard in self._shards.items()]
+        self._total = self._copier.done + sum(map(self._copier.missing, (table for _, table in tables)))
+        stale: list[Place] = []
+        for place, table in tables:
+            self._name = self._rows[place[0]].name
+            try:
+                self._copier.copy(table)
+            except StaleSnapshot:
+                stale.append(place)
+        return list(dict.fromkeys(stale))
+
+    def _added(self) -> list[Place]:
+        """Shards that queues got meanwhile; the rows read here are no older than what the shards know of them."""
+        living = {row.key: row for row in self._source.rows() if row.deleted_at is None}
+        self._keep({key: living[key] for key in self._rows if key in living})
+        places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
+        return [place for place in places if place not in self._shards]
+
+    def _keep(self, rows: dict[str, QueueRow]) -> None:
+        """Leaves the other queues out."""
+        self._rows = rows
+        self._shards = {place: shard for place, shard in self._shards.items() if place[0] in rows}
+
+    def _copy_statistics(self) -> None:
+        paths = [layout.stats_path(engine.store.root) for engine in (self._from, self._to)]
+        if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
+            return
+        for _ in range(ROUNDS):
+            table = TableSnapshot.of(self._from.open(paths[0]))
+            try:
+                self._copier.copy(table)
+            except StaleSnapshot:
+                continue
+            return self._copier.finish(table, table.transactions)
+
+    def _finish(self, known: Mapping[str, int], item: tuple[Place, ShardCopy]) -> None:
+        """Writes the logs of a shard, and reads its copy as a new process would."""
+        (key, number), shard = item
+        moves = _moves(shard.log.transactions)
+        ids = {name: version for name, version in shard.log.transactions.items() if name not in moves}
+        # a move that the other ledger does not know of is made again; of queues that are not copied, none is known
+        ids |= {name: min(version, known[name]) for name, version in moves.items() if name in known}
+        self._copier.finish(shard.log, ids)
+        self._copier.finish(shard.ledger, shard.ledger.transactions)
+        machine, ledger, _ = _opened(self._to, self._to.store.root, key, number)
+        if (machine.head.epoch, machine.counts(self._now)) != (shard.epoch, shard.counts):
+            raise DamagedTable(ledger.path, None, "is not what was copied")
+
+    def _report(self) -> None:
+        self._progress(self._copier.done, self._total, self._name)
+
+
+def _opened(engine: Engine, root: str, key: str, shard: int) -> tuple[ShardMachine, Table, LogReader]:
+    """The newest state of a shard, and the handles on its ledger and its log from which it was read."""
+    ledger, readers = engine.open(layout.receipts_path(root, key, shard)), list[LogReader]()
+
+    def log() -> ShardLog:
+        readers.append(LogReader(engine.open(layout.messages_path(root, key, shard))))
+        return readers[0].log
+
+    return Ledger(ledger).machine(log), ledger, readers[0]
+
+
+def _tables(engine: Engine, key: str) -> Folder:
+    """The directory of a queue."""
+    return engine.store.folder(layout.tables_path(engine.store.root, key))
+
+
+def _moves(transactions: Mapping[str, int]) -> dict[str, int]:
+    return {name: version for name, version in transactions.items() if name.startswith(layout.MOVE)}
+
+
+def _each(engine: Engine, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Calls for items, concurrently on an object store."""
+    return engine.store.folder(engine.store.root).for_each(call, items)
 
 
 @attrs.frozen
@@ -88,7 +349,7 @@ def _chosen(source: Root, name: str | None) -> list[QueueRow]:
         if name is None:
             rows = [row for row in source.rows() if row.deleted_at is None]
         else:
-            row = source.living_at(Place(source.region, name))
+            row = source.living_at(redrive_policies.Place(source.region, name))
             if row is None:
                 raise missing(source, name)
             rows = [row]
@@ -120,8 +381,8 @@ def _folder(root: Root, row: QueueRow) -> Folder:
 
 def _name(target: Root, rows: Sequence[QueueRow]) -> None:
     """Adds the rows to the catalog in one commit."""
-    races = Races()
-    for _ in races:
+
+    def named() -> bool | None:
         with target.lock:
             _check_names(target, rows)
             version = target.catalog.layout_version
@@ -129,7 +390,6 @@ def _name(target: Root, rows: Sequence[QueueRow]) -> None:
                 (attrs.evolve(row, layout_version=version), target.catalog.changes(row.region, row.name))
                 for row in rows
             ]
-            if not rows or target.catalog.put(*changes):
-                return
-        races.lose()
-    raise RequestThrottled("the catalog is being changed too often; nothing was changed")
+            return not rows or target.catalog.put(*changes) or None
+
+    retried(named, "the catalog is being changed too often; nothing was changed")

@@ -1,18 +1,23 @@
-"""The depth of a queue: its number of messages by state."""
+"""The depth of a queue: its number of messages by state, and which consumers have some in flight.
+
+The ledger tells the consumers: nothing is written for them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 
 import attrs
 
 from lakequeue.errors import LakeQueueError
-from lakequeue.model.clock import MICROS
+from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.operations.pool import each
 from lakequeue.operations.results import QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.shard.commands import Counts
+from lakequeue.shard.peek import Holding
 
 NEWEST_COMMITS = 50
 """Newest entries of each of a shard's two logs that record its lost races: a request each on object stores."""
@@ -105,3 +110,34 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
             return error
 
     yield from each(counted, queues)
+
+
+@attrs.frozen
+class ActiveConsumer:
+    """A consumer that has messages in flight."""
+
+    consumer: str | None
+    """The name that it gave, host and process id by default; None: all that gave none, such as SQS clients."""
+    in_flight: int
+    oldest_receive: datetime
+    """When it received the first of these messages."""
+    newest_receive: datetime
+    """When it received the last of them."""
+
+
+def consumers(queue: OpenQueue) -> list[ActiveConsumer]:
+    """Consumers that have messages in flight, the one that received last first."""
+    with queue.service("consumers"):
+        now = queue.now()
+        first = queue.shards[0].query(lambda machine: machine.holdings(now))  # it knows of shards that were added
+        others = each(lambda shard: shard.query(lambda machine: machine.holdings(now)), queue.shards[1:])
+    total: dict[str | None, Holding] = {}
+    for part in (first, *others):
+        for name, held in part.items():
+            total[name] = held.with_(total.get(name))
+    return [
+        ActiveConsumer(
+            name, held.messages, from_micros(held.first_received_at), from_micros(held.last_received_at)
+        )
+        for name, held in sorted(total.items(), key=lambda item: (-item[1].last_received_at, item[0] or ""))
+    ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 
 import attrs
@@ -17,8 +15,8 @@ from lakequeue.operations.depth import by_shard
 from lakequeue.operations.results import ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
-from lakequeue.storage import passes
-from lakequeue.storage.roots import local_path
+from lakequeue.storage import clock_guard, passes
+from lakequeue.storage.reserve import missing, space_of
 
 COMPACTION_SECONDS = 24 * 3600
 """Seconds without a pass of the compactor after which a root is warned of."""
@@ -65,6 +63,9 @@ class Health:
     letterless: list[str] = attrs.field(factory=list)
     """Queues whose policies name a dead-letter queue that does not exist, or themselves."""
 
+    unreserved: list[str] = attrs.field(factory=list)
+    """What a disk that is full would lack, see ``storage.reserve``."""
+
     @property
     def warnings(self) -> list[str]:
         """What deserves attention, beside the findings."""
@@ -77,7 +78,8 @@ class Health:
         elif self.queues and ago is not None and ago > COMPACTION_SECONDS:
             yield f"the root was last compacted {ago / 3600:.0f} hours ago: see whether the compactor still runs"
         if self.clock_behind > CLOCK_SECONDS:
-            yield f"the newest commit is {self.clock_behind:.1f} s ahead of this clock: synchronize clocks"
+            more = "; lakequeue repair --clock sets it back" if self.clock_behind > clock_guard.TOLERANCE else ""
+            yield f"the newest commit is {self.clock_behind:.1f} s ahead of this clock: synchronize clocks{more}"
         for each in self.shards:
             place, counts = f"{each.queue}, shard {each.counts.shard}", each.counts
             if each.ledger_runs > LARGE_LEDGER:
@@ -90,6 +92,7 @@ class Health:
         for name in self.letterless:
             yield f"{name}: its dead-letter queue does not exist; what fails is delivered again and again"
         yield from self.unreadable
+        yield from self.unreserved
 
 
 def doctor(root: Root) -> Health:
@@ -119,23 +122,16 @@ def doctor(root: Root) -> Health:
         finally:
             queue.release()
     now, ended = root.now(), passes.ended_at(root.engine.store, root.path)
-    free_bytes, free_files = _free(root.path)
+    space = space_of(root.path)
     return Health(
         findings,
-        free_bytes,
-        free_files,
+        space and space.free_bytes,
+        space and space.free_files,
         None if ended is None else (now - ended) / MICROS,
         max(0, newest - now) / MICROS,
         len(living),
         sorted(shards, key=lambda each: -each.ledger_runs),
         unreadable,
         letterless,
+        [*missing(root.path)],
     )
-
-
-def _free(path: str) -> tuple[int | None, int | None]:
-    local = local_path(path)
-    if local is None:
-        return None, None
-    status = os.statvfs(local)
-    return shutil.disk_usage(local).free, status.f_favail if status.f_files else None

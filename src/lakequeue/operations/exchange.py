@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 
 import attrs
 
@@ -14,6 +15,7 @@ from lakequeue.model.messages import Message
 from lakequeue.operations import receive
 from lakequeue.operations.settle import Settling, visibility
 from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.shard.commands import Claim
 
 
 @attrs.frozen
@@ -34,36 +36,29 @@ class Exchanged:
 def exchange(
     queue: OpenQueue,
     wanted: Sequence[tuple[str, Duration | None]],
-    max_messages: int,
-    enough: int,
-    visibility_timeout: Duration | None,
-    failures: Mapping[str, str] | None = None,
-    consumer: str | None = None,
-    hands: receive.FreeHands | None = None,
+    request: receive.Request | None = None,
+    enough: int = 0,
+    failures: Mapping[str, str] = MappingProxyType({}),
 ) -> Exchanged:
     """Settles receipts, then claims messages without a wait, in the same commit if they are of the same shard.
 
     Args:
         wanted: handles with seconds until the message becomes visible; None: delete it.
-        max_messages: maximum number of messages to claim; 0: none.
+        request: what to claim; None: nothing.
         enough: number of messages after which no further shard is asked.
-        visibility_timeout: of the claim, in seconds; None: the queue's.
         failures: why handlers failed, by receipt handle; kept with the messages.
-        consumer: name of who claims; kept with what is claimed.
-        hands: handlers that can begin at once; None: messages are claimed for whomever.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []
     refused: QueueServiceError | QueueClientError | None = None
-    if max_messages:
+    if request is not None:
         try:
             with queue.service("exchange") as call:
                 queue.follow()
-                timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
-                lease_id = receipt_handles.new_lease_id()
-                parts, refused = receive.claim(
-                    queue, max_messages, timeout, lease_id, None, consumer, enough, settling, hands
-                )
+                given, lease_id = request.visibility_timeout, receipt_handles.new_lease_id()
+                timeout = None if given is None else visibility(queue, given)
+                command = Claim(request.max_messages or 1, timeout, lease_id, consumer=request.consumer)
+                parts, refused = receive.claim(queue, command, request.hands, enough, settling)
                 claimed = receive.read(queue, parts)
                 receive.count(queue, claimed)
                 call.messages = len(claimed)

@@ -18,7 +18,7 @@ from lakequeue.operations.judged_log import JudgedShard
 from lakequeue.operations.pool import each
 from lakequeue.operations.results import GroupCounts
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.shard.claim.fair import NOISE, NOISE_FROM, GroupLoad, noisy
+from lakequeue.shard.claim.tenants import NOISE, NOISE_FROM, GroupLoad, noisy
 from lakequeue.storage.stores import Store
 
 GROUPS = pa.schema(

@@ -17,7 +17,7 @@ class Bodies:
     """Selects the columns of ``Queue.send_arrow``, with the body from a column, or each row as a JSON object.
 
     JSON is written as Spark does (``jobs/produce_batch.py --body-column '*'``): without NULLs, instants in UTC
-    with milliseconds, bytes in base64. That holds for columns; what they contain is as DuckDB writes it, and
+    with microseconds, bytes in base64. That holds for columns; what they contain is as DuckDB writes it, and
     decimals have the 17 digits of a double: cast those that have more to texts.
 
     Raises:
@@ -75,7 +75,7 @@ def _value(name: str, type_: pa.DataType) -> str:
     types = pa.types
     if types.is_timestamp(type_):
         utc = f"{name} AT TIME ZONE 'UTC'" if type_.tz else name
-        return f"strftime({utc}, '%Y-%m-%dT%H:%M:%S.%g{'Z' if type_.tz else ''}')"
+        return f"strftime({utc}, '%Y-%m-%dT%H:%M:%S.%f{'Z' if type_.tz else ''}')"
     if types.is_binary(type_) or types.is_large_binary(type_):
         return f"base64({name})"
     if types.is_floating(type_):  # JSON has no such numbers

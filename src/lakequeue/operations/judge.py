@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS
 from lakequeue.model.failures import consumer_of
-from lakequeue.model.sequence_numbers import sequence_number
+from lakequeue.model.names import sequence_number
 from lakequeue.model.states import MessageState
 from lakequeue.operations.results import WITH_VISIBLE_AT
 from lakequeue.shard.runs import Head, Run
@@ -44,7 +45,7 @@ SCHEMA = pa.schema(
         ("delay_seconds", pa.float64()),
         ("dedup_id", pa.string()),
         ("source_queue", pa.string()),
-        ("first_sent_at", layout.INSTANT),
+        ("moved_at", layout.INSTANT),
         ("dead_letter_reason", pa.string()),
         ("consumer", pa.string()),
         ("sequence_number", pa.string()),
@@ -57,18 +58,22 @@ SCHEMA = pa.schema(
 ``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when
 the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``receive_count`` is NULL
 for deleted and expired messages; ``consumer`` is the name of a consumer that gave one and has the message in
-flight; ``age`` is in seconds since the message was sent; ``message_attributes`` are
-texts, binary values in base64; standard queues have no sequence numbers."""
+flight; a dead letter keeps the ``sent_at`` of its first send, except on FIFO queues (DLQ-4), and ``moved_at`` says
+when a message came from another queue; ``age`` is in seconds since ``sent_at``; ``message_attributes`` are texts,
+binary values in base64; standard queues have no sequence numbers."""
 REWINDABLE = "rewindable"
 """A further column: whether a rewind may bring the message back."""
 TYPED_ATTRIBUTES = "typed_attributes"
 """Another: ``message_attributes`` as they were sent."""
+LOG_VERSION = "log_version"
+"""Another: the version of the table that the message was read from."""
 JUDGED = pa.schema(
     [
         *SCHEMA,
         (REWINDABLE, pa.bool_()),
         layout.MESSAGES.field("message_attributes").with_name(TYPED_ATTRIBUTES),
         layout.MESSAGES.field("trace_header"),
+        (LOG_VERSION, pa.int64()),
     ]
 )
 
@@ -112,6 +117,7 @@ class Judge:
     """The first held offset; the end of the log if there is none (INF-9)."""
     runs: pa.RecordBatch
     """Sorted by offset; history included."""
+    log_version: int | None = None
 
     @classmethod
     def of(
@@ -127,24 +133,21 @@ class Judge:
         stop = int(np.searchsorted(self.runs["first_offset"].to_numpy(), last, side="right"))
         return self.runs.slice(start, max(0, stop - start))
 
-    def judge(self, offsets: Integers, sent_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Columns of ``JUDGED`` of messages, given the columns ``log_columns`` of their rows."""
+    def judge(self, offsets: Integers, came_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
+        """Columns of ``JUDGED`` of messages, given when they came and their columns ``log_columns``."""
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
         at = pa.array(place, mask=~within)
         run_state = runs["state"].take(at).to_numpy(zero_copy_only=False)
         settled = pc.fill_null(runs["settled"].take(at), False).to_numpy(zero_copy_only=False)
-        visible_at = integers(runs["visible_at"].take(at))
-
-        delay = pc.fill_null(rows["delay_seconds"], self.attributes.delay_micros / MICROS).to_numpy()
-        available = np.where(delay > 0, sent_at + np.rint(delay * MICROS).astype(np.int64), NO_INSTANT)
-        available = np.where(visible_at != NO_INSTANT, visible_at, available)
+        available = integers(runs["visible_at"].take(at))
+        available = np.where(available != NO_INSTANT, available, self._delayed_until(came_at, rows))
         first_sent = integers(rows["first_sent_at"])
-        gone_at = np.where(first_sent != NO_INSTANT, first_sent, sent_at) + self.attributes.retention_micros
+        sent_at = np.where(first_sent != NO_INSTANT, first_sent, came_at)
         state = np.select(
             [
-                gone_at <= self.instant,
+                sent_at + self.attributes.retention_micros <= self.instant,
                 (~within & (offsets < self.head.head_offset)) | settled,
                 run_state == MessageState.MOVING.value,
                 ~within & (offsets >= self.held_from),
@@ -154,37 +157,39 @@ class Judge:
             [EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT],
             DELAYED,
         )
-        count = len(offsets)
-        shown_at = np.where(available == NO_INSTANT, sent_at, available)
+        count, rewind = len(offsets), self.attributes.rewind_micros
+        shown_at = np.where(available == NO_INSTANT, came_at, available)
         receive_count = pc.fill_null(pc.coalesce(runs["receive_count"].take(at), rows["source_receive_count"]), 0)
-        rewind = self.attributes.rewind_micros
+        gone = pa.array((state == EXPIRED) | (state == DELETED))
         columns: dict[str, Callable[[], pa.Array]] = {
             "queue": lambda: pa.repeat(self.queue, count),
             "region": lambda: pa.repeat(self.region, count),
             "state": lambda: pa.array(_NAMES).take(pa.array(state)),
             "sent_at": lambda: pa.array(sent_at).cast(layout.INSTANT),
             "visible_at": lambda: pa.array(shown_at, mask=~np.isin(state, _SHOWN_FROM)).cast(layout.INSTANT),
-            "receive_count": lambda: pc.if_else(
-                pa.array((state == EXPIRED) | (state == DELETED)), pa.scalar(None, pa.int32()), receive_count
-            ),
+            "receive_count": lambda: pc.if_else(gone, pa.scalar(None, pa.int32()), receive_count),
             "first_received_at": lambda: runs["first_received_at"].take(at),
             "age": lambda: pa.array((self.instant - sent_at) / MICROS),
-            "message_attributes": lambda: _attribute_texts(_whole(rows["message_attributes"])),
+            "message_attributes": lambda: attribute_texts(_whole(rows["message_attributes"])),
             TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
             "source_queue": lambda: _source_names(_whole(rows["source_queue"])),
+            "moved_at": lambda: pc.if_else(pc.is_valid(rows["source_queue"]), pa.array(came_at), None),
             "dead_letter_reason": lambda: _reasons(rows),
             "consumer": lambda: pc.if_else(pa.array(state == IN_FLIGHT), _consumers(runs).take(at), None),
             "sequence_number": lambda: self._sequence_numbers(offsets),
             "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
             "log_offset": lambda: pa.array(offsets),
-            REWINDABLE: lambda: pa.array((state == DELETED) & settled & (sent_at >= self.instant - rewind)),
+            LOG_VERSION: lambda: pa.repeat(pa.scalar(self.log_version, pa.int64()), count),
+            REWINDABLE: lambda: pa.array((state == DELETED) & settled & (came_at >= self.instant - rewind)),
         }
         shown = [field for field in JUDGED if field.name in names]
-        arrays = [
-            (columns[field.name]() if field.name in columns else rows[field.name]).cast(field.type)
-            for field in shown
-        ]
+        arrays = [(columns.get(each.name) or partial(rows.column, each.name))().cast(each.type) for each in shown]
         return type(rows).from_arrays(arrays, schema=pa.schema(shown))
+
+    def _delayed_until(self, came_at: Integers, rows: _Rows) -> Integers:
+        """When the delays of messages end; ``NO_INSTANT`` without one."""
+        delay = pc.fill_null(rows["delay_seconds"], self.attributes.delay_micros / MICROS).to_numpy()
+        return np.where(delay > 0, came_at + np.rint(delay * MICROS).astype(np.int64), NO_INSTANT)
 
     def _sequence_numbers(self, offsets: Integers) -> pa.Array:
         if not self.attributes.fifo:
@@ -199,8 +204,9 @@ def names_are(queue: str, region: str) -> pc.Expression:
 
 def log_columns(names: Collection[str]) -> list[str]:
     """The columns of the log that the judge needs for columns of ``JUDGED``."""
-    of = {TYPED_ATTRIBUTES: "message_attributes", "dead_letter_reason": "send_id"}
-    wanted = {*_ALWAYS, *(of.get(name, name) for name in names)}
+    of = {TYPED_ATTRIBUTES: "message_attributes", "dead_letter_reason": "send_id", "moved_at": "source_queue"}
+    # tables of 0.2 have no first receive, so a dead letter shows it once its run has it
+    wanted = {*_ALWAYS, *(of.get(name, name) for name in names)} - {"first_received_at"}
     return [name for name in layout.MESSAGES.names if name in wanted]
 
 
@@ -248,7 +254,7 @@ def _consumers(runs: pa.RecordBatch) -> pa.Array:
     return pa.array(map(consumer_of, notes.to_pylist()), pa.string())
 
 
-def _attribute_texts(attributes: pa.MapArray) -> pa.MapArray:
+def attribute_texts(attributes: pa.MapArray) -> pa.MapArray:
     """Values of message attributes as text; binary values in base64."""
     texts = pc.struct_field(attributes.items, "string_value")
     binary = pc.struct_field(attributes.items, "binary_value")

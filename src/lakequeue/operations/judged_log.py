@@ -36,10 +36,11 @@ from lakequeue.operations.judge import (
 )
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.engines.retry import repeated
+from lakequeue.storage.engines.commit import repeated
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger, check_head
 from lakequeue.storage.messages.read import LogFile, LogReader
+from lakequeue.storage.parquet_files import row_groups
 from lakequeue.storage.stores import Store
 
 ROWS = 8_192
@@ -72,6 +73,7 @@ class JudgedShard:
         judge = Judge.of(row.name, row.region, shard, head, now, log.end, stored_runs(rows.slice(1)))
         if judge.attributes.delayed_limit is not None:
             judge = attrs.evolve(judge, held_from=ledger.machine(lambda: log).held_from(judge.instant))
+        judge = attrs.evolve(judge, log_version=log.version)
         opened = sorted({file.opened_at for file in log.files})
         after = dict(zip(opened, opened[1:], strict=False))
         files = [file for file in log.files if file.last >= head.purged_offset]
@@ -105,13 +107,12 @@ class JudgedShard:
         self, parquet: pq.ParquetFile, index: int, condition: ds.Expression | None
     ) -> list[tuple[int, int]]:
         """The row groups of a file that may have such messages, with their first offsets."""
-        sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
-        firsts = self.files[index].first + np.cumsum([0, *sizes])
-        chosen: Iterable[int] = range(len(sizes))
-        if len(sizes) > 1:
-            spans = zip(firsts[:-1].tolist(), (firsts[1:] - 1).tolist(), strict=True)
-            chosen = surviving([self._alternatives(index, *span) for span in spans], condition)
-        return [(group, int(firsts[group])) for group in chosen]
+        base = self.files[index].first
+        found = [(group, base + begin, base + end - 1) for group, begin, end in row_groups(parquet)]
+        chosen: Iterable[int] = range(len(found))
+        if len(found) > 1:
+            chosen = surviving([self._alternatives(index, *span) for _, *span in found], condition)
+        return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
         """What may be known of messages of a file from an offset to another: a condition for each state."""
@@ -125,9 +126,10 @@ class JudgedShard:
             & (pc.field("shard") == pa.scalar(self.judge.shard, pa.int32()))
             & (offset >= max(first, self.judge.head.purged_offset))
             & (offset <= last)
-            & (sent_at >= pa.scalar(self.files[index].opened_at, layout.INSTANT))
             & (pc.field("state") == STATES[state].value)
         )
+        if not self.files[index].dead_letters:  # those were sent before they came here
+            known &= sent_at >= pa.scalar(self.files[index].opened_at, layout.INSTANT)
         before = self.sent_before[index]
         return known if before is None else known & (sent_at <= pa.scalar(before, layout.INSTANT))
 

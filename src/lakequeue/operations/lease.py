@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakequeue.errors import InvalidParameterValue, LeaseLost
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_visibility_timeout, check_whole
-from lakequeue.model.clock import Duration
+from lakequeue.model.clock import MICROS, Duration, from_micros
+from lakequeue.model.failures import DeadLetterReason, failed_together
+from lakequeue.model.messages import is_message_id
 from lakequeue.operations import tasks
 from lakequeue.operations.receive import claim
 from lakequeue.operations.settle import visibility
+from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.runtime.steps import Steps
-from lakequeue.shard.commands import ClaimResult, Command, LeaseCounts, LeaseDelete, LeaseExtend, LeaseRelease
+from lakequeue.shard.commands import (
+    Claim,
+    ClaimedSpan,
+    ClaimResult,
+    Command,
+    LeaseCounts,
+    LeaseDelete,
+    LeaseExtend,
+    LeaseRelease,
+)
+from lakequeue.shard.runs import IN_FLIGHT
 from lakequeue.storage.bulk import lease_batches
-from lakequeue.storage.bulk.lease_frame import LeaseColumns, LeasePlace, lease_frame
+from lakequeue.storage.bulk.lease_batches import LeaseColumns, LeasePlace, lease_frame
 from lakequeue.storage.cleaning import pin_files
 from lakequeue.storage.layout import messages_path
 from lakequeue.storage.stores import Store
@@ -70,7 +84,7 @@ def lease(queue: OpenQueue, max_messages: int, visibility_timeout: Duration | No
         check_whole("max_messages", max_messages)
         timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
         lease_id = receipt_handles.new_lease_id()
-        parts, refusal = claim(queue, max_messages, timeout, lease_id)
+        parts, refusal = claim(queue, Claim(max_messages, timeout, lease_id, leased=0))
         if parts:
             call.messages = sum(claimed.message_count for _, claimed in parts)
             return LeasedMessages(queue, lease_id, [Part(shard, claimed) for shard, claimed in parts])
@@ -153,9 +167,14 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
     return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
 
 
-def release(leased: LeasedMessages) -> LeaseCounts:
-    """Makes every message of the lease visible at once."""
-    return settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans))
+def release(leased: LeasedMessages, error: BaseException | None = None) -> LeaseCounts:
+    """Makes every message of the lease visible at once; an error is kept as what they failed with together."""
+    failure = None if error is None else failed_together(_reason(leased, error), leased.count)
+    return settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans, failure=failure))
+
+
+def _reason(leased: LeasedMessages, error: BaseException | None) -> DeadLetterReason:
+    return DeadLetterReason.of(error, from_micros(leased.queue.now()), f"batch on {socket.gethostname()}")
 
 
 def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
@@ -163,7 +182,7 @@ def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
 
     Args:
         leased: the lease.
-        kept: receipt handles.
+        kept: receipt handles or message ids.
 
     Raises:
         ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not one of this lease.
@@ -171,42 +190,62 @@ def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
     """
     queue = leased.queue
     offsets: dict[int, list[int]] = {}
+    for shard, offset in _offsets_of_ids(leased, {text for text in kept if is_message_id(text)}):
+        offsets.setdefault(shard, []).append(offset)
     for text in kept:
+        if is_message_id(text):
+            continue
         handle = receipt_handles.decode(text, queue.key, queue.row.handle_key)
         if handle.lease_id != leased.lease_id:
-            raise InvalidParameterValue.of(text, "ReceiptHandle", "It is of another lease.")
+            raise InvalidParameterValue.of(text, "receipt_handle", "It is of another lease.")
         offsets.setdefault(handle.shard, []).append(handle.offset)
+    failure = _reason(leased, None).json() if kept else None
 
     def command(part: Part) -> Command:
-        return LeaseDelete(leased.lease_id, part.spans, frozenset(offsets.get(part.shard.shard, [])))
+        return LeaseDelete(leased.lease_id, part.spans, frozenset(offsets.get(part.shard.shard, [])), failure)
 
     return settle(leased, command)
 
 
+def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[int, int]]:
+    """Shards and offsets of messages of a lease by their ids.
+
+    Raises:
+        InvalidParameterValue: the lease has no message with an id.
+    """
+    missing = set(wanted)
+    for batch in batches(leased, ["message_id", "shard", "offset"]) if wanted else ():
+        found = batch.filter(pc.is_in(batch["message_id"], pa.array(wanted, pa.string())))
+        missing.difference_update(found["message_id"].to_pylist())
+        yield from zip(found["shard"].to_pylist(), found["offset"].to_pylist(), strict=True)
+    for text in sorted(missing)[:1]:
+        raise InvalidParameterValue.of(text, "message_id", "It is of no message of the lease.")
+
+
 def settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseCounts:
-    done = lost = 0
+    done = lost = released = 0
     steps = Steps("settling the lease")
     with leased.queue.service("settle_lease") as call:
         for part in leased.parts:
             with steps.step():
                 counts: LeaseCounts = leased.queue.command(part.shard, command(part))
-            done, lost = done + counts.done, lost + counts.lost
-        call.messages = done
-    if done == 0:
+            done, lost, released = done + counts.done, lost + counts.lost, released + counts.released
+        call.messages = done + released
+    if not call.messages:
         raise LeaseLost(done, lost)
-    return LeaseCounts(done, lost)
+    return LeaseCounts(done, lost, released)
 
 
 def _places(queue: OpenQueue, part: Part) -> Iterator[LeasePlace]:
     """The places of the messages of a shard in the newest snapshot of its log."""
-    path = messages_path(queue.root.path, queue.key, part.shard.shard)
-    pin_files(queue.root.engine.store.folder(path))
+    folder = queue.root.engine.store.folder(messages_path(queue.root.path, queue.key, part.shard.shard))
+    pin_files(folder)
     log = part.shard.log()
     for span in part.claimed.spans:
         for file in log.overlapping(span.first, span.last):
             first, last = max(span.first, file.first), min(span.last, file.last)
             yield LeasePlace(
-                f"{path}/{file.file.name}",
+                folder.place(file.file.name),  # Spark opens it by itself
                 (first, last) == (file.first, file.last),
                 part.shard.shard,
                 file.base,
@@ -216,3 +255,65 @@ def _places(queue: OpenQueue, part: Part) -> Iterator[LeasePlace]:
                 span.receive_count,
                 file.size,
             )
+
+
+def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
+    """As ``held``, by a receipt handle; ReceiptHandleIsInvalid if it is not of this queue."""
+    return held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
+
+
+def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
+    """The messages that nobody received or handed back since the lease did; None if there are none.
+
+    The lease may have timed out.
+    """
+    parts = []
+    with queue.service("lease_messages"):
+        for shard in queue.shards:
+            now = queue.now()
+            # `stored` first: it lets go of what has expired. `peek` would copy each run, 20 times as slow
+            runs = shard.query(lambda machine: machine.runs if machine.stored(now) else [])  # noqa: B023
+            mine = [run for run in runs if run.lease_id == lease_id and run.state == IN_FLIGHT]
+            if mine:
+                spans = tuple(
+                    ClaimedSpan(run.first, run.last, run.receive_count, run.first_received_at or now)
+                    for run in mine
+                )
+                received_at = min(run.received_at or now for run in mine)
+                visible_at = min(run.visible_at or now for run in mine)
+                parts.append(Part(shard, ClaimResult(spans, received_at, visible_at, lease_id)))
+    return LeasedMessages(queue, lease_id, parts) if parts else None
+
+
+def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
+    """Extends a lease, by default as the queue says; without what it no longer holds, None if that is all."""
+    leased = held(queue, lease_id)
+    if leased is None:
+        return None
+    try:
+        extend(leased, queue.attributes.visibility_timeout_micros / MICROS if timeout is None else timeout)
+    except LeaseLost:
+        return None
+    except InvalidParameterValue:  # twelve hours have passed since the messages were received
+        release(leased)  # so that nobody deletes them as those of a batch that has ended
+        return None
+    return held(queue, lease_id)
+
+
+def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
+    """Number of visible messages that were handed back because the batch of a lease failed."""
+    now, found = queue.now(), 0
+    for shard in queue.shards:
+        runs = shard.query(lambda machine: machine.runs if machine.stored(now) else [])
+        found += sum(run.size for run in runs if run.lease_id == lease_id and (run.failed_together or 1) > 1)
+    return found
+
+
+def taken(leased: LeasedMessages) -> bool:
+    """Whether others have received messages of a lease that the queue still has."""
+    return any(
+        run.first <= last and run.lease_id != leased.lease_id
+        for part in leased.parts
+        for first, last in part.spans
+        for run in part.shard.query(lambda machine: machine.peek(leased.queue.now(), 1, first))  # noqa: B023
+    )

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pyarrow.compute as pc
 
-from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
+from lakequeue.errors import DamagedTable, InvalidParameterValue, UnsupportedOperation
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_whole
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import from_micros
 from lakequeue.model.names import shard_of_group
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, queues
@@ -33,7 +34,7 @@ from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
     from lakequeue.conditions.predicate import Predicate
-    from lakequeue.model.interrupts import Interrupt
+    from lakequeue.model.clock import Interrupt
 
 _CARRIED = (
     *("message_id", "body", "message_attributes", "group_id", "dedup_id"),
@@ -103,20 +104,25 @@ def claim(queue: OpenQueue, shard: ShardService, command: Claim, settling: Settl
             continue
         if not result.value.moving:
             return result
-        if not result.value.spans:
-            finish(queue, shard)
-            continue
+        damaged = False
         try:
             finish(queue, shard)
         except Exception as error:  # messages are claimed: an error would hide them from every consumer
+            damaged = isinstance(error, DamagedTable)
+            if not (result.value.spans or damaged):
+                raise
             _log.warning("a move from %s is unfinished: %s", queue.name, first_line(error))
-        return result
+        known = dict.fromkeys(queue.dead_letter_keys)
+        if result.value.spans or (damaged and known.items() <= missing.items()):
+            return result
+        if damaged:  # until that is mended no dead letter can move: they must not keep the others back (DUR-8)
+            missing |= known
 
 
 def redrive(
     queue: OpenQueue,
     most: int | None,
-    where: str | None,
+    where: browse.Where,
     progress: Progress,
     destination: OpenQueue | None,
     interrupt: Interrupt | None,
@@ -156,7 +162,7 @@ def redrive(
 
 
 def redrivable(
-    queue: OpenQueue, where: str | None, interrupt: Interrupt | None, destination: OpenQueue | None = None
+    queue: OpenQueue, where: browse.Where, interrupt: Interrupt | None, destination: OpenQueue | None = None
 ) -> dict[str, int]:
     """How many messages a redrive would move now, by the name of the target queue."""
     with queue.service("redrivable"):
@@ -251,7 +257,7 @@ def finish(queue: OpenQueue, shard: ShardService) -> None:
         end = MoveBack if target is None else Moved
         ended = queue.command(shard, end(move.number))
         if end is Moved and ended:  # else another process counts them
-            queue.tally(dead_lettered=sum(last - first + 1 for first, last, count, _ in move.parts if count))
+            queue.tally(dead_lettered=sum(last - first + 1 for first, last, count, *_ in move.parts if count))
 
 
 def finish_all(queue: OpenQueue) -> None:
@@ -269,17 +275,24 @@ def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueR
     fifo = QueueAttributes.from_wire(target.attributes).fifo
     turn = (shard.shard + move.number) % place.shards
     messages: dict[int, list[Cells]] = {}
-    for first, last, count, failure in move.parts:
+    for first, last, count, failure, first_received_at in move.parts:
         for row in shard.messages(first, last):
             if row is not None:  # else it expired meanwhile
                 group = row["group_id"] or ""
                 index = shard_of_group(group, place.shards) if place.by_group else turn
-                messages.setdefault(index, []).append(_cells(queue, row, count, failure, fifo))
+                messages.setdefault(index, []).append(_cells(queue, row, count, failure, first_received_at, fifo))
     shards = queue.root.shards(target)
     return all(shards[index].deliver(source, cells, queue.now, fifo) for index, cells in messages.items())
 
 
-def _cells(queue: OpenQueue, row: dict[str, Any], count: int, failure: str | None, fifo: bool) -> Cells:
+def _cells(
+    queue: OpenQueue,
+    row: dict[str, Any],
+    count: int,
+    failure: str | None,
+    first_received_at: int | None,
+    fifo: bool,
+) -> Cells:
     # a redrive, which has no count, is a fresh start; retention of dead letters goes on on standard queues
     first_sent_at: datetime | None = row["first_sent_at"] or row["sent_at"]
     return {name: row[name] for name in _CARRIED} | {
@@ -288,4 +301,5 @@ def _cells(queue: OpenQueue, row: dict[str, Any], count: int, failure: str | Non
         "source_queue": queue.arn,
         "source_receive_count": count or None,
         "first_sent_at": first_sent_at if count and not fifo else None,
+        "first_received_at": from_micros(first_received_at) if count and first_received_at else None,
     }

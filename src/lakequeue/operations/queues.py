@@ -1,4 +1,8 @@
-"""Creates, finds, lists and deletes the queues of a root."""
+"""Creates, finds, lists and deletes the queues of a root, and upgrades them in place.
+
+Layouts 4 and 5 have the same tables. What differs is what their writers promise: those of layout 5 have synced
+what they acknowledged, and exclude each other by other locks. So no older one may write beside them (DUR-43).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from contextlib import nullcontext
 from difflib import get_close_matches
 from typing import Any
 
+import attrs
+
 from lakequeue.errors import QueueDeletedRecently, QueueDoesNotExist, QueueNameExists, RequestThrottled, coded_for
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_tag_count, check_tags
@@ -16,14 +22,13 @@ from lakequeue.model.clock import from_micros
 from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.redrive_policies import Place
 from lakequeue.operations import attributes as queue_attributes
-from lakequeue.operations.attributes import check_redrive
-from lakequeue.operations.shard_tables import make_tables
-from lakequeue.runtime.calls import logged
+from lakequeue.operations.attributes import check_redrive, make_tables
+from lakequeue.runtime.calls import Steps, logged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.commit import Races, retried
 from lakequeue.storage.reserve import reserve
 
 COMPARED = 1_000
@@ -83,10 +88,13 @@ def create(
 def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]) -> OpenQueue:
     """The queue with these attributes and tags; what it has already costs no commit."""
     check_tag_count(queue.name, dict(queue.row.tags) | dict(tags))  # before anything is changed
+    steps = Steps("create_queue")
     if queue.attributes.differences(given):
-        queue_attributes.update(queue, lambda current: _differing(current, given))
+        with steps.step():
+            queue_attributes.update(queue, lambda current: _differing(current, given))
     if not tags.items() <= dict(queue.row.tags).items():
-        queue_attributes.add_tags(queue, tags)
+        with steps.step():
+            queue_attributes.add_tags(queue, tags)
     return queue
 
 
@@ -97,13 +105,17 @@ def _differing(current: QueueAttributes, given: Mapping[str, Any]) -> dict[str, 
 def find(root: Root, name: str) -> OpenQueue:
     """Opens the queue of this name in the region; QueueDoesNotExist if there is none (QUE-27)."""
     with root.storage_errors():
-        row = root.living_at(Place(root.region, name))
-        if row is None:
-            raise missing(root, name)
-        queue = OpenQueue(root, row)
+        queue = _opened(root, name)
     with queue.service("queue"):
         queue.announce_attributes()
     return queue
+
+
+def _opened(root: Root, name: str) -> OpenQueue:
+    row = root.living_at(Place(root.region, name))
+    if row is None:
+        raise missing(root, name)
+    return OpenQueue(root, row)
 
 
 def missing(root: Root, name: str) -> QueueDoesNotExist:
@@ -115,9 +127,7 @@ def missing(root: Root, name: str) -> QueueDoesNotExist:
         like = f"; did you mean {' or '.join(nearest)}?"
     else:
         like = "; lakequeue list shows its queues" if names else ", which has no queues"
-    error = QueueDoesNotExist()
-    error.hint = f"there is no {name} in {root.path}, region {root.region}{like}"
-    return error
+    return QueueDoesNotExist(hint=f"there is no {name} in {root.path}, region {root.region}{like}")
 
 
 def living(root: Root) -> list[OpenQueue]:
@@ -141,11 +151,9 @@ def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
 
 
 def delete(root: Root, name: str) -> None:
-    """Deletes a queue with everything in it (QUE-13, QUE-14)."""
-    with logged("delete_queue", name):
-        queue = find(root, name)
-        with root.storage_errors(), reserve(root.path):
-            queue.delete()
+    """Deletes a queue with everything in it, whatever is damaged (QUE-13, QUE-14, QUE-38)."""
+    with logged("delete_queue", name), root.storage_errors(), reserve(root.path):
+        _opened(root, name).delete()
 
 
 def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:
@@ -154,9 +162,8 @@ def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None
     if always_refused or row.attributes.get("Profile") == "cmq":
         raise QueueNameExists(f"A queue named {row.name} already exists.")
     if differences:
-        raise QueueNameExists(
-            f"A queue already exists with the same name and a different value for attribute {differences[0]}"
-        )
+        template = "A queue already exists with the same name and a different value for attribute {}"
+        raise QueueNameExists(template, names=differences[:1])
 
 
 def check_cooldown(root: Root, name: str, seconds: float) -> None:
@@ -190,3 +197,38 @@ def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str,
         handle_key=secrets.token_bytes(layout.HANDLE_KEY_BYTES),
         layout_version=root.catalog.layout_version,
     )
+
+
+def upgrade(root: Root) -> int:
+    """Upgrades the queues of a root, of all regions; returns how many; see ``LakeQueue.upgrade``."""
+    with logged("upgrade", ""), root.storage_errors():
+        stamped = _stamp(root)
+        # a run that was cut off before may have stamped the rows and left this
+        for row in root.rows():
+            if row.deleted_at is None:
+                OpenQueue(root, row).announce_attributes()
+        return stamped
+
+
+def _stamp(root: Root) -> int:
+    """Stamps all rows in one commit."""
+
+    def stamped() -> int | None:
+        with root.lock:
+            old = [row for row in root.catalog.rows() if row.layout_version < layout.LAYOUT_VERSION]
+            # with newer attributes, too: an older lakequeue that has a queue open reads the catalog then, and ends
+            changes = [
+                (
+                    attrs.evolve(
+                        row,
+                        layout_version=layout.LAYOUT_VERSION,
+                        attributes_version=row.attributes_version + 1,
+                    ),
+                    root.catalog.changes(row.region, row.name),
+                )
+                for row in old
+            ]
+            done = not old or root.catalog.put(*changes)
+            return sum(row.deleted_at is None for row in old) if done else None
+
+    return retried(stamped, "the catalog is being changed too often; nothing was changed")

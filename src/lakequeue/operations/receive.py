@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
-from lakequeue.errors import LakeQueueError, OverLimit, QueueClientError
+from lakequeue.errors import DamagedTable, LakeQueueError, OverLimit, QueueClientError
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import (
     SHORTEST_POLL,
@@ -26,18 +26,16 @@ from lakequeue.model.arguments import (
     check_wait,
     list_of,
 )
-from lakequeue.model.clock import Duration, from_micros
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.clock import Duration, Interrupt, from_micros
 from lakequeue.model.messages import Message
+from lakequeue.model.names import sequence_number
 from lakequeue.model.off_loop import OffLoop, in_loop_threads
-from lakequeue.model.sequence_numbers import sequence_number
 from lakequeue.operations import move
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, Settling, visibility
-from lakequeue.runtime.log_watch import log_watch
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, in_home_order
-from lakequeue.runtime.waiters import Waiter
+from lakequeue.runtime.waiters import Waiter, log_watch
 from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease
 from lakequeue.storage.engines.failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
@@ -49,6 +47,8 @@ MOST_FAILURES = 32
 """Failed reads of one receive after which it no longer splits unreadable ranges."""
 LONGEST_READ = 5.0
 """Seconds after which neither: each request to a storage that does not answer takes many."""
+UNREADABLE_BYTES = 2**20
+"""Size that is assumed of a message that cannot be read: that of the largest."""
 
 Parts = list[tuple[ShardService, ClaimResult]]
 Row = dict[str, Any]
@@ -74,6 +74,18 @@ class FreeHands:
     passed: int = 0
 
 
+class Room(Protocol):
+    """Memory for the messages of a receive, which it claims before it reads them."""
+
+    def take(self, size: int) -> bool:
+        """Takes it for bodies and attributes of ``size`` bytes if there is some left; called in threads."""
+        ...
+
+    async def wait(self, size: int) -> None:
+        """Takes it once there is; an error ends the receive, and what it claimed becomes visible again."""
+        ...
+
+
 @attrs.frozen
 class Request:
     """The arguments of a receive, as far as their types show that they are right."""
@@ -92,34 +104,44 @@ class Request:
 class _Poll:
     """A receive with its arguments checked; durations in microseconds."""
 
-    max_messages: int
-    visibility_timeout: int | None
+    wanted: Claim
+    """Without a lease, which each poll gets for itself."""
     deadline: Callable[[], int]
     """Returns when the wait ends, in microseconds; called after each poll."""
     refuse_late: bool
     """Whether a full queue refuses a receive after its wait too, not only a receive without a wait (INF-7)."""
-    attempt_id: str | None
-    consumer: str | None
     attribute_names: Sequence[str]
     hands: FreeHands | None
+
+
+@attrs.frozen
+class _Claimed:
+    """What a receive has claimed, and the bytes for which it needs room before it reads that."""
+
+    queue: OpenQueue
+    claims: Parts
+    size: int
 
 
 @attrs.frozen
 class _Found:
     """What a receive answers: its messages, and the claims that it made for them."""
 
-    messages: list[Message]
     queue: OpenQueue
     claims: Parts
+    messages: list[Message]
 
 
-def _release(step: _Found | datetime) -> bool:
+_Step = _Claimed | _Found | datetime
+
+
+def _release(step: _Step) -> bool:
     """Makes visible at once what a receive claimed, if nobody gets the answer; returns whether nothing is left.
 
     A repeated attempt claimed nothing: an earlier answer has the same receipts (ATT-3).
     """
     released = True
-    if not isinstance(step, _Found):
+    if isinstance(step, datetime):
         return released
     for shard, claimed in step.claims:
         spans = [(span.first, span.last) for span in claimed.spans]
@@ -143,11 +165,14 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
                 if isinstance(step, _Found):
                     call.messages = len(step.messages)
                     return step.messages
+                assert isinstance(step, datetime)
                 queue.root.clock.wait(step, wake)
     raise AssertionError("a poll ends with a result")
 
 
-async def receive_async(queue: OpenQueue, request: Request, off_loop: OffLoop = in_loop_threads) -> list[Message]:
+async def receive_async(
+    queue: OpenQueue, request: Request, off_loop: OffLoop = in_loop_threads, room: Room | None = None
+) -> list[Message]:
     """``receive`` for asyncio: no thread is held while it waits.
 
     When it is cancelled, the messages that it claimed, or is claiming, become visible again.
@@ -164,14 +189,21 @@ async def receive_async(queue: OpenQueue, request: Request, off_loop: OffLoop = 
 
         woken = request.interrupt.waking(wake_up) if request.interrupt else nullcontext()
         with _waiting(queue, poll, wake_up) as waiter, woken:
-            polls = _polls(queue, poll, waiter, lambda: None)
-            while True:
-                wake.clear()
-                step = await off_loop(lambda: next(polls), _release)
-                if isinstance(step, _Found):
-                    call.messages = len(step.messages)
-                    return step.messages
+            polls = _polls(queue, poll, waiter, lambda: None, room)
+            while isinstance(step := await off_loop(lambda: next(polls), _release), datetime):
                 await queue.root.clock.wait_async(step, wake)
+                wake.clear()
+        # no waiter any more, as it does not poll while it waits for room
+        if room is not None and isinstance(step, _Claimed):
+            try:
+                await room.wait(step.size)
+            except BaseException:
+                loop.run_in_executor(None, _release, step)
+                raise
+            step = await off_loop(lambda: next(polls), _release)
+        found = step.messages if isinstance(step, _Found) else []
+        call.messages = len(found)
+        return found
 
 
 def _checked(queue: OpenQueue, request: Request) -> _Poll:
@@ -189,16 +221,15 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
         queue.follow()
         return started + check_wait(queue.attributes, request.wait_time)
 
-    return _Poll(
+    wanted = Claim(
         check_max_messages(queue.attributes, request.max_messages),
         None if given is None else visibility(queue, given),
-        deadline,
-        queue.attributes.profile_rules.over_limit_on == "end_of_wait",
+        "",
         check_attempt_id(queue.attributes, request.attempt_id),
-        check_consumer(request.consumer),
-        request.attribute_names,
-        request.hands,
+        consumer=check_consumer(request.consumer),
     )
+    refuse_late = queue.attributes.profile_rules.over_limit_on == "end_of_wait"
+    return _Poll(wanted, deadline, refuse_late, request.attribute_names, request.hands)
 
 
 @contextmanager
@@ -215,53 +246,52 @@ def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Iterato
 
 def claim(
     queue: OpenQueue,
-    max_messages: int,
-    visibility_timeout: int | None,
-    lease_id: str,
-    attempt_id: str | None = None,
-    consumer: str | None = None,
-    enough: int | None = None,
-    settling: Settling | None = None,
+    wanted: Claim,
     hands: FreeHands | None = None,
+    enough: int = 0,
+    settling: Settling | None = None,
 ) -> tuple[Parts, OverLimit | None]:
     """Claims messages under one lease; returns them by shard, and the refusal of a shard that is full.
 
     The claim begins at the home shard. With an attempt id all messages come from one shard: that of the live
-    attempt, if there is one. ``consumer`` is the name of who receives. With ``enough`` no further shard is asked
-    once there are so many.
+    attempt, if there is one. With ``enough`` no further shard is asked once there are so many.
     """
     parts: Parts = []
-    left, refusal, free = max_messages, None, None if hands is None else hands.free
+    taken, most = 0, min(enough or wanted.max_messages, wanted.max_messages)
+    refusal, free = None, None if hands is None else hands.free
     if hands is not None:
         hands.passed = 0
-    most_left = 0 if enough is None else max(0, max_messages - enough)
-    for place, shard in enumerate(_in_turn(queue, attempt_id)):
+    for place, shard in enumerate(_in_turn(queue, wanted.attempt_id)):
+        leased = None if wanted.leased is None else taken
+        command = attrs.evolve(wanted, max_messages=wanted.max_messages - taken, hands=free, leased=leased)
         try:
-            command = Claim(left, visibility_timeout, lease_id, attempt_id, consumer=consumer, hands=free)
             result = move.claim(queue, shard, command, settling)
         except Exception as error:
             # messages are claimed: an error would hide them from every consumer
             if parts and (isinstance(error, LakeQueueError) or is_storage_failure(error)):
                 break
             raise
-        if hands is not None and result.error is None:
-            free = (free or 0) - result.value.last
-            hands.passed += result.value.passed
         if isinstance(result.error, OverLimit):
             refusal = result.error
-        elif result.error is not None:
+            continue
+        if result.error is not None:
             if parts:
                 break
             raise result.error
-        elif result.value.spans:
-            if not parts and attempt_id is None:
-                home = shard.shared.home
-                if place or shard.shard == home.current:  # not the shard that was tried before the home
-                    home.found(shard.shard)
+        if hands is not None:
+            free = (free or 0) - result.value.last
+            hands.passed += result.value.passed
+        if result.value.spans:
+            home = shard.shared.home
+            # not the shard that was tried before the home
+            if not parts and wanted.attempt_id is None and (place or shard.shard == home.current):
+                home.found(shard.shard)
             parts.append((shard, result.value))
-            left -= result.value.message_count
-            if left <= most_left or attempt_id is not None:
+            taken += result.value.message_count
+            if taken >= most or wanted.attempt_id is not None:
                 break
+        if result.value.halved:
+            break
     return parts, refusal
 
 
@@ -285,9 +315,10 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
 
 
 def _polls(
-    queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]
-) -> Iterator[_Found | datetime]:
-    """Polls until there are messages: yields instants to wait for, and finally the messages.
+    queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None], room: Room | None = None
+) -> Iterator[_Step]:
+    """Polls until there are messages: yields instants to wait for, what is claimed if there is no room for it,
+    and finally the messages.
 
     It calls ``clear`` before each poll, so that later changes wake the waiter. A receive without a wait needs no
     waiter.
@@ -302,15 +333,18 @@ def _polls(
         if waiter is not None:
             waiter.begin_poll()
         lease_id = receipt_handles.new_lease_id()
-        parts, refusal = claim(
-            *(queue, poll.max_messages, poll.visibility_timeout, lease_id, poll.attempt_id, poll.consumer),
-            hands=poll.hands,
-        )
+        wanted = attrs.evolve(poll.wanted, lease_id=lease_id)
+        parts, refusal = claim(queue, wanted, poll.hands)
+        claims = [part for part in parts if part[1].lease_id == lease_id]
+        if room is not None and parts and not room.take(size := _size(parts)):
+            if waiter is not None:
+                waiter.found = True
+            yield _Claimed(queue, claims, size)
         messages = read(queue, parts, poll.attribute_names)
         if waiter is not None:
             waiter.announce(max(shard.attributes_version for shard in queue.shards))
             waiter.found = bool(messages)
-        found = _Found(messages, queue, [part for part in parts if part[1].lease_id == lease_id])
+        found = _Found(queue, claims, messages)
         now, deadline = queue.now(), started
         try:
             deadline = poll.deadline()  # may read the catalog, for attributes of which the claim has learnt
@@ -323,7 +357,7 @@ def _polls(
             count(queue, messages)
             yield found
             return
-        if waiter is not None and not waiter.first and poll.attempt_id is None:
+        if waiter is not None and not waiter.first and poll.wanted.attempt_id is None:
             yield from_micros(min(deadline, now + FALLBACK_POLL_FACTOR * longest))
             continue
         events = [shard.next_event(now) for shard in queue.shards]
@@ -335,6 +369,17 @@ def _polls(
 def read(queue: OpenQueue, parts: Parts, names: Sequence[str] = ("All",)) -> list[Message]:
     """The messages of a claim, by send time."""
     return _by_send_time(queue, [_messages(queue, shard, claimed, names) for shard, claimed in parts])
+
+
+def _size(parts: Parts) -> int:
+    """Bytes of claimed messages."""
+    size = 0
+    for shard, span in ((shard, span) for shard, claimed in parts for span in claimed.spans):
+        try:
+            size += shard.size(span.first, span.last)
+        except Exception:  # reading them will tell
+            size += UNREADABLE_BYTES * (span.last - span.first + 1)
+    return size
 
 
 def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
@@ -390,28 +435,30 @@ def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[
     began = monotonic()
     rows: dict[int, Row] = {}
     unreadable: set[int] = set()
-    failures = 0
+    failures, worst = 0, None
     pending = [(span.first, span.last) for span in reversed(claimed.spans)]
     while pending:
         first, last = pending.pop()
         try:
             found = shard.messages(first, last)
         except Exception as error:
-            failures += 1
+            failures, worst = failures + 1, worst or error  # the first one was of more messages, and names them
             patient = failures < MOST_FAILURES and monotonic() - began < LONGEST_READ
             if first < last and patient:  # some messages may be in another file
                 middle = (first + last) // 2
                 pending += [(middle + 1, last), (first, middle)]
                 continue
             if not rows and not pending:
+                if isinstance(worst, DamagedTable):
+                    worst.outcome_unknown = True
+                    raise worst from None
                 if not is_storage_failure(error):
                     raise
                 raise QueueClientError(
                     f"messages were claimed, but they cannot be read: {first_line(error)}", outcome_unknown=True
                 ) from error
             unreadable.update(range(first, last + 1))
-            name, reason = queue.name, first_line(error)
-            _log.error("messages %s to %s of %s cannot be read: %s", first, last, name, reason)
+            _log.error("offsets %s to %s of %s cannot be read: %s", first, last, queue.name, first_line(error))
         else:
             # an empty body marks a message that was erased after the claim (SND-1, DUR-42)
             rows.update((offset, row) for offset, row in enumerate(found, first) if row and row["body"])

@@ -28,7 +28,7 @@ from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.catalog import QueueRow, rows_of
 from lakequeue.storage.cleaning import pin_files
-from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader
 from lakequeue.storage.stores import Store
@@ -165,8 +165,10 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 
 
 def of_queue(root: Root, queue: QueueRow, now: datetime | None) -> dict[str, Relation]:
-    """The relations of one queue; ``stats`` is whole."""
-    return _relations(_Tables(root, now, past=[queue]))
+    """The relations of one queue; ``stats`` is whole. Those of messages have all columns of ``JUDGED``."""
+    tables = _Tables(root, now, past=[queue])
+    found = _relations(tables)
+    return found | {"messages": Relation(JUDGED, tables.messages), "history": Relation(JUDGED, tables.history)}
 
 
 def _relations(source: _Tables) -> dict[str, Relation]:

@@ -10,21 +10,22 @@ import attrs
 
 from lakequeue.model.damage import Repair
 from lakequeue.model.names import name_hash
+from lakequeue.operations.attributes import make_tables
 from lakequeue.operations.check import chosen
 from lakequeue.runtime.root import Root
-from lakequeue.shard.spans import joined
+from lakequeue.shard.spans import SpanSet
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow, table_of
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.found_names import shard_folders
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
-from lakequeue.storage.inspection.found_log import read_log
-from lakequeue.storage.inspection.ledger_rows import newest_readable
-from lakequeue.storage.inspection.message_files import Range
-from lakequeue.storage.inspection.shards import FoundShard, find_shard
+from lakequeue.storage.inspection.found_log import FoundLog, read_log
+from lakequeue.storage.inspection.ledger_rows import LedgerRows, newest_readable
+from lakequeue.storage.inspection.shards import FoundShard, doubts, find_shard
 from lakequeue.storage.inspection.unnamed_files import ids_of
 from lakequeue.storage.repair.catalog import found_rows
+from lakequeue.storage.repair.clock import clock_steps
 from lakequeue.storage.repair.ledger import MendedLedger, ledger_steps, mended, new_ledger
 from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
 from lakequeue.storage.repair.messages import log_step
@@ -33,19 +34,36 @@ from lakequeue.storage.roots import is_local_folder
 from lakequeue.storage.stores import Store
 
 
-def repair(root: Root, name: str | None = None, *, apply: bool = False) -> list[Repair]:
+def repair(root: Root, name: str | None = None, *, apply: bool = False, force: bool = False) -> list[Repair]:
     """Mends what is damaged, see ``LakeQueue.repair``."""
     with root.storage_errors():
-        engine = PointEngine(root.engine.store)
+        engine = Engine(root.engine.store)
         done = list(_repair_catalog(root, engine, name, apply))
         if name is None:
             done += _repair_statistics(root, engine, apply)
         for row in chosen(root, find_catalog(engine.store, root.path), name):
             for shard in range(row.shards):
-                done += _repair_shard(root, engine, row, shard, apply)
+                done += _repair_shard(root, engine, row, shard, apply, force)
         if apply:
             root.release()  # what this process knew of the tables
         return done
+
+
+def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) -> list[Repair]:
+    """Sets back clocks that were ahead, see ``LakeQueue.repair``."""
+    done: list[Repair] = []
+    with root.storage_errors():
+        engine = Engine(root.engine.store)
+        for row in chosen(root, find_catalog(engine.store, root.path), name):
+            for shard in range(row.shards):
+                paths = [path(root.path, row.key, shard) for path in (layout.messages_path, layout.receipts_path)]
+                with _locked(paths, apply):
+                    messages, receipts = map(engine.open, paths)
+                    steps = list(clock_steps(messages, receipts, root.now()))
+                    done += _finished(Repair(row.name, row.region, shard, []), steps, apply)
+        if apply:
+            root.release()
+    return done
 
 
 @contextmanager
@@ -58,7 +76,7 @@ def _locked(tables: Sequence[str], apply: bool) -> Iterator[None]:
 
 
 def _finished(report: Repair, steps: Sequence[Step], apply: bool) -> Iterator[Repair]:
-    if steps or report.notes:
+    if steps or report.notes or report.unknown:
         for step in steps if apply else ():
             step.apply()
         yield attrs.evolve(report, steps=[step.text for step in steps], applied=apply and bool(steps))
@@ -72,11 +90,18 @@ _VECTORS = (
 )
 
 
-def _repair_shard(root: Root, engine: PointEngine, row: QueueRow, shard: int, apply: bool) -> Iterator[Repair]:
+def _repair_shard(
+    root: Root, engine: Engine, row: QueueRow, shard: int, apply: bool, force: bool
+) -> Iterator[Repair]:
     paths = layout.messages_path(root.path, row.key, shard), layout.receipts_path(root.path, row.key, shard)
     with _locked(paths, apply):
         found = find_shard(engine.store, root.path, row.key, shard)
         report = Repair(row.name, row.region, shard, [])
+        if found.messages is None and found.was_unused:
+            report = attrs.evolve(report, unknown=["what was in the shard, if anything, is lost"])
+            steps = [Step("makes its tables anew", lambda: make_tables(root, row, shard))]
+            yield from _finished(report, steps, apply and force)
+            return
         if found.messages is None or without_features(found.messages).log.start is None:
             note = f"the log {found.messages_path} has no beginning that can be read; restore it from a copy"
             yield attrs.evolve(report, notes=[note])
@@ -85,13 +110,44 @@ def _repair_shard(root: Root, engine: PointEngine, row: QueueRow, shard: int, ap
             if log is not None and has_deleted_rows(without_features(log)):
                 yield attrs.evolve(report, notes=[f"{log.folder.uri}: {_VECTORS}"])
                 return
-        report, steps = _plan(root, engine, row, shard, found, report)
-        yield from _finished(report, steps, apply)
+        before, report, steps = _plan(root, engine, row, shard, found, report)
+        for each in _finished(report, steps, apply and (force or not report.unknown)):
+            after = find_shard(engine.store, root.path, row.key, shard) if each.applied else found
+            if each.applied and after.ledger is not None and after.messages is not None:
+                left = _deliverable(after.ledger, after.end(after.ledger))
+                yield before.compared(each, left, after.messages)
+            else:
+                yield each
+
+
+def _deliverable(rows: LedgerRows | MendedLedger, end: int, low: int = 0) -> SpanSet:
+    """The messages from an offset on that a ledger has as not deleted."""
+    found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
+    if fresh < end:
+        found.add(fresh, end - 1)
+    found.discard(0, max(rows.head.purged_offset, low) - 1)
+    return found
+
+
+@attrs.frozen
+class _Before:
+    """The messages that could be received before a repair."""
+
+    messages: SpanSet
+    newest: bool
+    """Whether nothing was received or deleted since; otherwise whatever is left may have been."""
+
+    def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
+        """The report with the difference, by message (DUR-36)."""
+        lost = [part for span in self.messages for part in left.missing(*span)]
+        again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
+        found, back = ids_of(log, lost), ids_of(log, again)
+        return attrs.evolve(report, lost=lost, lost_ids=found, again=again, again_ids=back)
 
 
 def _plan(
-    root: Root, engine: PointEngine, row: QueueRow, shard: int, found: FoundShard, report: Repair
-) -> tuple[Repair, list[Step]]:
+    root: Root, engine: Engine, row: QueueRow, shard: int, found: FoundShard, report: Repair
+) -> tuple[_Before, Repair, list[Step]]:
     state = found.state
     assert found.messages is not None and state is not None
     messages, receipts = without_features(found.messages), None
@@ -108,8 +164,8 @@ def _plan(
     elif not newest:
         why = f"it goes back to its version {base.version}, epoch {base.head.epoch}"
     missing, gone = found.missing(base), found.gone(base)
-    rows = mended(found, base, gone, found.low(base))
-    end = found.end(base)
+    low, end = found.low(base), found.end(base)
+    rows = mended(found, base, gone, low)
     writing = log_step(engine, found, missing, end)
     barrier = {} if writing is None else {layout.SEND_ID: send - layout.end_of(send) + end}
     steps = list(log_steps(messages, barrier))
@@ -129,9 +185,14 @@ def _plan(
             steps.append(checkpoint_step(engine, path))
         elif undone is receipts and not newest and _lost_files(found):
             steps.append(checkpoint_step(engine, path))  # from there on the log says nothing of it
-    again = [] if newest else _stored(rows, end)
-    ids = ids_of(messages.log, rows.lost) if rows.lost else {}
-    return attrs.evolve(report, lost=rows.lost, lost_ids=ids, again=again, notes=list(_unknown(found, end))), steps
+    notes = [f"{found.messages_path}: {file or 'the log'} {problem}" for file, problem in doubts(found)]
+    before = _Before(_deliverable(base, end, low), newest)
+    report = before.compared(attrs.evolve(report, notes=notes), _deliverable(rows, end), messages.log)
+    unknown = [*_unknown(found, end), *([_UNKNOWN_DELETIONS] if report.again and not newest else [])]
+    return before, attrs.evolve(report, unknown=unknown), steps
+
+
+_UNKNOWN_DELETIONS = "the ledger goes back, and no longer says which of the messages that come again were deleted"
 
 
 def _unknown(found: FoundShard, end: int) -> Iterator[str]:
@@ -147,7 +208,7 @@ def _unknown(found: FoundShard, end: int) -> Iterator[str]:
 
 def _lost_files(found: FoundShard) -> bool:
     state = None if found.receipts is None else found.receipts.newest()
-    return state is not None and state.lost_files
+    return state is not None and state.state.lost_files
 
 
 def _newest_epoch(found: FoundShard) -> int:
@@ -172,15 +233,10 @@ def _moves(root: Root, store: Store, key: str, shard: int) -> int:
     return last
 
 
-def _stored(rows: MendedLedger, end: int) -> list[Range]:
-    found = [(run.first, run.last) for run in rows.runs]
-    return joined([*found, *([(rows.head.head_offset, end - 1)] if rows.head.head_offset < end else [])])
-
-
 # --- the catalog
 
 
-def _repair_catalog(root: Root, engine: PointEngine, name: str | None, apply: bool) -> Iterator[Repair]:
+def _repair_catalog(root: Root, engine: Engine, name: str | None, apply: bool) -> Iterator[Repair]:
     path = layout.queues_path(root.path)
     with _locked([path], apply):
         catalog = find_catalog(engine.store, root.path)
@@ -204,7 +260,7 @@ def _repair_catalog(root: Root, engine: PointEngine, name: str | None, apply: bo
         yield from _finished(report, steps, apply)
 
 
-def _catalog_step(engine: PointEngine, catalog: FoundCatalog, rows: Sequence[QueueRow]) -> Step:
+def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow]) -> Step:
     newest = catalog.log.newest()
     files = [] if newest is None else newest.files()
     tables, text = [table_of(rows)] if rows else [], f"writes the catalog anew; it has {len(rows)} rows"
@@ -212,7 +268,7 @@ def _catalog_step(engine: PointEngine, catalog: FoundCatalog, rows: Sequence[Que
 
 
 def _listed_again(
-    root: Root, engine: PointEngine, catalog: FoundCatalog, rows: Sequence[QueueRow], name: str | None
+    root: Root, engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow], name: str | None
 ) -> QueueRow | None:
     """A new row for the queue of this name, if the catalog lost it and its directory is there."""
     if name is None or any(
@@ -243,7 +299,7 @@ def _listed_again(
 # --- the table of statistics
 
 
-def _repair_statistics(root: Root, engine: PointEngine, apply: bool) -> Iterator[Repair]:
+def _repair_statistics(root: Root, engine: Engine, apply: bool) -> Iterator[Repair]:
     path = layout.stats_path(root.path)
     with _locked([path], apply):
         try:

@@ -61,7 +61,7 @@ class ShardCounts:
 
 @attrs.frozen
 class GroupCounts:
-    """What a message group has in a queue.
+    """Number of messages of a message group in a queue.
 
     Attributes:
         visible: number of its messages that are visible.
@@ -90,7 +90,7 @@ class PeekedMessage:
         message_id: id that its send returned.
         body: text of the message.
         receive_count: how often it was received.
-        sent_at: when it was sent.
+        sent_at: when it was sent; of a dead letter, when it was sent first (DLQ-4).
         message_attributes: attributes of its sender, by name.
         group_id: message group; None without one.
         dedup_id: deduplication id, on FIFO queues.
@@ -108,6 +108,8 @@ class PeekedMessage:
     group_id: str | None = None
     source_queue: str | None = None
     """Name of the queue that it was moved from (DLQ-4)."""
+    moved_at: datetime | None = None
+    """When it was moved here; None if it was sent here."""
     dedup_id: str | None = None
     trace_header: str | None = None
     """``AWSTraceHeader`` of its send (SND-15)."""
@@ -159,6 +161,8 @@ def received_message(
         received_at=from_micros(claimed.received_at),
         visible_at=from_micros(claimed.visible_at),
         dead_letter_reason=_reason(row),
+        moved_at=None if row["source_queue"] is None else row["sent_at"],
+        last_receive=span.last_receive,
     )
     attach(message, settler)
     return message

@@ -1,4 +1,4 @@
-"""Rewinding a queue."""
+"""Verbs on a whole queue: purge and rewind."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from datetime import datetime
 import attrs
 
 from lakequeue.model.arguments import check_instant
+from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.steps import Steps
-from lakequeue.shard.commands import Rewind
+from lakequeue.shard.commands import Purge, Rewind
+from lakequeue.storage.reserve import reserve
 
 
 def rewind(queue: OpenQueue, to: datetime) -> int:
     """Makes deleted messages that were sent at an instant or later visible again; returns how many (RWD-9)."""
     with queue.service("rewind") as call:
-        command = Rewind(check_instant("RewindTime", to))
+        command = Rewind(check_instant("to", to))
         for shard in queue.shards:  # check all shards first, so that a refusal changes none
             shard.query(lambda machine: machine.check_rewind(command, queue.now()))
         count, checked, steps = 0, attrs.evolve(command, checked=True), Steps("rewind")
@@ -29,5 +30,19 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
 def rewindable(queue: OpenQueue, to: datetime) -> int:
     """How many messages a rewind would make visible now; errors as in ``rewind``."""
     with queue.service("rewindable"):
-        command = Rewind(check_instant("RewindTime", to))
+        command = Rewind(check_instant("to", to))
         return sum(shard.query(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards)
+
+
+def purge(queue: OpenQueue) -> None:
+    """Removes every message sent before the call, in one commit per shard (PUR-1, PUR-2)."""
+    with queue.service("purge"), reserve(queue.root.path):
+        first, command = queue.shards[0], Purge(queue.name)
+        first.query(lambda machine: machine.check_purge(command, queue.now()))
+        steps = Steps("purge")
+        # the first shard records the time of the purge, so it comes last: an interrupted purge can be repeated
+        for shard in queue.shards[1:]:
+            with steps.step():
+                queue.command(shard, Purge(queue.name, at_any_time=True))
+        with steps.step():
+            queue.command(first, command)

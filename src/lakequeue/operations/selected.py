@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, move
+from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.steps import Steps
 from lakequeue.shard.commands import Discard, Erase, MakeVisible, Spans
 from lakequeue.shard.spans import joined
 

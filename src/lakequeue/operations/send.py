@@ -11,7 +11,6 @@ import attrs
 
 from lakequeue.errors import OverLimit, QueueClientError, QueueServiceError
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.digests import md5_of_attributes, md5_of_body
 from lakequeue.model.messages import (
     BatchFailure,
     BatchResult,
@@ -19,10 +18,11 @@ from lakequeue.model.messages import (
     SendEntry,
     SendResult,
     ValidEntry,
+    md5_of_attributes,
+    md5_of_body,
     new_message_ids,
 )
-from lakequeue.model.names import shard_of_group
-from lakequeue.model.sequence_numbers import sequence_number
+from lakequeue.model.names import sequence_number, shard_of_group
 from lakequeue.model.validation import validate_batch, validate_entry
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
@@ -198,7 +198,8 @@ def _append(
     queue.tally(sent=len(done), sent_bytes=sum(len(entries[index].body.encode()) for index in done))
     if not left:
         return done
-    full = OverLimit("The queue stores as many messages as it may; delete some or raise MaxStoredMessages.")
+    reason = "The queue stores as many messages as it may; delete some or raise {}."
+    full = OverLimit(reason, names=["max_stored_messages"])
     return done | dict.fromkeys(left, full)
 
 

@@ -1,19 +1,29 @@
-"""Sends many rows at once, of a DataFrame or staged elsewhere, and completes interrupted bulk sends."""
+"""Sends many rows at once: of a DataFrame, of anything that speaks Arrow, or staged elsewhere.
+
+And completes interrupted bulk sends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from lakequeue.errors import InvalidParameterValue, QueueClientError
+from lakequeue.operations.json_rows import Bodies
 from lakequeue.operations.send import in_turn
 from lakequeue.runtime import calls
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.storage.bulk import commit_files, write_files
+from lakequeue.storage.bulk import arrow_files, commit_files, write_files
+from lakequeue.storage.bulk.arrow_files import check_order
+from lakequeue.storage.bulk.arrow_rows import columns_of
+from lakequeue.storage.bulk.commit_files import Stage, check_rows, send_rows
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
-from lakequeue.storage.bulk.send import Stage, check_rows, send_rows
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,6 +32,7 @@ if TYPE_CHECKING:
 def send_dataframe(queue: OpenQueue, df: DataFrame, send_id: str | None, order_by: str | None) -> int:
     """Sends every row of a DataFrame as a message; returns how many, 0 if the id was sent before."""
     queue.root.require_spark("send_dataframe")
+    df, order_by = write_files.respelled(df, order_by)
 
     def stage(tables: Folder, staging: Staging) -> Manifest:
         return write_files.stage(df, queue.root.engine.store, tables, staging)
@@ -102,4 +113,60 @@ def bulk_target(queue: OpenQueue) -> commit_files.Target:
         lambda shard: queue.shards[shard].holding_sends(),
         lambda shard: queue.shards[shard].purged_offset(),
         calls.committed,
+        lambda shard, *more: queue.shards[shard].settle_clock(*more),
     )
+
+
+def send_arrow(queue: OpenQueue, data: Any, send_id: str | None, order_by: str | None, body: str) -> int:
+    """Sends every row as a message; returns how many."""
+    name = None if send_id is None else SendKey.of_send(send_id)
+    source = _Source(data)
+    schema, batches = source.schema, source.batches
+    if body != "body":
+        bodies = Bodies(source.schema, body, order_by)
+        schema, batches = bodies.schema, lambda: bodies.of(source.batches())
+
+    def stage(tables: Folder, staging: Staging) -> Manifest:
+        check_order(schema, order_by)
+        return arrow_files.stage(tables, staging, batches())
+
+    return send_staged(queue, columns_of(schema), name, order_by, stage, "send_arrow")
+
+
+class _Source:
+    """Rows that are read once, or again if the queue's attributes changed meanwhile."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self._reader: pa.RecordBatchReader | None = self._open()
+        self._rows: int | None = None  # that the first reading found
+        self.schema = self._reader.schema
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        reader, self._reader = self._reader or self._open(), None
+        rows = 0
+        try:
+            for batch in reader:
+                rows += len(batch)
+                yield batch
+        except (OSError, pa.ArrowException) as error:
+            raise QueueClientError(f"Nothing was sent: reading the rows failed: {first_line(error)}") from error
+        if self._rows not in (None, rows):  # a reader gives its rows only once
+            raise QueueClientError(
+                "Nothing was sent: the queue's attributes changed meanwhile, and the rows cannot be read again; "
+                "repeat the call"
+            )
+        self._rows = rows
+
+    def _open(self) -> pa.RecordBatchReader:
+        if isinstance(self._data, pa.RecordBatchReader):
+            return self._data
+        try:
+            return pa.RecordBatchReader.from_stream(self._data)
+        except (TypeError, pa.ArrowException) as error:
+            raise InvalidParameterValue.of(
+                type(self._data).__name__,
+                "data",
+                "Must be a pyarrow Table, RecordBatch or RecordBatchReader, or have columns and "
+                f"__arrow_c_stream__ ({first_line(error)}).",
+            ) from None

@@ -12,8 +12,8 @@ from lakequeue.operations.send_dataframe import bulk_target, last_version, send_
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, manifests
 from lakequeue.storage.bulk.arrow_files import Written
+from lakequeue.storage.bulk.commit_files import check_rows, row_rules
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
-from lakequeue.storage.bulk.send import check_rows, row_rules
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.bulk.write_files import TaskWriter
 from lakequeue.storage.folder import Folder

@@ -20,7 +20,7 @@ from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration
 from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess
 from lakequeue.model.validation import check_batch_ids
-from lakequeue.runtime.calls import Call
+from lakequeue.runtime.calls import Call, Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -169,11 +169,13 @@ def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
         for handle in (_decoded(queue, text) for text in handles):
             of_shard = leases.setdefault(handle.shard, {})
             of_shard.setdefault(handle.lease_id, []).append((handle.offset, handle.offset))
+        steps = Steps("giving back")
         for shard, spans in leases.items():  # in one commit, so that groups keep their order
             commands = [
                 LeaseRelease(lease_id, joined(sorted(each)), unseen=True) for lease_id, each in spans.items()
             ]
-            queue.shards[shard].command(commands, queue.now)
+            with steps.step():
+                queue.shards[shard].command(commands, queue.now)
         call.messages = len(handles)
 
 

@@ -24,10 +24,10 @@ from lakequeue.operations.judge import SCHEMA, log_columns
 from lakequeue.operations.relations import SCHEMAS, shown_queues, versions_at
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
-from lakequeue.storage.bulk.lease_frame import SEQUENCE_NUMBER
+from lakequeue.storage.bulk.lease_batches import SEQUENCE_NUMBER
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.delta_log import is_table
-from lakequeue.storage.engines.spark_session import quoted
+from lakequeue.storage.engines.spark_access import quoted
 from lakequeue.storage.roots import spark_uri
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
@@ -35,6 +35,7 @@ from lakequeue.storage.stores import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 _CHUNK = 100_000
 """Number of offsets that one task matches with their runs."""
 
@@ -56,14 +57,8 @@ def sql_type(field: pa.Field) -> str:
 
 
 _RUN_FIELDS = (
-    "settled",
-    "last_offset",
-    "state",
-    "receive_count",
-    "visible_at",
-    "first_received_at",
-    "attempt_id",
-    "attempted_at",
+    *("settled", "last_offset", "state", "receive_count"),
+    *("visible_at", "first_received_at", "attempt_id", "attempted_at"),
 )
 _RUN_TYPES = ", ".join(f"{name}: {sql_type(SCHEMAS['receipts'].field(name))}" for name in _RUN_FIELDS)
 _RUN = f"STRUCT<{_RUN_TYPES}>"
@@ -79,14 +74,15 @@ _STORED = f"{_RELEASED}, 'held', 'moving'"
 _AVAILABLE_AT = f"""coalesce(run.visible_at, CASE
     WHEN coalesce(delay_seconds, head.delay) > 0 THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
 END)"""
-_GONE_AT = _later("coalesce(first_sent_at, sent_at)", "head.retention")
+_SENT_AT = "coalesce(first_sent_at, sent_at)"
+_GONE_AT = _later(_SENT_AT, "head.retention")
 
 
 def create(spark: SparkSession, statements: Sequence[str]) -> None:
     """Runs the statements in a session.
 
     Raises:
-        QueueClientError: the session has no Delta.
+        QueueClientError: the session has no Delta, or the catalog refuses.
     """
     from pyspark.errors import PySparkException
 
@@ -94,6 +90,8 @@ def create(spark: SparkSession, statements: Sequence[str]) -> None:
         try:
             spark.sql(statement)
         except PySparkException as error:
+            if not statement.startswith(_TEMPORARY):
+                raise QueueClientError(f"the views cannot be created: {first_line(error)}") from error
             if spark.conf.get("spark.sql.catalog.spark_catalog", None):
                 raise
             raise QueueClientError(
@@ -110,17 +108,6 @@ def statements_of(
     rows = shown_queues(root, now, as_of)
     with root.storage_errors():
         return view_statements(root.engine.store, rows, now, as_of, schema)
-
-
-def create_in_catalog(spark: SparkSession, statements: Sequence[str]) -> None:
-    """Creates persistent views; QueueClientError if the catalog refuses."""
-    from pyspark.errors import PySparkException
-
-    try:
-        for statement in statements:
-            spark.sql(statement)
-    except PySparkException as error:
-        raise QueueClientError(f"the views cannot be created: {first_line(error)}") from error
 
 
 def view_statements(
@@ -157,7 +144,7 @@ def view_statements(
         "queues": lambda queue: _queue(root, queue, instant),
         "groups": lambda queue: group_depth.statement(_judged(root, queue, instant), _is_fifo(queue)),
     }
-    create = "CREATE OR REPLACE TEMPORARY VIEW " if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
+    create = _TEMPORARY if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
     statements = []
     for view, branch in branches.items():
         text = " UNION ALL ".join(branch(queue) for queue in queues) or _nothing(SCHEMAS[view])
@@ -232,15 +219,16 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
     """
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""
-        SELECT {_names(queue)}, message_id, state, group_id, sent_at,
+        SELECT {_names(queue)}, message_id, state, group_id, {_SENT_AT} AS sent_at,
             CASE WHEN state IN ({_RELEASED}) THEN coalesce(available_at, sent_at) END AS visible_at,
             CASE
                 WHEN state IN ({_STORED}) THEN coalesce(run.receive_count, source_receive_count, 0)
             END AS receive_count,
             run.first_received_at,
-            (unix_micros(instant) - unix_micros(sent_at)) / 1e6D AS age,
+            (unix_micros(instant) - unix_micros({_SENT_AT})) / 1e6D AS age,
             body, message_attributes, delay_seconds, dedup_id,
-            substring_index(source_queue, ':', -1) AS source_queue, first_sent_at,
+            substring_index(source_queue, ':', -1) AS source_queue,
+            CASE WHEN source_queue IS NOT NULL THEN sent_at END AS moved_at,
             CASE WHEN source_receive_count IS NOT NULL THEN send_id END AS dead_letter_reason,
             CASE
                 WHEN state = 'in_flight' AND run.attempted_at IS NULL
@@ -312,6 +300,7 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
     types = {
         "source_receive_count": "INT",
         "send_id": "STRING",
+        "first_sent_at": "TIMESTAMP",
         **{field.name: sql_type(field) for field in SCHEMA},
     }
     no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)

@@ -3,6 +3,7 @@
 A view is one scan, whatever the number of queues: Python functions list the shards, cut them into pieces of their
 logs and read these, each followed by ``inline``. Spark moves conditions on ``queue``, ``region`` and ``shard``,
 and semi-joins by them, below the functions that do not make these columns: what they leave out is not opened.
+Bodies and attributes are read last, of the messages that other conditions leave, and not at all if nobody asks.
 """
 
 from __future__ import annotations
@@ -10,25 +11,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
-from importlib.metadata import version
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.model.clock import SystemClock
 from lakequeue.operations import relations
-from lakequeue.operations.ranges import pieces_of
-from lakequeue.runtime.root import Root
+from lakequeue.operations.judge import LOG_VERSION, Integers, attribute_texts
+from lakequeue.operations.tasks import pieces_of, why_tasks_cannot_read
+from lakequeue.runtime.root import Root, root_of_worker
+from lakequeue.storage import layout, past_versions
+from lakequeue.storage.bulk.lease_batches import LeaseColumns, LeasePlace, files_of, read_places
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.spark_session import quiet_about_pandas
-from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.spark_access import quiet_about_pandas
+from lakequeue.storage.messages.read import LogReader, ShardLog
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 _log = logging.getLogger("lakequeue")
 _OF_MESSAGES = ("messages", "history")
@@ -36,17 +42,36 @@ _OF_MESSAGES = ("messages", "history")
 _SHARDS = pa.schema([*(relations.SCHEMAS["messages"].field(name) for name in ("queue", "region", "shard"))])
 _PIECES = pa.schema([("first", pa.int64()), ("last", pa.int64())])
 _RANGES = pa.schema([("pieces", pa.list_(pa.struct(list(_PIECES))))])
+_LATE = ("body", "message_attributes")
+"""Columns that are read only of the messages that are left, where they are asked for."""
+_SNAPSHOT = ("created", LOG_VERSION)
+"""Columns that say where those are: when the queue was created, in microseconds, and a version of its log."""
+_NO_LEASE = LeaseColumns("", "", "", False)
 _MAX_TASKS = 64
 
 Place = tuple[Any, ...]
 """Queue, region and shard, and of a message's piece its first and last offset."""
-_Read = Callable[[Iterable[Place]], Iterator[pa.Array]]
+_Columns = Iterable[Sequence[pa.Array]]
+"""Batches of columns, as a function of Spark gets them."""
 
 
 def found_by(relation: str) -> pa.Schema:
     """The columns that the functions read; the others are those of the place."""
     places = {"queue", "region"} if relation in ("queues", "groups") else set(_SHARDS.names)
-    return pa.schema([field for field in relations.SCHEMAS[relation] if field.name not in places])
+    if relation in _OF_MESSAGES:
+        places |= set(_LATE)
+    found = [field for field in relations.SCHEMAS[relation] if field.name not in places]
+    return pa.schema(found + [(name, pa.int64()) for name in _SNAPSHOT] * (relation in _OF_MESSAGES))
+
+
+@lru_cache(maxsize=256)
+def _log_at(store: Store, path: str, version: int) -> ShardLog:
+    """The log of a shard as it was, whose files stay for 24 hours."""
+    try:
+        table: Table = past_versions.opened(store, path, version)
+    except FileNotFoundError:  # trimmed since
+        table = Table(store, path)
+    return LogReader(table).log
 
 
 @attrs.define(slots=False)
@@ -65,11 +90,10 @@ class TaskReader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
-    @cached_property
+    @property
     def _opened(self) -> Root:
-        return Root(Store(self.root, self.options), SystemClock(), self.region, 0, None, False)
+        return root_of_worker(self.root, tuple(self.options.items()), self.region)
 
-    @cached_property
     def _queues(self) -> dict[tuple[str, str], QueueRow]:
         return {(row.name, row.region): row for row in self._opened.rows() if row.deleted_at is None}
 
@@ -77,7 +101,7 @@ class TaskReader:
         """All shards of all queues."""
         rows = [
             {"queue": row.name, "region": row.region, "shard": shard}
-            for row in self._queues.values()
+            for row in self._queues().values()
             for shard in range(row.shards)
         ]
         for _ in asked:
@@ -85,24 +109,48 @@ class TaskReader:
 
     def ranges(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
         """The ranges of shards, each as its pieces."""
+        queues = self._queues()
         for queue, region, shard in asked:
-            row = self._queues.get((queue, region))
+            row = queues.get((queue, region))
             found = [] if row is None else pieces_of(self._opened, row, shard)
             pieces = [[dict(zip(_PIECES.names, piece, strict=True)) for piece in range_] for range_ in found]
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
     def read(self, relation: str, asked: Iterable[Place]) -> Iterator[pa.Array]:
         """The rows of a relation at places."""
-        shown = found_by(relation)
+        shown, queues = found_by(relation), self._queues()
+        names = [name for name in shown.names if name != "created"]
         for (queue, region, shard), pieces in _joined(asked):
-            row = self._queues.get((queue, region))
+            row = queues.get((queue, region))
             batches: Iterator[pa.RecordBatch] = iter(())
             if row is not None:
                 condition = None if relation in ("queues", "groups") else _in(shard, pieces)
                 source = relations.of_queue(self._opened, row, self.now)[relation]
-                batches = source.to_batches(columns=shown.names, filter=condition)
+                batches = source.to_batches(columns=names, filter=condition)
+                if len(names) < len(shown):
+                    batches = (_with(batch, row.created_at, shown) for batch in batches)
             with self._opened.storage_errors():
                 yield from _cut(batches, shown, [last for _, last in pieces])
+
+    def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
+        """A column of messages, in their order; nothing of what was erased meanwhile, or of a deleted queue."""
+        queues, store = self._queues(), self._opened.engine.store
+        type_ = relations.SCHEMAS["messages"].field(name).type
+        for (queue, region, shard, created, number), offsets in _ascending(asked):
+            row = queues.get((queue, region))
+            places: list[LeasePlace] = []
+            if row is not None and row.created_at == created:
+                path = layout.messages_path(self.root, row.key, shard)
+                with self._opened.storage_errors():
+                    places = list(_places(_log_at(store, path, number), path, shard, offsets))
+            for of_file in files_of(places):
+                with self._opened.storage_errors():
+                    for batch in read_places(store, of_file, _NO_LEASE, ["offset", name]):
+                        end = int(np.searchsorted(offsets, batch["offset"][-1].as_py(), side="right"))
+                        yield _at(offsets[:end], batch, name, type_)
+                        offsets = offsets[end:]
+            if len(offsets):
+                yield _filled(pa.nulls(len(offsets), type_))
 
     def stats(self, asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The relation ``stats``, for each row asked for."""
@@ -117,6 +165,50 @@ def _in(shard: int, pieces: Sequence[tuple[Any, Any]]) -> pc.Expression:
     if first is None:
         return found
     return found & (pc.field("log_offset") >= first) & (pc.field("log_offset") <= last)
+
+
+def _with(batch: pa.RecordBatch, created: int, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch with the instant at which its queue was created."""
+    columns = {"created": pa.repeat(pa.scalar(created, pa.int64()), len(batch))}
+    columns |= dict(zip(batch.schema.names, batch.columns, strict=True))
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _ascending(asked: _Columns) -> Iterator[tuple[Place, Integers]]:
+    """Messages that follow one another in a snapshot of a log, with their offsets, given columns of these."""
+    for *of, last in asked:
+        offsets = last.to_numpy()
+        new = np.diff(offsets) <= 0
+        for column in of:
+            new |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+        starts = [0, *(np.flatnonzero(new) + 1).tolist(), len(offsets)]
+        for start, end in pairwise(starts):
+            if start < end:
+                yield tuple(column[start].as_py() for column in of), offsets[start:end]
+
+
+def _places(log: ShardLog, path: str, shard: int, offsets: Integers) -> Iterator[LeasePlace]:
+    ends = np.flatnonzero(np.diff(offsets) != 1)
+    firsts, lasts = offsets[[0, *(ends + 1)]].tolist(), offsets[[*ends, -1]].tolist()
+    for first, last in zip(firsts, lasts, strict=True):
+        for file in log.overlapping(first, last):
+            begin, end = max(first, file.first) - file.base, min(last, file.last) - file.base
+            place = (f"{path}/{file.file.name}", False, shard, file.base, file.opened_at, begin, end, 0, file.size)
+            yield LeasePlace(*place)
+
+
+def _at(wanted: Integers, rows: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
+    """A column of the messages at offsets, given those that there are."""
+    values = (rows[name] if name == "body" else attribute_texts(rows[name])).cast(type_)
+    found = rows["offset"].to_numpy()
+    missing = ~np.isin(wanted, found)
+    place = pa.array(np.searchsorted(found, wanted), mask=missing)
+    return _filled(values.take(place)) if missing.any() else values
+
+
+def _filled(values: pa.Array) -> pa.Array:
+    """An erased message has an empty body."""
+    return pc.fill_null(values, "") if pa.types.is_string(values.type) else values
 
 
 def _joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[tuple[Any, Any]]]]:
@@ -157,21 +249,33 @@ def _list_of(rows: pa.Table) -> pa.Array:
 
 def create(root: Root, spark: SparkSession, now: datetime | None) -> bool:
     """Creates the temporary views (DLT-5); False if the session's tasks cannot read the root."""
-    relations.shown_queues(root, now, None)  # reports a wrong instant or root
-    reason = _why_tasks_cannot_read(spark, root.engine.store)
+    known = relations.shown_queues(root, now, None)  # reports a wrong instant or root
+    if tuple(map(int, spark.version.split(".")[:2])) < (4, 1):
+        reason: str | None = f"Spark {spark.version} has no functions over Arrow"
+    else:
+        reason = why_tasks_cannot_read(root, spark)
     if reason:
         _log.info("the views read Delta's tables, since Spark's tasks cannot: %s", reason)
         return False
     reader = TaskReader(root.path, root.engine.store.options, root.region, now)
     tasks = min(_MAX_TASKS, int(spark.conf.get("spark.sql.shuffle.partitions") or _MAX_TASKS))
+    few = min(tasks, max(1, sum(row.shards for row in known)))  # a task for each shard, of one queue a single one
 
-    def scanned(frame: DataFrame, read: _Read, schema: pa.Schema) -> Column:
-        from pyspark.sql.functions import inline
+    from pyspark.sql.functions import inline
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import ArrayType
 
-        return inline(_function(read, schema)(*frame.columns))
+    def scanned(
+        frame: DataFrame, read: Callable[[Iterable[Place]], Iterator[pa.Array]], schema: pa.Schema
+    ) -> Column:
+        # Spark counts values of all batches together: each value is a batch of its own, so memory is bounded
+        def values(batches: _Columns) -> Iterator[pa.Array]:
+            return read(row for each in batches for row in zip(*(one.to_pylist() for one in each), strict=True))
+
+        return inline(_function(values, ArrayType(from_arrow_schema(schema)))(*frame.columns))
 
     start = spark.range(0, 1, 1, 1)
-    shards = start.select(scanned(start, reader.shards, _SHARDS)).repartition(tasks)
+    shards = start.select(scanned(start, reader.shards, _SHARDS)).repartition(few)
     ranges = shards.select("*", scanned(shards, reader.ranges, _RANGES)).repartition(tasks)
     pieces = ranges.selectExpr(*_SHARDS.names, "inline(pieces)")
     for relation, schema in relations.SCHEMAS.items():
@@ -186,57 +290,26 @@ def create(root: Root, spark: SparkSession, now: datetime | None) -> bool:
                 return reader.read(relation, asked)
 
             of_place = [name for name in _SHARDS.names if name not in found_by(relation).names]
-            found = places.select(*of_place, scanned(places, read, found_by(relation))).select(*schema.names)
+            found = places.select(*of_place, scanned(places, read, found_by(relation)))
+            where = [*_SHARDS.names, *_SNAPSHOT, "log_offset"]
+            for name in _LATE if relation in _OF_MESSAGES else ():
+                type_ = from_arrow_schema(pa.schema([schema.field(name)]))[0].dataType
+                found = found.withColumn(name, _function(partial(reader.late, name), type_)(*where))
+            found = found.select(*schema.names)
         found.createOrReplaceTempView(relation)
     return True
 
 
-def _function(read: _Read, schema: pa.Schema) -> Callable[..., Column]:
-    """A function of Spark whose values are lists of rows."""
+def _function(read: Callable[[_Columns], Iterator[pa.Array]], type_: DataType) -> Callable[..., Column]:
+    """A function of Spark with values of a type, such as lists of rows."""
     from pyspark.sql.functions import arrow_udf
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import ArrayType
 
     def values(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        # Spark counts values of all batches together: each value is a batch of its own, so memory is bounded
-        columns = (batch if isinstance(batch, tuple) else (batch,) for batch in batches)
-        return read(row for each in columns for row in zip(*(one.to_pylist() for one in each), strict=True))
+        return read(batch if isinstance(batch, tuple) else (batch,) for batch in batches)
 
     with quiet_about_pandas():
-        function = arrow_udf(values, ArrayType(from_arrow_schema(schema)))
+        function = arrow_udf(values, type_)
     return function  # type: ignore[no-any-return]
-
-
-def _why_tasks_cannot_read(spark: SparkSession, store: Store) -> str | None:
-    """Why the session's tasks cannot read a root, or None."""
-    if tuple(map(int, spark.version.split(".")[:2])) < (4, 1):
-        return f"Spark {spark.version} has no functions over Arrow"
-    path, options, wanted = store.root, store.options, version("lakequeue")
-
-    def tried(batches: Iterator[Any]) -> Iterator[Any]:  # pickled with its code, as the task may have no lakequeue
-        from importlib.metadata import version
-
-        import pyarrow
-
-        for batch in batches:
-            try:
-                found = version("lakequeue")
-                reason = None if found == wanted else f"they have lakequeue {found}"
-                from lakequeue.model.clock import SystemClock
-                from lakequeue.runtime.root import Root
-                from lakequeue.storage.stores import Store
-
-                Root(Store(path, options), SystemClock(), "", 0, None, False).rows()
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-            yield pyarrow.record_batch({"reason": pyarrow.array([reason] * len(batch), pyarrow.string())})
-
-    try:
-        with quiet_about_pandas():
-            [[reason]] = spark.range(1).mapInArrow(tried, "reason string").collect()
-    except Exception as error:  # another Python, or none; a session that is at fault says so in what comes next
-        return first_line(error)
-    return None if reason is None else str(reason)
 
 
 def _mapped(asked: DataFrame, read: Callable[..., Any], schema: pa.Schema) -> DataFrame:

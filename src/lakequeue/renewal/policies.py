@@ -86,7 +86,7 @@ class Renewal(Protocol):
 
     @property
     def failed_visible_at_once(self) -> bool:
-        """Default of the consumer's ``make_failed_messages_visible_immediately``."""
+        """Default of the consumer's ``retry_failed_at_once``."""
         ...
 
     def next_check(self, hold: Hold, since: int) -> int | None:

@@ -8,12 +8,17 @@ the call that made it.
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 import attrs
+
+from lakequeue.errors import QueueClientError, QueueDoesNotExist
+from lakequeue.storage.store_failures import first_line
 
 _log = logging.getLogger("lakequeue.verbs")
 
@@ -75,3 +80,65 @@ def gave_up(lost_races: int) -> None:
     call = _current.get()
     if call is not None:
         call.lost_races += lost_races
+
+
+EVENTS = (
+    *("sent", "sent_bytes", "received", "received_bytes", "empty_receives"),
+    *("deleted", "extended", "dead_lettered"),
+)
+"""What is counted: messages, bytes of their bodies, and receives that found none."""
+
+
+class Tallies:
+    """Totals since the process started, by queue. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_queue: dict[str, Counter[str]] = {}
+
+    def add(self, queue: str, **amounts: int) -> None:
+        """Adds to the totals of a queue; the names are those of ``EVENTS``."""
+        with self._lock:
+            self._by_queue.setdefault(queue, Counter()).update(amounts)
+
+    def of(self, queue: str) -> Counter[str]:
+        """The totals of a queue; events that did not happen count 0."""
+        with self._lock:
+            return Counter(self._by_queue.get(queue))
+
+    def all(self) -> dict[str, Counter[str]]:
+        """The totals of every queue that something happened to."""
+        with self._lock:
+            return {queue: Counter(amounts) for queue, amounts in self._by_queue.items()}
+
+
+class Steps:
+    """The commits of one call, in sequence.
+
+    Args:
+        call: name of the call in errors.
+    """
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+        self._done = 0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One commit.
+
+        Raises:
+            QueueClientError: it failed after an earlier step succeeded; ``outcome_unknown`` is set.
+        """
+        try:
+            yield
+        except QueueDoesNotExist:
+            raise
+        except Exception as error:
+            if not self._done:
+                raise
+            raise QueueClientError(
+                f"{self._call} was done in part, then it failed: {first_line(error)}. Repeating it is safe",
+                outcome_unknown=True,
+            ) from error
+        self._done += 1

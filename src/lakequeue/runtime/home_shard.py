@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
 """One in this many receives starts at another shard, so that few consumers still serve every shard."""
@@ -80,11 +80,11 @@ class HomeShard:
             if shard == self.current:
                 self._move((shard + 1) % self._shards)
 
-    def consider_moving(self, activity: Callable[[int], object]) -> None:
+    def consider_moving(self, activity: Callable[[Sequence[int]], Sequence[object]]) -> None:
         """Moves the home if the strain is high enough.
 
         Args:
-            activity: a value that changes with every commit to a shard.
+            activity: for each of some shards a value that changes with every commit to it.
         """
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return
@@ -94,7 +94,7 @@ class HomeShard:
                 self._seen = {}
             elif not seen or strain >= self._patience:
                 others = [shard for shard in range(self._shards) if shard != home]
-                now = {shard: activity(shard) for shard in others}
+                now = dict(zip(others, activity(others), strict=True))
                 with self._lock:
                     if self.current != home:
                         return

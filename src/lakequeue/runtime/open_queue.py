@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -10,21 +11,22 @@ from typing import Any, TypeVar
 
 import attrs
 
-from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, coded_for
+from lakequeue.errors import DamagedTable, QueueClientError, QueueDoesNotExist, QueueServiceError, coded_for
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import SystemClock
-from lakequeue.runtime.calls import Call, logged
+from lakequeue.runtime.calls import Call, Steps, logged
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.runtime.steps import Steps
 from lakequeue.shard.commands import Close, Command, SetAttributes
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.delta_log import LOG
 from lakequeue.storage.layout import messages_path, receipts_path
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import first_line
 
 _Checked = TypeVar("_Checked")
+_log = logging.getLogger("lakequeue")
 
 
 class OpenQueue:
@@ -213,8 +215,17 @@ class OpenQueue:
         """Makes the shards refuse every further send and command, permanently."""
         steps = Steps("the deletion")
         for shard in self.shards:
-            with steps.step():
+            with steps.step(), _unless_broken(shard):
                 shard.close()
         for shard in self.shards:
-            with steps.step(), suppress(QueueDoesNotExist):
+            with steps.step(), suppress(QueueDoesNotExist), _unless_broken(shard):
                 self.command(shard, Close())
+
+
+@contextmanager
+def _unless_broken(shard: ShardService) -> Iterator[None]:
+    """Goes on if a table is missing or damaged: nobody can use it."""
+    try:
+        yield
+    except (DamagedTable, FileNotFoundError) as error:
+        _log.warning("shard %s of a queue is deleted as it is: %s", shard.shard, first_line(error))

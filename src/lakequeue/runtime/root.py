@@ -7,23 +7,24 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from lakequeue.errors import MissingPackage, QueueClientError, QueueDoesNotExist, RequestThrottled
-from lakequeue.model.clock import Clock, to_micros
+from lakequeue.errors import MissingPackage, QueueClientError, QueueDoesNotExist
+from lakequeue.model.clock import Clock, SystemClock, to_micros
 from lakequeue.model.redrive_policies import Place
+from lakequeue.runtime.calls import Tallies
 from lakequeue.runtime.shard_ledger import Shared
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.runtime.tallies import Tallies
 from lakequeue.storage.catalog import Catalog, QueueRow
+from lakequeue.storage.clock_guard import ClockGuard
 from lakequeue.storage.engines import process, spark_access
+from lakequeue.storage.engines.commit import retried
 from lakequeue.storage.engines.failures import is_storage_failure
-from lakequeue.storage.engines.interface import Engine
-from lakequeue.storage.engines.point import PointEngine
-from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.snapshot import OtherHistory
 from lakequeue.storage.store_failures import first_line, hide_secrets
 from lakequeue.storage.stores import Store
 
@@ -34,6 +35,7 @@ POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pause between two polls of a waiting receive on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
 """On object stores it grows to this, as a fifteenth of the time nothing was found in: a poll is two requests."""
+_BUSY = "the row of the queue is being changed too often; nothing was changed"
 CACHED_QUEUES = 1_000
 """Maximum number of queues whose shards and caches stay in memory when no object refers to them."""
 
@@ -41,11 +43,11 @@ CACHED_QUEUES = 1_000
 class _Shards(list[ShardService]):
     """The shards of one queue; kept while the queue is open or was used recently. More may be added (QUE-34)."""
 
-    def __init__(self, engine: Engine, root: str, row: QueueRow) -> None:
+    def __init__(self, engine: Engine, root: str, row: QueueRow, guard: ClockGuard) -> None:
         super().__init__()
         self._make = partial(ShardService, engine, root, row.key)
         self._growing = threading.Lock()
-        self._shared = Shared.of(row.shards, row.name, _weakly(self))
+        self._shared = Shared.of(row.shards, row.name, guard, _weakly(self))
         self.grow(row.shards)
 
     def grow(self, shards: int) -> None:
@@ -77,6 +79,7 @@ class _Tables:
         self.engine = engine
         self.path = path = engine.store.root
         self.catalog = Catalog(engine, path)
+        self.guard = ClockGuard(engine.store)
         self.lock = threading.RLock()
         self._shards: weakref.WeakValueDictionary[str, _Shards] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, _Shards] = OrderedDict()
@@ -85,7 +88,7 @@ class _Tables:
         with self.lock:
             shards = self._shards.get(row.key)
             if shards is None:
-                shards = self._shards[row.key] = _Shards(self.engine, self.path, row)
+                shards = self._shards[row.key] = _Shards(self.engine, self.path, row, self.guard)
             shards.grow(row.shards)
             self._recent[row.key] = shards
             self._recent.move_to_end(row.key)
@@ -105,8 +108,9 @@ class _Tables:
                 self.forget_shards(key)
 
     def release(self) -> None:
-        """Closes the handles of all shards; the next call opens them again."""
+        """Closes the handles of all tables; the next call opens them again."""
         with self.lock:
+            self.catalog.release()
             shards = [shard for queue in self._shards.values() for shard in queue]
             self._recent.clear()
         for shard in shards:
@@ -160,6 +164,7 @@ class Root:
         self._mode = mode
         self._tables = tables = _tables(store, spark if through_spark else None)
         self.engine, self.catalog, self.lock = tables.engine, tables.catalog, tables.lock
+        tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
 
     def longest_pause(self, idle: int) -> int:
         """Longest pause between two polls of a queue where nothing was found for ``idle``; in microseconds."""
@@ -196,11 +201,13 @@ class Root:
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
-        """Turns storage failures into QueueClientError."""
+        """Turns storage failures into QueueClientError; drops all that is known of a root that was restored."""
         process.check()
         try:
             yield
         except Exception as error:
+            if isinstance(error, OtherHistory):
+                self.release()
             reason = first_line(error)
             hide_secrets(error)
             if not is_storage_failure(error):
@@ -229,30 +236,28 @@ class Root:
 
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
         """Changes a living queue's row; ``change`` is applied to the newest row."""
+
+        def changed() -> QueueRow | None:
+            newest = self.catalog.incarnation(row.key)
+            if newest is None or newest.deleted_at is not None:
+                raise QueueDoesNotExist()
+            changes = self.catalog.changes(row.region, row.name)
+            wanted = change(newest)
+            return wanted if self.catalog.put((wanted, changes)) else None
+
         with self.lock:
-            races = Races()
-            for _ in races:
-                newest = self.catalog.incarnation(row.key)
-                if newest is None or newest.deleted_at is not None:
-                    raise QueueDoesNotExist()
-                changes = self.catalog.changes(row.region, row.name)
-                changed = change(newest)
-                if self.catalog.put((changed, changes)):
-                    return changed
-                races.lose()
-        raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
+            return retried(changed, _BUSY)
 
     def remove(self, row: QueueRow) -> None:
         """Removes the row of a deleted queue."""
+
+        def removed() -> bool | None:
+            newest = self.catalog.incarnation(row.key)
+            changes = self.catalog.changes(row.region, row.name)
+            return newest is None or self.catalog.remove(newest, changes) or None
+
         with self.lock:
-            races = Races()
-            for _ in races:
-                newest = self.catalog.incarnation(row.key)
-                changes = self.catalog.changes(row.region, row.name)
-                if newest is None or self.catalog.remove(newest, changes):
-                    return
-                races.lose()
-        raise RequestThrottled("the row of the queue is being changed too often; nothing was changed")
+            retried(removed, _BUSY)
 
     def sweep_catalog(self) -> Freed:
         """Removes files that the catalog no longer needs, and tables that it does not name."""
@@ -282,10 +287,21 @@ def _tables(store: Store, spark: SparkSession | None) -> _Tables:
         tables = opened.get(key)
         if tables is None:
             if spark is None:
-                tables = _Tables(PointEngine(store))
+                tables = _Tables(Engine(store))
             else:
                 from lakequeue.storage.engines.spark import SparkEngine
 
                 tables = _Tables(SparkEngine(spark, store))
             opened[key] = tables
         return tables
+
+
+@lru_cache(maxsize=8)
+def root_of_worker(
+    path: str, options: tuple[tuple[str, str], ...], region: str, durability: str | None = None
+) -> Root:
+    """A root that all work of a process shares which has no entry of its own, such as that of tasks of Spark.
+
+    Opening its catalog takes ten times as long as a look for news.
+    """
+    return Root(Store(path, dict(options), durability), SystemClock(), region, 0, None, False)

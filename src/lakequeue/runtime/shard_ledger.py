@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 import attrs
 
 from lakequeue.errors import QueueDoesNotExist, RequestThrottled
+from lakequeue.model.clock import MICROS
 from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.runtime.shard_races import RaceCounts
 from lakequeue.runtime.waiters import Waiters
-from lakequeue.shard.commands import Claim, Command, Counts, Expire, Purge, Result, Rewrite, SetAttributes
+from lakequeue.shard.commands import (
+    Claim,
+    Command,
+    Counts,
+    Decision,
+    Expire,
+    Purge,
+    Result,
+    Rewrite,
+    SetAttributes,
+)
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
+from lakequeue.storage.clock_guard import ClockGuard
 from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.engines.commit import lost_races
-from lakequeue.storage.engines.interface import Engine, StaleSnapshot, Table
-from lakequeue.storage.engines.retry import LOADS, Races, repeated
+from lakequeue.storage.engines.commit import LOADS, Races, is_based, lost_races, repeated
+from lakequeue.storage.engines.interface import StaleSnapshot
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
@@ -42,6 +54,30 @@ class _Commands:
     now: Now
 
 
+@attrs.define
+class _Call:
+    """Commands on their way into one commit."""
+
+    commands: Sequence[Command]
+    now: Now
+    wanted: int
+    """Messages that claims ask for."""
+    whole: bool
+    """Whether some apply to every message that was sent before."""
+    rewrite: bool
+    races: Races = attrs.field(factory=Races, init=False)
+    fresh: bool = attrs.field(default=False, init=False)
+    """Whether the state was loaded within the call."""
+    newest: bool = attrs.field(default=False, init=False)
+    """Whether the ledger's snapshot was, by the race that was lost last."""
+
+    @classmethod
+    def of(cls, commands: Sequence[Command], now: Now) -> _Call:
+        wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
+        whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
+        return cls(commands, now, wanted, whole, any(isinstance(command, Rewrite) for command in commands))
+
+
 class ShardDepth(NamedTuple):
     """The depth of a shard at an instant, from one snapshot."""
 
@@ -54,8 +90,8 @@ class ShardDepth(NamedTuple):
     @classmethod
     def of(cls, machine: ShardMachine, now: int) -> ShardDepth:
         counts = machine.counts(now)
-        oldest = counts.oldest_offset
-        age = None if oldest is None else max(now, machine.head.committed_at) - machine.log.sent_at(oldest)
+        oldest = machine.oldest_sent_at(now)
+        age = None if oldest is None else max(now, machine.head.committed_at) - oldest
         return cls(counts, age, machine.log.end)
 
 
@@ -69,13 +105,14 @@ class Shared:
     sends: HomeShard
     """Where sends begin; at first the same shard."""
     races: RaceCounts
-    grow: Callable[[int], None] = lambda shards: None
+    guard: ClockGuard
+    grow: Callable[[int], None]
     """Called with the number of shards that a ledger knows of."""
 
     @classmethod
-    def of(cls, shards: int, queue: str = "", grow: Callable[[int], None] = lambda shards: None) -> Shared:
+    def of(cls, shards: int, queue: str, guard: ClockGuard, grow: Callable[[int], None]) -> Shared:
         home = HomeShard(shards)
-        return cls(Waiters(), home, HomeShard(shards, home.current), RaceCounts(queue), grow)
+        return cls(Waiters(), home, HomeShard(shards, home.current), RaceCounts(queue), guard, grow)
 
 
 class ShardLedger:
@@ -124,6 +161,10 @@ class ShardLedger:
             for table in tables:
                 table.refresh()
             return [table.version for table in tables]
+
+    def for_each(self, call: Callable[[int], _T], shards: Sequence[int]) -> list[_T]:
+        """The results of a call for each shard, made at once where that saves waiting; see ``Folder.for_each``."""
+        return self._engine.store.folder(self._messages).for_each(call, shards)
 
     def newest_races(self, most: int) -> tuple[int, int]:
         """The newest commits of all processes to the shard, at most twice this many, and the races lost before."""
@@ -202,69 +243,122 @@ class ShardLedger:
         return answers
 
     def _decide(self, commands: Sequence[Command], now: Now) -> list[Result] | None:
-        wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
-        # these apply to every message sent before the call
-        whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
-        rewrite = any(isinstance(command, Rewrite) for command in commands)
-        self._claims += wanted > 0
-        fresh, races = False, Races()
-        newest = False  # whether the ledger's snapshot was loaded within this call
-        for _ in races:
-            if self._machine is None:
-                self._load_machine(newest)
-                newest = False
-                fresh = True
-            machine, ledger = self._machine, self._open_ledger()
-            assert machine is not None
-            machine.log = self._open_reader().advance()
-            # groups: they may hide any number of messages, a delete searches for the group's next message, and
-            # other groups may have sent
-            overlooked = self._claims >= OVERLOOKED and machine.may_be_grouped
-            reread = whole or overlooked or machine.grouped or machine.log.end - machine.head.head_offset < wanted
-            if reread:
-                machine.log = self._open_reader().refresh()
-                self._claims = 0
-            try:
-                decision = machine.decide(commands, now())
-            except OSError as error:
-                if fresh and not isinstance(error, StaleSnapshot):
-                    raise
-                self._machine = None  # files of its log were merged, dropped or erased, and removed, since
-                continue
-            if not reread and _short(commands, decision.results):
-                # the known log has enough messages, but some are hidden: newer ones may be visible
-                log = self._open_reader().refresh()
-                if log.end != machine.log.end:
-                    if decision.commit:
-                        self._machine = None
-                    else:
-                        machine.log = log
-                    continue
-            if not fresh and not all(result.changed for result in decision.results):
-                # an answer without a commit must come from a snapshot at least as new as the call
-                ledger.table.refresh()
-                fresh = True
-                if ledger.epoch != machine.head.epoch:
-                    self._machine = None
-                    continue
-            if not decision.commit:
-                return decision.results
-            with self._command_turns.commit():
-                done = ledger.commit(decision, machine, rewrite)
-            if done:
-                self._command_turns.end()
-                lost = races.lost + self._command_turns.moved
-                self.shared.races.committed(self.shard, races.lost, self._command_turns.moved)
-                calls.committed(self.shard, races.lost)
-                machine.committed()
-                if wanted:
-                    self.shared.home.committed(self.shard, lost)
-                return decision.results
+        call = _Call.of(commands, now)
+        self._claims += call.wanted > 0
+        for _ in call.races:
+            results = self._attempt(call)
+            if results is not None:
+                return results
+        calls.gave_up(call.races.lost)
+        return None
+
+    def _attempt(self, call: _Call) -> list[Result] | None:
+        """Decides once; None: on what was too old, or another process was first."""
+        machine = self._machine_for(call)
+        reread = self._read_log(call, machine)
+        decision = self._decision(call, machine)
+        if decision is None:
+            return None
+        if not reread and _short(call.commands, decision.results) and self._log_grew(machine, decision):
+            return None
+        if not call.fresh and not all(result.changed for result in decision.results):
+            # an answer without a commit must come from a snapshot at least as new as the call
+            self._open_ledger().table.refresh()
+            call.fresh = True
+            if not self._open_ledger().is_current(machine):
+                self._machine = None
+                return None
+        if not decision.commit:
+            return decision.results
+        if not reread and not is_based(self._open_reader().table):
+            self._machine = None  # the log has other messages now
+            return None
+        return self._commit(call, machine, decision)
+
+    def _machine_for(self, call: _Call) -> ShardMachine:
+        if self._machine is None or self._is_ahead(self._machine):
+            self._load_machine(call.newest)
+            call.newest, call.fresh = False, True
+        assert self._machine is not None
+        return self._machine
+
+    def _read_log(self, call: _Call, machine: ShardMachine) -> bool:
+        """Gives a machine the log as far as it is known; if that may not be enough, reads it: then True."""
+        reader = self._open_reader()
+        machine.log = reader.advance()
+        # groups: they may hide any number of messages, a delete searches for the group's next message, and
+        # other groups may have sent
+        overlooked = self._claims >= OVERLOOKED and machine.may_be_grouped
+        few = machine.log.end - machine.head.head_offset < call.wanted
+        if not (call.whole or overlooked or machine.grouped or few):
+            return False
+        machine.log = reader.refresh()
+        self._claims = 0
+        return True
+
+    def _decision(self, call: _Call, machine: ShardMachine) -> Decision | None:
+        try:
+            return machine.decide(call.commands, call.now())
+        except OSError as error:
+            if call.fresh and not isinstance(error, StaleSnapshot):
+                raise
+            self._machine = None  # files of its log were merged, dropped or erased, and removed, since
+            return None
+
+    def _log_grew(self, machine: ShardMachine, decision: Decision) -> bool:
+        """Whether there are newer messages, which may be visible where known ones are hidden."""
+        log = self._open_reader().refresh()
+        if log.end == machine.log.end:
+            return False
+        if decision.commit:
+            self._machine = None
+        else:
+            machine.log = log
+        return True
+
+    def _commit(self, call: _Call, machine: ShardMachine, decision: Decision) -> list[Result] | None:
+        ledger, races = self._open_ledger(), call.races
+        ids = self.settle_clock(decision.head.committed_at, machine.head.committed_at, ledger.table)
+        with self._command_turns.commit():
+            done = ledger.commit(decision, machine, call.rewrite, ids)
+        if not done:
             races.lose()
             # a lost race loads it
-            self._machine, newest = None, not self._command_turns.lose(ledger.table, races.lost)
-        calls.gave_up(races.lost)
-        return None
+            self._machine, call.newest = None, not self._command_turns.lose(ledger.table, races.lost)
+            return None
+        self._command_turns.end()
+        self.shared.races.committed(self.shard, races.lost, self._command_turns.moved)
+        calls.committed(self.shard, races.lost)
+        machine.committed()
+        if call.wanted:
+            self.shared.home.committed(self.shard, races.lost + self._command_turns.moved)
+        return decision.results
+
+    def settle_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
+        """Checks the clock before a commit to a table of the shard at an instant, after one at ``last`` (DUR-82).
+
+        An instant before ``last`` counts as that, and messages would have the age of the last commit.
+
+        Returns:
+            Further application ids of the commit.
+
+        Raises:
+            QueueClientError: it is further ahead than the shard ever paused, or behind, and the clock is not
+                believed.
+        """
+        guard = self.shared.guard
+        if instant - last <= guard.ahead and not guard.is_behind(instant, last):
+            return {}
+        with self._at_ledger():
+            ledger, reader = self._open_ledger(), self._open_reader()
+            reader.refresh()  # others may have sent: what this process knows may be old
+            log = reader.table
+            last = max(last, ledger.head().committed_at, log.transaction(layout.CLOCK_ID) or 0)
+            pauses = [each.transaction(layout.PAUSE_ID) or 0 for each in (ledger.table, log, table)]
+        if instant - last <= max(guard.ahead, max(pauses) * MICROS) and not guard.is_behind(instant, last):
+            return {}
+        guard.check(instant, last, self._messages)
+        return {layout.PAUSE_ID: -(-(instant - last) // MICROS)} if instant > last else {}
 
     @contextmanager
     def _at_ledger(self) -> Iterator[None]:
@@ -292,7 +386,7 @@ class ShardLedger:
         if self._machine is not None:
             ledger = self._open_ledger()
             ledger.table.refresh()
-            if ledger.epoch != self._machine.head.epoch:
+            if not ledger.is_current(self._machine) or self._is_ahead(self._machine):
                 self._machine = None
         if self._machine is None:
             self._load_machine()
@@ -300,6 +394,10 @@ class ShardLedger:
         else:
             self._machine.log = self._newest_log()
         return self._machine
+
+    def _is_ahead(self, machine: ShardMachine) -> bool:
+        """Whether a machine has reached an instant that nobody committed, by a clock that was set back since."""
+        return self.shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _open_ledger(self) -> Ledger:
         if self._ledger is None:

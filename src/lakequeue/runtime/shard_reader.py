@@ -11,7 +11,7 @@ from lakequeue.errors import QueueClientError
 from lakequeue.runtime import shard_races
 from lakequeue.runtime.shard_ledger import ShardLedger, Shared
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import Engine
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.messages.body_cache import BodyCache
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
@@ -71,6 +71,15 @@ class ShardReader(ShardLedger):
         if first >= gone_below:
             raise QueueClientError(f"{self._messages} lacks offset {first}")
         return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
+
+    def size(self, first: int, last: int) -> int:
+        """Bytes of bodies and attributes of a range of offsets, which it reads without keeping them."""
+        size = 0
+        while first <= last:
+            first, rows = self.rows(first, last)
+            size += rows["body"].nbytes + rows["message_attributes"].nbytes
+            first += len(rows)
+        return size
 
     def _read(self, first: int, last: int) -> list[dict[str, Any] | None]:
         return self._from_log(lambda bodies, reader: bodies.read(reader.table, reader.log, first, last))

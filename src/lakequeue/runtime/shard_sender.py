@@ -10,16 +10,15 @@ from typing import NamedTuple
 
 import attrs
 
-from lakequeue.errors import QueueDoesNotExist, RequestThrottled
+from lakequeue.errors import DamagedTable, QueueDoesNotExist, QueueServiceError, RequestThrottled
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_ledger import Now, Shared
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import StaleAttributes
-from lakequeue.storage.engines.interface import Engine
-from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.commit import Races, StaleAttributes, retried
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import check_head
 from lakequeue.storage.messages import erase
@@ -27,6 +26,7 @@ from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import WINDOW, DedupWindow, Key, dedup_key
 from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
 from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all, merge_recent
+from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.store_failures import first_line
 
 _log = logging.getLogger("lakequeue")
@@ -91,13 +91,12 @@ class ShardSender(ShardReader):
     def _announce(self, known: Callable[[Appender], bool], announce: Callable[[Appender], bool]) -> None:
         with self._at_log():
             appender = self._open_appender()
-            races = Races()
-            for _ in races:
+
+            def announced() -> bool | None:
                 appender.refresh()
-                if known(appender) or announce(appender):
-                    return
-                races.lose()
-        raise RequestThrottled("the log of the queue is too busy")
+                return known(appender) or announce(appender) or None
+
+            retried(announced, "the log of the queue is too busy")
 
     def closed(self) -> bool:
         """Whether the log is closed now."""
@@ -126,27 +125,38 @@ class ShardSender(ShardReader):
             return answers
 
     def _append(self, sends: Sequence[_Send]) -> tuple[list[Sent | BaseException], Appended | None]:
-        appender = self._open_appender()
+        batch = _Batch(sends)
+        try:
+            return self._append_batch(batch)
+        except (QueueServiceError, StaleAttributes):
+            raise
+        except DamagedTable as error:
+            error.outcome_unknown = batch.shared is not None
+            raise
+        except Exception as error:
+            if batch.shared is None or getattr(error, "outcome_unknown", False):
+                raise
+            raise unknown(error) from error
+
+    def _append_batch(self, batch: _Batch) -> tuple[list[Sent | BaseException], Appended | None]:
+        appender, sends = self._open_appender(), batch.sends
         fresh, races = False, Races()
         for _ in races:
+            if batch.shared is not None and (done := appender.find(batch.shared)) is not None:
+                return self._appended(batch, done, races)
             now = max(send.now() for send in sends)
             appender.check_open()
             try:
                 version = appender.attributes_version
-                current = next((send for send in sends if send.attributes_version == version), sends[0])
-                places = self._places(current.attributes, now)
+                attributes = batch.attributes(version)
+                places = self._places(attributes, now)
             except OSError:
                 if fresh:
                     raise
                 appender.refresh()  # files of this snapshot were merged or trimmed, and removed
                 fresh = True
                 continue
-            answers: list[Sent | BaseException] = [
-                [places.put(message) for message in send.messages]
-                if send.attributes_version == version
-                else StaleAttributes()
-                for send in sends
-            ]
+            answers = batch.answers(version, places)
             stale = any(isinstance(answer, StaleAttributes) for answer in answers)
             if not fresh and (stale or not places.new):
                 appender.refresh()  # an answer without a commit must come from fresh state
@@ -154,23 +164,43 @@ class ShardSender(ShardReader):
                 continue
             if not places.new:
                 return answers, None
+            ids = self.settle_clock(now, appender.last_sent_at, appender.table)
+            if appender.stages and not batch.has_staged(places.new, appender):
+                if batch.shared is not None and batch.shared.attributes_version == version:
+                    raise unknown("it is too old")
+                # of these messages, a later decision may leave some out
+                alone = attributes.fifo or attributes.stored_limit is not None
+                batch.staged = appender.stage(places.new, version, alone=alone)
             with self._send_turns.commit():
-                done = appender.append(places.new, now, version)
+                if batch.staged is None:
+                    done = appender.append(places.new, now, version, ids)
+                else:
+                    done = appender.append_staged(batch.staged, now, ids)
             if done is not None:
-                self._send_turns.end()
-                lost = races.lost + self._send_turns.moved
-                self.shared.races.committed(self.shard, races.lost, self._send_turns.moved)
-                calls.committed(self.shard, races.lost)
-                if not sends[0].attributes.fifo:  # on FIFO queues the group determines the shard
-                    self.shared.sends.committed(self.shard, lost)
-                self._bodies.remember(done.first, done.rows)
-                self.announce_append(appender.table)
-                return answers, done
+                return self._appended(batch, done, races, answers)
             races.lose()
-            if self._send_turns.lose(appender.table, races.lost):
+            if batch.staged is None and self._send_turns.lose(appender.table, races.lost):
                 appender.refresh()
         calls.gave_up(races.lost)
+        if batch.shared is not None:
+            raise unknown("too many lost races")
         return [RequestThrottled("too many lost races; nothing was sent") for _ in sends], None
+
+    def _appended(
+        self, batch: _Batch, done: Appended, races: Races, answers: list[Sent | BaseException] | None = None
+    ) -> tuple[list[Sent | BaseException], Appended]:
+        self._send_turns.end()
+        if batch.shared is not None:  # maybe at another place, by another process
+            answers = batch.answers(batch.shared.attributes_version, _Places(done.first, None))
+        assert answers is not None and self._appender is not None
+        lost = races.lost + self._send_turns.moved
+        self.shared.races.committed(self.shard, races.lost, self._send_turns.moved)
+        calls.committed(self.shard, races.lost)
+        if not batch.sends[0].attributes.fifo:  # on FIFO queues the group determines the shard
+            self.shared.sends.committed(self.shard, lost)
+        self._bodies.remember(done.first, done.rows)
+        self.announce_append(self._appender.table)
+        return answers, done
 
     def _places(self, attributes: QueueAttributes, now: int) -> _Places:
         appender = self._open_appender()
@@ -232,7 +262,7 @@ class ShardSender(ShardReader):
             RequestThrottled: too many lost races; nothing was appended.
         """
         # a handle of its own, as in `compact`
-        closes = deliver(self._engine.open(self._messages), source, messages, now)
+        closes = deliver(self._engine.open(self._messages), source, messages, now, self.settle_clock)
         if closes is None:
             return False
         if closes:
@@ -252,7 +282,7 @@ class ShardSender(ShardReader):
         table = self._engine.open(self._messages)
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist()
-        return merge_all(table, floor, now, now - WINDOW if fifo else None)
+        return merge_all(table, floor, now, self._window_start(table, now) if fifo else None)
 
     def offsets_of(self, message_id: str) -> list[int]:
         """Offsets of the messages with an id in the newest log."""
@@ -261,9 +291,16 @@ class ShardSender(ShardReader):
     def erase(self, message_id: str, offsets: Sequence[int], now: int, fifo: bool) -> bool:
         """Clears a message in the log and removes the local files that held it; returns whether any was left."""
         table = self._engine.open(self._messages)  # a handle of its own, as in `compact`
-        cleared = erase.erase(table, message_id, offsets, now - WINDOW if fifo else layout.CLOSED)
+        # to a clock that is far ahead the message is gone, and its run would stay
+        window_start = self._window_start(table, now)
+        cleared = erase.erase(table, message_id, offsets, window_start if fifo else layout.CLOSED)
         self._bodies.clear()
         return bool(erase.remove_former(table, message_id).files) or cleared
+
+    def _window_start(self, table: Table, now: int) -> int:
+        """The instant from which on deduplication ids count, for whom removes older ones."""
+        self.settle_clock(now, table.transaction(layout.CLOCK_ID) or 0, table)
+        return now - WINDOW
 
     @contextmanager
     def _at_log(self) -> Iterator[None]:
@@ -286,6 +323,38 @@ class ShardSender(ShardReader):
             check_head(head, appender.end, self._receipts)
             self._appender = appender
         return self._appender
+
+
+@attrs.define
+class _Batch:
+    """Sends of one commit."""
+
+    sends: Sequence[_Send]
+    staged: StagedSend | None = None
+
+    @property
+    def shared(self) -> StagedSend | None:
+        """The staged file, if other processes may commit it."""
+        return None if self.staged is None or self.staged.alone else self.staged
+
+    def has_staged(self, messages: Sequence[NewMessage], appender: Appender) -> bool:
+        """Whether the file that is staged, if any, is of these messages and can be committed."""
+        ids = [message.message_id for message in messages]
+        staged = self.staged
+        return staged is not None and appender.can_commit(staged) and staged.rows["message_id"].to_pylist() == ids
+
+    def attributes(self, version: int) -> QueueAttributes:
+        """The attributes of this version, if a sender knows them."""
+        return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
+
+    def answers(self, version: int, places: _Places) -> list[Sent | BaseException]:
+        """A place for each message that is valid under the newest attributes, which have this version."""
+        return [
+            [places.put(message) for message in send.messages]
+            if send.attributes_version == version
+            else StaleAttributes()
+            for send in self.sends
+        ]
 
 
 class _Places:

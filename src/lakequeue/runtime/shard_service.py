@@ -18,7 +18,7 @@ from lakequeue.runtime.shard_sender import ShardSender
 def in_home_order(shards: Sequence[ShardService], home: HomeShard) -> Sequence[int]:
     """The order in which this process uses the shards of a queue; first moves its home shard if needed."""
     with suppress(Exception):  # only for speed; a call that needs the other shards reports the failure
-        home.consider_moving(lambda shard: shards[shard].activity())
+        home.consider_moving(lambda others: shards[0].for_each(lambda other: shards[other].activity(), others))
     return home.order()
 
 

@@ -46,6 +46,11 @@ class Caller(Protocol):
         """Name in the access log."""
         ...
 
+    @property
+    def key(self) -> str | None:
+        """Id of the access key; None on servers without keys."""
+        ...
+
     def may(self, action: str, queue: str | None) -> bool:
         """Whether the caller may do an SQS action on a queue; None: an action on no single queue."""
         ...

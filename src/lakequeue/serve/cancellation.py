@@ -11,7 +11,7 @@ from typing import TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from lakequeue.conditions.sandbox import Interrupted
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.clock import Interrupt
 from lakequeue.serve.errors import RequestError
 
 MAX_PER_CALLER = 2

@@ -8,7 +8,10 @@ from operator import itemgetter
 from typing import Any
 
 import httptools
+from starlette.requests import Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from lakequeue.serve.shares import Holder, Shares
 
 MAX_PARTIAL_BYTES = 64 * 1024
 """Bytes of a head, or of what is between the parts of a body, that a connection keeps until they are complete."""
@@ -28,16 +31,22 @@ COMPLETE = "complete"
 """Where it says that the whole body has arrived."""
 CYCLE = "cycle"
 """Where it has uvicorn's side of the request."""
+CONNECTION = "connection"
+"""Where it has the connection."""
 
 
 class Connection(HttpToolsProtocol):
     """uvicorn's HTTP protocol; closes connections that are too slow.
+
+    Args:
+        shares: counts the connections of this server.
 
     Attributes:
         head_seconds: time limit for the head of a request, from its first byte or the start of the connection.
         answer_seconds: time limit for reading a buffered answer.
         unverified_seconds: time limit for the next request while none was verified.
         lost: set when the connection has ended.
+        holder: whose request was verified last; None: none was yet.
     """
 
     head_seconds = 10.0
@@ -45,22 +54,24 @@ class Connection(HttpToolsProtocol):
     unverified_seconds = 5
     _no_head: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
-    _verified = False
     _in_head = True
     _partial = 0
     _refused = False
 
-    def __init__(self, *given: Any, **more: Any) -> None:
+    def __init__(self, *given: Any, shares: Shares, **more: Any) -> None:
         super().__init__(*given, **more)
         self.lost = asyncio.Event()
+        self.holder: Holder | None = None
+        self._shares = shares
 
-    @property
-    def verified(self) -> bool:
-        """Whether the caller of a request was authenticated; where there are no keys, everybody is."""
-        if not self._verified and self.scope is not None:
-            call = self.scope["state"].get("call")
-            self._verified = call is not None and call.caller is not None
-        return self._verified
+    def hold(self, holder: Holder | None) -> None:
+        """Counts the connection for whose request was verified.
+
+        Raises:
+            RequestError: they have their share already.
+        """
+        self._shares.pass_on(self.holder, holder)
+        self.holder = holder
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -73,6 +84,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting_for_head()
         self._stop_waiting_for_reader()
+        self.hold(None)
         super().connection_lost(exc)
         self.lost.set()
 
@@ -110,7 +122,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()
-        self.cycle.scope["state"][CYCLE] = self.cycle
+        self.cycle.scope["state"] |= {CYCLE: self.cycle, CONNECTION: self}
         self._in_head, self._partial = False, 0
 
     def on_body(self, body: bytes) -> None:
@@ -160,7 +172,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         idle = self.config.timeout_keep_alive
-        self.timeout_keep_alive = idle if self.verified else min(idle, self.unverified_seconds)
+        self.timeout_keep_alive = idle if self.holder else min(idle, self.unverified_seconds)
         last = not self.pipeline
         super().on_response_complete()
         if self._refused and last and not self.transport.is_closing():
@@ -208,6 +220,17 @@ class Connection(HttpToolsProtocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+
+
+def hold(http: Request, key: str | None) -> None:
+    """Counts the connection of a request for its key and address, once it is verified.
+
+    Raises:
+        RequestError: one of them has its share already.
+    """
+    connection: Connection | None = http.scope["state"].get(CONNECTION)
+    if connection is not None:
+        connection.hold(Holder(key, http.client.host if http.client else ""))
 
 
 def drop_if_gone(cycle: RequestResponseCycle | None) -> None:

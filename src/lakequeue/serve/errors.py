@@ -8,6 +8,9 @@ import uuid
 import attrs
 
 from lakequeue.errors import QueueClientError, QueueServiceError, RequestThrottled
+from lakequeue.model.attributes import ATTRIBUTE_NAMES
+from lakequeue.model.messages import BatchFailure
+from lakequeue.model.redrive_policies import MEMBERS
 
 _MODEL, _FRAMEWORK = "com.amazonaws.sqs#", "com.amazon.coral.service#"
 _RENAMED = {
@@ -17,7 +20,22 @@ _RENAMED = {
 """Codes that have another name in the JSON protocol and are missing from the service model (ERR-6)."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
 """Codes of the framework that have another name in the Query protocol; clients look for that one."""
+_NAMES = {
+    **ATTRIBUTE_NAMES,
+    **MEMBERS,
+    "attempt_id": "ReceiveRequestAttemptId",
+    "body": "MessageBody",
+    "dedup_id": "MessageDeduplicationId",
+    "group_id": "MessageGroupId",
+    "max_messages": "MaxNumberOfMessages",
+    "receipt_handle": "ReceiptHandle",
+    "tags": "Tags",
+    "wait_time": "WaitTimeSeconds",
+}
+"""Names of SQS for those of Python in messages of errors."""
 MAX_MESSAGE_LENGTH = 1_000
+RETRY_SECONDS = 1
+"""Seconds after which a client that was refused for others may try again."""
 
 
 def _shortened(message: str) -> str:
@@ -25,15 +43,29 @@ def _shortened(message: str) -> str:
     return message if len(message) <= MAX_MESSAGE_LENGTH else message[:MAX_MESSAGE_LENGTH] + "..."
 
 
-class RequestError(Exception):
-    """A request is refused before it reaches a queue."""
+def wire_message(error: QueueServiceError | BatchFailure) -> str:
+    """The message of an error with the names of SQS."""
 
-    def __init__(self, code: str, message: str, status: int = 400, sender: bool = True) -> None:
+    names = [_NAMES.get(name, name) if isinstance(name, str) else name.wire() for name in error.names]
+    return error.template.format(*names) if names else error.template or error.message
+
+
+class RequestError(Exception):
+    """A request is refused before it reaches a queue.
+
+    Args:
+        retry_after: seconds after which the client may try again; None if that would not help.
+    """
+
+    def __init__(
+        self, code: str, message: str, status: int = 400, sender: bool = True, retry_after: int | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.status = status
         self.sender = sender
+        self.retry_after = retry_after
 
 
 def malformed(message: str) -> RequestError:
@@ -49,6 +81,7 @@ class ErrorResponse:
         type: name in the JSON protocol, with its namespace.
         code: name in the Query protocol; JSON clients get it in a header.
         sender: whether the client is at fault, not the server.
+        retry_after: seconds, for the header Retry-After.
     """
 
     type: str
@@ -57,6 +90,7 @@ class ErrorResponse:
     status: int
     sender: bool
     request_id: str
+    retry_after: int | None = None
 
     @classmethod
     def of(cls, error: Exception) -> ErrorResponse:
@@ -64,13 +98,14 @@ class ErrorResponse:
         match error:
             case RequestError():
                 code = _LEGACY_CODES.get(error.code, error.code)
-                return cls(_FRAMEWORK + error.code, code, error.message, error.status, error.sender, new_id())
+                type_, retry = _FRAMEWORK + error.code, error.retry_after
+                return cls(type_, code, error.message, error.status, error.sender, new_id(), retry)
             case QueueServiceError():
                 renamed = _RENAMED.get(error.code)
                 return cls(
                     _FRAMEWORK + renamed if renamed else _MODEL + error.code,
                     error.legacy_code,
-                    error.message,
+                    wire_message(error),
                     error.http_status,
                     error.sender_fault and not isinstance(error, RequestThrottled),
                     error.request_id,

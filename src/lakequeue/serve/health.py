@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from lakequeue.client import LakeQueue
 from lakequeue.entry_verbs import check_catalog
 from lakequeue.errors import LakeQueueError
-from lakequeue.serve.single_flight import SingleFlight
+from lakequeue.serve.groups import SingleFlight
 
 TIMEOUT = 5.0
 """Seconds to wait for the catalog."""

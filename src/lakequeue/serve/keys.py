@@ -71,6 +71,10 @@ class Key:
     secret: str = attrs.field(repr=False)
     rules: tuple[Rule, ...] | None = None
 
+    @property
+    def key(self) -> str:
+        return self.name
+
     def may(self, action: str, queue: str | None) -> bool:
         return self.rules is None or any(rule.allows(action, queue) for rule in self.rules)
 

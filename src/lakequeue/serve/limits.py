@@ -1,18 +1,23 @@
-"""Limits on request bodies: size of one, time to send it, and memory for all of them."""
+"""Limits on request bodies and received messages: size of a body, time to send it, and memory for all of them."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import anyio
 import attrs
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from lakequeue.serve.connection import COMPLETE
-from lakequeue.serve.errors import RequestError
+from lakequeue.serve.errors import RETRY_SECONDS, RequestError
+
+_Waiting = TypeVar("_Waiting")
 
 MAX_BODY_BYTES = 13 * 2**18
 """Bytes of one body: a full batch of 1 MiB, which encoding can make three times as long, plus a quarter."""
@@ -28,21 +33,60 @@ MAX_UNVERIFIED_BYTES = 128 * 2**20
 """Bytes of all bodies with signatures not yet verified."""
 UNCOUNTED_BYTES = 64 * 2**10
 """Bytes of each body that do not count, so that small requests pass beside any number of large ones."""
+MAX_ANSWER_BYTES = 256 * 2**20
+"""Bytes of received messages, from before they are read until their answers are sent."""
+MAX_ANSWER_KEY_BYTES = 128 * 2**20
+"""Those of one key."""
+MEMORY_FACTOR = 5
+"""Bytes of memory for each byte of a message while it is read: as stored, and four a letter as text."""
+ANSWER_TIMEOUT = 10.0
+"""Seconds that a receive waits for room for its messages, or for its turn to claim some."""
+MAX_CLAIMED = 8
+"""Receives of a key that wait for room with what they have claimed; with so many, others claim nothing yet."""
 
 
 @attrs.define(eq=False)
-class Body:
-    """The body of a current request.
+class Counted:
+    """What a current request takes of a budget.
 
     Attributes:
-        key: key that the request names, until its signature is verified.
-        counted: bytes that count towards the limits.
-        dropped: whether it makes room for another one.
+        key: key for which it counts.
+        counted: bytes that count.
     """
 
     key: str | None
-    content: bytes = b""
     counted: int = 0
+
+
+class Budget:
+    """Bytes that current requests take, in all and by key. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.by_key: Counter[str | None] = Counter()
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_key.values())
+
+    def count(self, one: Counted, size: int) -> None:
+        """Counts a request with this many bytes from now on."""
+        with self.lock:
+            self.by_key[one.key] += size - one.counted
+            one.counted = size
+            if not self.by_key[one.key]:
+                del self.by_key[one.key]
+
+
+@attrs.define(eq=False)
+class Body(Counted):
+    """The body of a current request; its key is the one that it names, until its signature is verified.
+
+    Attributes:
+        dropped: whether it makes room for another one.
+    """
+
+    content: bytes = b""
     dropped: bool = False
 
 
@@ -55,7 +99,7 @@ class Bodies:
 
     def __init__(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._counted: Counter[str | None] = Counter()
+        self.budget = Budget()
         self._unverified: dict[Body, anyio.CancelScope] = {}  # those that are being read, the oldest first
 
     @asynccontextmanager
@@ -76,13 +120,14 @@ class Bodies:
             body.content = await self._content(http, min(max_bytes or self._max_bytes, self._max_bytes), body)
             yield body
         finally:
-            self._counted[body.key] -= body.counted
+            self.budget.count(body, 0)
 
     def verified(self, body: Body) -> None:
         """Marks the signature of a body as genuine."""
-        self._counted[body.key] -= body.counted
-        self._counted[None] += body.counted
+        size = body.counted
+        self.budget.count(body, 0)
         body.key = None
+        self.budget.count(body, size)
 
     async def _content(self, http: Request, max_bytes: int, body: Body) -> bytes:
         too_large = RequestError("RequestEntityTooLarge", f"This request may have {max_bytes} bytes at most.", 413)
@@ -115,18 +160,16 @@ class Bodies:
             if size > max_bytes:
                 raise too_large
             if size > UNCOUNTED_BYTES:
-                self._count(body, size - UNCOUNTED_BYTES - body.counted)
+                self._count(body, size - UNCOUNTED_BYTES)
             parts.append(part)
         return b"".join(parts)
 
     def _count(self, body: Body, size: int) -> None:
-        body.counted += size
-        self._counted[body.key] += size
-        while body.key is not None and self._counted[body.key] > MAX_UNVERIFIED_KEY_BYTES:
+        self.budget.count(body, size)
+        by_key = self.budget.by_key
+        while body.key is not None and by_key[body.key] > MAX_UNVERIFIED_KEY_BYTES:
             self._drop(body.key)
-        while (total := sum(self._counted.values())) > MAX_TOTAL_BODY_BYTES or (
-            total - self._counted[None] > MAX_UNVERIFIED_BYTES
-        ):
+        while (total := self.budget.total) > MAX_TOTAL_BODY_BYTES or total - by_key[None] > MAX_UNVERIFIED_BYTES:
             self._drop()
 
     def _drop(self, key: str | None = None) -> None:
@@ -134,10 +177,124 @@ class Bodies:
         oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
         if oldest is None:
             raise _too_many()
-        self._counted[oldest.key] -= oldest.counted
-        oldest.counted, oldest.dropped = 0, True
+        self.budget.count(oldest, 0)
+        oldest.dropped = True
         self._unverified[oldest].cancel()
 
 
+@attrs.define(eq=False)
+class Answer(Counted):
+    """The messages of a receive, as the ``Room`` that it asks for.
+
+    Attributes:
+        gone: done once the client has disconnected.
+    """
+
+    answers: Answers = attrs.field(kw_only=True)
+    gone: asyncio.Future[None] | None = None
+
+    def take(self, size: int) -> bool:
+        return self.answers.take(self, size * MEMORY_FACTOR)
+
+    async def wait(self, size: int) -> None:
+        await self.answers.wait(self, size * MEMORY_FACTOR)
+
+    def count(self, size: int) -> None:
+        """Counts it with this many bytes from now on, none once it is sent."""
+        self.answers.count(self, size)
+
+
+class Answers:
+    """Counts received messages from before they are read until their answers are sent; those beyond wait in turn.
+
+    What a long poll waits for does not count.
+    """
+
+    def __init__(self) -> None:
+        self.budget = Budget()
+        self._waiting: dict[asyncio.Future[None], tuple[Answer, int]] = {}  # the oldest first
+        self._to_claim: dict[asyncio.Future[None], Answer] = {}  # those that claim later
+
+    def of(self, key: str | None) -> Answer:
+        """An answer to a key; it takes nothing yet."""
+        return Answer(key, answers=self)
+
+    def take(self, answer: Answer, size: int) -> bool:
+        """Counts an answer if there is room, and none of its key waits. Thread-safe."""
+        with self.budget.lock:
+            before = any(other.key == answer.key for other, _ in self._waiting.values())
+            return not before and self._take(answer, size)
+
+    async def wait(self, answer: Answer, size: int) -> None:
+        """Counts an answer once there is room.
+
+        Raises:
+            ClientDisconnect: nobody waits for it any more.
+            RequestError: there is none in time.
+        """
+        await self._turn(self._waiting, answer, (answer, size))
+
+    async def begin(self, answer: Answer) -> None:
+        """Waits until few receives of the key wait for room: claims that are given back cost commits.
+
+        Raises:
+            ClientDisconnect, RequestError: as for ``wait``.
+        """
+        if len(self._waiting) >= MAX_CLAIMED and self._claimed()[answer.key] >= MAX_CLAIMED:
+            await self._turn(self._to_claim, answer, answer)
+
+    async def _turn(self, waiting: dict[asyncio.Future[None], _Waiting], answer: Answer, what: _Waiting) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        with self.budget.lock:
+            waiting[turn] = what
+        self._admit()
+        try:
+            ends = {turn} if answer.gone is None else {turn, answer.gone}
+            await asyncio.wait(ends, timeout=ANSWER_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            with self.budget.lock:
+                waiting.pop(turn, None)
+            self._admit()  # those behind it
+        if turn.done():
+            return
+        if answer.gone is not None and answer.gone.done():
+            raise ClientDisconnect
+        raise _too_many()
+
+    def _claimed(self) -> Counter[str | None]:
+        return Counter(answer.key for answer, _ in self._waiting.values())
+
+    def count(self, answer: Answer, size: int) -> None:
+        self.budget.count(answer, size)
+        self._admit()
+
+    def _admit(self) -> None:
+        """Lets those go on for which there is room; each key in its order."""
+        with self.budget.lock:
+            full = set()
+            for room, (answer, size) in list(self._waiting.items()):
+                if answer.key not in full and self._take(answer, size):
+                    del self._waiting[room]
+                    room.set_result(None)
+                else:
+                    full.add(answer.key)
+            claimed = self._claimed()
+            for turn, answer in list(self._to_claim.items()):
+                if claimed[answer.key] < MAX_CLAIMED or not self.budget.by_key[answer.key]:
+                    claimed[answer.key] += 1
+                    del self._to_claim[turn]
+                    turn.set_result(None)
+
+    def _take(self, answer: Answer, size: int) -> bool:
+        key, total = self.budget.by_key[answer.key], self.budget.total
+        most = MAX_ANSWER_BYTES if answer.key is None else MAX_ANSWER_KEY_BYTES
+        # one that is larger than all of it waits until it is alone
+        if (key and key + size > most) or (total and total + size > MAX_ANSWER_BYTES):
+            return False
+        self.budget.count(answer, size)
+        return True
+
+
 def _too_many() -> RequestError:
-    return RequestError("ServiceUnavailable", "Too many large requests at a time; repeat it.", 503, False)
+    what = "Too many large requests at a time; repeat it."
+    return RequestError("ServiceUnavailable", what, 503, False, RETRY_SECONDS)

@@ -37,7 +37,7 @@ class _Client:
 class Listener:
     """Accepts the connections of a socket in place of asyncio, which shows none before its handshake is done.
 
-    At a limit, the oldest connection without a verified request is closed; if all have one, the new one is.
+    At a limit, the oldest connection without a verified request is closed.
 
     Args:
         connect: makes the protocol of a connection.
@@ -121,7 +121,7 @@ class Listener:
         return self._close(oldest)
 
     def _strangers(self) -> Iterator[asyncio.Task[None]]:
-        return (task for task, client in self._clients.items() if not client.connection.verified)
+        return (task for task, client in self._clients.items() if client.connection.holder is None)
 
     def _close(self, task: asyncio.Task[None]) -> bool:
         self._forget(task)

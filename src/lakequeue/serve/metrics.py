@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lakequeue.client import LakeQueue
+from lakequeue.serve.groups import SingleFlight
 from lakequeue.serve.instrumentation import RequestRecord
 from lakequeue.serve.queue_metrics import QUEUES, QueueMetrics, readable
-from lakequeue.serve.single_flight import SingleFlight
 
 SCAN_TIMEOUT = 8.0
 """Seconds after which a scrape leaves all queues out; Prometheus itself waits for 10 s."""

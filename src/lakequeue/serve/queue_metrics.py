@@ -16,7 +16,17 @@ from prometheus_client.metrics_core import Metric
 
 from lakequeue import Queue
 from lakequeue.client import LakeQueue
-from lakequeue.entry_verbs import EVENTS, check_catalog, depth, last_compaction, races, tallies
+from lakequeue.entry_verbs import (
+    EVENTS,
+    check_catalog,
+    consumers,
+    depth,
+    last_compaction,
+    races,
+    settings,
+    space,
+    tallies,
+)
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.model.clock import MICROS
 from lakequeue.serve.group_depths import GroupDepths
@@ -67,9 +77,22 @@ class QueueMetrics:
 
     def collect(self) -> list[Metric]:
         if self._now() - self._read_at >= READ_INTERVAL:
-            self._depths = self._read()
+            self._depths = [*self._space(), *self._read()]
             self._read_at = self._now()
         return [*self._depths, *self._count()]
+
+    def _space(self) -> list[Metric]:
+        """The space of the disk, also while nothing else can be read; none on an object store."""
+        found = space(self._lake)
+        if found is None:
+            return []
+        values = {
+            "size_bytes": ("Size of the file system of the root.", found.size_bytes),
+            "free_bytes": ("Free bytes of the file system of the root.", found.free_bytes),
+            "free_files": ("Files that the file system of the root has room for.", found.free_files),
+        }
+        named = ((f"lakequeue_storage_{name}", what, value) for name, (what, value) in values.items())
+        return [GaugeMetricFamily(name, what, value) for name, what, value in named if value is not None]
 
     def _read(self) -> list[Metric]:
         try:
@@ -90,10 +113,16 @@ class QueueMetrics:
             "When the last compaction of the whole root ended; 0 if there was none.",
             (last_compaction(self._lake) or 0) / MICROS,
         )
-        return [readable(1), number, summed, compacted, *self._gauges(own)]
+        policies = [policy for queue in queues if (policy := settings(queue).redrive) is not None]
+        sources = Counter(policy.dead_letter_queue for policy in policies)
+        targets = _gauge("dead_letter_sources", "Queues whose dead letters go to this queue.")
+        for queue in own:
+            targets.add_metric([queue.name], sources[queue.arn])
+        return [readable(1), number, summed, compacted, targets, *self._gauges(own)]
 
     def _gauges(self, queues: Collection[Queue]) -> list[Metric]:
         messages = _gauge("messages", "Messages by state.", "state")
+        active = _gauge("consumers", "Consumers that have messages in flight; those without a name are one.")
         rewindable = _gauge("rewindable_messages", "Deleted messages that a rewind can restore.")
         oldest = _gauge("oldest_message_age_seconds", "Age of the oldest stored message.")
         appended = _counter("appended", "Messages that the queue ever got, from whomever.")
@@ -110,6 +139,7 @@ class QueueMetrics:
                 continue
             try:
                 now = depth(queue)
+                busy = len(consumers(queue)) if now.counts.in_flight else 0
             except QueueDoesNotExist:  # deleted since it was listed
                 continue
             except LakeQueueError as error:
@@ -118,6 +148,7 @@ class QueueMetrics:
                 continue
             for state in "visible", "in_flight", "delayed", "held":
                 messages.add_metric([queue.name, state], getattr(now.counts, state))
+            active.add_metric([queue.name], busy)
             rewindable.add_metric([queue.name], now.counts.rewindable)
             oldest.add_metric([queue.name], now.counts.oldest_age or 0)
             appended.add_metric([queue.name], now.sent)
@@ -127,7 +158,7 @@ class QueueMetrics:
                 _add_shards(family, queue.name, {shard: each[number] for shard, each in counted.items()})
         left_out.add_metric([], missing)
         groups = self._group_gauges(queues, until)
-        return [left_out, messages, rewindable, oldest, appended, shards, commits, lost, *groups]
+        return [left_out, messages, active, rewindable, oldest, appended, shards, commits, lost, *groups]
 
     def _group_gauges(self, queues: Collection[Queue], until: float) -> list[Metric]:
         noisy = _gauge("noisy_groups", "Noisy message groups.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
 import ssl
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -20,11 +22,14 @@ from lakequeue.errors import InvalidOptions
 from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.listener import Listener, descriptors_for
+from lakequeue.serve.shares import Shares
 
-MAX_CONNECTIONS = 1_000
+MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
 """Where there are keys, one in this many connections may be of one address without a verified request."""
 SHUTDOWN_SECONDS = 30
+LARGE_BLOCK = 128 * 1024
+"""Bytes from which memory that was freed goes back to the system at once."""
 KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection stays open: longer than in SDKs, so that the client closes it first."""
 
@@ -123,12 +128,14 @@ class Server(uvicorn.Server):
         return f"{'https' if self._tls else 'http'}://{f'[{address}]' if ':' in address else address}:{port}"
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        _return_large_blocks()
         await super().startup(sockets=[])  # it listens itself to none
         if self._socket is None:
             self.bind()
         assert self._socket is not None
-        connect = partial(Connection, self.config, self.server_state, self.lifespan.state)
         limit = descriptors_for(self._connections)
+        shares = Shares(limit, self._proxies)
+        connect = partial(Connection, self.config, self.server_state, self.lifespan.state, shares=shares)
         # without keys, the first request on a connection verifies it
         strangers = max(1, limit // ADDRESS_SHARE) if self._application.has_keys else limit
         self._listener = Listener(self._socket, connect, limit, strangers, self._tls, self._proxies)
@@ -145,6 +152,14 @@ class Server(uvicorn.Server):
         self._application.stop()
         await super().shutdown(sockets)
         self._captured_signals.clear()  # else uvicorn raises the signals again
+
+
+def _return_large_blocks() -> None:
+    """Keeps heaps of threads from keeping what messages took."""
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, LARGE_BLOCK)  # M_MMAP_THRESHOLD, which otherwise grows to 32 MiB
+        libc.mallopt(-8, 2)  # M_ARENA_MAX
 
 
 class Networks:

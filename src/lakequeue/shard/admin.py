@@ -1,6 +1,11 @@
-"""Commands on a whole shard: purge, rewind, attributes, close, expire, rewrite."""
+"""Commands on a whole shard, and what an operator does with chosen messages, without a receipt.
+
+Nobody's receipt ends by the latter unless the operator says so, or erases the message.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import attrs
 
@@ -8,7 +13,18 @@ from lakequeue.errors import InvalidParameterValue, PurgeQueueInProgress, Unsupp
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.shard import expire as retention
-from lakequeue.shard.commands import Close, Expire, Purge, Rewind, Rewrite, SetAttributes
+from lakequeue.shard.commands import (
+    Close,
+    Discard,
+    Erase,
+    Expire,
+    MakeVisible,
+    Purge,
+    Rewind,
+    Rewrite,
+    SetAttributes,
+)
+from lakequeue.shard.runs import MOVING, VISIBLE, Head, Run, joined_runs
 from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
@@ -38,14 +54,12 @@ def purge(state: ShardState, command: Purge) -> tuple[None, bool]:
 def check_rewind(state: ShardState, command: Rewind) -> None:
     """Raises UnsupportedOperation without a history, InvalidParameterValue for an instant out of range."""
     if not state.attributes.rewind_micros:
-        raise UnsupportedOperation("The queue cannot be rewound: its RewindSeconds is 0.", cmq_code=6050)
+        reason = "The queue cannot be rewound: its {} is 0."
+        raise UnsupportedOperation(reason, names=["rewind_range"], cmq_code=6050)
     earliest = state.now - state.attributes.rewind_micros
     if not earliest <= command.to <= state.now:
-        raise InvalidParameterValue(
-            f"Value {_text(command.to)} for parameter RewindTime is invalid. Reason: Must be between "
-            f"{_text(earliest)} and {_text(state.now)}.",
-            cmq_code=10680,
-        )
+        reason = f"Must be between {_text(earliest)} and {_text(state.now)}."
+        raise InvalidParameterValue.of(_text(command.to), "to", reason, cmq_code=10680)
 
 
 def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
@@ -98,3 +112,85 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 def _text(instant: int) -> str:
     return from_micros(instant).isoformat()
+
+
+def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
+    """Deletes the visible messages of the spans; those in flight, delayed, held or moving stay."""
+    if state.attributes.fifo:
+        assert state.groups is not None  # built while the messages are still there
+    state.scan_to(1 + max((last for _, last in command.spans), default=-1))
+    found = [part for span in sorted(command.spans) for part in state.withdraw(*span)]
+    for run in state.take(found):
+        state.remove(run)
+    state.serve_groups()
+    return sum(last - first + 1 for first, last in found), bool(found)
+
+
+def erase(state: ShardState, command: Erase) -> tuple[bool, bool]:
+    """Deletes the messages of the spans in any state, and from the history; those that are moving stay."""
+    if state.attributes.fifo:
+        assert state.groups is not None  # built while the messages are still there
+    state.scan_to(1 + max((last for _, last in command.spans), default=-1))
+    moving = changed = False
+    for first, last in sorted(command.spans):
+        last = min(last, state.log.end - 1)
+        for run in list(state.known(first, last)):
+            if run.state == MOVING:
+                moving = True
+                continue
+            held = run.last >= state.scanned  # the head passes those before it, which releases them (INF-9)
+            state.delayed.discard(run.first, run.last)
+            for part in state.take([(run.first, run.last)]):
+                state.remove(part)
+            if held:
+                state.change_cap()
+            changed = True
+        if any(state.history.pieces(first, last)):
+            state.history.cut(first, last)
+            changed = True
+    state.serve_groups()
+    return moving, changed
+
+
+def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
+    """Ends the delay of the messages of the spans; and the receipts of those in flight, if the command says so.
+
+    A message that is held, moving, or visible already stays as it is. Who held a message in flight may still
+    delete it until somebody receives it again, except on strict queues (RCP-7, RCP-8).
+    """
+    state.scan_to(1 + max((last for _, last in command.spans), default=-1))
+    done = 0
+    for first, last in sorted(command.spans):
+        for run in list(state.known(first, min(last, state.scanned - 1))):
+            if state.live(run):
+                if command.in_flight:
+                    state.hand_back(run)
+                    done += run.size
+            elif run.state != MOVING and run.visible_at is None:
+                for start, end, instant in list(state.spans(run.first, run.last)):
+                    if instant > state.now:
+                        state.delayed.discard(start, end)
+                        delayed = state.take([(start, end)])
+                        state.set_runs([each._replace(state=VISIBLE, visible_at=state.now) for each in delayed])
+                        done += end - start + 1
+    return done, done > 0
+
+
+LONGEST = 12 * 3600 * MICROS
+"""Longest visibility timeout, in microseconds: what is hidden for longer was hidden by a wrong clock."""
+
+
+def set_back(head: Head, runs: Sequence[Run], now: int) -> tuple[Head, list[Run]]:
+    """Head and runs as if all that happened at instants yet to come had happened now; timeouts from there end."""
+    purged_at = None if head.purged_at is None else min(head.purged_at, now)
+    head = attrs.evolve(head, committed_at=min(head.committed_at, now), purged_at=purged_at)
+    return head, joined_runs(_set_back(run, now) for run in runs)
+
+
+def _set_back(run: Run, now: int) -> Run:
+    visible = run.visible_at
+    if visible is not None and ((run.received_at or 0) > now or visible > now + LONGEST):
+        visible = min(visible, now)
+    instants = ("received_at", "first_received_at", "attempted_at")
+    known = {name: value for name in instants if (value := getattr(run, name)) is not None}
+    return run._replace(visible_at=visible, **{name: min(value, now) for name, value in known.items()})

@@ -22,7 +22,8 @@ class Claim:
     None: the queue does not exist, and the messages stay. ``consumer`` names who receives, unless there is an
     ``attempt_id``. With ``hands``, the number of handlers that begin at once, a message is claimed for its last
     receive before it becomes a dead letter only for one of them, and as the first of its FIFO group: no message
-    becomes one that no handler has seen (HBN-23).
+    becomes one that no handler has seen (HBN-23). ``leased`` is for a batch: how many messages it has from other
+    shards. Of messages that failed as one batch it takes at most half as many, and no others with them (DLQ-12).
     """
 
     max_messages: int
@@ -32,6 +33,7 @@ class Claim:
     dead_letter_keys: Mapping[str, str | None] = attrs.field(factory=dict)
     consumer: str | None = None
     hands: int | None = None
+    leased: int | None = None
 
 
 @attrs.frozen
@@ -67,11 +69,15 @@ class RecordFailure:
 
 @attrs.frozen
 class LeaseDelete:
-    """Deletes the messages of ``spans`` that a lease still holds; ``except_offsets`` become visible instead."""
+    """Deletes the messages of ``spans`` that a lease still holds; ``except_offsets`` become visible instead.
+
+    ``failure``: why these failed, in JSON; kept as by ``RecordFailure``.
+    """
 
     lease_id: str
     spans: Spans
     except_offsets: Collection[int] = ()
+    failure: str | None = None
 
 
 @attrs.frozen
@@ -85,11 +91,15 @@ class LeaseExtend:
 
 @attrs.frozen
 class LeaseRelease:
-    """Hands back at once the messages that a lease still holds; ``unseen`` ones count as never received by it."""
+    """Hands back at once the messages that a lease still holds; ``unseen`` ones count as never received by it.
+
+    ``failure``: see ``LeaseDelete``.
+    """
 
     lease_id: str
     spans: Spans
     unseen: bool = False
+    failure: str | None = None
 
 
 @attrs.frozen
@@ -215,12 +225,13 @@ Command = (
 
 @attrs.frozen
 class ClaimedSpan:
-    """Messages of one claim that have the same receive count and first receipt."""
+    """Messages of one claim with the same receive count and first receipt; ``last_receive``: see ``Message``."""
 
     first: int
     last: int
     receive_count: int
     first_received_at: int
+    last_receive: bool = False
 
 
 @attrs.frozen
@@ -232,6 +243,7 @@ class ClaimResult:
     claim hands out anything: ``moving`` says that a move must be completed, ``unresolved`` names the dead-letter
     queue whose key is needed; claim again after that. Of what was
     claimed, ``last`` are for their last receive; ``passed`` were left, as no handler could begin them at once.
+    ``halved``: messages that failed as one batch were met, so the batch is complete.
     """
 
     spans: tuple[ClaimedSpan, ...]
@@ -243,6 +255,7 @@ class ClaimResult:
     unresolved: str | None = None
     last: int = 0
     passed: int = 0
+    halved: bool = False
 
     @property
     def message_count(self) -> int:
@@ -252,14 +265,14 @@ class ClaimResult:
 
 @attrs.frozen
 class Outgoing:
-    """An unfinished move: ranges ``(first, last, receive_count, failure)``, lowest first.
+    """An unfinished move: ranges ``(first, last, receive_count, failure, first_received_at)``, lowest first.
 
     A count of 0 means a redrive, which forgets earlier receives.
     """
 
     number: int
     target_key: str
-    parts: tuple[tuple[int, int, int, str | None], ...]
+    parts: tuple[tuple[int, int, int, str | None, int | None], ...]
 
 
 @attrs.frozen
@@ -267,12 +280,14 @@ class LeaseCounts:
     """What a verb of a lease did.
 
     Attributes:
-        done: number of messages that it reached.
+        done: number of messages that it deleted, released or extended.
         lost: number of messages that the lease no longer held.
+        released: number of failed messages that ``delete_except`` made visible.
     """
 
     done: int
     lost: int
+    released: int = 0
 
 
 @attrs.frozen
@@ -312,5 +327,4 @@ class Counts:
     in_flight: int
     delayed: int
     rewindable: int = 0
-    oldest_offset: int | None = None
     held: int = 0

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
-from lakequeue.shard import admin, move, selected, settle
+from lakequeue.shard import admin, move, settle
 from lakequeue.shard.claim.standard import attempt_lives, claim
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -41,8 +41,8 @@ from lakequeue.shard.commands import (
     SetAttributes,
     Spans,
 )
-from lakequeue.shard.expire import advance, expired_below, next_expiry
-from lakequeue.shard.peek import deleted_runs, stored_runs
+from lakequeue.shard.expire import advance, expired_below, next_expiry, oldest_sent_at
+from lakequeue.shard.peek import Holding, deleted_runs, holdings, stored_runs
 from lakequeue.shard.runs import IN_FLIGHT, Head, Log, Run
 from lakequeue.shard.state import ShardState
 
@@ -72,6 +72,11 @@ class ShardMachine:
     def head(self) -> Head:
         """The current head, uncommitted changes included; ``epoch`` is the last committed one."""
         return self._state.current_head()
+
+    @property
+    def now(self) -> int:
+        """The instant that it has reached."""
+        return self._state.now
 
     @property
     def attributes_version(self) -> int:
@@ -163,7 +168,11 @@ class ShardMachine:
         visible, in_flight = state.available.size, state.in_flight + state.moving.size
         held = state.log.end - state.scanned
         delayed = state.stored - visible - in_flight - held
-        return Counts(visible, in_flight, delayed, state.history.size, state.lowest, held)
+        return Counts(visible, in_flight, delayed, state.history.size, held)
+
+    def oldest_sent_at(self, now: int) -> int | None:
+        """When the oldest stored message was sent; None if nothing is stored."""
+        return oldest_sent_at(self._at(now))
 
     def outgoing(self) -> Outgoing | None:
         """The unfinished move to another queue, if there is one."""
@@ -173,7 +182,7 @@ class ShardMachine:
         return Outgoing(
             runs[0].move_number or 0,
             runs[0].target_key or "",
-            tuple((run.first, run.last, run.receive_count, run.failure) for run in runs),
+            tuple((run.first, run.last, run.receive_count, run.failure, run.first_received_at) for run in runs),
         )
 
     def stored(self, now: int) -> int:
@@ -236,6 +245,10 @@ class ShardMachine:
         """The next stored messages from offset ``start`` on, or those in the history, see ``shard.peek``."""
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
+    def holdings(self, now: int) -> dict[str | None, Holding]:
+        """What each consumer has in flight by its name, see ``shard.peek``."""
+        return holdings(self._at(now))
+
     def held(self, lease_id: str, spans: Spans, now: int) -> list[tuple[int, int]]:
         """The ranges of offsets in ``spans`` that a lease still hides from others."""
         state = self._at(now)
@@ -271,9 +284,9 @@ _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     Move: move.move,
     Moved: move.moved,
     MoveBack: move.move_back,
-    Discard: selected.discard,
-    Erase: selected.erase,
-    MakeVisible: selected.make_visible,
+    Discard: admin.discard,
+    Erase: admin.erase,
+    MakeVisible: admin.make_visible,
     Purge: admin.purge,
     Rewind: admin.rewind,
     SetAttributes: admin.set_attributes,

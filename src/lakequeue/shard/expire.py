@@ -38,6 +38,12 @@ def expire(state: ShardState) -> None:
 
 def next_expiry(state: ShardState) -> int | None:
     """Instant at which the next stored message expires; None if nothing is stored."""
+    since = oldest_sent_at(state)
+    return None if since is None else since + state.attributes.retention_micros
+
+
+def oldest_sent_at(state: ShardState) -> int | None:
+    """When the oldest stored message was sent, a dead letter first (DLQ-4); None if nothing is stored."""
     lowest = state.lowest
     if lowest is None:
         return None
@@ -53,7 +59,7 @@ def next_expiry(state: ShardState) -> int | None:
             in_history.append(dead_letters)  # retention ends for them, too
     for dead_letters in in_history:
         heapq.heappush(state.aging, dead_letters)
-    return since + state.attributes.retention_micros
+    return since
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:

@@ -19,8 +19,7 @@ import attrs
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.shard.claim.fifo import Groups
 from lakequeue.shard.claim.tenants import Tenants
-from lakequeue.shard.runmap import RunMap
-from lakequeue.shard.runs import IN_FLIGHT, MOVING, Head, Log, Run
+from lakequeue.shard.runs import IN_FLIGHT, MOVING, Head, Log, Run, RunMap
 from lakequeue.shard.spans import SpanSet
 
 _CHUNK = 4096  # fresh messages read from the log at a time, so that a small claim reads little
@@ -306,13 +305,14 @@ class ShardIndex:
             yield from self.fresh(max(first, head), last)
 
     def fresh(self, first: int, last: int) -> Iterator[Run]:
-        """Runs of fresh messages; dead letters keep their receive count (DLQ-4)."""
+        """Runs of fresh messages; dead letters keep their receive count and first receive (DLQ-4)."""
         if first > last:
             return
         for dead_letters in self.log.dead_letters(first, last):
             if first < dead_letters.first:
                 yield Run(first, dead_letters.first - 1)
-            yield Run(dead_letters.first, dead_letters.last, receive_count=dead_letters.receive_count)
+            run = Run(dead_letters.first, dead_letters.last, first_received_at=dead_letters.first_received_at)
+            yield run._replace(receive_count=dead_letters.receive_count, move_number=dead_letters.receive_count)
             first = dead_letters.last + 1
         if first <= last:
             yield Run(first, last)

@@ -19,7 +19,10 @@ MOVED_AT_ONCE = 1_000
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """The first messages in ``spans`` that were received as often as the redrive policy allows."""
+    """The first messages in ``spans`` that were received here as often as the redrive policy allows (DLQ-13).
+
+    Those whose last batch failed as a whole are not among them: which one it failed for is not known (DLQ-12).
+    """
     policy = state.attributes.redrive
     found: list[Run] = []
     left = MOVED_AT_ONCE
@@ -27,7 +30,8 @@ def dead(state: ShardState, spans: Spans) -> list[Run]:
         return found
     for first, last in spans:
         for run in state.known(first, last):
-            if run.receive_count >= policy.max_receive_count and left > 0:
+            too_often = run.deliveries >= policy.max_receive_count
+            if too_often and left > 0 and (run.failed_together or 1) == 1:
                 found.append(run._replace(last=min(run.last, run.first + left - 1)))
                 left -= found[-1].size
     return found
@@ -78,7 +82,8 @@ def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
     """Makes visible again what could not be moved because the target is gone, as often received as it was."""
     runs = _of(state, command.number)
     for run in runs:
-        state.hand_back(run._replace(receive_count=run.receive_count or run.attempt_place or 0))
+        count = run.receive_count or run.attempt_place or 0
+        state.hand_back(run._replace(receive_count=count, move_number=count or None))  # they count anew (DLQ-13)
     return sum(run.size for run in runs), bool(runs)
 
 

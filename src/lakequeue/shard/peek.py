@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from typing import NamedTuple
 
+from lakequeue.model.failures import consumer_of
 from lakequeue.shard.runs import Run
 from lakequeue.shard.state import ShardState
 
@@ -28,6 +30,31 @@ def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False
     if newest:
         return _last(state.history.pieces_down_from(start), limit)
     return list(_first(state.history.pieces_from(start), limit))
+
+
+class Holding(NamedTuple):
+    """Messages that one consumer has in flight, and the earliest and the latest receive of any of them."""
+
+    messages: int
+    first_received_at: int
+    last_received_at: int
+
+    def with_(self, other: Holding | None) -> Holding:
+        """Both together."""
+        if other is None:
+            return self
+        first, last = zip(self[1:], other[1:], strict=True)
+        return Holding(self.messages + other.messages, min(first), max(last))
+
+
+def holdings(state: ShardState) -> dict[str | None, Holding]:
+    """What each consumer has in flight by its name; None: those that gave no name."""
+    found: dict[str | None, Holding] = {}
+    for run in state.runs:
+        if state.live(run) and run.received_at is not None:
+            name = None if run.attempt is not None else consumer_of(run.attempt_id)
+            found[name] = Holding(run.size, run.received_at, run.received_at).with_(found.get(name))
+    return found
 
 
 def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:

@@ -60,7 +60,7 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
     if run is None:
         raise InvalidParameterValue.of(
             command.handle_text,
-            "ReceiptHandle",
+            "receipt_handle",
             "Message does not exist or is not available for visibility timeout change.",
         )
     if run.lease_id != command.lease_id:
@@ -96,19 +96,21 @@ def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, boo
 def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, bool]:
     """Deletes the messages that the lease holds; the excepted ones become visible now."""
     kept = sorted(set(command.except_offsets))
-    done = 0
+    done = released = 0
     changed = False
     for part in list(held(state, command.lease_id, command.spans)):
-        done += part.size
         for piece, keep in _split(part, kept):
-            if not keep:
+            if keep:
+                released += piece.size
+            else:
+                done += piece.size
                 state.remove(piece)
                 changed = True
-            elif piece.state == IN_FLIGHT:
-                state.hand_back(piece)
+            if keep and piece.state == IN_FLIGHT:
+                state.hand_back(piece, command.failure)
                 changed = True
     state.serve_groups()
-    return _counts(command.spans, done), changed
+    return _counts(command.spans, done, released), changed
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
@@ -118,7 +120,7 @@ def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, 
         InvalidParameterValue: the total since the receive would pass twelve hours (VIS-9); nothing changed.
     """
     if command.timeout == 0:
-        return _release(state, command.lease_id, command.spans)
+        return lease_release(state, LeaseRelease(command.lease_id, command.spans))
     parts = [run for run in held(state, command.lease_id, command.spans) if run.state == IN_FLIGHT]
     for run in parts:
         check_total(state, run, command.timeout)
@@ -139,19 +141,15 @@ def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, 
 
 def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts, bool]:
     """Makes the messages that the lease holds visible now."""
-    return _release(state, command.lease_id, command.spans, command.unseen)
-
-
-def _release(state: ShardState, lease_id: str, spans: Spans, unseen: bool = False) -> tuple[LeaseCounts, bool]:
     done = 0
-    for run in list(held(state, lease_id, spans)):
+    for run in list(held(state, command.lease_id, command.spans)):
         if run.state == IN_FLIGHT:
-            if unseen:
+            if command.unseen:
                 first = run.first_received_at if run.receive_count > 1 else None
                 run = run._replace(receive_count=run.receive_count - 1, first_received_at=first)
-            state.hand_back(run)
+            state.hand_back(run, command.failure)
             done += run.size
-    return _counts(spans, done), done > 0
+    return _counts(command.spans, done), done > 0
 
 
 def holds(state: ShardState, run: Run, lease_id: str) -> bool:
@@ -175,8 +173,9 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
     if state.now + timeout - received_at > LONGEST_RECEIPT:
         raise InvalidParameterValue.of(
             _seconds(timeout),
-            "VisibilityTimeout",
-            "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]",
+            "visibility_timeout",
+            "Total {} for the message is beyond the limit [43200 seconds]",
+            "visibility_timeout",
         )
 
 
@@ -192,17 +191,17 @@ def _split(run: Run, kept: list[int]) -> Iterator[tuple[Run, bool]]:
             yield run._replace(first=after, last=after), True
 
 
-def _counts(spans: Spans, done: int) -> LeaseCounts:
-    """Counts over the distinct offsets of the spans, of which ``done`` were reached."""
+def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:
+    """Counts over the distinct offsets of the spans, of which ``done`` and ``released`` were reached."""
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)
         reached = max(reached, last)
-    return LeaseCounts(done, total - done)
+    return LeaseCounts(done, total - done - released, released)
 
 
 def _receipt_ended(handle_text: str) -> InvalidParameterValue:
-    return InvalidParameterValue.of(handle_text, "ReceiptHandle", "The receipt handle has expired.")
+    return InvalidParameterValue.of(handle_text, "receipt_handle", "The receipt handle has expired.")
 
 
 def _seconds(micros: int) -> str:

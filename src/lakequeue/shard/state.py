@@ -56,11 +56,11 @@ class ShardState(ShardIndex):
             return [run]
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
-    def hand_back(self, run: Run) -> None:
-        """Makes a run visible now; lease and receive count stay with it (VIS-4, VIS-16)."""
+    def hand_back(self, run: Run, failure: str | None = None) -> None:
+        """Makes a run visible now; lease and receive count stay with it (VIS-4, VIS-16), and why it failed."""
         self.leave(run)
-        back = run._replace(state=VISIBLE, visible_at=self.now, move_number=None, target_key=None)
-        self.set_runs([_unattempted(back)])
+        back = run._replace(state=VISIBLE, visible_at=self.now, target_key=None)
+        self.set_runs([_unattempted(back)._replace(attempt_id=failure)])
 
     def set_aside(self, run: Run) -> None:
         """Adds a ``moving`` run for messages that are neither available nor in flight."""

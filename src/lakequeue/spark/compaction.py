@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from lakequeue import frame_verbs
 from lakequeue.frame_verbs import first_line
 
 if TYPE_CHECKING:
@@ -13,13 +18,41 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
     from lakequeue import CompactionSummary, LakeQueue
+    from lakequeue.frame_verbs import Passed, QueuePass
 
 _log = logging.getLogger("lakequeue")
+_MAX_TASKS = 256
 
 
-def compact_once(lq: LakeQueue, queue: str | None = None) -> list[CompactionSummary]:
-    """Runs one pass over a queue of the region, or over the whole root."""
-    return lq.compact() if queue is None else [lq.queue(queue).compact()]
+def compact_once(
+    lq: LakeQueue, queue: str | None = None, spark: SparkSession | None = None
+) -> list[CompactionSummary]:
+    """Runs one pass over a queue of the region, or over the whole root: then tasks of a session share the queues.
+
+    A task makes whole passes as ``LakeQueue.compact`` does, under the same fences: it may be killed, repeated or
+    run twice at once. Where tasks cannot read the root, or it commits through Spark, this process does all.
+    """
+    if queue is not None:
+        return [lq.queue(queue).compact()]
+    shared = spark is not None and frame_verbs.can_be_dealt(lq)
+    return frame_verbs.compact_root(lq, None, partial(_dealt, lq, spark) if shared else None)
+
+
+def _dealt(lq: LakeQueue, spark: SparkSession, passes: Sequence[QueuePass]) -> Iterator[tuple[int, Passed]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch["id"].to_pylist():
+                passed = pickle.dumps(passes[index].run(elsewhere=True))
+                yield pa.record_batch({"index": pa.array([index]), "passed": pa.array([passed])})
+
+    reason = frame_verbs.why_only_here(lq) or frame_verbs.why_tasks_cannot_read(lq, spark) if passes else None
+    if reason:
+        _log.info("the queues are compacted in this process: %s", reason)
+        yield from ((index, each.run()) for index, each in enumerate(passes))
+    elif passes:
+        indexes = spark.range(0, len(passes), 1, min(len(passes), _MAX_TASKS))
+        for row in indexes.mapInArrow(run, "index long, passed binary").collect():
+            yield row["index"], pickle.loads(row["passed"])
 
 
 def compact_every(
@@ -33,7 +66,7 @@ def compact_every(
 
     Args:
         lq: the root; its clock decides what has expired.
-        spark: the session that the query runs in.
+        spark: the session that the query runs in, and whose tasks compact the queues.
         seconds: interval between the starts of two passes; a longer pass delays the next.
         report: called with the summaries of each pass.
         queue: name of the only queue to compact; None: all.
@@ -43,7 +76,7 @@ def compact_every(
 
     def compact(_: Any, number: int) -> None:
         try:
-            report(compact_once(lq, queue))
+            report(compact_once(lq, queue, spark))
         except Exception as error:
             _log.warning("compaction pass %d failed: %s", number, first_line(error))
 

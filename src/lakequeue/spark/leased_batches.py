@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any
 
 from lakequeue import frame_verbs
@@ -98,17 +98,16 @@ class LeasedBatches:
         lease_id = self._lease_of(end)
         if lease_id in ("", self._deleted):
             return
-        kept, lost = self._kept.pop(lease_id, None), 0
-        lease, renewal = kept or (frame_verbs.held_lease(self._queue, lease_id), nullcontext())
-        try:
+        kept, renewal = self._kept.pop(lease_id, (None, nullcontext()))
+        # what the function of the batch has handed back is not held: it stays
+        lease = frame_verbs.held_lease(self._queue, lease_id)
+        with renewal, suppress(LeaseLost):
             if lease is not None:
-                with renewal:
-                    lost = lease.delete().lost
-        except LeaseLost as error:
-            # the function of a batch may have deleted them, or the process before this one
-            lost = error.lost if kept and frame_verbs.is_stored(kept[0]) else 0
-        if lost:
-            _log.warning("%d messages were lost to a timeout; they will be received again", lost)
+                lease.delete()
+        if kept is not None and frame_verbs.is_taken(kept):
+            _log.warning("messages were lost to a timeout; they will be received again")
+        if self._left is not None:
+            self._left += frame_verbs.failed_together(self._queue, lease_id)
         self._deleted = lease_id
 
     def _keep(self, lease: Lease) -> None:

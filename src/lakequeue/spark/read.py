@@ -17,7 +17,7 @@ from lakequeue.model.states import MessageState
 from lakequeue.spark import source_schema
 from lakequeue.spark.leased_batches import START, LeasedBatches, Offset
 from lakequeue.spark.options import Options
-from lakequeue.spark.source_errors import one_line
+from lakequeue.spark.source_schema import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lakequeue import frame_verbs
 from lakequeue.errors import InvalidOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 WHOLE_ROW = "*"
+_MICROS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 
 
 def as_messages(
@@ -25,7 +27,8 @@ def as_messages(
 
     Args:
         df: any DataFrame or stream.
-        body: column with the bodies; ``*``: each row as a JSON object, without NULLs.
+        body: column with the bodies; ``*``: each row as a JSON object, without NULLs, with instants in UTC to
+            the microsecond; NaN and infinity, which JSON lacks, are texts.
         group, dedup, delay: columns for ``group_id``, ``dedup_id`` and ``delay_seconds``, if any.
         order_by: column to order by; it keeps its name.
 
@@ -38,21 +41,24 @@ def as_messages(
     names = {name: column for name, column in wanted.items() if column is not None}
     if order_by is not None:
         names.setdefault(order_by, order_by)
-    missing = [column for column in names.values() if column not in (*df.columns, WHOLE_ROW)]
+    as_compared = str if frame_verbs.case_matters(df.sparkSession) else str.lower
+    known = {as_compared(column) for column in (*df.columns, WHOLE_ROW)}
+    missing = [column for column in names.values() if as_compared(column) not in known]
     if missing:
         raise InvalidOptions([f"no column {column}; there are {', '.join(df.columns)}" for column in missing])
-    columns = {column: df[column] for column in df.columns}
-    columns[WHOLE_ROW] = F.to_json(F.struct(*columns.values()))
-    return df.select(*(columns[column].alias(name) for name, column in names.items()))
+    instants = {"timestampFormat": f"{_MICROS}XXX", "timestampNTZFormat": _MICROS, "timeZone": "UTC"}
+    whole = F.to_json(F.struct(*(df[column] for column in df.columns)), instants)
+    columns = ((name, whole if column == WHOLE_ROW else df[column]) for name, column in names.items())
+    return df.select(*(column.alias(name) for name, column in columns))
 
 
 def append_results(
     messages: DataFrame,
     table: str | None,
-    handle: Callable[[DataFrame], DataFrame | None] | None = None,
+    handle: Callable[[DataFrame], Any] | None = None,
     *,
     repeated: bool = False,
-) -> None:
+) -> Any:
     """Appends results of messages, or the messages themselves, to a Delta table in one commit.
 
     A message that was received before may have a result already, if only its deletion failed. The table is
@@ -63,18 +69,24 @@ def append_results(
     Args:
         messages: ``Lease.messages``.
         table: path of the table, created if it is missing; None: the function stores its results itself.
-        handle: from messages to results; None returned appends nothing. Results need ``message_id`` to be found.
+        handle: from messages to results, or to a pair of results and failed messages; None instead of results
+            appends nothing. Results need ``message_id`` to be found.
         repeated: whether the lease may be that of a batch which was interrupted after its results were appended.
+
+    Returns:
+        The failed messages, see ``Lease.delete_except``; None: none.
     """
     pending = messages if table is None else _without_results(messages, table, repeated)
     rows: Any = pending.drop("receipt_handle") if handle is None else handle(pending)
+    rows, failed = rows if isinstance(rows, tuple) and len(rows) == 2 else (rows, None)
     if table is not None and rows is not None:
         rows.write.format("delta").mode("append").save(table)
+    return failed
 
 
 def results_of_stream(
-    table: str | None, handle: Callable[[DataFrame], DataFrame | None] | None = None
-) -> Callable[[DataFrame, int], None]:
+    table: str | None, handle: Callable[[DataFrame], Any] | None = None
+) -> Callable[[DataFrame, int], Any]:
     """A function for one query of ``stream_from_queue`` that calls ``append_results``.
 
     The first batch of a query may repeat the one in which the last query was killed, under the same lease: its
@@ -82,10 +94,11 @@ def results_of_stream(
     """
     repeated = True
 
-    def append(messages: DataFrame, batch: int) -> None:
+    def append(messages: DataFrame, batch: int) -> Any:
         nonlocal repeated
-        append_results(messages, table, handle, repeated=repeated)
+        failed = append_results(messages, table, handle, repeated=repeated)
         repeated = False
+        return failed
 
     return append
 

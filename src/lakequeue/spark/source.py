@@ -11,8 +11,7 @@ from pyspark.sql.datasource import DataSource
 
 from lakequeue.spark.options import Options, Use
 from lakequeue.spark.read import QueueReader, QueueStreamReader
-from lakequeue.spark.source_errors import one_line
-from lakequeue.spark.source_schema import schema
+from lakequeue.spark.source_schema import one_line, schema
 from lakequeue.spark.write import QueueStreamWriter, QueueWriter
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -10,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from lakequeue import frame_verbs
+from lakequeue import LeaseCounts, frame_verbs
 from lakequeue.entry_verbs import settings
-from lakequeue.errors import InvalidOptions, InvalidParameterValue, LakeQueueError, QueueServiceError
+from lakequeue.errors import (
+    InvalidOptions,
+    InvalidParameterValue,
+    LakeQueueError,
+    LeaseLost,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+)
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS, Duration
 from lakequeue.spark.options import Options
@@ -23,10 +32,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-    from lakequeue import Lease, LeaseCounts, Queue, Renewal
+    from lakequeue import Lease, Queue, Renewal
 
 _log = logging.getLogger("lakequeue")
 
+_NOT_OF_MESSAGES = (LeaseLost, QueueDoesNotExist, QueueClientError)
+"""Errors for which smaller batches are no remedy."""
+_STOPPED = re.compile(r"InterruptedException|Job \d+ cancelled")
+"""In an error of Spark: somebody has stopped the query."""
 AVAILABLE_NOW = "availableNow"
 """Trigger of a query that processes what is there, then ends."""
 
@@ -61,6 +74,7 @@ def stream_to_queue(
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
+    df, order_by = frame_verbs.respelled(df, order_by)
     frame_verbs.plan_send(q, frame_verbs.columns_of(df.schema), order_by)
     spark, place = df.sparkSession, Options.of(q)
     problems = _trigger_problems(spark, trigger)
@@ -87,15 +101,18 @@ def stream_from_queue(
 
     It is ``spark.readStream.format("lakequeue")`` with ``foreachBatch``. A micro-batch is a lease of at most
     ``max_messages``; the next one comes at once if the batch took longer than the interval. When ``handle_batch``
-    returns, the messages are deleted. When it raises, they become visible again at once and the query ends. When
-    the process dies, they become visible after their visibility timeout; a query that is restarted on the
-    checkpoint repeats the batch under its number, with the messages that its lease still holds.
+    returns, the messages are deleted, except those that it returns as failed, which become visible again at once.
+    When it raises, all become visible again at once, and come in batches half as large, until the message that it
+    raises for is alone: then the query ends (DLQ-12). When the process dies, they become visible after their
+    visibility timeout; a query that is restarted on the checkpoint repeats the batch under its number, with the
+    messages that its lease still holds.
 
     Args:
         q: the queue; its root was opened with a Spark session.
         handle_batch: called in the driver, or on the server of Spark Connect, with the columns of
             ``Lease.messages`` and the number of the batch, if there are messages. A message may come again, even
-            after it was processed; ``message_id`` identifies it.
+            after it was processed; ``message_id`` identifies it. Returns the messages that failed, as
+            ``Lease.delete_except`` takes them; None: none.
         checkpoint: directory for the progress of this stream from this queue.
         trigger: interval between the starts of two batches; None: one after another; ``"availableNow"``: as many
             messages as are visible now, then the query ends; before Spark 4.2, one batch of them.
@@ -158,33 +175,44 @@ class _Batches:
             _log.warning("batch %d was lost to a timeout before it began; it will be received again", batch)
             return
         counts = process_lease(lease, lambda: self.handle(rows, batch), self.renewal)
-        _log.info("batch %d: messages %d, lost %d", batch, lease.message_count, counts.lost)
+        _log.info("batch %d: messages %d, %s", batch, lease.message_count, counts)
 
 
 def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None = None) -> LeaseCounts:
-    """Does the work on a lease; deletes its messages when the work is done, releases them when it raises.
+    """Does the work on a lease; deletes its messages when it is done, except those that it returns as failed.
 
-    A renewal extends the lease meanwhile.
+    When it raises, all are released: of several they come again in halves, and the answer is that none is done. A
+    renewal extends the lease meanwhile.
 
     Raises:
         LeaseLost: the work took too long, and all messages were lost.
+        Exception: what the work raised for a message that was alone.
     """
+    count = lease.message_count
     try:
         with nullcontext() if renewal is None else lease.keep_alive(renewal):
-            work()
-    except BaseException:
-        try:
-            lease.release()
-        except LakeQueueError as error:  # they become visible after their timeout
-            _log.warning("%d messages were not released: %s", lease.message_count, frame_verbs.first_line(error))
-        raise
-    counts = lease.delete()
-    if counts.lost:
-        _log.warning(
-            "%d of %d messages were lost to a timeout; they will be received again",
-            counts.lost,
-            lease.message_count,
+            result = work()
+            failed = [] if result is None else frame_verbs.texts_of(result)
+    except BaseException as error:
+        of_messages = isinstance(error, Exception) and not isinstance(error, _NOT_OF_MESSAGES)
+        of_messages = of_messages and not (
+            type(error).__module__.startswith("py4j") and _STOPPED.search(str(error))
         )
+        try:
+            released = frame_verbs.release_failed(lease, error if of_messages else None)
+        except LakeQueueError as refused:  # they become visible after their timeout
+            _log.warning("%d messages were not released: %s", count, frame_verbs.first_line(refused))
+            raise error from None
+        if count == 1 or not of_messages:
+            raise
+        reason = f"{type(error).__name__}: {frame_verbs.first_line(error)}"
+        _log.warning("a batch of %d messages failed, and comes again in halves: %s", count, reason)
+        return LeaseCounts(0, released.lost, released.done)
+    counts = lease.delete_except(failed) if failed else lease.delete()
+    if counts.released:
+        _log.warning("%d of %d messages failed; they will be received again", counts.released, count)
+    if counts.lost:
+        _log.warning("%d of %d messages were lost to a timeout; they will be received again", counts.lost, count)
     return counts
 
 

@@ -20,8 +20,7 @@ from lakequeue import frame_verbs
 from lakequeue.errors import InvalidOptions, QueueClientError
 from lakequeue.frame_verbs import PlannedSend, Written
 from lakequeue.spark.options import Options
-from lakequeue.spark.source_errors import one_line
-from lakequeue.spark.source_schema import arrow_schema
+from lakequeue.spark.source_schema import arrow_schema, one_line
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -53,8 +52,12 @@ class _Writer:
             raise InvalidOptions(['mode overwrite: messages can only be added; say .mode("append")'])
         self._options = options
         self._schema = schema
-        columns = frame_verbs.columns_of(schema)
-        self._send = frame_verbs.plan_send(options.open_queue(), columns, options.order_by, options.send_id)
+        # the process that runs this is not told whether case matters to the session
+        self._names, order_by = frame_verbs.spelled(schema.names, options.order_by)
+        columns = [
+            (name, type_) for name, (_, type_) in zip(self._names, frame_verbs.columns_of(schema), strict=True)
+        ]
+        self._send = frame_verbs.plan_send(options.open_queue(), columns, order_by, options.send_id)
 
     def _send_of_task(self) -> PlannedSend:
         return self._send
@@ -62,7 +65,8 @@ class _Writer:
     @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPart:
         send = self._send_of_task()
-        return WrittenPart(send, send.write(_batches(iterator, self._schema)))
+        batches = (batch.rename_columns(self._names) for batch in _batches(iterator, self._schema))
+        return WrittenPart(send, send.write(batches))
 
     @one_line
     def commit(self, messages: Sequence[WrittenPart | None], batchId: int | None = None) -> None:

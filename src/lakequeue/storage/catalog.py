@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,14 +17,17 @@ from lakequeue.errors import DamagedTable, LakeQueueError, QueueClientError, Roo
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.names import is_name, name_hash
 from lakequeue.storage import cleaning, layout
+from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.interface import Engine, Table
 from lakequeue.storage.engines.locks import LockHeld, committing
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.found_names import Misplaced, queue_folder, shard_count, shard_folders, shown
+from lakequeue.storage.reserve import take
 from lakequeue.storage.roots import local_path, make_directory, obstacle, strangers
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import CHECKS
+from lakequeue.storage.table_version import TableVersion
 
 CREATION = 3600.0
 """Seconds that creating a queue with its tables may take on an object store."""
@@ -60,7 +64,7 @@ class Catalog:
         self._engine = engine
         self.root = root
         self._table: Table | None = None
-        self._version = -1
+        self._loaded: tuple[int, object] = -1, None
         self._rows: list[QueueRow] = []
         self._known: dict[str, list[QueueRow]] = {}  # by file
         self._merged: dict[str, pa.Table] = {}  # see `Table.merge`
@@ -77,7 +81,8 @@ class Catalog:
         table = self._open()
         if opened:
             table.refresh()
-        if table.version != self._version:
+        newest = table.version, table.history
+        if newest != self._loaded:
             files = table.files()
             # creating a queue adds a file of one row: converting those of 3,000 queues again takes 60 ms
             new = [file.path for file in files if file.path not in self._known]
@@ -87,10 +92,14 @@ class Catalog:
             known = self._known | dict(zip(new, rows, strict=True))
             self._known = {file.path: known[file.path] for file in files}
             self._rows = [row for rows in self._known.values() for row in rows]
-            self._version = table.version
+            self._loaded = newest
             for version in {row.layout_version for row in self._rows} - {layout.LAYOUT_VERSION}:
                 self._warn(version)
         return self._rows
+
+    def release(self) -> None:
+        """Closes the handle; the next call opens another one."""
+        self._table = None
 
     @property
     def layout_version(self) -> int:
@@ -149,9 +158,7 @@ class Catalog:
             QueueClientError: another copy into this root is under way; noticed on local disks only.
         """
         queues = f"{self.root}/q"
-        local = local_path(queues)
-        if local is not None:
-            os.makedirs(local, exist_ok=True)
+        self._engine.store.folder(queues).make()
         with ExitStack() as alone:
             try:
                 alone.enter_context(committing(queues, exclusive=True, patience=1))
@@ -164,7 +171,9 @@ class Catalog:
         freed = Freed()
         with committing(layout.queues_path(self.root), exclusive=True, patience=cleaning.PATIENCE):
             known = {row.key for row in self.rows()}
-            kept = 0.0 if local_path(self.root) is not None else ORPHAN_SECONDS
+            until = math.inf
+            if local_path(self.root) is None:
+                until = storage_now(self._engine.store.folder(layout.queues_path(self.root))) - ORPHAN_SECONDS
             queues = self._engine.store.folder(f"{self.root}/q")
             for name in queues.folders():
                 if name in known:
@@ -172,7 +181,7 @@ class Catalog:
                 if took_messages(self._engine, queues / name):
                     _log.warning("%s/q/%s has messages, and no row in the catalog: it is kept", self.root, name)
                 else:
-                    freed += cleaning.remove_tables(queues / name, kept)
+                    freed += cleaning.remove_tables(queues / name, until)
         return freed
 
     def prepare(self, mode: int = 0o700) -> None:
@@ -203,6 +212,8 @@ class Catalog:
                         os.chmod(local, mode)
                 self._engine.store.check_creates()
                 self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
+                if local is not None:
+                    take(local)
         except QueueClientError:
             raise
         except Exception as error:
@@ -263,7 +274,7 @@ class Catalog:
             raise QueueClientError(reason)
 
 
-def rows_of(table: Table, root: str) -> list[QueueRow]:
+def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
     """The rows of a snapshot of a root's catalog; QueueClientError for another layout."""
     return [row for rows in rows_by_file(table.read(table.files()), root) for row in rows]
 
@@ -296,7 +307,7 @@ def _row(found: Mapping[str, Any]) -> QueueRow:
     if len(row.handle_key) != layout.HANDLE_KEY_BYTES:
         raise Misplaced(f"has a queue {row.name} with a key of {len(row.handle_key)} bytes")
     if row.attributes:  # of a queue that was listed again, nothing may be known
-        QueueAttributes.from_wire(row.attributes)
+        QueueAttributes.check_stored(row.attributes)
     return row
 
 

@@ -11,22 +11,23 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import threading
-import time
 import uuid
 from collections.abc import Collection
 from contextlib import ExitStack
 from operator import attrgetter
 
 from lakequeue.storage import layout, no_links
-from lakequeue.storage.delta_log import LiveFile, Snapshot, listed
-from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.clock_guard import storage_now
+from lakequeue.storage.delta_log import LiveFile, listed
 from lakequeue.storage.engines.locks import LockHeld, committing
-from lakequeue.storage.engines.log_trimming import readable_from, trim_log, wants_checkpoint
+from lakequeue.storage.engines.log_trimming import readable_from, trim_below, trim_log, wants_checkpoint
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.found_names import shard_folders
-from lakequeue.storage.roots import local_path
+from lakequeue.storage.snapshot import Snapshot
 from lakequeue.storage.store_failures import first_line
 
 VACUUM_EVERY = 100
@@ -72,7 +73,7 @@ def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
 
 def _vacuum_if_due(table: Table, retention: layout.Retention) -> None:
     try:
-        if _wants_list(_lists(table.folder), _kept_seconds(table.folder, retention)):
+        if _wants_list(_lists(table.folder), storage_now(table.folder), _kept_seconds(table.folder, retention)):
             vacuum(table, retention, None, patience=1)
     except LockHeld:
         pass
@@ -99,14 +100,14 @@ def vacuum(
     """
     folder, needed = table.folder, _needed_now(table, patience).union(waiting or ())
     keep = _kept_seconds(folder, retention)
-    lists = _lists(folder)
-    if _wants_list(lists, keep):
+    lists, now = _lists(folder), storage_now(folder)
+    if _wants_list(lists, now, keep):
         folder.create(f"{_NEEDED}/{uuid.uuid4().hex}", json.dumps(sorted(needed)).encode())
-        lists = _lists(folder)
-    old = [each for each in lists if each.modified <= time.time() - keep]
+        lists, now = _lists(folder), storage_now(folder)
+    old = [each for each in lists if each.modified <= now - keep]
     if not old:
         return Freed()
-    unused, freed = _written_before(folder, old[-1].modified) - needed, Freed()
+    unused, freed = _written_before(folder, old[-1].modified, now) - needed, Freed()
     if waiting is None:
         unused = {name for name in unused if not name.startswith(_WAITING)}
     for each in lists[len(old) - 1 :] if unused else []:
@@ -125,9 +126,9 @@ def vacuum(
     return freed
 
 
-def _written_before(folder: Folder, instant: float) -> set[str]:
+def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
     """Data files of a table; those of bulk sends only if they have waited for too long to be committed."""
-    late = min(instant, time.time() - 3600 * layout.PINNED_HOURS)
+    late = min(instant, now - 3600 * layout.PINNED_HOURS)
     return {
         file.name
         for file in folder.files()
@@ -143,12 +144,17 @@ def _needed_now(table: Table, patience: float) -> set[str]:
         return {file.name for file in table.files()}
     # meanwhile nothing is trimmed
     with committing(table.path, exclusive=False, patience=patience):
-        snapshot = Snapshot(table.folder, readable_from(list(listed(table.folder))))
-        names = {file.name for file in snapshot.files()}
-        with contextlib.suppress(FileNotFoundError):
-            while entry := snapshot.next():
-                names.update(file.name for file in entry.added)
-                snapshot.apply(entry)
+        return _named_since(table.folder, readable_from(list(listed(table.folder))))
+
+
+def _named_since(folder: Folder, version: int) -> set[str]:
+    """The files of a version and of all later ones."""
+    snapshot = Snapshot(folder, version)
+    names = {file.name for file in snapshot.files()}
+    with contextlib.suppress(FileNotFoundError):
+        while entry := snapshot.next():
+            names.update(file.name for file in entry.added)
+            snapshot.apply(entry)
     return names
 
 
@@ -164,8 +170,8 @@ def _lists(folder: Folder) -> list[Entry]:
     return sorted(folder.files(_NEEDED), key=attrgetter("modified"))
 
 
-def _wants_list(lists: list[Entry], keep: float) -> bool:
-    return not lists or lists[-1].modified <= time.time() - keep / _LISTS
+def _wants_list(lists: list[Entry], now: float, keep: float) -> bool:
+    return not lists or lists[-1].modified <= now - keep / _LISTS
 
 
 def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
@@ -173,7 +179,7 @@ def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
         return 3600.0 * retention.remote_file_hours
     pinned = 3600.0 * layout.PINNED_HOURS
     with contextlib.suppress(FileNotFoundError):
-        if folder.modified(_PINS) > time.time() - pinned:
+        if folder.entry(_PINS).modified > storage_now(folder) - pinned:
             return max(pinned, 60.0 * retention.file_minutes)
     return 60.0 * retention.file_minutes
 
@@ -187,27 +193,49 @@ def trim(table: Table, retention: layout.Retention) -> Freed:
     return trim_log(table.folder, retention, PATIENCE)
 
 
-def remove_empty_folders(table_path: str, kept_seconds: float) -> None:
+def free(table: Table, seconds: float) -> Freed:
+    """Removes at once what no reader needs that began in the last ``seconds``, on a local disk (DUR-65).
+
+    Whoever reads longer, as a lease, a DataFrame or a view may, finds no file, and can begin again. Files of bulk
+    sends that wait for their commit stay.
+
+    Raises:
+        LockHeld: another process holds the lock; nothing was removed.
+    """
+    folder = table.folder
+    with committing(table.path, exclusive=True, patience=PATIENCE):
+        table.checkpoint()
+        found, now = list(listed(folder)), storage_now(folder)
+        begin = readable_from(found)
+        old = [
+            number for number, is_checkpoint, file in found if not is_checkpoint and file.modified <= now - seconds
+        ]
+        base = max([begin, *old])
+        named, needed = _named_since(folder, begin), _named_since(folder, base)
+        unused = _written_before(folder, now - seconds, now) | {each for each in named if folder.exists(each)}
+        return folder.remove(unused - needed) + trim_below(folder, base)
+
+
+def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
     """Removes empty directories that segments left behind on local disks, once unchanged for ``kept_seconds``.
 
     A writer creates a directory right before it uses it, so younger ones stay.
     """
-    local = local_path(table_path)
+    local = table.local
     if local is None:
         return
-    horizon = time.time() - kept_seconds
+    horizon = storage_now(table) - kept_seconds
     # all at once, as removing a directory touches the one above
     touched = {folder: os.stat(folder).st_mtime for folder, _, _ in os.walk(local)}
     for folder in sorted(touched, reverse=True):  # inner ones first
         inside = os.path.relpath(folder, local)
         if inside != "." and not inside.startswith(("_", ".")) and touched[folder] < horizon:
             with contextlib.suppress(OSError):  # not empty, or gone
-                os.rmdir(folder)
+                table.remove_empty(inside)
 
 
-def remove_tables(folder: Folder, kept_seconds: float = 0) -> Freed:
-    """Removes the directory of a queue that the catalog does not name, unless a file is younger than
-    ``kept_seconds``.
+def remove_tables(folder: Folder, until: float = math.inf) -> Freed:
+    """Removes the directory of a queue that the catalog does not name, unless a file was written after ``until``.
 
     Raises:
         LockHeld: another process is in a commit to one of them, which would create parts of it again.
@@ -220,7 +248,7 @@ def remove_tables(folder: Folder, kept_seconds: float = 0) -> Freed:
                     with contextlib.suppress(FileNotFoundError):  # another compactor removes it
                         alone.enter_context(committing(path, exclusive=True, patience=PATIENCE))
         files = list(folder.files())
-        if time.time() - max((file.modified for file in files), default=0.0) < kept_seconds:
+        if max((file.modified for file in files), default=0.0) > until:
             return Freed()
         if folder.local is None:  # they are listed already
             return folder.remove(file.name for file in files)

@@ -16,8 +16,8 @@ from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile, entry_name
 from lakequeue.storage.engines import entries
-from lakequeue.storage.engines.interface import DataFile, Table
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.stores import Store
 
@@ -37,7 +37,7 @@ class TableSnapshot:
     ``waiting`` are files that it does not have, of bulk sends that have reached other shards.
     """
 
-    table: PointTable
+    table: Table
     path: str
     """Below the root."""
     files: Sequence[LiveFile]
@@ -47,9 +47,9 @@ class TableSnapshot:
     @classmethod
     def of(cls, table: Table) -> TableSnapshot:
         """The loaded snapshot of a table."""
-        assert isinstance(table, PointTable)
+        assert isinstance(table, Table)
         path = table.path.removeprefix(f"{table.store.root}/")
-        return cls(table, path, table.files(), dict(table.transactions))
+        return cls(table, path, table.files(), dict(table.state.transactions))
 
     @property
     def size(self) -> int:
@@ -119,7 +119,9 @@ class Copier:
                 raise DamagedTable(folder.uri, file.name, f"has {size or 0} bytes instead of {file.size}")
         folder.remove(found)  # of earlier snapshots
         schema, partitions, properties = _KINDS[snapshot.path.rpartition("/")[2]]
-        data = entries.first_entry(schema, partitions, properties, map(_data_file, snapshot.files), transactions)
+        data = entries.first_entry(
+            folder.uri, schema, partitions, properties, map(_data_file, snapshot.files), transactions
+        )
         if not folder.create(entry_name(0), data):
             raise QueueClientError(f"{folder.uri} was written by somebody else meanwhile")
 
@@ -128,7 +130,7 @@ class Copier:
 
 
 def _copy_file(source: Folder, target: Folder, file: LiveFile) -> None:
-    size = source.size(file.name)
+    size = source.entry(file.name).size
     if size != file.size:
         raise DamagedTable(source.uri, file.name, f"has {size} bytes instead of {file.size}")
     with source.open(file.name, size) as data, target.writer(file.name) as copy:

@@ -1,51 +1,59 @@
-"""Reading a Delta log: live files, application ids and tokens of commits.
-
-delta-rs reads every entry since the last checkpoint whenever it lists the live files. Here each entry is read
-once, so following a log costs one request if nothing is new.
-"""
+"""What is in a Delta log: entries, checkpoints, and the state of a table that they lead to."""
 
 from __future__ import annotations
 
 import json
-import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
-from itertools import count
 from typing import Any, NamedTuple
 
 import attrs
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.folder import Entry as File
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import Folder, Mark
 from lakequeue.storage.found_names import Misplaced, file_below
+from lakequeue.storage.parquet_files import reader
 
 LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 """Names the newest checkpoint, for other readers; lists find it here."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
-_log = logging.getLogger("lakequeue")
-
-_ONE_BY_ONE = 2
-"""Entries that a snapshot on an object store follows one by one; further ones are listed and read together."""
-_LEARNED = 100
-"""Maximum number of entries that wait to be applied, and of tokens that are kept."""
 ACTIONS = "numActions"
 """Metric of a commit in which this package writes the number of its lines."""
-_CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+_CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
+"""Before and in place of another metric: CRC-32 of the entry with that place, in hexadecimal."""
 _READER, _WRITER = 1, 2
 """Highest versions of the protocol that ask nothing that this package does not do."""
 _NAMED_FEATURES = (3, 7)
 """Versions of the protocol that name each feature."""
 _FEATURES = {"appendOnly", "invariants"}
 """Features of version 2, which these tables do not use."""
-
-
-class LogTrimmed(Exception):
-    """Log entries that follow a snapshot were removed; load the newest snapshot."""
+_TEXTS, _LIST = pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
+_ACTIONS: dict[str, dict[str, Any]] = {
+    "protocol": {
+        **{"minReaderVersion": pa.int32(), "minWriterVersion": pa.int32()},
+        **{"readerFeatures": _LIST, "writerFeatures": _LIST},
+    },
+    "metaData": {
+        **{"id": pa.string(), "name": pa.string(), "description": pa.string()},
+        "format": pa.struct({"provider": pa.string(), "options": _TEXTS}),
+        **{"schemaString": pa.string(), "partitionColumns": _LIST, "configuration": _TEXTS},
+        "createdTime": pa.int64(),
+    },
+    "txn": {"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()},
+    "add": {
+        **{"path": pa.string(), "partitionValues": _TEXTS, "size": pa.int64(), "modificationTime": pa.int64()},
+        **{"dataChange": pa.bool_(), "stats": pa.string()},
+    },
+    # readers expect the column
+    "remove": {"path": pa.string(), "deletionTimestamp": pa.int64(), "dataChange": pa.bool_()},
+}
+CHECKPOINT = pa.schema({name: pa.struct(fields) for name, fields in _ACTIONS.items()})
+"""Columns of a checkpoint."""
 
 
 class LiveFile(NamedTuple):
@@ -82,6 +90,10 @@ class Entry:
     """Milliseconds since the epoch by the machine's clock."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
+    mark: Mark = ()
+    """Of its file."""
+    follows: Mark = ()
+    """Mark of the entry before, if this process committed it."""
 
 
 def entry_name(version: int) -> str:
@@ -154,7 +166,19 @@ def parse(data: bytes) -> Entry:
             entry.protocol = protocol
     if not lines:
         raise ValueError("is empty")
+    if signed(data) != data:  # last: what else is wrong says more
+        raise ValueError("has another checksum than its content")
     return entry
+
+
+def signed(data: bytes) -> bytes:
+    """An entry with the right checksum in its first line, if it has a place for one."""
+    before, mark, rest = data.partition(_CHECKSUM)
+    if not mark or b"\n" in before:
+        return data
+    rest = rest[len(_NO_CHECKSUM) :]
+    crc = zlib.crc32(b"".join([before, mark, _NO_CHECKSUM, rest]))
+    return b"".join([before, mark, b"%08x" % crc, rest])
 
 
 def read_entry(folder: Folder, version: int) -> Entry:
@@ -164,9 +188,11 @@ def read_entry(folder: Folder, version: int) -> Entry:
         FileNotFoundError: there is none.
         DamagedTable: it is empty or torn.
     """
-    data = folder.read(entry_name(version))
+    data, mark = folder.read_marked(entry_name(version))
     try:
-        return parse(data)
+        entry = attrs.evolve(parse(data), mark=mark)
+        obstacles(entry)  # an error if it says of its table what is none
+        return entry
     except Misplaced as error:
         raise DamagedTable(folder.uri, entry_name(version), str(error)) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -174,17 +200,40 @@ def read_entry(folder: Folder, version: int) -> Entry:
         raise DamagedTable(folder.uri, entry_name(version), reason) from error
 
 
-class Checkpoint(NamedTuple):
-    """What a checkpoint says of a version."""
+@attrs.define
+class State:
+    """A version of a table, as its log says."""
 
-    files: dict[str, LiveFile]
-    """By path."""
-    transactions: dict[str, int]
-    metadata: Mapping[str, Any]
-    protocol: Mapping[str, Any]
+    version: int = -1
+    live: dict[str, LiveFile] = attrs.field(factory=dict)
+    """Its files by path, those added last at the end."""
+    transactions: dict[str, int] = attrs.field(factory=dict)
+    """Versions by application id."""
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    protocol: Mapping[str, Any] = attrs.field(factory=dict)
+    lost_files: bool = False
+    """Whether another program has removed files since the checkpoint and put none in their place, as delta-rs's
+    ``repair`` does with those that are missing."""
+
+    def files(self) -> list[LiveFile]:
+        """The live files."""
+        return list(self.live.values())
+
+    def apply(self, entry: Entry) -> None:
+        """Moves to the next version, whose entry is given."""
+        self.lost_files |= bool(entry.removed) and not entry.added and entry.token is None
+        for path in entry.removed:
+            self.live.pop(path, None)
+        for file in entry.added:
+            self.live.pop(file.path, None)  # to the end
+            self.live[file.path] = file
+        self.transactions.update(entry.transactions)
+        self.metadata = entry.metadata or self.metadata
+        self.protocol = entry.protocol or self.protocol
+        self.version += 1
 
 
-def read_checkpoint(folder: Folder, version: int) -> Checkpoint:
+def read_checkpoint(folder: Folder, version: int) -> State:
     """Reads a checkpoint of a table's log.
 
     Raises:
@@ -193,180 +242,32 @@ def read_checkpoint(folder: Folder, version: int) -> Checkpoint:
     """
     data = folder.read(checkpoint_name(version))
     try:
-        with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
-            table = file.read(["add", "txn", "metaData", "protocol"], use_threads=False)
+        with reader(pa.BufferReader(data), CHECKPOINT) as file:
+            table = file.read(CHECKPOINT.names, use_threads=False)
         adds, transactions, [metadata], [protocol] = (
             table[name].drop_null().to_pylist() for name in ("add", "txn", "metaData", "protocol")
         )
-        files = {add["path"]: live_file(add) for add in adds}
+        live = {add["path"]: live_file(add) for add in adds}
     except Misplaced as error:
         raise DamagedTable(folder.uri, checkpoint_name(version), str(error)) from None
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"cannot be read: {str(error).splitlines()[0]}" if data else "is empty"
         raise DamagedTable(folder.uri, checkpoint_name(version), reason) from error
-    return Checkpoint(files, {each["appId"]: each["version"] for each in transactions}, metadata, protocol)
+    return State(version, live, {each["appId"]: each["version"] for each in transactions}, metadata, protocol)
 
 
-class Snapshot:
-    """A version of a table, read from its log; ``follow`` brings it up to date."""
-
-    def __init__(self, folder: Folder, version: int | None = None) -> None:
-        """Loads a version, None for the newest.
-
-        Raises:
-            FileNotFoundError: there is no table.
-            LogTrimmed: entries were removed while it was loaded; try again.
-        """
-        self.version = -1
-        self.transactions: dict[str, int] = {}
-        self._folder = folder
-        self._files: dict[str, LiveFile] = {}
-        self._learned: dict[int, Entry] = {}
-        self._tokens: dict[int, str | None] = {}  # of the latest versions
-        self.metadata: Mapping[str, Any] = {}
-        self.protocol: Mapping[str, Any] = {}
-        self.checkpoint_every = 100
-        """Number of commits between two checkpoints."""
-        found = [(number, is_checkpoint) for number, is_checkpoint, _ in listed(folder)]
-        if version is not None:
-            found = [each for each in found if each[0] <= version]
-        entries = sorted(number for number, is_checkpoint in found if not is_checkpoint)
-        if not entries:
-            raise FileNotFoundError(f"{folder.uri} has no log")
-        unreadable = None
-        try:
-            for number in sorted((number for number, is_checkpoint in found if is_checkpoint), reverse=True):
-                try:
-                    checkpoint = read_checkpoint(folder, number)
-                except DamagedTable as error:  # an older one, or the entries, may lead to the same snapshot
-                    unreadable = unreadable or error
-                    _log.warning("%s", error)
-                    continue
-                self._files, self.transactions = checkpoint.files, checkpoint.transactions
-                self._describe(checkpoint.metadata, checkpoint.protocol)
-                self.version = number
-                break
-            self._apply_many([number for number in entries if number > self.version])
-        except FileNotFoundError as error:
-            raise unreadable or LogTrimmed(str(error)) from error
-
-    def follow(self) -> bool:
-        """Applies the commits made since; returns whether there were any that were not learned.
-
-        Raises:
-            LogTrimmed: entries after this version were removed.
-        """
-        self.advance()
-        before = self.version
-        for followed in count():
-            if followed == _ONE_BY_ONE and self._folder.local is None:
-                self._catch_up()
-                break
-            try:
-                self.apply(self.next())
-            except FileNotFoundError:
-                break
-        # Entries are removed oldest first: if that of this version exists, the next was not removed but never
-        # made. Object stores keep entries for a week and a deleted queue for a day: no snapshot is followed that
-        # long.
-        if self._folder.local is not None and not self._folder.exists(entry_name(self.version)):
-            raise LogTrimmed(f"{self._folder.uri} has no entry {self.version}")
-        return self.version > before
-
-    def _catch_up(self) -> None:
-        """Applies all commits made since, with one listing and concurrent reads."""
-        found = listed(self._folder, entry_name(self.version))
-        try:
-            self._apply_many(sorted(number for number, is_checkpoint, _ in found if not is_checkpoint))
-        except FileNotFoundError as error:
-            raise LogTrimmed(str(error)) from error
-
-    def learn(self, version: int, entry: Entry) -> None:
-        """Takes note of an entry that this process committed elsewhere, so as not to read it. Thread-safe."""
-        if len(self._learned) < _LEARNED:
-            self._learned[version] = entry
-
-    def advance(self) -> None:
-        """Applies entries that were learned and follow this version; asks storage for nothing."""
-        while (entry := self._learned.pop(self.version + 1, None)) is not None:
-            self.apply(entry)
-        if self._learned:
-            for version in [version for version in list(self._learned) if version <= self.version]:
-                self._learned.pop(version, None)
-
-    @property
-    def partitions(self) -> list[str]:
-        """Names of the partition columns."""
-        return list(self.metadata["partitionColumns"])
-
-    def files(self) -> list[LiveFile]:
-        """The live files."""
-        return list(self._files.values())
-
-    def next(self) -> Entry:
-        """The entry after this version; FileNotFoundError if there is none."""
-        return self._entry(self.version + 1)
-
-    def tokens(self, since: int) -> Iterator[str | None]:
-        """Tokens of the commits after a version, up to the first whose entry is missing."""
-        for version in range(since + 1, self.version + 1):
-            if version in self._tokens:
-                yield self._tokens[version]
-                continue
-            try:
-                yield self._entry(version).token
-            except FileNotFoundError:
-                return
-
-    def _entry(self, version: int) -> Entry:
-        return read_entry(self._folder, version)
-
-    def _apply_many(self, versions: Sequence[int]) -> None:
-        for number, entry in zip(versions, self._folder.for_each(self._entry, versions), strict=True):
-            if number != self.version + 1:
-                raise FileNotFoundError(entry_name(self.version + 1))
-            self.apply(entry)
-
-    def apply(self, entry: Entry) -> None:
-        """Moves to the next version, whose entry is given."""
-        self._change_files(entry)
-        self._tokens[self.version + 1] = entry.token
-        self._tokens.pop(self.version - _LEARNED, None)
-        self.transactions.update(entry.transactions)
-        self._describe(entry.metadata, entry.protocol)
-        self.version += 1
-
-    def _describe(self, metadata: Mapping[str, Any] | None, protocol: Mapping[str, Any] | None) -> None:
-        if metadata is not None:
-            self.metadata = metadata
-            configuration = dict(metadata["configuration"])
-            try:
-                self.checkpoint_every = max(1, int(configuration.get(_CHECKPOINT_INTERVAL, 100)))
-            except ValueError as error:
-                raise DamagedTable(self._folder.uri, None, f"{_CHECKPOINT_INTERVAL}: {error}") from None
-            if configuration.get("delta.appendOnly", "false").lower() == "true":
-                raise DamagedTable(self._folder.uri, None, "another program set delta.appendOnly")
-        if protocol is not None:
-            self.protocol = protocol
-            if unknown := unknown_in(protocol):
-                reason = f"another program gave it {', '.join(unknown)}, which lakequeue does not know"
-                raise DamagedTable(self._folder.uri, None, reason)
-
-    def _change_files(self, entry: Entry) -> None:
-        for path in entry.removed:
-            self._files.pop(path, None)
-        self._files.update((file.path, file) for file in entry.added)
-
-
-def unknown_in(protocol: Mapping[str, Any]) -> list[str]:
-    """What a protocol asks of readers and writers that this package does not do."""
-    reader, writer = protocol["minReaderVersion"], protocol["minWriterVersion"]
+def obstacles(found: Entry | State) -> list[str]:
+    """What another program gave a table that lakequeue does not know."""
+    protocol = found.protocol or {}
     named = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())} - _FEATURES
     unknown = sorted(f"the feature {name}" for name in named)
-    if reader > _READER and reader != _NAMED_FEATURES[0]:
-        unknown.append(f"version {reader} of readers")
-    if writer > _WRITER and writer != _NAMED_FEATURES[1]:
-        unknown.append(f"version {writer} of writers")
+    for who, newest, by_name in ("Reader", _READER, _NAMED_FEATURES[0]), ("Writer", _WRITER, _NAMED_FEATURES[1]):
+        version = protocol[f"min{who}Version"] if protocol else newest
+        if version > newest and version != by_name:
+            unknown.append(f"version {version} of {who.lower()}s")
+    configuration = dict(found.metadata["configuration"]) if found.metadata else {}
+    if configuration.get("delta.appendOnly", "false").lower() == "true":
+        unknown.append("the property delta.appendOnly")
     return unknown
 
 

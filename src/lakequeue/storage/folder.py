@@ -6,27 +6,29 @@ import errno
 import fcntl
 import io
 import os
+import stat
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 import obstore
 import pyarrow as pa
-import pyarrow.parquet as pq
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
 from lakequeue.errors import DamagedTable, one_line
-from lakequeue.storage import no_links
+from lakequeue.storage import layout, no_links
+from lakequeue.storage.parquet_files import ANY, reader
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line, is_conflict
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
     from obstore import ObjectMeta
 
 WHOLE = 4 * 2**20
@@ -57,6 +59,10 @@ class Freed:
         return Freed(self.files + other.files, self.bytes + other.bytes)
 
 
+Mark: TypeAlias = tuple[int | str | None, ...]
+"""What tells a file from any other that ever had its name: size, time and inode on a disk, else size and ETag."""
+
+
 class Entry(NamedTuple):
     """A file in a listing."""
 
@@ -64,6 +70,7 @@ class Entry(NamedTuple):
     size: int
     modified: float
     """By the storage's clock, in seconds."""
+    mark: Mark
 
 
 class Folder:
@@ -98,19 +105,29 @@ class Folder:
         return self._client()
 
     def _at(self, name: str) -> str:
-        return f"{self._prefix}/{name}".strip("/")
+        return f"{self._prefix}/{self._below(name)}".strip("/")
+
+    def _below(self, name: str) -> str:
+        # whoever joins a name unparsed gets no further than this directory (DUR-70)
+        if name.startswith("/") or ".." in name.split("/"):
+            raise DamagedTable(self.uri, name, "leads out of its directory")
+        return name
 
     def path(self, name: str) -> str:
         """Path of a local file."""
         assert self.local is not None
-        return os.path.join(self.local, name)
+        return os.path.join(self.local, self._below(name))
 
-    def _sound(self, name: str) -> str:
+    def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
         """The same, after a look at the way to it from the root; DamagedTable if it is no plain one (DUR-72)."""
-        found = no_links.crooked(self._root, self._at(name))
+        found = no_links.crooked(self._root, self._at(name), is_kind)
         if found is not None:
             raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
         return self.path(name)
+
+    def place(self, name: str) -> str:
+        """Path or URI of a file for whoever opens it by itself; DamagedTable if no plain way leads there."""
+        return f"{self.uri}/{self._below(name)}" if self.local is None else self._sound(name)
 
     @property
     def _root(self) -> str:
@@ -127,24 +144,28 @@ class Folder:
             return False
         return True
 
-    def size(self, name: str) -> int:
-        """Bytes of a file; FileNotFoundError if there is none."""
+    def entry(self, name: str) -> Entry:
+        """A file as a listing has it; FileNotFoundError if there is none."""
         if self.local is not None:
-            return os.stat(self.path(name)).st_size
-        return obstore.head(self._store, self._at(name))["size"]
-
-    def modified(self, name: str) -> float:
-        """When a file was written, by the storage's clock, in seconds; FileNotFoundError if there is none."""
-        if self.local is not None:
-            return os.stat(self.path(name)).st_mtime
-        return obstore.head(self._store, self._at(name))["last_modified"].timestamp()
+            status = os.stat(self.path(name))
+            return Entry(name, status.st_size, status.st_mtime, _mark(status))
+        return _remote_entry(name, obstore.head(self._store, self._at(name)))
 
     def read(self, name: str) -> bytes:
         """The whole of a file; FileNotFoundError if there is none."""
+        return self.read_marked(name)[0]
+
+    def read_marked(self, name: str) -> tuple[bytes, Mark]:
+        """The whole of a file, and its mark; FileNotFoundError if there is none."""
         if self.local is not None:
-            with open(self._sound(name), "rb") as file:
-                return file.read()
-        return _whole(lambda: bytes(obstore.get(self._store, self._at(name)).bytes()))
+            with open(self._sound(name), "rb", buffering=0) as file:
+                return file.read(), _mark(os.fstat(file.fileno()))
+
+        def get() -> tuple[bytes, Mark]:
+            found = obstore.get(self._store, self._at(name))
+            return bytes(found.bytes()), _store_mark(found.meta)
+
+        return _whole(get)
 
     def open(self, name: str, size: int) -> IO[bytes]:
         """Opens a file of a known size for reading; a remote one is read in parts."""
@@ -160,12 +181,16 @@ class Folder:
             return list(pool.map(call, items))
 
     @contextmanager
-    def parquet(self, name: str, size: int) -> Iterator[pq.ParquetFile]:
+    def parquet(self, name: str, size: int, columns: pa.Schema | None = None) -> Iterator[pq.ParquetFile]:
         """Opens a Parquet file of a known size. Read it with ``use_threads=False``.
+
+        It must have ``columns``; without them those of the table that this directory is, if it is one.
 
         Arrow's threads must not hold objects of Python: 4 of 300 processes that ended right after ``read_table``
         of an open file were aborted ("terminate called"). A small file also reads seven times faster so.
         """
+        if columns is None:
+            columns = layout.FILES.get(self.uri.rpartition("/")[2], ANY)
         source: Any
         if self.local is not None:
             source = pa.OSFile(self._sound(name))
@@ -174,7 +199,7 @@ class Folder:
         else:
             source = self.open(name, size)
         try:
-            with source, pq.ParquetFile(source, pre_buffer=False) as file:
+            with source, reader(source, columns) as file:
                 yield file
         except (pa.ArrowException, OSError) as error:
             # Arrow reports what it cannot decode without a number of the system
@@ -182,8 +207,8 @@ class Folder:
                 raise DamagedTable(self.uri, name, f"cannot be read: {first_line(error)}") from error
             raise
 
-    def create(self, name: str, data: bytes, *, new_folder: bool = True) -> bool:
-        """Creates a file atomically unless it exists; returns whether it did.
+    def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
+        """Creates a file atomically and returns its mark; None if it exists.
 
         Args:
             name: of the file.
@@ -197,20 +222,18 @@ class Folder:
         if self.local is None:
             for pause in (*_CONFLICT_PAUSES, None):
                 try:
-                    obstore.put(self._store, self._at(name), data, mode="create")
-                    return True
+                    return len(data), _etag(obstore.put(self._store, self._at(name), data, mode="create")["e_tag"])
                 except AlreadyExistsError as error:
                     if not is_conflict(error):
-                        return False
+                        return None
                     if pause is None:
                         raise
                     time.sleep(pause)
         target = self._sound(name)
         try:
-            self._in_folder(target, lambda: self._place(os.link, data, target), new_folder)
+            return self._in_folder(target, lambda: self._place(os.link, data, target), new_folder)
         except FileExistsError:
-            return False
-        return True
+            return None
 
     def replace(self, name: str, data: bytes) -> None:
         """Writes a file, or replaces it, at once: nobody reads a part of it. Its directory exists."""
@@ -219,7 +242,7 @@ class Folder:
             return
         self._place(os.replace, data, self._sound(name))
 
-    def _place(self, place: Callable[[str, str], None], data: bytes, target: str) -> None:
+    def _place(self, place: Callable[[str, str], None], data: bytes, target: str) -> Mark:
         """Puts a new local file where it belongs; if the process is killed, VACUUM removes what it wrote.
 
         VACUUM also takes the draft of a process that was stopped for an hour, before or after it was placed.
@@ -228,7 +251,9 @@ class Folder:
             draft = self.path(f"{uuid.uuid4().hex}.draft")
             with open(draft, "wb") as file:
                 file.write(data)
+                file.flush()
                 self._sync_file(file)
+                mark = _mark(os.fstat(file.fileno()))
             try:
                 place(draft, target)
                 break
@@ -239,6 +264,7 @@ class Folder:
                 with suppress(FileNotFoundError):
                     os.unlink(draft)
         self._sync(os.path.dirname(target))
+        return mark
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
         """Writes a file that no other process writes; ``data`` is bytes-like, ``new_folder`` as for ``create``."""
@@ -278,6 +304,11 @@ class Folder:
             self._make(os.path.dirname(path))
         return act()
 
+    def make(self) -> None:
+        """Makes the directory, if it is a local one."""
+        if self.local is not None:
+            self._make(self._sound("", stat.S_ISDIR).rstrip("/"))
+
     def _make(self, path: str) -> None:
         """Makes a directory and those above it, each noted on disk in the one above."""
         if os.path.isdir(path):
@@ -296,7 +327,7 @@ class Folder:
 
     def _sync(self, path: str) -> None:
         if self._syncs:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # in somebody's root it may be a pipe
             try:
                 _flush(descriptor)
             except OSError as error:
@@ -315,17 +346,14 @@ class Folder:
         if self.local is None:
             for found in self._listed(prefix, after):
                 name = found["path"].removeprefix(self._prefix).lstrip("/")
-                yield Entry(name, found["size"], found["last_modified"].timestamp())
+                yield _remote_entry(name, found)
             return
         for folder, _, names in os.walk(self.path(prefix)):
             inside = os.path.relpath(folder, self.local)
             for name in names:
                 path = name if inside == "." else f"{inside}/{name}"
-                try:
-                    status = os.stat(self.path(path))
-                except FileNotFoundError:
-                    continue
-                yield Entry(path, status.st_size, status.st_mtime)
+                with suppress(FileNotFoundError):
+                    yield self.entry(path)
 
     def _listed(self, prefix: str, after: str | None) -> Iterator[ObjectMeta]:
         offset = None if after is None else self._at(after)
@@ -369,6 +397,10 @@ class Folder:
             freed += Freed(1, size)
         return freed
 
+    def remove_empty(self, name: str) -> None:
+        """Removes a local directory; OSError if it has something in it, or is behind a link."""
+        no_links.rmdir(self._root, self._at(name))
+
     def remove_all(self) -> None:
         """Removes the directory with everything below it, as far as that can be removed; follows no link."""
         if self.local is None:
@@ -383,6 +415,23 @@ class Folder:
             return
         self._in_folder(self._sound(target), lambda: os.rename(self._sound(source), self.path(target)))
         self._sync(os.path.dirname(self.path(target)))
+
+
+def _mark(status: os.stat_result) -> Mark:
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _store_mark(found: ObjectMeta) -> Mark:
+    return found["size"], _etag(found["e_tag"])
+
+
+def _remote_entry(name: str, found: ObjectMeta) -> Entry:
+    return Entry(name, found["size"], found["last_modified"].timestamp(), _store_mark(found))
+
+
+def _etag(text: str | None) -> str | None:
+    """An ETag as any request tells it; listings of some stores leave the quotes out."""
+    return text and text.strip('"')
 
 
 class _Remote(io.RawIOBase):

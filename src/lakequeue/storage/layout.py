@@ -7,6 +7,9 @@ for one another whatever partition they touch, so shards in one table would shar
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import attrs
 import pyarrow as pa
 
@@ -63,9 +66,23 @@ MESSAGES = pa.schema(
         ("source_queue", pa.string()),
         ("source_receive_count", pa.int32()),
         ("first_sent_at", INSTANT),
+        # Of dead letters: when they were first received (DLQ-4). Older files lack it, see `with_later_columns`.
+        ("first_received_at", INSTANT),
     ]
 )
 MESSAGE_PARTITIONS = ["base_offset", "opened_at"]
+
+
+LATER = "first_received_at"
+"""The column that files of earlier releases lack."""
+
+
+def with_later_columns(rows: pa.Table) -> pa.Table:
+    """Rows of a file of ``messages``; what files of earlier releases lack is NULL."""
+    field = MESSAGES.field(LATER)
+    lacking = field.name not in rows.column_names
+    return rows.append_column(field, pa.nulls(len(rows), field.type)) if lacking else rows
+
 
 RUN = pa.struct(
     [
@@ -79,6 +96,8 @@ RUN = pa.struct(
         ("attempt_id", pa.string()),
         ("attempted_at", INSTANT),
         ("attempt_place", pa.int32()),
+        # Of a moving run. Else how often dead letters were received before they came here, which is no part of the
+        # maximum of receives; NULL is none. For the same reason it has no column of its own.
         ("move_number", pa.int64()),
         ("target_key", pa.string()),
     ]
@@ -131,6 +150,19 @@ STATS = pa.schema(
 )
 STATS_PARTITIONS = ["day"]
 
+
+def _columns(schema: pa.Schema, partitions: Sequence[str] = ()) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name not in partitions])
+
+
+FILES = {
+    "queues": pa.schema([QUEUES.field("layout_version")]),  # by which the catalog judges the others
+    "messages": _columns(MESSAGES, MESSAGE_PARTITIONS),
+    "receipts": _columns(RECEIPTS, RECEIPT_PARTITIONS),
+    "stats": _columns(STATS, STATS_PARTITIONS),
+}
+"""Columns of the files of a table, by the name of its directory."""
+
 HEAD_STATE = "head"
 HEAD_OFFSET = -1
 
@@ -178,9 +210,9 @@ RECEIPTS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "first_of
 STATS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "minute"}
 
 
-RESERVE = "reserve"
+RESERVE, RESERVE_FILES = "reserve", "reserve-files"
 """File of a local root whose space is for what frees space."""
-ROOT_FOLDERS = {"queues", "stats", "q", RESERVE}
+ROOT_FOLDERS = {"queues", "stats", "q", RESERVE, RESERVE_FILES}
 """Directories of a root."""
 
 
@@ -204,6 +236,19 @@ def receipts_path(root: str, key: str, shard: int) -> str:
     return f"{root}/q/{key}/{shard}/receipts"
 
 
+def table_name(path: str) -> str | None:
+    """What a shard's table is called in its own metadata, so that it is known if its directory has moved."""
+    name = "/".join(path.rsplit("/", 3)[1:])
+    return name if _TABLE_NAME.fullmatch(name) else None
+
+
+def is_elsewhere(path: str, name: str | None) -> bool:
+    """Whether a table with this name belongs to another queue or shard; older tables have no name."""
+    return name is not None and _TABLE_NAME.fullmatch(name) is not None and name != table_name(path)
+
+
+_TABLE_NAME = re.compile(r"[0-9a-z-]+/[0-9]+/(messages|receipts)")
+
 COPYING = "copying"
 """File in the directory of a queue that is being copied here, until the catalog names the queue."""
 
@@ -215,6 +260,9 @@ FILES_ID = "files"
 """On ``messages``: version, the number of merges and drops of segments."""
 ATTRIBUTES_ID = "attributes"
 """On ``messages``: version, that of the queue attributes that senders must know."""
+PAUSE_ID = "pause"
+"""On ``messages`` and ``receipts``: version, the longest time between two commits of the shard, in seconds, if it
+was more than a day."""
 RECEIPTS_ID = "receipts"
 """On ``receipts``: version, the epoch, which the head row repeats."""
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.errors import DamagedTable
+from lakequeue.errors import DamagedTable, LakeQueueError
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
+from lakequeue.model.states import MessageState
 from lakequeue.shard.commands import Decision
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Head, Run
@@ -19,8 +22,9 @@ from lakequeue.storage import layout
 from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.interface import Engine, Table
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.messages.read import ShardLog
+from lakequeue.storage.store_failures import first_line
 
 RANGE_ROWS = 10_000
 """Runs in a file of a compacted ledger."""
@@ -31,9 +35,8 @@ _CHECK_EVERY = 16
 """Merges between two checks of whether the ledger needs compaction."""
 
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
-_DATA = pa.schema(
-    [layout.RECEIPTS.field(name) for name in ("first_offset", "last_offset", "state", "run", "head")]
-)
+_DATA = layout.FILES["receipts"]
+_STATES = {layout.HEAD_STATE, *(state.value for state in MessageState)}
 
 
 class Ledger:
@@ -43,6 +46,7 @@ class Ledger:
         self.table = table
         self._merges = 0
         self._known: dict[str, pa.Table] = {}  # rows of live files by path, as read or written
+        self._history: object = None
 
     @property
     def epoch(self) -> int:
@@ -50,10 +54,28 @@ class Ledger:
         return self.table.transaction(layout.RECEIPTS_ID) or 0
 
     def load(self) -> tuple[Head, list[Run], list[Run]]:
-        """Head, unsettled and settled runs of the loaded snapshot."""
+        """Head, unsettled and settled runs of the loaded snapshot; DamagedTable if they cannot be read."""
+        try:
+            return self._load()
+        except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
+            reason = f"its rows cannot be read: {first_line(error)}"
+            raise DamagedTable(self.table.path, None, reason) from error
+
+    def _load(self) -> tuple[Head, list[Run], list[Run]]:
         rows = self._read()
-        unsettled = rows.filter(pc.not_equal(rows["first_offset"], layout.HEAD_OFFSET))
-        return self._head(rows), _runs(unsettled), _runs(self._read(settled=True))
+        unsettled, head = rows.filter(pc.not_equal(rows["first_offset"], layout.HEAD_OFFSET)), self._head(rows)
+        if head.epoch != self.epoch:
+            reason = f"its head is of epoch {head.epoch}, and its log of {self.epoch}; another program restored it"
+            raise DamagedTable(self.table.path, None, reason)
+        settled = self._read(settled=True)
+        for part in rows, settled:
+            offsets = part["first_offset"].null_count + part["last_offset"].null_count
+            counts = pc.struct_field(part["run"].combine_chunks(), "receive_count").null_count
+            states = {*part["state"].unique().to_pylist()} - _STATES
+            if offsets or states or counts > (part is rows):  # the head has none
+                wrong = f"the state {states.pop()}" if states else "no offset" if offsets else "no receive count"
+                raise DamagedTable(self.table.path, None, f"it has a run with {wrong}; another program wrote it")
+        return head, _runs(unsettled), _runs(settled)
 
     def machine(self, log: Callable[[], ShardLog]) -> ShardMachine:
         """The shard in the loaded snapshot; ``log`` reads the newest one, after the head that refers to it.
@@ -62,9 +84,14 @@ class Ledger:
             DamagedTable: messages that were delivered are not in the log.
         """
         head, runs, history = self.load()
+        self._history = self.table.history
         newest = log()
         check_head(head, newest.end, self.table.path)
         return ShardMachine(head, runs, newest, history)
+
+    def is_current(self, machine: ShardMachine) -> bool:
+        """Whether the machine that was made last is the shard in the loaded snapshot."""
+        return self.epoch == machine.head.epoch and self._history is self.table.history
 
     def rows(self) -> tuple[Head, pa.Table]:
         """The head, and all rows of the loaded snapshot, as ``layout.RECEIPTS``, the head row first."""
@@ -79,11 +106,14 @@ class Ledger:
         heads = rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist()
         if len(heads) != 1:
             raise DamagedTable(self.table.path, None, f"it has {len(heads)} head rows")
-        return _head(heads[0])
+        try:
+            return _head(heads[0])
+        except (KeyError, TypeError, ValueError, LakeQueueError) as error:
+            raise DamagedTable(self.table.path, None, f"its head cannot be read: {first_line(error)}") from error
 
     def head(self) -> Head:
         """Head of the loaded snapshot; reads its file only."""
-        heads = [file for file in self._files() if file.minimum["first_offset"] == layout.HEAD_OFFSET]
+        heads = [file for file in self._files() if file.minimum.get("first_offset") == layout.HEAD_OFFSET]
         return self._head(self._rows(heads))
 
     def has_excess_files(self, machine: ShardMachine) -> bool:
@@ -91,17 +121,23 @@ class Ledger:
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         return len(self.table.files()) > needed + _SPARE_FILES
 
-    def commit(self, decision: Decision, machine: ShardMachine, rewrite: bool = False) -> bool:
+    def commit(
+        self,
+        decision: Decision,
+        machine: ShardMachine,
+        rewrite: bool = False,
+        more_ids: Mapping[str, int] = MappingProxyType({}),
+    ) -> bool:
         """Commits a decision made on the loaded epoch; False: the race is lost, so load again.
 
         If the ledger has many or uneven files, or with ``rewrite``, the same commit rewrites all of it instead,
-        from the runs that ``machine`` holds after the decision.
+        from the runs that ``machine`` holds after the decision. ``more_ids`` are further application ids.
         """
         epoch = decision.head.epoch
         fence = {layout.RECEIPTS_ID: epoch - 1}
-        ids = {layout.RECEIPTS_ID: epoch}
+        ids = {layout.RECEIPTS_ID: epoch, **more_ids}
         if rewrite or self._wants_compaction(machine):
-            return self.rewrite(epoch - 1, decision.head, machine.runs, machine.history)
+            return self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids)
         source = run_rows(decision.puts, decision.deletes, decision.head, with_op=True)
         if decision.settled_puts or decision.settled_deletes:
             settled = run_rows(decision.settled_puts, decision.settled_deletes, None, with_op=True, settled=True)
@@ -114,10 +150,17 @@ class Ledger:
             vacuum_if_busy(self.table, layout.RECEIPTS_RETENTION)
         return landed
 
-    def rewrite(self, since: int, head: Head, runs: Sequence[Run], history: Sequence[Run]) -> bool:
+    def rewrite(
+        self,
+        since: int,
+        head: Head,
+        runs: Sequence[Run],
+        history: Sequence[Run],
+        more_ids: Mapping[str, int] = MappingProxyType({}),
+    ) -> bool:
         """Replaces all rows; False: the ledger has another epoch than ``since``, so load again."""
         files = [run_rows([], [], head), *self._ranges(runs), *self._ranges(history, settled=True)]
-        fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch}
+        fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
         parts = {"settled": [False, True]}
         return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token))
 
@@ -141,7 +184,7 @@ class Ledger:
         return any(
             file.rows > 2 * RANGE_ROWS
             for file in self._files()
-            if file.minimum["first_offset"] == layout.HEAD_OFFSET
+            if file.minimum.get("first_offset") == layout.HEAD_OFFSET
         )
 
     def _files(self, *, settled: bool = False) -> list[LiveFile]:
@@ -242,6 +285,7 @@ def _head(cells: dict[str, Any]) -> Head:
     def micros(instant: datetime | None) -> int | None:
         return None if instant is None else to_micros(instant)
 
+    QueueAttributes.check_stored(dict(cells["attributes"]))
     return Head(
         **cells
         | {

@@ -43,9 +43,27 @@ def touch(folder: str, name: str) -> None:
     """Makes a file, or gives it the time of now; the superuser does so to nobody else's directory."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
-    descriptor = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    os.utime(descriptor)
-    os.close(descriptor)
+    stamp(f"{folder}/{name}")
+
+
+def stamp(path: str) -> float:
+    """Makes a file, or gives it the time of now, and returns that time, in seconds."""
+    descriptor = open_lock(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.utime(descriptor)
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+
+
+def open_lock(path: str, flags: int) -> int:
+    """Opens a file that all users of a directory write; the superuser makes it for the owner of the directory."""
+    if os.geteuid() == 0 != os.stat(folder := os.path.dirname(path)).st_uid:
+        with suppress(FileExistsError):  # what is there may be anybody's
+            descriptor = os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+            os.fchown(descriptor, os.stat(folder).st_uid, os.stat(folder).st_gid)
+            return descriptor
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def unlink(root: str, name: str) -> int:
@@ -54,6 +72,12 @@ def unlink(root: str, name: str) -> int:
         size = os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(leaf, dir_fd=folder)
     return size
+
+
+def rmdir(root: str, name: str) -> None:
+    """Removes an empty directory; OSError if it is none, or no plain way leads there."""
+    with _above(root, name) as (folder, leaf):
+        os.rmdir(leaf, dir_fd=folder)
 
 
 def rmtree(root: str, name: str) -> None:

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from lakequeue.errors import QueueClientError
 from lakequeue.model.clock import from_micros
-from lakequeue.storage.delta_log import LogTrimmed, listed, read_entry
+from lakequeue.storage.delta_log import listed, read_entry
 from lakequeue.storage.engines.log_trimming import readable_from
-from lakequeue.storage.engines.point import PointTable
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.snapshot import LogTrimmed
 from lakequeue.storage.stores import Store
 
 
@@ -53,13 +54,13 @@ def version_at(store: Store, path: str, instant: int) -> int | None:
     raise QueueClientError(f"{path} is known back to {reach}, and not as of {from_micros(instant).isoformat()}")
 
 
-def opened(store: Store, path: str, version: int) -> PointTable:
+def opened(store: Store, path: str, version: int) -> Table:
     """A read-only handle on an earlier version; do not refresh it.
 
     Raises:
         FileNotFoundError: its log was trimmed since.
     """
     try:
-        return PointTable(store, path, version)
+        return Table(store, path, version)
     except LogTrimmed as error:
         raise FileNotFoundError(f"version {version} of {path}") from error

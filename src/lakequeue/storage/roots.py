@@ -15,7 +15,7 @@ from lakequeue.errors import InvalidParameterValue, QueueClientError
 _REFUSED = re.compile(r"[\x00-\x1f\x7f\\\[\]|^]|%[0-9A-Fa-f]{2}")
 
 _SAME = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "azure": "az", "gcs": "gs"}
-_EFFECTIVE = os.access in os.supports_effective_ids
+EFFECTIVE = os.access in os.supports_effective_ids
 _SCHEMES = ("s3", "az", "abfss", "gs")
 
 
@@ -79,7 +79,7 @@ def obstacle(path: str) -> str | None:
             return f"{path} cannot be reached: user {os.geteuid()} may not look into {os.path.dirname(above)}"
         if not stat.S_ISDIR(mode):
             return f"{path} cannot be a root: {above} is a file, not a directory"
-        if above == path and not os.access(path, os.R_OK | os.X_OK, effective_ids=_EFFECTIVE):
+        if above == path and not os.access(path, os.R_OK | os.X_OK, effective_ids=EFFECTIVE):
             return f"{path} cannot be read: user {os.geteuid()} has no right to; its mode is {mode & 0o7777:o}"
         return None
 

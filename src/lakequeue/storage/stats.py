@@ -12,9 +12,8 @@ from lakequeue.model.clock import MICROS
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import trim, vacuum
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.interface import Engine, Table
-from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.commit import Races, commit
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Freed
 
 MINUTE = 60 * MICROS
@@ -108,7 +107,7 @@ def _files(table: Table, day: str) -> list[LiveFile]:
 
 
 def _merge(table: Table, day: str) -> None:
-    schema = pa.schema([field for field in layout.STATS if field.name not in layout.STATS_PARTITIONS])
+    schema = layout.FILES["stats"]
     number = table.transaction(layout.STATS_FILES_ID) or 0
     ids = {layout.STATS_FILES_ID: number + 1}
 

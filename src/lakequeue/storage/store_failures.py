@@ -18,8 +18,9 @@ _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _USER = re.compile(r"((?<!abfss)://)[^/\s\"']*@")
 _QUERY = re.compile(r"(https?://[^\s?\"']*)\?[^\s\"']*")
-_VALUE = re.compile(r'(Config error: [^"]*").*(".*)', re.DOTALL)
-_DETAILS = re.compile(r"(Config error: .*?)\n+Debug source.*", re.DOTALL)
+_CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
+_VALUE = re.compile(rf"({_CAUSES}).*(\".*|: [A-Z].*|\. (?:Valid|Supported) .*)", re.DOTALL)
+_DETAILS = re.compile(rf"((?:{_CAUSES}).*?)\n+Debug source.*", re.DOTALL)
 _CAUSE = re.compile(r"(Caused by)?: ")
 _COLOURS = re.compile(r"\x1b\[\d+m")
 _KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (Azure: AZURE_STORAGE_ACCOUNT_NAME and _KEY)"
@@ -89,7 +90,9 @@ _LASTING = (
 def first_line(error: BaseException) -> str:
     """An error in one line: of a store, what is wrong and what to set; else its first line, or its type."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
-    return _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
+    line = _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
+    full = "No space left on device" in line or "Disk quota exceeded" in line
+    return f"{line}; `lakequeue compact --now 0` makes room, as the page on full disks says" if full else line
 
 
 def is_permanent(error: BaseException) -> bool:

@@ -32,6 +32,11 @@ _CLIENT = frozenset(
         "allow_invalid_certificates",
         "connect_timeout",
         "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
         "pool_idle_timeout",
         "pool_max_idle_per_host",
         "proxy_ca_certificate",
@@ -66,6 +71,16 @@ PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retr
 """How long a request lasts, and how often it is repeated, unless options say otherwise; the environment may change
 the first two. By itself obstore waits 30 s for an answer before it asks again (so one receive took 30 s), and
 repeats for three minutes."""
+_ADDRESSES = frozenset(
+    {"base_url", "endpoint", "endpoint_url", "endpoint_url_s3", "metadata_endpoint", "storage_endpoint"}
+)
+"""Options that are URLs of servers, without their prefix."""
+_BUCKETS = frozenset({"bucket", "bucket_name", "container", "container_name"})
+_TEXTS = frozenset({"proxy_ca_certificate", "service_account_key"})
+"""Options of several lines."""
+_URL = re.compile(
+    r"https?://(?:[!-?A-~]*@)?(?:[A-Z0-9._~-]+|\[[0-9A-F:.]+\])(?::(\d{1,5}))?(?:[/?#][!#-;=?-\[\]_a-z~]*)?", re.I
+)
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h)[a-z]*\s*")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
@@ -120,12 +135,16 @@ class Store:
         """Checks the options without a request.
 
         Raises:
-            InvalidParameterValue: names an option that no library knows, or one whose value is not text.
+            InvalidParameterValue: names an option that no library knows, or one whose value is not text, or no URL
+                where it must be one.
         """
         for name, value in self.options.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise InvalidParameterValue.of(repr(name), "storage_options", "Names and values must be text.")
-        if self.options and local_path(self.root) is None:
+        if local_path(self.root) is not None:
+            return
+        self._check_values()
+        if self.options:
             try:
                 self._client(self.root)
             except UnknownConfigurationKeyError as error:
@@ -185,7 +204,24 @@ class Store:
     def _folder(self) -> Folder:
         return Folder(self.root, lambda: self._shared, syncs=self.syncs)
 
+    def _check_values(self) -> None:
+        """InvalidParameterValue for the address of a server that is no URL, and for control characters, such as a
+        line break behind a secret: obstore ends in a panic there. Also for the name of a bucket."""
+        prefix = {"s3": "aws_", "s3a": "aws_", "gs": "google_"}.get(urlsplit(self.root).scheme, "azure_")
+        own = {name: value for name, value in os.environ.items() if name.lower().startswith(prefix)}
+        for name, value in (own | self.options).items():
+            bare = bare_name(name)
+            if bare in _ADDRESSES:
+                found = _URL.fullmatch(value)
+                if found is None or int(found[1] or 0) > 65_535:
+                    raise InvalidParameterValue(f"{name} must be a URL, such as https://store.example:9000.")
+            elif bare not in _TEXTS and re.search(r"[\x00-\x1f\x7f]", value):
+                raise InvalidParameterValue(f"{name} must have no line breaks or other control characters.")
+            elif bare in _BUCKETS and name in self.options:
+                raise InvalidParameterValue(f"storage_options: the root names the bucket, not {name}.")
+
     def _client(self, uri: str) -> ObjectStore:
+        self._check_values()
         return from_url(uri, **self._arguments())
 
     def _arguments(self) -> dict[str, Any]:

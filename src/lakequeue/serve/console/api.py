@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import attrs
 from lakequeue import PeekedMessage, Queue, __version__
 from lakequeue.entry_verbs import (
     Depth,
+    consumers,
     delete_selected,
     depth,
     depth_history,
@@ -20,16 +21,18 @@ from lakequeue.entry_verbs import (
     make_visible,
     page_of,
     predicate,
+    redrivable,
     redrive_checked,
     search,
     settings,
 )
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
+from lakequeue.model.arguments import Condition
 from lakequeue.model.clock import format_instant, from_micros, to_micros
 from lakequeue.serve.auth import Caller, access_denied
 from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory
-from lakequeue.serve.console.parameters import Parameters, about, about_one_of, literal, refusal
+from lakequeue.serve.console.parameters import Parameters, about, about_one_of, refusal
 from lakequeue.serve.errors import ErrorResponse
 from lakequeue.serve.group_depths import GroupDepths
 from lakequeue.serve.keys import ANY
@@ -47,6 +50,9 @@ SORTED = ("visible", "in_flight", "delayed", "held", "oldest_age")
 """Counts that queues may be sorted by."""
 MAX_TESTED = 100_000
 """Messages that are read for a page with a condition; the next page goes on from there."""
+LETTERS = "source_queue IS NOT NULL AND state = 'visible'"
+MAX_LETTERS = 10_000
+"""Messages of a dead-letter queue, the newest ones, whose errors are counted."""
 MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000
@@ -71,43 +77,53 @@ class ConsoleApi:
     # --- read
 
     def queues(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """A page of queues by name or by a count, with their depth where the caller may know it.
+        """A page of queues by name, by a count, or by trouble, with their depth where the caller may know it.
 
-        For a page of names only its own queues are counted. For the order of a count all queues are, that were not
-        within ``RANK_AGE``; ``counted`` says how many, and is None where the page itself has all counts.
+        By trouble: first those that cannot be read, then those with the most dead letters, then by name. A count
+        needs the depth of all queues, trouble that of dead-letter queues, and names that of the page alone.
+        ``counted`` says how many had none within ``RANK_AGE``; it is None where the page itself has all counts.
         """
         text, after = given.string("text") or "", given.string("after") or ""
-        sort, down = given.choice("sort", "name", *SORTED), bool(given.choice("down", "", "1"))
+        sort, down = given.choice("sort", "name", "trouble", *SORTED), bool(given.choice("down", "", "1"))
         limit = given.integer("limit", ROWS, MAX_ROWS)
         given.end()
         queues = self.depths.queues()
         found = [queue for queue in queues if text.lower() in queue.name.lower()]
-        counted = None
+        may = {queue.name: queue for queue in queues if caller.may("GetQueueAttributes", queue.name)}
+        targets = may.keys() & {documents.name_of(queue.dead_letter_queue) for queue in may.values()}
+        counted, down = None, down or sort == "trouble"
+
+        def letters(queue: Queue) -> int | None:
+            depth = self.depths.latest(queue)
+            return None if depth is None or queue.name not in targets else depth.stored
+
+        def rank(queue: Queue) -> float:
+            if sort == "trouble":
+                return letters(queue) or 0
+            depth = self.depths.latest(queue)
+            value = None if depth is None or queue.name not in may else getattr(depth.counts, sort)
+            return -1 if value is None else value
+
         if sort == "name":
             found = found[::-1] if down else found
             begin = sum(queue.name >= after if down else queue.name <= after for queue in found) if after else 0
         else:
             if len(found) > limit:
-                counted = self._count_others(caller, found)
-                found.sort(key=lambda queue: _rank(self.depths.latest(queue), sort), reverse=down)
+                ranked = targets if sort == "trouble" else may.keys()
+                counted = self._count_others(queue for queue in found if queue.name in ranked)
+                found.sort(key=rank, reverse=down)
             begin = next((place for place, queue in enumerate(found, 1) if queue.name == after), 0)
         page = found[begin : begin + limit]
-        rows = [
-            (queue, row)
-            for queue, row in zip(page, each(partial(self._row, caller), page), strict=True)
-            if row is not None
-        ]
+        known = zip(page, each(partial(self._row, caller), page), strict=True)
+        rows = [(queue, row) for queue, row in known if row is not None]
         if sort != "name":
-            rows.sort(key=lambda each: _rank(self.depths.latest(each[0]), sort), reverse=down)
+            rows.sort(key=lambda each: rank(each[0]), reverse=down)
+        if sort == "trouble":
+            rows.sort(key=lambda each: each[1]["error"] is None)
         seen = [queue for queue, row in rows if row["counts"] is not None]
         lines = dict(zip((queue.name for queue in seen), self.depths.sparklines(seen), strict=True))
-        visible = [queue for queue in queues if caller.may("GetQueueAttributes", queue.name)]
-        dead_letter_queues = {documents.name_of(queue.dead_letter_queue) for queue in visible}
         return {
-            "queues": [
-                row | {"depths": lines.get(queue.name), "dead_letters": queue.name in dead_letter_queues}
-                for queue, row in rows
-            ],
+            "queues": [row | {"depths": lines.get(one.name), "dead_letters": letters(one)} for one, row in rows],
             "total": len(found),
             "next": page[-1].name if begin + limit < len(found) else None,
             "counted": counted,
@@ -119,10 +135,9 @@ class ConsoleApi:
             "may": {"CreateQueue": caller.may_on_any_queue("CreateQueue")},
         }
 
-    def _count_others(self, caller: Caller, queues: Sequence[Queue]) -> int:
+    def _count_others(self, queues: Iterable[Queue]) -> int:
         """Counts the queues whose latest depth is too old to sort by; returns how many those are."""
-        may = [queue for queue in queues if caller.may("GetQueueAttributes", queue.name)]
-        others = [queue for queue in may if self.depths.latest(queue) is None]
+        others = [queue for queue in queues if self.depths.latest(queue) is None]
         return sum(1 for _ in each(self.depths.read, others))
 
     def _row(self, caller: Caller, queue: Queue) -> Answer | None:
@@ -137,7 +152,7 @@ class ConsoleApi:
         except LakeQueueError as error:
             return row | {"error": ErrorResponse.of(error).message}
         self.depths.record(queue, now)
-        return row | {"counts": attrs.asdict(now.counts)}
+        return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now)}
 
     def queue(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Attributes and depth of a queue, and what the caller may do with it."""
@@ -145,7 +160,7 @@ class ConsoleApi:
         may = {action: caller.may(action, name) for action in ACTIONS}
 
         def read(queue: Queue) -> Answer:
-            attributes = queue.attributes()
+            attributes = queue.attributes(wire=True)
             now = depth(queue)
             self.depths.record(queue, now)
             policy, earliest = settings(queue).redrive, queue.min_rewind_time
@@ -186,6 +201,34 @@ class ConsoleApi:
             return {"groups": None}
         top = [attrs.asdict(group) for group in found.top]
         return {"groups": top, "total": found.groups, "noisy": found.noisy, "seconds_ago": self._groups.age(found)}
+
+    def consumers(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """The consumers that have messages of a queue in flight, the one that received last first."""
+        given.end()
+        found = self._on_queue(name, consumers)
+        return {
+            "consumers": [
+                {
+                    "consumer": each.consumer,
+                    "in_flight": each.in_flight,
+                    "oldest_receive": format_instant(each.oldest_receive),
+                    "newest_receive": format_instant(each.newest_receive),
+                }
+                for each in found[:ROWS]
+            ],
+            "total": len(found),
+        }
+
+    def errors(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """The newest visible dead letters of a queue by source queue and class of error."""
+        given.end()
+
+        def read(queue: Queue) -> Answer:
+            condition = predicate(LETTERS, given.interrupt)
+            found = search(queue, condition, MAX_LETTERS, newest=True, budget=MAX_LETTERS)
+            return page_of(found, documents.errors)
+
+        return self._on_queue(name, read)
 
     def points(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Depth of a queue over the last hours."""
@@ -264,7 +307,7 @@ class ConsoleApi:
         where = _redrive_condition(caller, name, given)
         given.end()
         with about("where"):
-            found = self._on_queue(name, lambda queue: queue.redrivable(where, given.interrupt))
+            found = self._on_queue(name, lambda queue: redrivable(queue, where, given.interrupt))
         destinations = [{"queue": queue, "messages": count} for queue, count in sorted(found.items())]
         return {"messages": sum(found.values()), "destinations": destinations}
 
@@ -374,20 +417,15 @@ class ConsoleApi:
         return self._actions.on_queue(_url(name), call)
 
 
-def _rank(depth: Depth | None, count: str) -> float:
-    value = None if depth is None else getattr(depth.counts, count)
-    return -1 if value is None else value
-
-
-def _redrive_condition(caller: Caller, name: str, given: Parameters) -> str | None:
+def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
     """The condition of a redrive, which moves bodies, and whose counts would reveal what they contain."""
-    where, ids = given.string("where"), given.message_ids(required=False)
+    where, ids = given.string("where"), given.message_ids() if "ids" in given else None
     _check_may(caller, "ReceiveMessage", name)
     if ids is None:
-        return where
+        return Condition(where) if where else None
     if where is not None:
         raise refusal(where, "where", "Give a condition or ids, not both.")
-    return f"message_id IN ({', '.join(map(literal, ids))})"
+    return Condition(f"message_id IN ({', '.join('?' * len(ids))})", ids)
 
 
 def _check_permissions(caller: Caller, action: str, members: Answer) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
+from collections import Counter
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from lakequeue import PeekedMessage
+import attrs
+
+from lakequeue import DeadLetterReason, PeekedMessage
 from lakequeue.entry_verbs import Search, SelectedOutcome
 from lakequeue.errors import ResourceNotFoundException
 from lakequeue.model.clock import format_instant
+from lakequeue.model.messages import text_of
 
 MAX_LISTED_LENGTH = 400
 """Characters of a body, or of a message attribute, in a list."""
@@ -63,24 +66,44 @@ def shown_root(root: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
+def errors(search: Search) -> dict[str, Any]:
+    """Dead letters by source queue and class of error, the most frequent first, each with its newest text.
+
+    ``tested``: how many messages were read, if that ended the search.
+    """
+    number, texts = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
+    for message in search:
+        reason = message.dead_letter_reason
+        key = message.source_queue or "", "" if reason is None else reason.error
+        number[key] += 1
+        texts.setdefault(key, "" if reason is None else reason.text)
+    found = [
+        {"source_queue": key[0] or None, "error": key[1] or None, "messages": count, "text": texts[key]}
+        for key, count in number.most_common()
+    ]
+    return {"errors": found, "tested": search.tested if search.unfinished else None}
+
+
+def _reason(reason: DeadLetterReason) -> dict[str, Any]:
+    return attrs.asdict(reason) | {"at": format_instant(reason.at)}
+
+
 def _message(message: PeekedMessage, max_length: int | None) -> dict[str, Any]:
-    values = {
-        name: {"type": type_, "value": base64.b64encode(value).decode() if isinstance(value, bytes) else value}
-        for name, (type_, value) in message.message_attributes.items()
-    }
-    attributes = {name: value | {"value": value["value"][:max_length]} for name, value in values.items()}
+    found = {name: (type_, text_of(value)) for name, (type_, value) in message.message_attributes.items()}
+    cut = message.body != message.body[:max_length] or any(text != text[:max_length] for _, text in found.values())
     return {
         "id": message.message_id,
         "state": message.state,
         "body": message.body[:max_length],
         "length": len(message.body),
-        "cut": message.body != message.body[:max_length] or attributes != values,
+        "cut": cut,
         "receive_count": message.receive_count,
         "sent_at": format_instant(message.sent_at),
         "visible_at": None if message.visible_at is None else format_instant(message.visible_at),
         "group_id": message.group_id,
         "source_queue": message.source_queue,
-        "dead_letter_reason": None if message.dead_letter_reason is None else str(message.dead_letter_reason),
+        "moved_at": None if message.moved_at is None else format_instant(message.moved_at),
+        "dead_letter_reason": None if message.dead_letter_reason is None else _reason(message.dead_letter_reason),
         "consumer": message.consumer,
-        "attributes": attributes,
+        "attributes": {name: {"type": type_, "value": text[:max_length]} for name, (type_, text) in found.items()},
     }

@@ -6,19 +6,23 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from lakequeue.entry_verbs import predicate
 from lakequeue.errors import InvalidParameterValue, MissingParameter, QueueNameExists, QueueServiceError
-from lakequeue.model.clock import parse_instant
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.model.arguments import Condition
+from lakequeue.model.clock import Interrupt, parse_instant
 from lakequeue.model.states import STORED
-from lakequeue.serve.errors import malformed
+from lakequeue.serve.errors import malformed, wire_message
 from lakequeue.serve.sqs.model import operation, validated
 
 MAX_IDS = 200
 """Messages that one request can choose."""
 _FIELD = "console_field"
+_CONTAINS = (
+    "(contains(lower(body), lower(?)) OR contains(lower(message_id), lower(?)) "
+    "OR coalesce(contains(lower(group_id), lower(?)), false))"
+)
 _Error = TypeVar("_Error", bound=Exception)
 _STRING = operation("SendMessage").input_shape.members["MessageBody"]
 
@@ -73,15 +77,12 @@ class Parameters:
             raise refusal(str(value), name, "Must be true or false.")
         return value
 
-    @overload
-    def message_ids(self) -> list[str]: ...
-    @overload
-    def message_ids(self, required: bool) -> list[str] | None: ...
-    def message_ids(self, required: bool = True) -> list[str] | None:
-        """The ids of chosen messages; None if they are absent and not required."""
+    def __contains__(self, name: object) -> bool:
+        return name in self._left
+
+    def message_ids(self) -> list[str]:
+        """The ids of chosen messages."""
         value = self._left.pop("ids", None)
-        if value is None and not required:
-            return None
         if not isinstance(value, list) or not 1 <= len(value) <= MAX_IDS:
             raise refusal(type(value).__name__, "ids", f"Must be a list of 1 to {MAX_IDS} ids.")
         return [str(validated(_STRING, each, "ids")) for each in value]
@@ -105,29 +106,24 @@ class Parameters:
             raise _of_field(error, name)
         return instant
 
-    def message_id(self) -> str:
+    def message_id(self) -> Condition:
         """A condition that is true for the message with the parameter ``id``."""
-        return f"message_id = {literal(self.string('id') or '')}"
+        return Condition("message_id = ?", [self.string("id") or ""])
 
-    def condition(self) -> str | None:
+    def condition(self) -> Condition | None:
         """The filters state, text and where as one condition; None without any."""
         state, text, where = self.choice("state", "", *STORED), self.string("text"), self.string("where")
-        parts = []
+        parts, values = list[str](), list[str]()
         if state:
-            parts.append(f"state = '{state}'")
+            parts, values = ["state = ?"], [state]
         if text is not None:
-            wanted = f"lower({literal(text)})"
-            parts.append(
-                f"(contains(lower(body), {wanted}) OR contains(lower(message_id), {wanted}) "
-                f"OR coalesce(contains(lower(group_id), {wanted}), false))"
-            )
-        if where is None:
-            return " AND ".join(parts) or None
-        if parts:
+            parts.append(_CONTAINS)
+            values += [text] * _CONTAINS.count("?")
+        if where is not None and parts:
             with about("where"):
                 predicate(where, self.interrupt)  # an error then shows what was typed
-            parts.append(f"(({where}\n))")  # double: inside single brackets "true) OR (true" would be valid
-        return " AND ".join(parts) or where
+            where = f"(({where}\n))"  # double: inside single brackets "true) OR (true" would be valid
+        return Condition(" AND ".join([*parts, *([where] if where else [])]), values) if parts or where else None
 
     def rest(self) -> dict[str, Any]:
         """All parameters that were not taken."""
@@ -161,7 +157,7 @@ def about_one_of(*fields: str) -> Iterator[None]:
         yield
     except QueueServiceError as error:
         for field in fields:
-            if field in error.message:
+            if field in wire_message(error):
                 _of_field(error, field)
         raise
 
@@ -175,10 +171,3 @@ def _of_field(error: _Error, field: str) -> _Error:
     if field_of(error) is None:
         setattr(error, _FIELD, field)
     return error
-
-
-def literal(text: str) -> str:
-    """A string literal in SQL."""
-    if "\0" in text:
-        raise refusal(text.replace("\0", "\\0"), "text", "Must not hold a character of code 0.")
-    return "'" + text.replace("'", "''") + "'"

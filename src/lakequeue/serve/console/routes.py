@@ -23,10 +23,11 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lakequeue.errors import QueueClientError, QueueServiceError
-from lakequeue.model.interrupts import Interrupt
+from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError
+from lakequeue.model.clock import Interrupt
 from lakequeue.serve.auth import BASIC_CHALLENGE, BasicAuthentication, Caller, access_denied
 from lakequeue.serve.cancellation import ConditionRunner
+from lakequeue.serve.connection import hold
 from lakequeue.serve.console.api import Answer, ConsoleApi
 from lakequeue.serve.console.parameters import Parameters, field_of
 from lakequeue.serve.errors import ErrorResponse, RequestError, error_code, malformed, new_id
@@ -87,6 +88,8 @@ class Console:
                 self._post(f"{one}/delete", "DeleteQueue", api.delete),
                 self._get(f"{one}/shards", "GetQueueAttributes", api.shards),
                 self._get(f"{one}/groups", "ReceiveMessage", api.groups),
+                self._get(f"{one}/consumers", "GetQueueAttributes", api.consumers),
+                self._get(f"{one}/errors", "ReceiveMessage", api.errors, _FILTERS),
                 self._get(f"{one}/points", "GetQueueAttributes", api.points),
                 self._get(f"{one}/messages", "ReceiveMessage", api.messages, _FILTERS),
                 self._get(f"{one}/messages/{{id}}", "ReceiveMessage", api.message, _FILTERS),
@@ -228,6 +231,7 @@ class _Authentication:
             caller = self._basic.caller(address, http.headers.get("authorization", ""))
             http.state.caller = caller
             call.caller = caller.name
+            hold(http, caller.key)
         except RequestError as error:
             answer = _error(error, call)
         await answer(scope, receive, send_with_headers)
@@ -242,7 +246,8 @@ def _error(error: Exception, call: ApiCall) -> Response:
     elif not isinstance(error, (QueueServiceError, RequestError)):
         _log.exception("%s failed in the console", call.action)
     challenge = BASIC_CHALLENGE if response.status == 401 else None
-    hint = getattr(error, "hint", None)  # such as a range; clients of SQS do not get it
+    # such as a range; clients of SQS do not get it, nor anybody the root and names of other queues
+    hint = None if isinstance(error, QueueDoesNotExist) else getattr(error, "hint", None)
     message = response.message if hint is None else f"{response.message.rstrip('.')}: {hint}"
     content = {"code": call.code, "message": message}
     field = field_of(error)

@@ -12,10 +12,13 @@ from typing import Any, TypeVar
 from lakequeue import Queue
 from lakequeue.client import MAX_LISTED, LakeQueue
 from lakequeue.entry_verbs import (
+    Request,
+    Room,
     Send,
     SendOutcome,
     SettleOutcome,
     Wanted,
+    receive_async,
     send_each,
     send_one,
     settings,
@@ -34,10 +37,12 @@ from lakequeue.errors import (
 from lakequeue.model import redrive_policies
 from lakequeue.model.attribute_values import parse_whole
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import Interrupt
 from lakequeue.model.messages import BatchResult, Message
 from lakequeue.model.validation import check_batch_ids
+from lakequeue.serve.errors import wire_message
 from lakequeue.serve.groups import Groups
-from lakequeue.serve.sqs import permissions, queue_attributes
+from lakequeue.serve.sqs import queue_attributes
 from lakequeue.serve.sqs.messages import (
     CALLER,
     SENDER,
@@ -152,7 +157,8 @@ class Actions:
             return self._by_name[action](given, base_url)
         except QueueServiceError as error:  # it may repeat a policy as it would be stored
             stored = redrive_policies.arn(self.lake.region, "")
-            error.message = error.message.replace(stored, f"arn:aws:sqs:{self.lake.region}:{self.account}:")
+            shown = f"arn:aws:sqs:{self.lake.region}:{self.account}:"
+            error.template, error.names = wire_message(error).replace(stored, shown), ()
             raise
 
     def on_queue(self, url: str, call: Callable[[Queue], _Result]) -> _Result:
@@ -197,7 +203,7 @@ class Actions:
 
     def _create_queue(self, given: Structure, base_url: str) -> Structure:
         name = given["QueueName"]
-        wanted = queue_attributes.to_set(given.get("Attributes", {}), self._encryption)
+        wanted = queue_attributes.to_set(given.get("Attributes", {}), self.account, self._encryption)
         if wanted.get("FifoQueue") == "false" and not name.endswith(".fifo"):
             raise InvalidAttributeName("Unknown Attribute FifoQueue.")
         try:  # an existing queue keeps its profile
@@ -229,6 +235,7 @@ class Actions:
 
     def _list_queues(self, given: Structure, base_url: str) -> Structure:
         prefix, limit = given.get("QueueNamePrefix", ""), given.get("MaxResults")
+        _check_page(MAX_LISTED if limit is None else limit)
         after = _parse_token(given.get("NextToken"))
         queues = self.lake.list_queues(prefix, limit, after)
         urls = [queue_url(base_url, self.account, queue.name) for queue in queues]
@@ -239,8 +246,7 @@ class Actions:
     def _list_sources(self, given: Structure, base_url: str) -> Structure:
         after = _parse_token(given.get("NextToken")) or ""
         limit = given.get("MaxResults", MAX_LISTED)
-        if not 1 <= limit <= MAX_LISTED:
-            raise InvalidParameterValue.of(limit, "MaxResults", f"Must be between 1 and {MAX_LISTED}.")
+        _check_page(limit)
         sources = self.on_queue(given["QueueUrl"], Queue.dead_letter_sources)
         names = [queue.name for queue in sources if queue.name > after]
         page = names[:limit]
@@ -249,12 +255,13 @@ class Actions:
 
     def _get_attributes(self, given: Structure, base_url: str) -> Structure:
         names = given.get("AttributeNames", [])
-        found = self.on_queue(given["QueueUrl"], lambda queue: queue.attributes(queue_attributes.to_read(names)))
+        read = queue_attributes.to_read(names)
+        found = self.on_queue(given["QueueUrl"], lambda queue: queue.attributes(read, wire=True))
         shown = queue_attributes.shown(found, names, self.account, self._encryption)
         return {"Attributes": shown} if shown else {}
 
     def _set_attributes(self, given: Structure, base_url: str) -> Structure:
-        changes = queue_attributes.to_set(given["Attributes"], self._encryption)
+        changes = queue_attributes.to_set(given["Attributes"], self.account, self._encryption)
 
         def raised(current: QueueAttributes) -> Structure:
             self._check_shards(changes.get("Shards", 1), current.shards)
@@ -296,7 +303,7 @@ class Actions:
         def add(queue: Queue) -> None:
             queue.update_attributes(
                 lambda rules: {
-                    "Policy": permissions.add_permission(
+                    "Policy": queue_attributes.add_permission(
                         rules.policy,
                         queue_arn(queue.arn, self.account),
                         given["Label"],
@@ -311,7 +318,7 @@ class Actions:
     def _remove_permission(self, given: Structure, base_url: str) -> Structure:
         def remove(queue: Queue) -> None:
             queue.update_attributes(
-                lambda rules: {"Policy": permissions.remove_permission(rules.policy, given["Label"])}
+                lambda rules: {"Policy": queue_attributes.remove_permission(rules.policy, given["Label"])}
             )
 
         return self._do(given, remove)
@@ -332,10 +339,12 @@ class Actions:
         entry = send_entry(given, given.get(SENDER))
         return send_result(self.on_queue(given["QueueUrl"], lambda queue: send_one(queue, entry)), entry)
 
-    async def receive(self, queue: Queue, given: Structure, interrupt: Any) -> tuple[list[Message], Structure]:
-        """Runs ReceiveMessage; returns the messages and the result for the client."""
+    async def receive(
+        self, queue: Queue, given: Structure, interrupt: Interrupt, room: Room | None = None
+    ) -> tuple[list[Message], Structure]:
+        """Runs ReceiveMessage; returns the messages, for which there is room, and the result for the client."""
         attribute_names = {*given.get("MessageAttributeNames", ())}
-        messages = await queue.receive_async(
+        request = Request(
             given.get("MaxNumberOfMessages"),
             given.get("VisibilityTimeout"),
             given.get("WaitTimeSeconds"),
@@ -343,6 +352,7 @@ class Actions:
             ("All",) if attribute_names else (),
             interrupt,
         )
+        messages = await receive_async(queue, request, room=room)
         names = {*given.get("AttributeNames", ()), *given.get("MessageSystemAttributeNames", ())}
         received = [
             received_message(message, names, attribute_names, self.account, self.sender) for message in messages
@@ -390,6 +400,11 @@ class Actions:
         for task in tasks:
             task |= {name: queue_arn(task[name], self.account) for name in _TASK_ARNS if name in task}
         return {"Results": tasks}
+
+
+def _check_page(limit: int) -> None:
+    if not 1 <= limit <= MAX_LISTED:
+        raise InvalidParameterValue.of(limit, "MaxResults", f"Must be between 1 and {MAX_LISTED}.")
 
 
 def _token(name: str) -> str:

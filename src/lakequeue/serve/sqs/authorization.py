@@ -8,7 +8,7 @@ from typing import Any
 
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model import redrive_policies
-from lakequeue.serve.sqs.move_task import parse_task_handle
+from lakequeue.serve.sqs.move_tasks import parse_task_handle
 from lakequeue.serve.sqs.queue_urls import queue_name
 
 

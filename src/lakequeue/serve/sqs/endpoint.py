@@ -11,18 +11,18 @@ from typing import Any, Protocol, TypeVar
 from botocore.model import OperationModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from lakequeue import Message, Queue
 from lakequeue.entry_verbs import settings
 from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist, QueueServiceError
-from lakequeue.model.interrupts import Interrupt
-from lakequeue.serve.auth import Authenticator, RequestHead, access_denied
+from lakequeue.model.clock import Interrupt
+from lakequeue.serve.auth import Authenticator, Caller, RequestHead, access_denied
 from lakequeue.serve.cancellation import wait_for_disconnect
-from lakequeue.serve.connection import HALF_CLOSED, RECEIVES
+from lakequeue.serve.connection import HALF_CLOSED, RECEIVES, hold
 from lakequeue.serve.errors import ErrorResponse, RequestError, error_code, new_id
 from lakequeue.serve.instrumentation import ApiCall
-from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
+from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, MEMORY_FACTOR, Answer, Answers, Bodies
 from lakequeue.serve.sqs import json_protocol, query_json, query_protocol
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.authorization import named_queues, required_permissions
@@ -31,7 +31,7 @@ from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
 LARGE = 64 * 1024
-"""Bytes from which a body is parsed in a thread."""
+"""Bytes from which a body is parsed, and an answer written, in a thread."""
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
 READING = (
@@ -63,6 +63,7 @@ class Endpoint:
 
     Attributes:
         bodies: reads the bodies of requests.
+        answers: counts the messages of receives.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Endpoint:
         self._public_url = public_url
         self._authenticator = authenticator
         self.bodies = bodies
+        self.answers = Answers()
         self._receiving: dict[Interrupt, bool] = {}
         self.stopping = False
 
@@ -106,28 +108,23 @@ class Endpoint:
     async def _answer(self, http: Request, call: ApiCall) -> Response:
         if http.method not in ("GET", "POST"):
             raise RequestError("MethodNotAllowed", "Requests are sent by POST or GET.", 405)
-        headers = joined_headers(http.scope)
-        path = http.scope.get("raw_path", b"/").decode("latin-1")
+        headers, by_get = joined_headers(http.scope), http.method == "GET"
         query = http.scope["query_string"].decode("latin-1")
-        by_get = http.method == "GET"
-        named: OperationModel | None = None  # the body names it
         if by_get:
             form = query_protocol.url_form(query)
             if not form.get("Action"):
                 call.code = "UnknownOperationException"
                 return Response("<UnknownOperationException/>", 404, media_type=query_protocol.RESPONSE_TYPE)
-        head = RequestHead(http.method, path, query, headers)
+        head = RequestHead(http.method, http.scope.get("raw_path", b"/").decode("latin-1"), query, headers)
         pending = self._authenticator.check_head(head, self._actions.lake.clock.now())
-        if not by_get and is_json(headers):
-            named = operation(_target(headers))
-        elif not by_get:
-            _check_form(headers)
+        named = None if by_get else _named(headers)
         large = not by_get and (named is None or named.name in SENDING)
         max_bytes = None if large else MAX_OTHER_BODY_BYTES
         async with self.bodies.read(http, max_bytes, pending.key) as body:
             caller = await _parse(body.content, pending.verify, body.content)
             self.bodies.verified(body)
             call.caller = caller.name
+            hold(http, pending.key)
             if named is not None:
                 model, parse = named, partial(json_protocol.parameters, named, body.content)
             else:
@@ -140,29 +137,37 @@ class Endpoint:
             if not caller.may_on_any_queue(model.name):  # refused without parsing the parameters
                 raise access_denied(caller, model.name, "any queue")
             given = await _parse(body.content, parse)
-            if model.name == "SendMessage" and headers.get(_TRACE_ID) and pending.covers(_TRACE_ID):
-                add_trace_header(given, headers[_TRACE_ID])
-            if model.name in SENDING and self._actions.sender is None:
-                given[SENDER] = caller.name
-            if model.name == "StartMessageMoveTask":
-                given[CALLER] = caller
+            trace = headers.get(_TRACE_ID) if pending.covers(_TRACE_ID) else None
+            self._complete(given, model.name, caller, trace)
             call.queue = named_queues(given)[0] or "-"
-            for action, queue in required_permissions(model.name, given):
-                if not caller.may(action, queue):
-                    raise access_denied(caller, action, queue)
+            _check_permissions(caller, model.name, given)
             base_url = self._public_url or f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
-            if model.name == "ReceiveMessage":
-                result = await self._receive(http, given)
-            else:
-                result = await self._actions.answer(model.name, given, base_url)
-        format = json_protocol if named is not None else _query_format(headers)
-        content = format.response(model, result, call.request_id)
-        response_headers = {"x-amzn-RequestId": call.request_id}
-        if by_get:
-            response_headers["Cache-Control"] = "no-store"
-        return Response(content, headers=response_headers, media_type=format.RESPONSE_TYPE)
+            answer = self.answers.of(pending.key)
+            try:
+                if model.name == "ReceiveMessage":
+                    result = await self._receive(http, given, answer)
+                else:
+                    result = await self._actions.answer(model.name, given, base_url)
+                format = json_protocol if named is not None else _query_format(headers)
+                write = partial(format.response, model, result, call.request_id)
+                content = write() if answer.counted < LARGE * MEMORY_FACTOR else await asyncio.to_thread(write)
+            except BaseException:
+                answer.count(0)
+                raise
+        stored = {"Cache-Control": "no-store"} if by_get else {}
+        response_headers = {"x-amzn-RequestId": call.request_id} | stored
+        return _Response(answer, content, headers=response_headers, media_type=format.RESPONSE_TYPE)
 
-    async def _receive(self, http: Request, given: dict[str, Any]) -> dict[str, Any]:
+    def _complete(self, given: dict[str, Any], action: str, caller: Caller, trace: str | None) -> None:
+        """Adds to the parameters what the request says beside them."""
+        if action == "SendMessage" and trace:
+            add_trace_header(given, trace)
+        if action in SENDING and self._actions.sender is None:
+            given[SENDER] = caller.name
+        if action == "StartMessageMoveTask":
+            given[CALLER] = caller
+
+    async def _receive(self, http: Request, given: dict[str, Any], answer: Answer) -> dict[str, Any]:
         """Receives messages; stops waiting when the client disconnects or the server stops."""
         http.scope["state"][RECEIVES] = True
         if http.scope["state"].get(HALF_CLOSED):
@@ -176,8 +181,10 @@ class Endpoint:
         self._receiving[interrupt] = given.get("WaitTimeSeconds", settings(queue).wait_micros) > 0
         disconnect = asyncio.create_task(wait_for_disconnect(http))
         disconnect.add_done_callback(lambda _: interrupt.set())
+        answer.gone = disconnect
         try:
-            queue, (messages, result) = await self._receive_from_newest(queue, given, interrupt)
+            await self.answers.begin(answer)
+            queue, (messages, result) = await self._receive_from_newest(queue, given, interrupt, answer)
         finally:
             del self._receiving[interrupt]
             disconnected = disconnect.done() and not disconnect.cancelled()
@@ -189,14 +196,31 @@ class Endpoint:
         return result
 
     async def _receive_from_newest(
-        self, queue: Queue, given: dict[str, Any], interrupt: Interrupt
+        self, queue: Queue, given: dict[str, Any], interrupt: Interrupt, answer: Answer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
         """Receives from a queue, or from its successor of the same name; returns that queue, too."""
         try:
-            return queue, await self._actions.receive(queue, given, interrupt)
+            return queue, await self._actions.receive(queue, given, interrupt, answer)
         except QueueDoesNotExist:
             newest = await asyncio.to_thread(self._actions.reopened, queue)
-            return newest, await self._actions.receive(newest, given, interrupt)
+            return newest, await self._actions.receive(newest, given, interrupt, answer)
+
+
+class _Response(Response):
+    """A response whose messages count until it is sent."""
+
+    def __init__(self, answer: Answer, content: bytes, **more: Any) -> None:
+        super().__init__(content, **more)
+        self._answer = answer
+        if answer.counted:
+            answer.count(len(content))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if self._answer.counted:
+                self._answer.count(0)
 
 
 async def _parse(body: bytes, parse: Callable[..., _Parsed], *arguments: Any) -> _Parsed:
@@ -232,6 +256,20 @@ def _target(headers: Mapping[str, str]) -> str:
     return target.removeprefix(json_protocol.TARGET)
 
 
+def _named(headers: Mapping[str, str]) -> OperationModel | None:
+    """The action that the headers name; None: a form names it."""
+    if is_json(headers):
+        return operation(_target(headers))
+    _check_form(headers)
+    return None
+
+
+def _check_permissions(caller: Caller, action: str, given: dict[str, Any]) -> None:
+    for needed, queue in required_permissions(action, given):
+        if not caller.may(needed, queue):
+            raise access_denied(caller, needed, queue)
+
+
 def _check_form(headers: Mapping[str, str]) -> None:
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != query_protocol.CONTENT_TYPE:
@@ -256,4 +294,7 @@ def error_response(error: ErrorResponse, headers: Mapping[str, str]) -> Response
     """The HTTP response for an error, in the protocol of a request with these headers."""
     format = json_protocol if is_json(headers) else _query_format(headers)
     more, body = format.error(error)
-    return Response(body, error.status, {"x-amzn-RequestId": error.request_id} | more, format.RESPONSE_TYPE)
+    more["x-amzn-RequestId"] = error.request_id
+    if error.retry_after is not None:
+        more["Retry-After"] = str(error.retry_after)
+    return Response(body, error.status, more, format.RESPONSE_TYPE)

@@ -12,6 +12,8 @@ from lakequeue.serve.errors import ErrorResponse, malformed
 from lakequeue.serve.sqs.model import validated
 
 RESPONSE_TYPE = "application/x-amz-json-1.0"
+LARGE = 64 * 1024
+"""Letters of a body from which encoding an answer holds up others."""
 TARGET = "AmazonSQS."
 """Prefix of the action in the header ``X-Amz-Target``."""
 
@@ -35,7 +37,11 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
     """The body of a response; empty if the action has no result. The id of the request is in a header."""
     if operation.output_shape is None:
         return b""
-    return _encoder.encode(result).encode(errors="backslashreplace")  # JSON's escape, for half a pair
+    # JSON's escape, for half a pair
+    if not any(len(message["Body"]) >= LARGE for message in result.get("Messages", ())):
+        return _encoder.encode(result).encode(errors="backslashreplace")
+    # text by text, so that other threads get their turn between them
+    return b"".join(part.encode(errors="backslashreplace") for part in _encoder.iterencode(result))
 
 
 def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:

@@ -9,9 +9,16 @@ import attrs
 
 from lakequeue import SendEntry
 from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
-from lakequeue.model.digests import md5_of_attributes
-from lakequeue.model.messages import AttributeValue, BatchResult, BatchSuccess, Message, SendResult, WireAttributes
+from lakequeue.model.messages import (
+    AttributeValue,
+    BatchResult,
+    BatchSuccess,
+    Message,
+    SendResult,
+    md5_of_attributes,
+)
 from lakequeue.model.validation import TRACE_HEADER
+from lakequeue.serve.errors import wire_message
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
 SENDER = "SenderId"
@@ -46,8 +53,8 @@ def add_trace_header(given: Structure, trace: str) -> None:
     attributes.setdefault(TRACE_HEADER, {"DataType": "String", "StringValue": trace})
 
 
-def _attribute_values(attributes: Mapping[str, Structure]) -> WireAttributes:
-    found = WireAttributes()
+def _attribute_values(attributes: Mapping[str, Structure]) -> dict[str, AttributeValue]:
+    found = {}
     for name, attribute in attributes.items():
         for unused in ("StringListValues", "BinaryListValues"):
             if attribute.get(unused):
@@ -140,7 +147,7 @@ def batch_result(result: BatchResult, members: Callable[[BatchSuccess], Structur
                 "Id": failure.id,
                 "SenderFault": failure.sender_fault,
                 "Code": failure.code,
-                "Message": failure.message,
+                "Message": wire_message(failure),
             }
             for failure in result.failed
         ],

@@ -28,13 +28,6 @@ MAX_NAME_PARTS = 16
 """Parts of a field name; the value of an attribute in a batch has six."""
 
 _ELEMENTS = {"Actions": "ActionName"}
-_COMMON = frozenset(
-    {
-        *("Action", "Version", "Timestamp", "Expires", "AWSAccessKeyId", "SignatureVersion", "SignatureMethod"),
-        *("Signature", "SecurityToken", "X-Amz-Security-Token"),
-    }
-)
-"""Fields that every action may have; what they say of a signature is not asked for."""
 _SIGNING = "X-Amz-"
 """Prefix of the fields that sign a URL."""
 _OF_ALL_QUEUES = ("CreateQueue", "ListQueues")
@@ -94,8 +87,7 @@ def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> 
     """
     tree: Tree = {}
     for name, value in fields.items():
-        if name not in _COMMON:
-            _put(tree, name, value)
+        _put(tree, name, value)
     shape = operation.input_shape
     if "QueueUrl" in shape.members and "QueueUrl" not in tree and path.strip("/"):
         tree["QueueUrl"] = path
@@ -162,8 +154,8 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
         case StructureShape():
             return _structure(shape, _tree(given, where))
         case ListShape():
-            if given == "":
-                return []
+            if isinstance(given, str):  # AttributeName=All, as the samples of the reference have it
+                return [_value(shape.member, given, where)] if given else []
             return [_value(shape.member, item, where) for item in _numbered(given, where)]
         case MapShape():
             return dict(_entry(shape, item, where) for item in _numbered(given, where))
@@ -179,11 +171,11 @@ def _structure(shape: StructureShape, given: Tree) -> dict[str, Any]:
     names = {name[0].upper() + name[1:]: name for name in shape.members}
     names |= {_element(name, member): name for name, member in shape.members.items()}
     found: dict[str, Any] = {}
-    for key, item in given.items():
-        name = names.get(key, key)
+    for key in [key for key in given if key in names]:  # as in SQS, others are ignored
+        name = names[key]
         if name in found:
             raise malformed(f"The parameter {key} contradicts another one.")
-        found[name] = _value(shape.members[name], item, name) if key in names else item
+        found[name] = _value(shape.members[name], given[key], name)
     return found
 
 

@@ -1,4 +1,8 @@
-"""Attributes of queues as SQS clients set and see them."""
+"""Attributes of queues as SQS clients set and see them, and the policy, which two actions change.
+
+The server stores the policy for tools that manage policies, but does not enforce it: the key file says who may do
+what.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,16 @@ from typing import Any
 
 import attrs
 
-from lakequeue.errors import InvalidAttributeName, UnsupportedOperation
+from lakequeue.errors import (
+    InvalidAttributeName,
+    InvalidParameterValue,
+    MissingParameter,
+    OverLimit,
+    UnsupportedOperation,
+)
+from lakequeue.model.redrive_policies import compact, redrive_allow_policy, redrive_policy
 from lakequeue.serve.sqs.model import operations
-from lakequeue.serve.sqs.queue_urls import queue_arn
+from lakequeue.serve.sqs.queue_urls import is_own, queue_arn
 
 _KEY = "KmsMasterKeyId"
 _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
@@ -37,11 +48,12 @@ class Encryption:
     sse_managed: bool = False
 
 
-def to_set(attributes: Mapping[str, str], encryption: Encryption) -> dict[str, Any]:
+def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) -> dict[str, Any]:
     """The attributes to set.
 
     Raises:
         InvalidAttributeName: SQS has no such attribute, nor have queues here.
+        InvalidParameterValue: a policy is malformed, or has an ARN of another account.
         UnsupportedOperation: an attribute asks for encryption with a key.
     """
     for name, value in attributes.items():
@@ -49,6 +61,11 @@ def to_set(attributes: Mapping[str, str], encryption: Encryption) -> dict[str, A
             raise InvalidAttributeName(f"Unknown Attribute {name}.")
         if value not in _UNENCRYPTED.get(name, (value,)) and not encryption.ignore_kms:
             raise UnsupportedOperation(f"The server cannot encrypt messages with a key; leave out {name}.")
+        for arn in _arns(name, value):
+            if not is_own(arn, account):
+                raise InvalidParameterValue.of(
+                    value, name, f"Queue {arn} is of another account; this one is {account}."
+                )
     return {
         name: value.lower() if name in _FLAGS else value
         for name, value in attributes.items()
@@ -73,6 +90,15 @@ def shown(found: Mapping[str, str], names: Sequence[str], account: str, encrypti
     return result
 
 
+def _arns(name: str, value: str) -> Sequence[str]:
+    """The ARNs in a policy."""
+    if name == "RedrivePolicy":
+        policy = redrive_policy(value)
+        return () if policy is None else [policy.dead_letter_queue]
+    allowed = redrive_allow_policy(value) if name == "RedriveAllowPolicy" else None
+    return () if allowed is None else allowed.source_queues
+
+
 def _with_arns(name: str, value: str, account: str) -> str:
     """An attribute with the ARNs that SQS clients see."""
     match name:
@@ -80,9 +106,80 @@ def _with_arns(name: str, value: str, account: str) -> str:
             return queue_arn(value, account)
         case "RedrivePolicy":
             policy = json.loads(value)
-            return json.dumps(policy | {"deadLetterTargetArn": queue_arn(policy["deadLetterTargetArn"], account)})
+            return compact(policy | {"deadLetterTargetArn": queue_arn(policy["deadLetterTargetArn"], account)})
         case "RedriveAllowPolicy" if "sourceQueueArns" in (policy := json.loads(value)):
-            return json.dumps(
+            return compact(
                 policy | {"sourceQueueArns": [queue_arn(arn, account) for arn in policy["sourceQueueArns"]]}
             )
     return value
+
+
+MAX_ACTIONS = 7
+ACTIONS = frozenset(
+    {
+        *("*", "SendMessage", "ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility"),
+        *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "PurgeQueue"),
+    }
+)
+"""Actions that a permission can allow."""
+
+
+def add_permission(
+    policy: str | None, arn: str, label: str, accounts: Sequence[str], actions: Sequence[str]
+) -> str:
+    """Adds a permission to a policy; returns the policy as JSON.
+
+    Raises:
+        MissingParameter: no account or no action.
+        OverLimit: more than seven actions (ERR-6).
+        InvalidParameterValue: an action is unknown, or the label is taken.
+    """
+    if not accounts:
+        raise MissingParameter("The request must contain the parameter AWSAccountIds.")
+    if not actions:
+        raise MissingParameter("The request must contain the parameter Actions.")
+    if len(actions) > MAX_ACTIONS:
+        raise OverLimit(f"{len(actions)} Actions were found, maximum allowed is {MAX_ACTIONS}.")
+    for action in actions:
+        if action not in ACTIONS:
+            raise InvalidParameterValue.of(
+                f"SQS:{action}", "ActionName", f"Must be one of {', '.join(sorted(ACTIONS))}."
+            )
+    document = _document(policy, arn)
+    if any(statement.get("Sid") == label for statement in document["Statement"]):
+        raise InvalidParameterValue.of(label, "Label", "Already exists.")
+    document["Statement"].append(
+        {
+            "Sid": label,
+            "Effect": "Allow",
+            "Principal": {"AWS": _one_or_all([f"arn:aws:iam::{account}:root" for account in accounts])},
+            "Action": _one_or_all([f"SQS:{action}" for action in actions]),
+            "Resource": arn,
+        }
+    )
+    return compact(document)
+
+
+def remove_permission(policy: str | None, label: str) -> str:
+    """Removes a permission from a policy; returns the policy as JSON, or "" without permissions.
+
+    Raises:
+        InvalidParameterValue: no permission has this label.
+    """
+    document = _document(policy, "")
+    left = [statement for statement in document["Statement"] if statement.get("Sid") != label]
+    if len(left) == len(document["Statement"]):
+        raise InvalidParameterValue.of(label, "Label", "can't find label.")
+    return compact(document | {"Statement": left}) if left else ""
+
+
+def _document(policy: str | None, arn: str) -> dict[str, Any]:
+    if policy is None:
+        return {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
+    document: dict[str, Any] = json.loads(policy)
+    statements = document.get("Statement", [])
+    return document | {"Statement": [statements] if isinstance(statements, dict) else list(statements)}
+
+
+def _one_or_all(values: list[str]) -> str | list[str]:
+    return values[0] if len(values) == 1 else values

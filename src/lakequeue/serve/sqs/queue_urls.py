@@ -19,6 +19,11 @@ def queue_arn(arn: str, account: str) -> str:
     return arn if place is None else f"arn:aws:sqs:{place.region}:{account}:{place.name}"
 
 
+def is_own(arn: str, account: str) -> bool:
+    """Whether a text is no ARN of another account; that of the Python API's ARNs is everybody's."""
+    return redrive_policies.place(arn) is None or arn.split(":")[4] in (account, redrive_policies.ACCOUNT)
+
+
 def queue_name(url: str) -> str:
     """The queue that a URL names: the last part of its path; host and account do not matter.
 

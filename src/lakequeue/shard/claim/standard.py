@@ -35,19 +35,21 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     attempt_id = command.attempt_id
     if attempt_id is not None and attempt_lives(state, attempt_id):
         return _repeat(state, attempt_id, state.now + timeout)
-    count, policy, hands = _allowed(state, command), state.attributes.redrive, command.hands
+    allowed, policy, hands = _allowed(state, command), state.attributes.redrive, command.hands
     only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
-    if hands is not None and only:
-        count = min(count, hands)
+    count = min(allowed, hands) if hands is not None and only else allowed
     picked = pick(state, count, one_each=only)
-    answer = _letters_first(state, command, picked, count)
+    answer = _letters_first(state, command, picked, allowed)
     if answer is not None:
         return answer
     left, last, passed = list[tuple[int, int]](), 0, 0
     if hands is not None and policy is not None:
         picked, left, last, passed = _for_hands(state, picked, hands, policy.max_receive_count)
-        for span in left:
-            state.available.add(*span)
+    halved = False
+    if command.leased is not None:
+        picked, left, halved = _halved(state, picked, command.leased)
+    for span in left:
+        state.available.add(*span)
     order: Spans = ()
     spans = picked
     if state.attributes.fifo:
@@ -57,27 +59,7 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if attempt_id is not None and spans:
         state.forget_attempt(attempt_id)
         state.attempts[attempt_id] = list(spans)
-    note = attempt_id
-    if note is None and command.consumer is not None:
-        note = held_by(command.consumer)
-    claimed = []
-    for place, span in enumerate(spans):
-        for run in state.take([span]):
-            first_received_at = state.now if run.first_received_at is None else run.first_received_at
-            claimed.append(
-                run._replace(
-                    state=IN_FLIGHT,
-                    lease_id=command.lease_id,
-                    receive_count=run.receive_count + 1,
-                    visible_at=state.now + timeout,
-                    received_at=state.now,
-                    first_received_at=first_received_at,
-                    attempt_id=note,
-                    attempted_at=None if attempt_id is None else state.now,
-                    attempt_place=None if attempt_id is None else place,
-                )
-            )
-    claimed = joined_runs(claimed)
+    claimed = joined_runs(_in_flight(state, command, spans, state.now + timeout))
     state.set_runs(claimed)
     if state.attributes.fifo:
         state.groups.placed()
@@ -86,7 +68,28 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
             state.tenants.add(left)
         state.tenants.placed(() if claimed else left)
     result = _result(state, claimed, state.now + timeout, command.lease_id, order)
-    return attrs.evolve(result, last=last, passed=passed), bool(claimed)
+    return attrs.evolve(result, last=last, passed=passed, halved=halved), bool(claimed)
+
+
+def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int) -> list[Run]:
+    """The runs of claimed messages."""
+    attempt_id, consumer, now = command.attempt_id, command.consumer, state.now
+    note = held_by(consumer) if attempt_id is None and consumer is not None else attempt_id
+    return [
+        run._replace(
+            state=IN_FLIGHT,
+            lease_id=command.lease_id,
+            receive_count=run.receive_count + 1,
+            visible_at=visible_at,
+            received_at=now,
+            first_received_at=now if run.first_received_at is None else run.first_received_at,
+            attempt_id=note,
+            attempted_at=None if attempt_id is None else now,
+            attempt_place=None if attempt_id is None else place,
+        )
+        for place, span in enumerate(spans)
+        for run in state.take([span])
+    ]
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
@@ -108,7 +111,7 @@ def _for_hands(
         Ranges that stay picked and ranges that are left, in order of delivery; the number of last receives among
         the first, and for how many more a hand was missing.
     """
-    runs = [(run, run.receive_count + 1 >= most) for first, last in picked for run in state.known(first, last)]
+    runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
         return list(picked), [], 0, 0
     kept, left, free, passed = list[tuple[int, int]](), list[tuple[int, int]](), hands, 0
@@ -132,6 +135,33 @@ def _for_hands(
                 begun.add(group)
                 free -= at_last
     return joined(kept), left, hands - free, passed
+
+
+def _halved(
+    state: ShardState, picked: Spans, others: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], bool]:
+    """Keeps messages that failed as one batch apart: they come in halves, and alone (DLQ-12).
+
+    Returns:
+        Ranges that stay picked and ranges that are left, in order of delivery; whether there were such messages.
+    """
+    runs = [run for first, last in picked for run in state.known(first, last)]
+    if not any(run.failed_together for run in runs):
+        return list(picked), [], False
+    together, batch = runs[0].failed_together, runs[0].attempt_id
+    if together:
+        room = 0 if others else max(1, together // 2)
+        same = next((place for place, run in enumerate(runs) if run.attempt_id != batch), len(runs))
+    else:
+        room = sum(run.size for run in runs)
+        same = next(place for place, run in enumerate(runs) if run.failed_together)
+    kept, left = list[tuple[int, int]](), list[tuple[int, int]]()
+    for place, run in enumerate(runs):
+        taken = min(run.size, room) if place < same else 0
+        room -= taken
+        kept += [(run.first, run.first + taken - 1)] if taken else []
+        left += [(run.first + taken, run.last)] if taken < run.size else []
+    return joined(kept), joined(left), True
 
 
 def _put_back(state: ShardState, spans: Spans) -> None:
@@ -207,8 +237,16 @@ def _allowed(state: ShardState, command: Claim) -> int:
 def _result(
     state: ShardState, runs: Sequence[Run], visible_at: int, lease_id: str, order: Sequence[tuple[int, int]]
 ) -> ClaimResult:
+    policy = state.attributes.redrive
+    most = None if policy is None else policy.max_receive_count
     spans = tuple(
-        ClaimedSpan(run.first, run.last, run.receive_count, run.first_received_at or 0)
+        ClaimedSpan(
+            run.first,
+            run.last,
+            run.receive_count,
+            run.first_received_at or 0,
+            most is not None and run.deliveries >= most,
+        )
         for run in sorted(runs, key=lambda run: run.first)
     )
     return ClaimResult(spans, state.now, visible_at, lease_id, tuple(order), moving=state.moving.size > 0)

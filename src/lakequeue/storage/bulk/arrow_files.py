@@ -1,6 +1,7 @@
 """Writing the files of a bulk send from Arrow, without a JVM, in one process or in many.
 
-A standard queue's rows go into files as they come; those of a FIFO queue are sorted by group before. What other
+A standard queue's rows go into files as they come; those of a FIFO queue are spilled by group, then sorted one
+part after the other (DuckDB's sort on disk fails where the rows are a few times what it may hold). What other
 processes need is a value, and a ``Folder`` is made from a ``Store``.
 """
 
@@ -8,25 +9,89 @@ from __future__ import annotations
 
 import binascii
 import hashlib
+import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import chain
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from lakequeue.storage.bulk import staged_files
-from lakequeue.storage.bulk.arrow_order import sorted_by_group
-from lakequeue.storage.bulk.arrow_rows import NUMBER, normalized
-from lakequeue.storage.bulk.arrow_rules import count_broken
+from lakequeue.storage.bulk.arrow_rows import NUMBER, ORDER, count_broken, normalized, type_name
 from lakequeue.storage.bulk.manifests import Manifest
+from lakequeue.storage.bulk.message_rules import Fifo, no_order
+from lakequeue.storage.bulk.staged_files import ROW_GROUP
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.parquet_files import ANY, writer
+
+PARTS = 16
+"""Groups are divided into as many parts at least, of which one is held at a time."""
+
+
+def check_order(schema: pa.Schema, order_by: str | None) -> None:
+    """InvalidParameterValue if the column that orders groups has no order."""
+    if order_by is None:
+        return
+    type_ = schema.field(order_by).type
+    if type_name(type_) in ("string", "binary"):  # also as dictionaries and views
+        return
+    values = type_.value_type if pa.types.is_dictionary(type_) else type_
+    try:
+        pc.sort_indices(pa.table({"values": pa.array([], values)}), sort_keys=[("values", "ascending")])
+    except pa.ArrowException:
+        raise no_order(order_by, type_name(type_)) from None
+
+
+def sorted_by_group(rows: Iterable[pa.RecordBatch], fifo: Fifo) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """The rows by shard and group, those of a group by ``_order`` and number: the shard and rows of each file.
+
+    All rows are taken before the first file. Until then they lie in a temporary directory; then one part of them
+    after the other is held, which is a sixteenth of the rows, or the largest group. Take one file before the next.
+    """
+    parts = fifo.shards * -(-PARTS // fifo.shards)
+    with tempfile.TemporaryDirectory(prefix="lakequeue-groups-") as directory:
+        paths: dict[int, str] = {}
+        with ExitStack() as files:
+            writers: dict[int, pa.RecordBatchFileWriter] = {}
+            for each in rows:
+                for part, piece in _divided(each, parts):
+                    if part not in writers:
+                        paths[part] = f"{directory}/{part}.arrow"
+                        writers[part] = files.enter_context(pa.ipc.new_file(paths[part], piece.schema))
+                    writers[part].write_batch(piece)
+        for part in sorted(paths, key=lambda part: (part % fifo.shards, part)):
+            with pa.memory_map(paths[part]) as source:
+                yield part % fifo.shards, _sorted(pa.ipc.open_file(source).read_all())
+
+
+def _divided(rows: pa.RecordBatch, parts: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows by the part that their groups hash to; its number gives the shard, too."""
+    groups = rows["group_id"].dictionary_encode()
+    hashes = np.array([zlib.crc32(group.encode()) % parts for group in groups.dictionary.to_pylist()])
+    place: npt.NDArray[np.int64] = hashes[groups.indices.to_numpy()]
+    for part in np.unique(place).tolist():
+        yield part, rows.take(pa.array(np.flatnonzero(place == part)))
+
+
+def _sorted(rows: pa.Table) -> Iterator[pa.RecordBatch]:
+    keys = ["group_id", *([ORDER] if ORDER in rows.column_names else []), NUMBER]
+    order = pc.sort_indices(rows, sort_keys=[(key, "ascending") for key in keys])
+    if ORDER in rows.column_names:
+        rows = rows.drop_columns([ORDER])
+    step = max(1, len(rows) * ROW_GROUP // max(1, rows.nbytes))
+    for start in range(0, len(rows), step):
+        [piece] = rows.take(order.slice(start, step)).combine_chunks().to_batches()
+        yield piece
+
 
 FILE = 256 << 20
 """Bytes of rows in a file of a standard queue with one shard; with more, all get some of a large send."""
@@ -211,7 +276,7 @@ def write_file(messages: Folder, path: str, staging: Staging, rows: Iterable[pa.
             position += len(piece)
         if writing is not None:
             writing.result()
-    return staged_files.described(messages, path, messages.size(path))
+    return staged_files.described(messages, path, messages.entry(path).size)
 
 
 def _stored(rows: pa.RecordBatch, position: int, staging: Staging) -> pa.Table:
@@ -264,14 +329,14 @@ def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
 def _spill(messages: Folder, path: str, rows: Iterator[pa.RecordBatch]) -> DataFile:
     """Writes numbered rows as they are."""
     first, count = next(rows), 0
-    with messages.writer(path) as output, pq.ParquetWriter(output, first.schema, use_dictionary=False) as target:
+    with messages.writer(path) as output, writer(output, first.schema, use_dictionary=False) as target:
         for piece in chain([first], rows):
             target.write_batch(piece, row_group_size=len(piece))
             count += len(piece)
-    return DataFile(path, messages.size(path), count, {})
+    return DataFile(path, messages.entry(path).size, count, {})
 
 
 def _spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
-    with messages.parquet(file.path, file.size) as parquet:
+    with messages.parquet(file.path, file.size, ANY) as parquet:
         for group in range(parquet.num_row_groups):
             yield from parquet.read_row_group(group, use_threads=False).to_batches()

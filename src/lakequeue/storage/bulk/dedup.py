@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import staged_files
-from lakequeue.storage.engines.interface import DataFile, Table
+from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages.dedup_window import WINDOW
 from lakequeue.storage.messages.read import log_files

@@ -16,7 +16,8 @@ from lakequeue.errors import DamagedTable
 from lakequeue.model.arguments import check_text
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.staged_files import safe_name
-from lakequeue.storage.engines.interface import DataFile, Table
+from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.found_names import MOST_SHARDS, Misplaced, file_below, shown
 
@@ -128,7 +129,7 @@ def manifests(tables: Folder) -> Iterator[Manifest]:
 
 def _load(tables: Folder, name: str) -> Manifest | None:
     try:
-        data, written_at = tables.read(name), tables.modified(name)
+        data, written_at = tables.read(name), tables.entry(name).modified
     except FileNotFoundError:  # also if it is removed between the two
         return None
     try:

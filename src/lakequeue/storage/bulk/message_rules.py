@@ -1,4 +1,4 @@
-"""The rules for rows of a bulk send, and what a refusal says; ``arrow_rules`` checks rows by them."""
+"""The rules for rows of a bulk send, and what a refusal says; ``arrow_rows`` checks rows by them."""
 
 from __future__ import annotations
 
@@ -113,6 +113,15 @@ class RowRules:
             said = "; ".join(rule.describe(broken[rule.name]) for rule in rules)
             error = rules[0].error if len(rules) == 1 else InvalidParameterValue
             raise error(f"Nothing was sent: {said}.")
+
+
+def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:
+    """Column names that match those of messages whatever their case, and ``order_by`` as the rows spell it."""
+    known = {name.lower(): name for name in INPUT_COLUMNS}
+    names = [known.get(column.lower(), column) for column in columns]
+    if order_by is not None and order_by not in names:
+        order_by = next((name for name in names if name.lower() == order_by.lower()), order_by)
+    return names, order_by
 
 
 def check_columns(columns: Sequence[tuple[str, str]], order_by: str | None = None) -> None:

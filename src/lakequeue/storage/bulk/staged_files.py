@@ -19,13 +19,12 @@ from lakequeue.model.names import shard_of_group
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.parquet_files import row_groups, writer
 
 ROW_GROUP = 4 << 20
 """Bytes. A receive of ten messages reads a row group; from large ones it took 2 s."""
 
-COLUMNS = pa.schema([field for field in layout.MESSAGES if field.name not in layout.MESSAGE_PARTITIONS])
-
-
+COLUMNS = layout.FILES["messages"]
 _JUDGED = ["position", "delay_seconds", "source_receive_count", "group_id"]
 """Columns of whose values the log tells bounds and NULLs."""
 
@@ -77,10 +76,11 @@ def new_name(partition: int, kind: str) -> str:
 
 def parquet_writer(output: IO[bytes]) -> pq.ParquetWriter:
     """Writes files of ``messages``."""
-    return pq.ParquetWriter(
+    return writer(
         output,
         COLUMNS,
         compression="snappy",
+        store_schema=False,  # readers know it
         use_dictionary=["group_id", "send_id"],  # no others repeat
         write_statistics=_JUDGED,  # of others they would only fill the footer
     )
@@ -99,17 +99,15 @@ def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> Data
             positions = pa.array(np.arange(count, count + len(rows)), pa.int64())
             target.write_table(rows.set_column(0, "position", positions))
             count += len(rows)
-    return described(folder, path, folder.size(path))
+    return described(folder, path, folder.entry(path).size)
 
 
 def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
-    start = 0
-    for group in range(source.num_row_groups):
-        stop = start + source.metadata.row_group(group).num_rows
+    for group, start, stop in row_groups(source):
         if kept[start:stop].any():
-            rows = source.read_row_group(group, use_threads=False).select(COLUMNS.names).cast(COLUMNS)
+            rows = layout.with_later_columns(source.read_row_group(group, use_threads=False))
+            rows = rows.select(COLUMNS.names).cast(COLUMNS)
             yield rows.filter(pa.array(kept[start:stop]))
-        start = stop
 
 
 def _row_groups(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:

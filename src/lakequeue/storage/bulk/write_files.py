@@ -15,22 +15,34 @@ import pyarrow as pa
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.storage.bulk.arrow_files import Written, gather, write_partition
 from lakequeue.storage.bulk.manifests import Manifest
-from lakequeue.storage.bulk.message_rules import INPUT_COLUMNS, Fifo, no_order
-from lakequeue.storage.bulk.partitions import file_count, repartition_by_number
+from lakequeue.storage.bulk.message_rules import INPUT_COLUMNS, Fifo, no_order, spelled
 from lakequeue.storage.bulk.staging import Staging
-from lakequeue.storage.engines.spark_session import quiet_about_pandas, quoted
+from lakequeue.storage.engines.spark_access import quiet_about_pandas, quoted
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
 def columns_of(schema: StructType) -> list[tuple[str, str]]:
     """Names and types of a DataFrame's columns."""
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+def case_matters(spark: SparkSession) -> bool:
+    """Whether a session tells columns apart by case."""
+    return str(spark.conf.get("spark.sql.caseSensitive")) == "true"
+
+
+def respelled(df: DataFrame, order_by: str | None) -> tuple[DataFrame, str | None]:
+    """A DataFrame and the column to order by, spelled as here where its session ignores case."""
+    if case_matters(df.sparkSession):
+        return df, order_by
+    names, order_by = spelled(df.columns, order_by)
+    return (df if names == df.columns else df.toDF(*names)), order_by
 
 
 @attrs.frozen
@@ -126,3 +138,40 @@ def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
     if order_by is not None and order_by not in INPUT_COLUMNS:  # its rows must only not be NULL; Arrow lacks types
         rows = rows.withColumn(order_by, F.when(F.col(quoted(order_by)).isNotNull(), F.lit(1)))
     return rows.drop(number)
+
+
+def file_count(spark: SparkSession) -> int:
+    """Number of files that a bulk send in message groups is written to: tasks that run at once, or fewer."""
+    wanted = spark.conf.get("spark.sql.shuffle.partitions", "") or ""
+    tasks = _tasks(spark)
+    return min(int(wanted), tasks) if wanted.isdecimal() else tasks  # Databricks: "auto"
+
+
+def _tasks(spark: SparkSession) -> int:
+    """Number of tasks that run at once."""
+    from pyspark.sql import functions as F
+
+    context = getattr(spark, "sparkContext", None)
+    if context is not None:
+        return int(context.defaultParallelism)
+    # through Spark Connect there is no context; a range has as many partitions
+    [[last]] = spark.range(2**16).select(F.spark_partition_id().alias("number")).agg(F.max("number")).collect()
+    return int(last) + 1
+
+
+def repartition_by_number(spark: SparkSession, df: DataFrame, count: int, number: Column) -> DataFrame:
+    """The rows in ``count`` partitions, each in the partition of its number.
+
+    Adaptive execution keeps a number of partitions that was asked for (REPARTITION_BY_NUM).
+    """
+    from pyspark.sql import functions as F
+
+    if hasattr(df, "repartitionById"):  # since Spark 4.1
+        return df.repartitionById(count, number)
+    # earlier, rows go by the hash of a column: one value for each partition, found by trying
+    key = F.col("id").cast("int")
+    tried = spark.range(64 * count).select(F.pmod(F.hash(key), F.lit(count)).alias("number"), key.alias("key"))
+    keys = {row.number: row.key for row in tried.collect()}
+    if len(keys) < count:
+        raise AssertionError(f"{count} partitions have no keys below {64 * count}")
+    return df.repartition(count, F.element_at(F.array(*(F.lit(keys[i]) for i in range(count))), number + 1))

@@ -1,25 +1,34 @@
-"""One commit under a fence: checked, marked with a token, its outcome known for sure."""
+"""One commit under a fence: checked, marked with a token, its outcome known for sure; tries after lost races."""
 
 from __future__ import annotations
 
 import logging
+import random
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
-from lakequeue.errors import DamagedTable, QueueClientError
+import attrs
+
+from lakequeue.errors import DamagedTable, QueueClientError, RequestThrottled
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name, read_entry
-from lakequeue.storage.engines.interface import LostRace, StaleSnapshot, Table
+from lakequeue.storage.engines.interface import LostRace, StaleSnapshot
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import trim_log
-from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import first_line, unsettled_version
 
-OLDEST_BASE = 3600.0
-"""Seconds after which a snapshot is too old to commit on, where no lock protects its log."""
+ATTEMPTS = 60
+"""Tries of one commit before its callers get RequestThrottled (ERR-9)."""
+LOADS = 3
+"""Failed reads of the newest rows before the error reaches the caller."""
+OLDEST_BASE = 1.0
+"""Seconds after which a commit first looks whether its snapshot is still one of the log, if no lock protects that.
+What is committed in these seconds after a backup was restored under a running process may be lost."""
 LONG_COMMIT = 600.0
 """Seconds by the wall clock after which a commit searches for its token before it is acknowledged: the process may
 have been suspended."""
@@ -31,33 +40,93 @@ _REPEATS = 30
 """Attempts at a commit that loses to commits outside its fence, such as merges of segments."""
 _UNANSWERED = 2
 """Attempts without an answer that are repeated: if another one gets the version, the first can no longer land."""
-
 _LOST = "-lost-"
 """Stands in a token before the number of races that were lost before the commit."""
 
 _log = logging.getLogger("lakequeue")
+_T = TypeVar("_T")
+
+
+class Races:
+    """The tries of one commit, numbered from 0; it pauses after each that was lost.
+
+    Use ``retried`` where a lost race is all that ends a try.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = ATTEMPTS if most is None else most
+        self.lost = 0
+        """Races that others won."""
+
+    def lose(self) -> None:
+        """Notes a lost race: the next try is made after a pause. Without it the next try is made at once."""
+        self.lost += 1
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self._most):
+            lost = self.lost
+            yield number
+            if self.lost > lost:
+                back_off(number)
+
+
+def retried(attempt: Callable[[], _T | None], told: str) -> _T:
+    """The result of a decision and its commit, which are made again after each lost race: then it is None.
+
+    Raises:
+        RequestThrottled: with this text, after too many.
+    """
+    races = Races()
+    for _ in races:
+        result = attempt()
+        if result is not None:
+            return result
+        races.lose()
+    raise RequestThrottled(told)
+
+
+def back_off(attempt: int) -> None:
+    """Sleeps a jittered moment that grows with the attempts, on machine time, at most 0.02 s."""
+    time.sleep(random.uniform(0, min(0.02, 0.002 * 2 ** min(attempt, 4))))
+
+
+def repeated(table: Table, read: Callable[[], _T]) -> _T:
+    """Calls a function that reads a table; again if files were rewritten and removed since they were listed."""
+    for _ in range(LOADS):
+        try:
+            return read()
+        except OSError:
+            table.refresh()
+    return read()
 
 
 class StaleAttributes(Exception):
     """The queue's attributes changed since messages were validated; validate again."""
 
 
-def commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None]) -> bool:
+def commit(
+    table: Table,
+    fence: Mapping[str, int],
+    attempt: Callable[[str], None],
+    done_by_another: Callable[[], bool] = lambda: False,
+) -> bool:
     """Runs ``attempt(token)`` if the decision was made on the loaded snapshot.
 
     Args:
         table: the handle, locked by the caller from the decision until this returns.
         fence: application ids with the versions that the decision was based on (0: never committed).
         attempt: makes the commit; it must carry the fence's ids and the token.
+        done_by_another: whether the commit that refused this one did the same; the handle has loaded it.
 
     Returns:
-        True if it is committed; False if the race is lost, and then the newest snapshot is loaded.
+        True if it is committed, by whomever; False if the race is lost, and then the newest snapshot is loaded.
 
     Raises:
         QueueClientError: storage failed, or others held the table's lock for too long; with ``outcome_unknown`` if
             not even the token search could tell whether it landed, or whether it still will.
     """
-    landed = _commit(table, fence, attempt, f"{uuid.uuid4().hex}{_LOST}{table.lost_races}")
+    token = f"{uuid.uuid4().hex}{_LOST}{table.lost_races}"
+    landed = _Commit(table, fence, attempt, token, done_by_another).run()
     table.lost_races = 0 if landed else table.lost_races + 1
     return landed
 
@@ -78,42 +147,83 @@ def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
     return len(known), sum(known)
 
 
-def _commit(table: Table, fence: Mapping[str, int], attempt: Callable[[str], None], token: str) -> bool:
-    stale, unanswered, unsettled, races = 0, 0, 0, Races(_REPEATS)
-    for _ in races:
-        # no log entries may be removed from the check of the base to the answer, see `locks`
-        with committing(table.path, exclusive=table.commits_alone):
-            if not _may_commit(table, fence):
-                if table.version < unsettled:
-                    raise _unknown(table, TimeoutError("no answer came"), "it may still land")
-                return False
-            base, wall, machine = table.version, time.time(), time.monotonic()
-            try:
-                attempt(token)
-            except Exception as error:
-                # A commit may land and still raise: post-commit work failed, or the answer was lost.
-                landed = _landed(table, token, base, error)
-                # files of an old snapshot may be gone, those of the newest one must not be
-                stale += isinstance(error, StaleSnapshot)
-                claimed = unsettled_version(error, base + 1)
-                unanswered += claimed is not None
-                unsettled = max(unsettled, claimed or 0)
-                repeats = isinstance(error, LostRace) if claimed is None else unanswered <= _UNANSWERED
-                if not landed and table.version < unsettled:
-                    if not repeats or not holds(table, fence):
-                        raise _unknown(table, error, "it may still land") from error
-                elif not landed and (stale > 1 or not repeats) and holds(table, fence):
-                    raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
-            else:
-                # a monotonic clock stops while the machine is suspended; a wall clock may be set back
-                took = max(time.time() - wall, time.monotonic() - machine)
-                landed = took < LONG_COMMIT or _landed(table, token, base, TimeoutError(f"it took {took:.0f} s"))
-        if landed:
-            if table.version % TRIM_EVERY == 0:
-                _trim(table)
+@attrs.define
+class _Commit:
+    """A commit on its way."""
+
+    table: Table
+    fence: Mapping[str, int]
+    attempt: Callable[[str], None]
+    token: str
+    done_by_another: Callable[[], bool]
+    stale: int = 0
+    """Tries on a snapshot whose files were gone: those of an old one may be, those of the newest must not be."""
+    unanswered: int = 0
+    """Tries that got no answer."""
+    unsettled: int = 0
+    """The newest version that one of these may still make."""
+    base: int = 0
+    """The version before the first of these."""
+
+    def run(self) -> bool:
+        """Tries until it landed or its fence no longer holds; see ``commit``."""
+        table, races = self.table, Races(_REPEATS)
+        for _ in races:
+            # no log entries may be removed from the check of the base to the answer, see `locks`
+            with committing(table.path, exclusive=table.commits_alone):
+                landed = self._try() if _may_commit(table, self.fence) else self._came_late()
+                if landed is None:
+                    return False
+            if landed:
+                if table.version % TRIM_EVERY == 0:
+                    _trim(table)
+                return True
+            if not holds(table, self.fence):
+                return False  # the search for the token loaded the newest snapshot
+            races.lose()
+        return False
+
+    def _came_late(self) -> bool | None:
+        """Whether what ended the race was a try of this commit without an answer; None: it was another commit."""
+        late = TimeoutError("no answer came")
+        if self.unsettled and _landed(self.table, self.token, self.base, late):
             return True
-        races.lose()
-    return False
+        if self.table.version < self.unsettled:
+            raise _unknown(self.table, late, "it may still land")
+        return None
+
+    def _try(self) -> bool:
+        table = self.table
+        base, wall, machine = table.version, time.time(), time.monotonic()
+        try:
+            self.attempt(self.token)
+        except Exception as error:
+            tried = table.version + 1  # `add` may have moved on before it failed
+            # A commit may land and still raise: post-commit work failed, or the answer was lost.
+            by_another = isinstance(error, LostRace) and self.done_by_another()
+            if by_another or _landed(table, self.token, base, error):
+                return True
+            self._check_repeats(error, tried)
+            return False
+        # a monotonic clock stops while the machine is suspended; a wall clock may be set back
+        took = max(time.time() - wall, time.monotonic() - machine)
+        return took < LONG_COMMIT or _landed(table, self.token, base, TimeoutError(f"it took {took:.0f} s"))
+
+    def _check_repeats(self, error: Exception, tried: int) -> None:
+        """Raises if a try that did not land was the last one."""
+        table = self.table
+        self.stale += isinstance(error, StaleSnapshot)
+        claimed = unsettled_version(error, tried)
+        if claimed is not None:
+            self.base = self.base if self.unanswered else claimed - 1
+            self.unanswered += 1
+        self.unsettled = max(self.unsettled, claimed or 0)
+        repeats = isinstance(error, LostRace) if claimed is None else self.unanswered <= _UNANSWERED
+        if table.version < self.unsettled:
+            if not repeats or not holds(table, self.fence):
+                raise _unknown(table, error, "it may still land") from error
+        elif (self.stale > 1 or not repeats) and holds(table, self.fence):
+            raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
 
 
 def holds(table: Table, fence: Mapping[str, int]) -> bool:
@@ -121,20 +231,34 @@ def holds(table: Table, fence: Mapping[str, int]) -> bool:
     return all((table.transaction(app_id) or 0) == version for app_id, version in fence.items())
 
 
+def is_based(table: Table) -> bool:
+    """Whether what was decided on the loaded snapshot may be committed: the log still has its entry (DUR-80).
+
+    "Create if absent" succeeds at a dead place once the next version was made and trimmed. Entries are removed
+    oldest first, so it was not as long as the entry of the base exists. It may also be of a log that is no more.
+
+    Raises:
+        OtherHistory: the log is another one than the handle has read.
+    """
+    if local_path(table.path) is not None:
+        return table.state.is_based()
+    version = table.version
+    if abs(time.time() - table.state.confirmed_at) >= OLDEST_BASE:
+        table.confirm()
+    return table.version == version
+
+
 def _may_commit(table: Table, fence: Mapping[str, int]) -> bool:
     """Whether the fence holds on the loaded snapshot, and the version after it was never trimmed."""
-    # "Create if absent" succeeds at a dead place once that version was made and trimmed. Entries are removed
-    # oldest first, so it was not as long as the entry of the base exists.
-    local = local_path(table.path)
-    fresh = _in_log(table, table.version) if local is not None else time.time() - table.loaded_at < OLDEST_BASE
+    based = is_based(table)
     try:
         # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
-        if fresh and holds(table, fence):
+        if based and holds(table, fence):
             return True
     except StaleSnapshot:
         pass
     table.refresh()  # whoever lost decides anew, on what is the newest now
-    if local is not None and not _in_log(table, table.version):
+    if local_path(table.path) is not None and not _in_log(table, table.version):
         raise QueueClientError(
             f"{table.path} has no log entry of its version {table.version}; nothing was changed"
         )

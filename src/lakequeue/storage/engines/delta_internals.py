@@ -12,12 +12,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.errors import QueueClientError
+from lakequeue.storage.engines.interface import LostRace, partition_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BEFORE_TOKEN = 3
 """Parameters of ``DeltaOperations.Write`` before the user metadata: mode, partition columns and predicate."""
+
+
+_SESSION = {
+    # partition values and instants are UTC, whatever the user's session says
+    "spark.sql.session.timeZone": "UTC",
+    # INT96 has no statistics, and the point engine writes microseconds
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # ledger commits are small: replanning and 200 tasks would cost more than the work
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
 
 
 def require(spark: SparkSession) -> None:
@@ -37,49 +50,6 @@ def require(spark: SparkSession) -> None:
         )
 
 
-class Snapshot:
-    """One version of a table."""
-
-    def __init__(self, snapshot: Any) -> None:
-        self._java = snapshot
-
-    @property
-    def version(self) -> int:
-        return int(self._java.version())
-
-    @property
-    def partitions(self) -> list[str]:
-        """Names of the partition columns."""
-        columns = self._java.metadata().partitionColumns()
-        return [str(columns.apply(number)) for number in range(columns.size())]
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """The schema as Spark's JSON."""
-        found: dict[str, Any] = json.loads(self._java.schema().json())
-        return found
-
-    def transaction(self, app_id: str) -> int | None:
-        found = self._java.transactions().get(app_id)
-        return int(found.get()) if found.isDefined() else None
-
-    def adds(self) -> list[dict[str, Any]]:
-        """The actions that added the files of the version."""
-        return [add for _, add in self._adds()]
-
-    def removals(self, partition: Mapping[str, set[str]]) -> list[Any]:
-        """The actions that remove the files with these partition values, for ``Log.transaction``."""
-        return [
-            java.remove()
-            for java, add in self._adds()
-            if all(add["partitionValues"][name] in among for name, among in partition.items())
-        ]
-
-    def _adds(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        for java in self._java.allFiles().collect():
-            yield java, json.loads(java.json())["add"]
-
-
 class Log:
     """The log of one table. Its methods run in the session that is given here."""
 
@@ -90,18 +60,25 @@ class Log:
         with active(session):
             self._java = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, uri)
 
-    def update(self) -> Snapshot:
-        """The newest version."""
+    def update(self) -> Any:
+        """The newest version, an object of the JVM."""
         with active(self._session):
-            return Snapshot(self._java.update(False, self._none, self._none))
+            return self._java.update(False, self._none, self._none)
 
-    def checkpoint(self, snapshot: Snapshot) -> None:
+    def removals(self, snapshot: Any, partition: Mapping[str, Sequence[int | bool | str]]) -> list[Any]:
+        """The actions that remove the files of a version with these partition values, for ``commit``."""
+        texts = {name: set(map(partition_text, among)) for name, among in partition.items()}
+
+        def is_among(file: Any) -> bool:
+            values = json.loads(file.json())["add"]["partitionValues"]
+            return all(values[name] in among for name, among in texts.items())
+
         with active(self._session):
-            self._java.checkpoint(snapshot._java, self._none)
+            return [file.remove() for file in snapshot.allFiles().collect() if is_among(file)]
 
     def commit(
         self,
-        snapshot: Snapshot,
+        snapshot: Any,
         actions: Sequence[Any],
         frames: Iterable[DataFrame],
         app_ids: Iterable[str],
@@ -117,7 +94,7 @@ class Log:
             token: user metadata of the commit.
         """
         with active(self._session):
-            transaction = self._java.startTransaction(self._none, self._some(snapshot._java))
+            transaction = self._java.startTransaction(self._none, self._some(snapshot))
             for app_id in app_ids:
                 transaction.txnVersion(app_id)
             sequence = self._sequence(actions)
@@ -168,6 +145,37 @@ def active(session: SparkSession) -> Iterator[None]:
             jvm.SparkSession.setActiveSession(before.get())
         else:
             jvm.SparkSession.clearActiveSession()
+
+
+def new_session(spark: SparkSession) -> SparkSession:
+    """A session of its own on the same context, with the settings that commits need."""
+    with active(spark):
+        session = spark.newSession()
+    for name, value in _SESSION.items():
+        session.conf.set(name, value)
+    return session
+
+
+@contextlib.contextmanager
+def lost_races() -> Iterator[None]:
+    """Turns Delta's conflicts into ``LostRace``."""
+    from delta import exceptions
+
+    # siblings in Python, without a common base
+    conflicts = (
+        exceptions.ConcurrentAppendException,
+        exceptions.ConcurrentDeleteDeleteException,
+        exceptions.ConcurrentDeleteReadException,
+        exceptions.ConcurrentTransactionException,
+        exceptions.ConcurrentWriteException,
+        exceptions.DeltaConcurrentModificationException,
+        exceptions.MetadataChangedException,
+        exceptions.ProtocolChangedException,
+    )
+    try:
+        yield
+    except conflicts as error:
+        raise LostRace(str(error).strip().partition("\n")[0]) from error
 
 
 def _class(jvm: Any, name: str) -> Any:

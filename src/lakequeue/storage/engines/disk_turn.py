@@ -29,6 +29,10 @@ POLL = 0.001
 """Longest pause in seconds between two tries of the next one; the others make longer ones."""
 
 
+TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
+"""Files of a table that are locked."""
+
+
 class _Mine(threading.local):
     """Turns that a thread has, or went on without, by table."""
 
@@ -53,7 +57,7 @@ def turn(table_path: str, longest: float = LONGEST) -> Iterator[Callable[[], Non
     if folder in _mine.turns:
         yield lambda: None
         return
-    place, holder = (FileLock(os.path.join(folder, name)) for name in ("_next_turn.lock", "_turn.lock"))
+    place, holder = (FileLock(os.path.join(folder, name)) for name in TURN_LOCKS)
     _mine.turns[folder] = holder
     try:
         with suppress(OSError):  # the commit tells what is wrong

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import ACTIONS, LiveFile
+from lakequeue.storage.delta_log import ACTIONS, LiveFile, signed
 from lakequeue.storage.engines.interface import DataFile, partition_text
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -49,6 +49,7 @@ def entry(
 
 
 def first_entry(
+    path: str,
     schema: pa.Schema,
     partitions: Sequence[str],
     properties: Mapping[str, str],
@@ -57,29 +58,25 @@ def first_entry(
 ) -> bytes:
     """The commit that creates a table, with its first files and application ids."""
     now = _now()
-    return _lines(
-        _commit_info("CREATE TABLE", now, "created"),
-        [
-            *creation(schema, partitions, properties),
-            *({"add": add_action(file, now)} for file in files),
-            *_ids(transactions or {}),
-        ],
-    )
-
-
-def creation(schema: pa.Schema, partitions: Sequence[str], properties: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The actions that make an empty table."""
     metadata = {
         "id": str(uuid.uuid4()),
-        "name": None,
+        "name": layout.table_name(path),
         "description": None,
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(_struct(schema)),
         "partitionColumns": list(partitions),
-        "createdTime": _now(),
+        "createdTime": now,
         "configuration": dict(properties),
     }
-    return [{"protocol": PROTOCOL}, {"metaData": metadata}]
+    return _lines(
+        _commit_info("CREATE TABLE", now, "created"),
+        [
+            {"protocol": PROTOCOL},
+            {"metaData": metadata},
+            *({"add": add_action(file, now)} for file in files),
+            *_ids(transactions or {}),
+        ],
+    )
 
 
 def _struct(fields: Iterable[pa.Field]) -> dict[str, Any]:
@@ -152,8 +149,8 @@ def text(value: object) -> str | None:
 
 def _lines(info: Mapping[str, Any], actions: Sequence[Mapping[str, Any]]) -> bytes:
     # an entry that was cut off at the end of a line is torn, too
-    info["commitInfo"]["operationMetrics"] = {ACTIONS: str(1 + len(actions))}
-    return "".join(f"{json.dumps(action)}\n" for action in (info, *actions)).encode()
+    info["commitInfo"]["operationMetrics"] = {ACTIONS: str(1 + len(actions)), "checksum": "00000000"}
+    return signed("".join(f"{json.dumps(action)}\n" for action in (info, *actions)).encode())
 
 
 def _now() -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from lakequeue.storage.delta_log import LogTrimmed
 from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.snapshot import LogTrimmed
 
 LIBRARIES = {"obstore", "pyarrow", "pyspark", "py4j"}
 """Packages whose own exceptions are failures of storage."""

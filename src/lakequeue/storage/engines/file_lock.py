@@ -10,6 +10,8 @@ import sys
 import weakref
 from io import FileIO
 
+from lakequeue.storage.no_links import open_lock
+
 _OFD = sys.platform == "linux"
 """Whether locks of open files and the record locks of lakequeue 0.2 exclude each other."""
 
@@ -36,7 +38,7 @@ class FileLock:
         """
         file = self._file
         if file is None:
-            self._file = file = FileIO(self.path, "a+", opener=_no_link)
+            self._file = file = FileIO(self.path, "a+", opener=open_lock)
             _open.add(self)
         if not _lock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH):
             return False
@@ -65,10 +67,6 @@ class FileLock:
             _lock(file, fcntl.LOCK_UN)
             file.close()
             _open.discard(self)
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _lock(file: FileIO, operation: int) -> bool:

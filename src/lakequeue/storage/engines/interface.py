@@ -1,22 +1,13 @@
-"""The interface of an engine: handles on Delta tables that commit under a fence.
-
-Everything above it (messages, ledger, catalog, cleaning) is written once and runs on both engines. A commit raises
-``LostRace`` if another commit was in the way; ``landed`` returns whether one landed in spite of an error.
-"""
+"""What both engines share: the files of a commit, and why it was refused."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
-import pyarrow as pa
-
-from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.folder import Folder
-from lakequeue.storage.stores import Store
 
 
 class LostRace(Exception):
@@ -60,114 +51,3 @@ def partition_text(value: object) -> str:
         return str(value).lower()
     # with its zone: Spark reads an instant without one in the zone of the session
     return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(value, datetime) else str(value)
-
-
-class Table(Protocol):
-    """One handle on one Delta table; not thread-safe, its owner locks.
-
-    ``version``, ``transaction``, ``files`` and ``read`` refer to the snapshot loaded by the last ``refresh`` or
-    commit of this handle.
-    """
-
-    path: str
-    folder: Folder
-    """Its directory."""
-    commits_alone: bool
-    """Whether commits on local disks need the table's lock exclusively, see ``locks``."""
-    loaded_at: float
-    """When the snapshot was known to be the newest: machine wall clock, seconds."""
-    lost_races: int
-    """Races that this handle lost since its last commit, which records it; see ``commit``."""
-
-    @property
-    def version(self) -> int:
-        """Version of the loaded snapshot."""
-
-    def refresh(self) -> None:
-        """Loads the newest snapshot."""
-
-    def learn(self, other: Table) -> None:
-        """Takes note of the last commit of another handle of this process; only for speed, and thread-safe."""
-
-    def advance(self) -> None:
-        """Moves to the newest snapshot that is known from ``learn``, if that follows the loaded one."""
-
-    def transaction(self, app_id: str) -> int | None:
-        """Last committed version of an application id; None if there is none."""
-
-    def files(self) -> list[LiveFile]:
-        """The live files."""
-
-    def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        """Rows of live files, one table a file, in the order given and in each file's row order.
-
-        ``columns`` are data (not partition) columns; None: all of them."""
-
-    def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows ``first`` to ``last`` (row numbers, inclusive) of a live file; reads little else."""
-
-    def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
-        """Appends rows (schema of the table, partition columns included) in one commit."""
-
-    def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
-        """Adds files that lie below the table in one commit; no files: an empty commit."""
-
-    def replace(
-        self,
-        partition: Mapping[str, Sequence[int | bool | str]],
-        rows: Iterable[pa.Table],
-        transactions: Mapping[str, int],
-        token: str,
-    ) -> None:
-        """Replaces every row whose partition values are among ``partition``; no ``rows``: drops them.
-
-        Each table of ``rows`` becomes a file: not empty, with partition columns, which are constant within it. The
-        iterable may produce them lazily, so that they are not all in memory at once."""
-
-    def merge(
-        self,
-        source: pa.Table,
-        key: str,
-        transactions: Mapping[str, int],
-        token: str,
-        known: dict[str, pa.Table] | None = None,
-    ) -> None:
-        """MERGE of ``source`` (columns of the table and ``op``: ``put`` or ``del``).
-
-        Rows are the same if ``key`` and the partition columns are equal. ``known`` has the rows of files by path,
-        which need not be read; those that are read or written here are added, for the next MERGE.
-        """
-
-    def landed(self, token: str, since: int) -> bool | None:
-        """Whether a commit after version ``since`` carries ``token``; refresh first.
-
-        None: the entries that can be read do not show it, as some are missing or there is none.
-        """
-
-    def checkpoint(self) -> None:
-        """Writes a checkpoint of the newest snapshot."""
-
-
-class Engine(Protocol):
-    """Opens and creates tables."""
-
-    name: str
-    store: Store
-    commits_alone: bool
-    """See ``Table.commits_alone``."""
-
-    def exists(self, path: str) -> bool:
-        """Whether there is a Delta table."""
-
-    def open(self, path: str) -> Table:
-        """A new handle with the newest snapshot."""
-
-    def create(
-        self,
-        path: str,
-        schema: pa.Schema,
-        partitions: Sequence[str],
-        properties: Mapping[str, str],
-        rows: pa.Table | None = None,
-    ) -> None:
-        """Creates a table, with its first rows (of one partition), unless there is one."""

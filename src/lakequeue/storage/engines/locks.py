@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from lakequeue.errors import QueueClientError
 from lakequeue.storage import no_links
-from lakequeue.storage.engines.disk_turn import turn
+from lakequeue.storage.engines.disk_turn import TURN_LOCKS, turn
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.roots import local_path
 
@@ -29,6 +29,8 @@ PATIENCE = 30.0
 """Seconds that a commit waits for the lock."""
 _POLL = 0.002
 """Seconds between two tries for a lock that others hold."""
+LOCKS = ("_commit.lock", *TURN_LOCKS)
+"""Files of a table that are locked."""
 
 
 class LockHeld(QueueClientError):
@@ -63,7 +65,7 @@ def committing(table_path: str, *, exclusive: bool, patience: float | None = Non
     if local is None or held or (held is False and not exclusive):
         yield
         return
-    lock, deadline = FileLock(os.path.join(folder, "_commit.lock")), time.monotonic() + patience
+    lock, deadline = FileLock(os.path.join(folder, LOCKS[0])), time.monotonic() + patience
     if held is False:  # two threads that waited for this would wait for each other
         raise _refused(lock, 0)
     # busy committers take turns, so that one that wants it exclusively gets in between

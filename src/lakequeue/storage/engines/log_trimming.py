@@ -1,17 +1,77 @@
-"""Keeping logs short: only this removes log entries; on local disks it holds the exclusive lock of the table."""
+"""Keeping logs short: checkpoints, and the removal of log entries, under the exclusive lock of a local table.
+
+A checkpoint is a version as one Parquet file. It lists no removed files: entries name them without the time of
+removal, so none is kept for readers of older versions; see ``cleaning`` for how long they stay.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
 
 from lakequeue.errors import DamagedTable
-from lakequeue.storage.delta_log import LOG, checkpoint_name, listed, read_checkpoint
+from lakequeue.storage.clock_guard import storage_now
+from lakequeue.storage.delta_log import (
+    CHECKPOINT,
+    LAST_CHECKPOINT,
+    LOG,
+    LiveFile,
+    State,
+    checkpoint_name,
+    listed,
+    read_checkpoint,
+    read_entry,
+)
+from lakequeue.storage.engines.entries import text
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.layout import Retention
+from lakequeue.storage.parquet_files import write_table
+
+
+def write_checkpoint(folder: Folder, snapshot: State) -> None:
+    """Writes the checkpoint of a snapshot, and names it as the newest."""
+    actions: dict[str, list[Mapping[str, Any]]] = {
+        "protocol": [snapshot.protocol],
+        "metaData": [snapshot.metadata],
+        "txn": [{"appId": app_id, "version": version} for app_id, version in snapshot.transactions.items()],
+        "add": list(map(_add, snapshot.files())),
+        "remove": [],
+    }
+    number, before, columns = sum(map(len, actions.values())), 0, {}
+    for name, found in actions.items():
+        type_ = CHECKPOINT.field(name).type
+        rest = pa.nulls(number - before - len(found), type_)
+        columns[name] = pa.concat_arrays([pa.nulls(before, type_), pa.array(found, type_), rest])
+        before += len(found)
+    target = pa.BufferOutputStream()
+    write_table(pa.table(columns), target, store_schema=False)
+    content = target.getvalue().to_pybytes()
+    folder.replace(checkpoint_name(snapshot.version), content)
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+        if json.loads(folder.read(LAST_CHECKPOINT))["version"] > snapshot.version:
+            return  # this process was stopped meanwhile
+    newest = {"version": snapshot.version, "size": number, "sizeInBytes": len(content)}
+    folder.replace(LAST_CHECKPOINT, json.dumps(newest | {"numOfAddFiles": len(actions["add"])}).encode())
+
+
+def _add(file: LiveFile) -> dict[str, Any]:
+    return {
+        "path": file.path,  # as it was written: a removal must name the same
+        "partitionValues": {name: text(value) for name, value in file.partition.items()},
+        "size": file.size,
+        "modificationTime": file.modified,
+        "dataChange": False,
+        "stats": file.statistics,
+    }
+
 
 LOG_ENTRIES = 200
 """Entries that a fast-growing log keeps: opening a table lists them all, 5 ms for 1,000 more."""
@@ -31,26 +91,43 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
 
     Raises:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.
+        QueueClientError: this machine's clock and that of the storage differ (DUR-84).
     """
     found = list(listed(table))
     last = max((number for number, is_checkpoint, _ in found if not is_checkpoint), default=0)
-    local, now = table.local is not None, time.time()
+    local, now = table.local is not None, storage_now(table)
     seconds = _kept_seconds(table, retention)
 
     def old_enough(number: int, entry: Entry) -> bool:
         age = now - entry.modified
         return age >= seconds or (local and number <= last - LOG_ENTRIES and age >= READING)
 
+    def may_begin(number: int) -> bool:
+        # on stores, where no lock keeps what a process stands on, it is as old by the clock of who committed, too
+        committed = 0 if local else read_entry(table, number).committed_at or 0
+        return now - committed / 1000 >= seconds and _holds(table, number)
+
     safe = (number for number, is_checkpoint, file in found if is_checkpoint and old_enough(number, file))
-    base = next((number for number in sorted(safe, reverse=True) if _holds(table, number)), None)
-    if base is None:
-        return Freed()
-    # oldest first: while an entry is there, none that follows it was removed
-    old = sorted((number, file.name) for file in table.files(LOG) if 0 <= (number := version_of(file.name)) < base)
-    if not old:
+    base = next((number for number in sorted(safe, reverse=True) if may_begin(number)), None)
+    if base is None or not _below(table, base):
         return Freed()
     with committing(table.uri, exclusive=True, patience=patience):
-        return table.remove(name for _, name in old)
+        return table.remove(_below(table, base))
+
+
+def trim_below(table: Folder, version: int) -> Freed:
+    """Removes what of a local log lies below a version, if a checkpoint of it or of a later one is on disk.
+
+    The caller holds the exclusive lock.
+    """
+    above = (number for number, is_checkpoint, _ in listed(table) if is_checkpoint and number >= version)
+    return table.remove(_below(table, version)) if any(map(partial(_holds, table), above)) else Freed()
+
+
+def _below(table: Folder, version: int) -> list[str]:
+    """Files of a log below a version, oldest first: while an entry is there, none that follows it was removed."""
+    found = ((version_of(file.name), file.name) for file in table.files(LOG))
+    return [name for number, name in sorted(found) if 0 <= number < version]
 
 
 def version_of(name: str) -> int:
@@ -79,7 +156,7 @@ def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
     if not checkpoints:
         return version > 0
     number, modified = max(checkpoints)
-    return version > number and modified < time.time() - _kept_seconds(table, retention) / 2
+    return version > number and modified < storage_now(table) - _kept_seconds(table, retention) / 2
 
 
 def _kept_seconds(table: Folder, retention: Retention) -> float:

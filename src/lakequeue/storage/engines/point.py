@@ -7,33 +7,32 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+import attrs
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import (
     LOG,
     Entry,
     LiveFile,
-    LogTrimmed,
-    Snapshot,
     entry_name,
     is_table,
     parse,
 )
 from lakequeue.storage.engines import entries, process
-from lakequeue.storage.engines.checkpoints import write_checkpoint
-from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, Table, partition_text
+from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, partition_text
+from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.merge_rows import rewrites
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.parquet_files import write_table
+from lakequeue.storage.snapshot import LogTrimmed, OtherHistory, Snapshot
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
+from lakequeue.storage.table_version import TableVersion
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -41,101 +40,71 @@ _ROW_GROUP = 4 * 2**20
 """Bytes of a row group in memory, about."""
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
-FOLLOWED = 12 * 3600.0
-"""Seconds after which a snapshot of a remote table is loaded anew: what follows it in the log may be gone."""
 
 
-class PointTable:
-    """One handle on one Delta table; ``interface.Table`` documents the methods."""
+class Table(TableVersion):
+    """One handle on one Delta table; not thread-safe, its owner locks.
+
+    ``version``, ``transaction``, ``files`` and ``read`` refer to the snapshot loaded by the last ``refresh`` or
+    commit of this handle. Everything above (messages, ledger, catalog, cleaning) is written once and runs on both
+    engines. A commit raises ``LostRace`` if another one was in the way; ``landed`` returns whether one landed in
+    spite of an error.
+    """
 
     commits_alone = False
+    """Whether commits on local disks need the table's lock exclusively, see ``locks``."""
 
     def __init__(self, store: Store, path: str, version: int | None = None) -> None:
         """Opens a version, None for the newest; older ones are read-only."""
-        self.path = path
         self.store = store
         self.folder = store.folder(path)
-        self.loaded_at = time.time()
+        self.history = object()
+        """Another one once a snapshot was loaded that the one before did not lead to: what is known of older ones
+        may not hold, as after a restore of a backup."""
         self.lost_races = 0
-        self._snapshot = self._newest() if version is None else Snapshot(self.folder, version)
+        """Races that this handle lost since its last commit, which records it; see ``commit``."""
+        self.state: Snapshot = self._newest() if version is None else Snapshot(self.folder, version)
         self._committed: tuple[int, Entry] | None = None  # the last entry written, and its version
 
-    @property
-    def version(self) -> int:
-        return self._snapshot.version
-
     def refresh(self) -> None:
-        asked_at = time.time()
-        try:
-            if self.folder.local is None and asked_at - self.loaded_at > FOLLOWED:
-                raise LogTrimmed(f"{self.path} was last read {asked_at - self.loaded_at:.0f} s ago")
-            if self._snapshot.follow():
-                self.folder.sync([LOG])
-        except LogTrimmed:
-            self._snapshot = self._newest()
-        self.loaded_at = asked_at
-
-    def learn(self, other: Table) -> None:
-        if isinstance(other, PointTable) and other._committed is not None:
-            self._snapshot.learn(*other._committed)
-
-    def advance(self) -> None:
-        self._snapshot.advance()
-
-    def transaction(self, app_id: str) -> int | None:
-        return self._snapshot.transactions.get(app_id)
-
-    @property
-    def transactions(self) -> Mapping[str, int]:
-        """Versions by application id in the loaded snapshot."""
-        return self._snapshot.transactions
-
-    def files(self) -> list[LiveFile]:
-        return self._snapshot.files()
-
-    def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        return self.folder.for_each(lambda file: self._read(file, columns), files)
-
-    @contextmanager
-    def _opened_file(self, file: LiveFile) -> Iterator[pq.ParquetFile]:
-        """Opens a live file.
+        """Loads the newest snapshot.
 
         Raises:
-            StaleSnapshot: it is gone, and the newest snapshot does not have it.
-            DamagedTable: it is gone, or not what was written.
+            OtherHistory: the log is not the one that this handle has read; open another handle.
         """
-        try:
-            with self.folder.parquet(file.name, file.size) as parquet:
-                if parquet.metadata.num_rows != file.rows:
-                    reason = f"has {parquet.metadata.num_rows} rows instead of {file.rows}"
-                    raise DamagedTable(self.path, file.name, reason)
-                yield parquet
-        except FileNotFoundError as error:
-            raise self.lost(file) from error
+        self._follow(Snapshot.follow)
 
-    def lost(self, file: LiveFile) -> StaleSnapshot | DamagedTable:
-        """What it means that a file of the loaded snapshot is gone."""
-        if any(file.path == live.path for live in self._newest().files()):
-            return DamagedTable(self.path, file.name, "is missing")
+    def confirm(self) -> None:
+        """As ``refresh``, and the log is sure to be the one that this handle has read, on object stores, too."""
+        self._follow(Snapshot.confirm)
+
+    def _follow(self, follow: Callable[[Snapshot], bool]) -> None:
+        try:
+            if follow(self.state):
+                self.folder.sync([LOG])
+        except LogTrimmed:
+            newest = self._newest()
+            if newest.version < self.version:
+                raise OtherHistory(self.path, entry_name(self.version)) from None
+            self.state, self.history = newest, object()
+
+    def learn(self, other: Table) -> None:
+        """Takes note of the last commit of another handle of this process; only for speed, and thread-safe."""
+        if other._committed is not None:
+            self.state.learn(*other._committed)
+
+    def lost(self, file: LiveFile) -> Exception:
+        """What it means that a file of the loaded snapshot is gone: StaleSnapshot if the newest has it no more."""
+        if file.path in self._newest().live:
+            return super().lost(file)
         return StaleSnapshot(f"{file.name} of {self.path} was removed")
 
-    def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
-        with self._opened_file(file) as parquet:
-            begin, groups, skipped = 0, [], 0
-            for index in range(parquet.num_row_groups):
-                end = begin + parquet.metadata.row_group(index).num_rows
-                if end <= first:
-                    skipped = end
-                elif begin <= last:
-                    groups.append(index)
-                begin = end
-            table = parquet.read_row_groups(groups, columns=columns, use_threads=False)
-        return table.slice(first - skipped, last - first + 1)
-
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
+        """Appends rows (schema of the table, partition columns included) in one commit."""
         self._create_entry("WRITE", [self._write_file(rows)], [], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
+        """Adds files that lie below the table in one commit; no files: an empty commit."""
         self.folder.sync(file.path for file in files)  # other processes wrote them, maybe without syncs
         self._create_entry("WRITE", files, [], transactions, token, rebased=True)
 
@@ -146,6 +115,10 @@ class PointTable:
         transactions: Mapping[str, int],
         token: str,
     ) -> None:
+        """Replaces every row whose partition values are among ``partition``; no ``rows``: drops them.
+
+        Each table of ``rows`` becomes a file: not empty, with partition columns, which are constant within it. The
+        iterable may produce them lazily, so that they are not all in memory at once."""
         removed = [file for file in self.files() if _within(file, partition)]
         added = [self._write_file(each) for each in rows]
         self._create_entry("WRITE", added, removed, transactions, token, partition, rebased=True)
@@ -165,7 +138,12 @@ class PointTable:
         token: str,
         known: dict[str, pa.Table] | None = None,
     ) -> None:
-        partitions, live, known = self._snapshot.partitions, self.files(), {} if known is None else known
+        """MERGE of ``source`` (columns of the table and ``op``: ``put`` or ``del``).
+
+        Rows are the same if ``key`` and the partition columns are equal. ``known`` has the rows of files by path,
+        which need not be read; those that are read or written here are added, for the next MERGE.
+        """
+        partitions, live, known = self.state.partitions, self.files(), {} if known is None else known
         for path in known.keys() - {file.path for file in live}:
             del known[path]
 
@@ -184,10 +162,15 @@ class PointTable:
         known |= contents
 
     def landed(self, token: str, since: int) -> bool | None:
-        read = list(self._snapshot.tokens(since))
+        """Whether a commit after version ``since`` carries ``token``; refresh first.
+
+        None: the entries that can be read do not show it, as some are missing or there is none.
+        """
+        read = list(self.state.tokens(since))
         return token in read or (False if 0 < len(read) == self.version - since else None)
 
     def checkpoint(self) -> None:
+        """Writes a checkpoint of the newest snapshot."""
         # of what is stored: this handle may have committed at a place that others have trimmed
         write_checkpoint(self.folder, self._newest())
 
@@ -212,13 +195,9 @@ class PointTable:
         except LogTrimmed as error:
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
-    def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
-        with self._opened_file(file) as parquet:
-            return parquet.read(columns, use_threads=False)
-
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet committed."""
-        return write_file(self.folder, rows, self._snapshot.partitions)
+        return write_file(self.folder, rows, self.state.partitions)
 
     def _create_entry(
         self,
@@ -241,11 +220,11 @@ class PointTable:
             LostRace: another commit came first.
         """
         data = entries.entry(operation, added, removed, transactions, token)
-        gone = {file.path for file in removed}
+        gone, before = {file.path for file in removed}, self.version
         # A root that went away since the check of the base, as a mount point does, must not be made again: the
         # commit would be acknowledged, and gone once the root is back.
-        while not self.folder.create(entry_name(self.version + 1), data, new_folder=False):
-            other = self._snapshot.next() if rebased else None
+        while (mark := self.folder.create(entry_name(self.version + 1), data, new_folder=False)) is None:
+            other = self.state.next() if rebased else None
             if (
                 other is None
                 or other.metadata
@@ -254,13 +233,14 @@ class PointTable:
                 or not gone.isdisjoint(other.removed)
                 or any(replaced and _within(file, replaced) for file in other.added)
             ):
-                raise LostRace(f"{self.path} has moved on from version {self.version}")
-            self._snapshot.apply(other)
-        entry = parse(data)
-        self._snapshot.apply(entry)
+                if other is not None and self.folder.local is None:  # there `refresh` also syncs what it reads
+                    self.state.apply(other)
+                raise LostRace(f"{self.path} has moved on from version {before}")
+            self.state.apply(other)
+        entry = attrs.evolve(parse(data), mark=mark, follows=self.state.mark)
+        self.state.apply(entry)
         self._committed = self.version, entry
-        self.loaded_at = time.time()
-        if self.version % self._snapshot.checkpoint_every:
+        if self.version % self.state.checkpoint_every:
             return
         if self.folder.local is not None:
             self._try_checkpoint()
@@ -274,7 +254,7 @@ class PointTable:
             _log.warning("a checkpoint of %s failed: %s", self.path, first_line(error))
 
 
-class PointEngine:
+class Engine:
     """Opens and creates tables without a JVM."""
 
     name = "point"
@@ -287,9 +267,9 @@ class PointEngine:
         process.note_use()
         return is_table(self.store.folder(path))
 
-    def open(self, path: str) -> PointTable:
+    def open(self, path: str) -> Table:
         process.note_use()
-        return PointTable(self.store, path)
+        return Table(self.store, path)
 
     def create(
         self,
@@ -302,7 +282,7 @@ class PointEngine:
         process.note_use()
         folder = self.store.folder(path)
         files = [write_file(folder, rows, partitions, new_folder=True)] if rows is not None else []
-        folder.create(entry_name(0), entries.first_entry(schema, partitions, properties, files))
+        folder.create(entry_name(0), entries.first_entry(path, schema, partitions, properties, files))
 
 
 _STATISTICS = {"first_offset", "last_offset"} | {
@@ -315,21 +295,26 @@ def _within(file: LiveFile, partition: Mapping[str, Sequence[int | bool | str]])
     return all(file.partition[name] in values for name, values in partition.items())
 
 
-def write_file(table: Folder, rows: pa.Table, partitions: Sequence[str], *, new_folder: bool = False) -> DataFile:
-    """Writes rows of one partition as a file below a table, not yet committed."""
+def write_file(
+    table: Folder,
+    rows: pa.Table,
+    partitions: Sequence[str],
+    *,
+    name: str | None = None,
+    new_folder: bool = False,
+) -> DataFile:
+    """Writes rows of one partition as a file below a table, not yet committed; under a new name by default."""
     partition = {name: partition_text(rows[name][0].as_py()) for name in partitions}
     data = rows.drop_columns(list(partitions))
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
-    path = f"{uuid.uuid4()}.parquet"
+    path = name or f"{uuid.uuid4()}.parquet"
     target = pa.BufferOutputStream()
     # a receive of ten messages reads a row group
     group = max(1, min(4096, _ROW_GROUP * len(data) // max(1, data.nbytes)))
     # Of a file of a few rows, most would be the description of its columns: the log has the statistics that skip
     # it, and readers know the schema.
     many = len(data) > group
-    pq.write_table(
-        data, target, row_group_size=group, store_schema=False, write_statistics=many, use_dictionary=many
-    )
+    write_table(data, target, row_group_size=group, store_schema=False, write_statistics=many, use_dictionary=many)
     content = target.getvalue()
     table.write(path, content, new_folder=new_folder)
     minimum, maximum, nulls = {}, {}, {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,6 +25,14 @@ EXCLUDED: Mapping[str, tuple[str, ...]] = {
     "s3": ("software.amazon.awssdk:bundle", "io.netty:*"),
 }
 """What the packages of a scheme name, and a session does not need."""
+
+READ = {
+    # names of files are not patterns
+    "__globPaths__": "false",
+    # Spark writes checksums of pages, and verifies none by default
+    "parquet.page.verify-checksum.enabled": "true",
+}
+"""Options of a reader of files by their names."""
 
 _S3A = "org.apache.hadoop.fs.s3a"
 _SETTINGS = {
@@ -156,3 +166,16 @@ def _require_file_system(spark: SparkSession, hadoop: Any, scheme: str) -> None:
             f"this Spark session has no file system for {scheme}://: start it by build_session(root=…), or with "
             f"the packages in conf/, {wanted} for one"
         ) from error
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+@contextlib.contextmanager
+def quiet_about_pandas() -> Iterator[None]:
+    """PySpark imports pandas for functions over batches of Arrow, and warns of each that is newer than itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield

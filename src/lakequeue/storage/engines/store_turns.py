@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.point import Table
 
 ASK_AFTER = 3
 """Lost races after which a process asks for a turn (again)."""

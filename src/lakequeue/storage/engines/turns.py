@@ -8,8 +8,8 @@ from typing import Protocol
 
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.disk_turn import turn
-from lakequeue.storage.engines.interface import Table
 from lakequeue.storage.engines.locks import LockHeld, committing
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.store_turns import StoreTurns
 from lakequeue.storage.roots import local_path
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import cast
 
 import attrs
 
 from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow, rows_of, took_messages
-from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.inspection.found_log import FoundLog, read_log
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
@@ -46,9 +44,9 @@ def find_catalog(store: Store, root: str) -> FoundCatalog:
     problem = None
     if log.newest_sound != log.last:
         problem = "its log cannot be read to its end"
-    for state in log.sound():
+    for version in log.sound():
         try:
-            rows = rows_of(cast(Table, state), root)
+            rows = rows_of(version, root)
             break
         except DamagedTable as error:
             problem = problem or f"{error.file or ''} {error.reason}".strip()
@@ -58,5 +56,5 @@ def find_catalog(store: Store, root: str) -> FoundCatalog:
 
 
 def _unlisted(store: Store, root: str, keys: set[str]) -> list[str]:
-    engine, queues = PointEngine(store), store.folder(f"{root}/q")
+    engine, queues = Engine(store), store.folder(f"{root}/q")
     return [key for key in queues.folders() if key not in keys and took_messages(engine, queues / key)]

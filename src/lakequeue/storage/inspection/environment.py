@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 
-from lakequeue.storage.engines.locks import LockHeld, committing
-from lakequeue.storage.roots import local_path
+from lakequeue.storage.engines.locks import LOCKS, LockHeld, committing
+from lakequeue.storage.reserve import space_of
+from lakequeue.storage.roots import EFFECTIVE, local_path
 
 LOCK_PATIENCE = 1.0
 """Seconds for which a check waits for a lock; a commit holds one for milliseconds."""
@@ -21,10 +21,14 @@ def lock_problem(table: str) -> tuple[str, str] | None:
     if local is None or not os.path.isdir(local):
         return None
     try:
-        with committing(table, exclusive=True, patience=LOCK_PATIENCE):
-            return None
+        if all(os.path.lexists(os.path.join(local, name)) for name in LOCKS):
+            with committing(table, exclusive=True, patience=LOCK_PATIENCE):
+                return None
+        if not os.access(local, os.W_OK, effective_ids=EFFECTIVE):
+            raise PermissionError
+        return None  # nobody holds what is not there, and a check makes nothing
     except LockHeld:
-        holders = " and ".join(_holders(os.path.join(local, "_commit.lock")))
+        holders = " and ".join(_holders(os.path.join(local, LOCKS[0])))
         problem = f"is locked for more than {LOCK_PATIENCE:g} s{f' by {holders}' if holders else ''}"
         return problem, "waits for the lock; continue that process, or end it"
     except PermissionError:
@@ -36,14 +40,13 @@ def lock_problem(table: str) -> tuple[str, str] | None:
 
 def space_problems(path: str) -> Iterator[str]:
     """What is short on the file system of a local path."""
-    local = local_path(path)
-    if local is None or not os.path.isdir(local):
+    space = space_of(path)
+    if space is None:
         return
-    free, status = shutil.disk_usage(local).free, os.statvfs(local)
-    if free < FREE_BYTES:
-        yield f"only {free // 2**20} MiB are free on its file system"
-    if status.f_files > 0 and status.f_favail < FREE_FILES:
-        yield f"its file system has room for only {status.f_favail:,} more files"
+    if space.free_bytes < FREE_BYTES:
+        yield f"only {space.free_bytes // 2**20} MiB are free on its file system"
+    if space.free_files is not None and space.free_files < FREE_FILES:
+        yield f"its file system has room for only {space.free_files:,} more files"
 
 
 def _holders(path: str) -> list[str]:

@@ -1,21 +1,30 @@
-"""Which messages the files of a log hold: every row is looked at by its position, bodies are not read."""
+"""What the files of a log hold: each column of each row is read, and compared with what the log says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakequeue.errors import DamagedTable
+from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.messages.read import Integers
+from lakequeue.storage.messages.read import Integers, LogFile
 from lakequeue.storage.store_failures import first_line
 
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
 Range = tuple[int, int]
-"""Offsets, both ends included."""
+"""Offsets, or instants in microseconds; both ends included."""
+_COUNTED = ["sent_at", "delay_seconds", "source_receive_count", "group_id"]
+"""Columns of which the log counts NULLs, and tells bounds."""
 
 
 @attrs.frozen
@@ -29,6 +38,10 @@ class FoundFile:
     """None: it is what was written."""
     named: bool = True
     """Whether the log names it."""
+    sent: Range | None = None
+    """When its first and its last message were sent, in microseconds; None: not known."""
+    doubt: str | None = None
+    """What the log says of it that its rows do not, nor others: nothing tells which of them is right."""
 
     @property
     def first(self) -> int:
@@ -38,9 +51,15 @@ class FoundFile:
     def last(self) -> int:
         return int(self.offsets[-1])
 
+    @property
+    def told_first(self) -> int | None:
+        """The first offset as the log says; None if it does not."""
+        base, position = self.file.partition.get("base_offset"), self.file.minimum.get("position")
+        return None if base is None or position is None else int(base + position)
+
 
 def find_files(folder: Folder, files: Sequence[LiveFile]) -> list[FoundFile]:
-    """Reads the positions in the files of a log."""
+    """Reads the files of a log."""
     return folder.for_each(lambda file: _find(folder, file), files)
 
 
@@ -49,9 +68,12 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
     if base is None:
         return FoundFile(file, nothing, "belongs to no segment; another program wrote it")
     try:
-        size = folder.size(file.name)
+        size = folder.entry(file.name).size
         with folder.parquet(file.name, size) as parquet:
-            offsets = parquet.read(["position"], use_threads=False)["position"].to_numpy() + base
+            rows = _read(parquet)
+            if rows["position"].null_count:
+                return FoundFile(file, nothing, "has rows without a position; another program wrote it")
+            offsets = rows["position"].to_numpy() + base
     except FileNotFoundError:
         return FoundFile(file, nothing, "is missing")
     except DamagedTable as error:
@@ -68,7 +90,42 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
         problem = "does not hold its messages in order; another program wrote it"
     elif bounds != [offsets[0], offsets[-1]]:
         problem = "holds other messages than its log says; another program wrote it"
+    else:
+        sent = LogFile.of(file).sent_at(rows)
+        doubt = _contradiction(file, rows, sent.to_numpy())
+        return FoundFile(file, offsets, None, sent=(sent[0].as_py(), sent[-1].as_py()), doubt=doubt)
     return FoundFile(file, offsets, problem)
+
+
+def _read(parquet: pq.ParquetFile) -> pa.Table:
+    """What the log tells of the rows; all other columns are read and let go."""
+    parts = [layout.FILES["messages"].empty_table().select(["position", *_COUNTED])]
+    for group in range(parquet.num_row_groups):
+        rows = parquet.read_row_group(group, use_threads=False)
+        parts.append(rows.select(parts[0].column_names).cast(parts[0].schema))
+    return pa.concat_tables(parts)
+
+
+def _contradiction(file: LiveFile, rows: pa.Table, sent: Integers) -> str | None:
+    """What the log says of a file that its rows do not; None if they agree."""
+    for name in _COUNTED:
+        column = rows[name]
+        if file.nulls.get(name, column.null_count) != column.null_count:
+            return f"has {column.null_count} rows without {name}, and its log says {file.nulls[name]}"
+        low, high = file.minimum.get(name), file.maximum.get(name)
+        if name == "sent_at" or low is None or high is None:
+            continue
+        if name == "group_id" and (low != high or len(low) >= 32):  # Spark cuts names
+            continue
+        bounds = pc.min_max(column).as_py()
+        if (low, high) != (bounds["min"], bounds["max"]):
+            return f"has {name} from {bounds['min']} to {bounds['max']}, and its log says {low} to {high}"
+    opened = to_micros(file.partition["opened_at"])
+    if len(sent) and (np.any(np.diff(sent) < 0) or sent[0] < opened):
+        return "has messages that were sent before others of lower offsets, or before its segment was opened"
+    if len(sent) and file.minimum["position"] == 0 and sent[0] != opened:
+        return f"begins its segment, and was not sent at its opening, {from_micros(opened)}"
+    return None
 
 
 def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:

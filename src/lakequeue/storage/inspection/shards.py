@@ -11,8 +11,8 @@ from lakequeue.errors import DamagedTable
 from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.model.damage import Finding
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.inspection.found_log import FoundLog, State, obstacles, read_log
+from lakequeue.storage.delta_log import entry_name, obstacles
+from lakequeue.storage.inspection.found_log import FoundLog, read_log
 from lakequeue.storage.inspection.ledger_rows import LedgerRows, read_ledger
 from lakequeue.storage.inspection.message_files import (
     FoundFile,
@@ -24,7 +24,9 @@ from lakequeue.storage.inspection.message_files import (
     shown,
 )
 from lakequeue.storage.inspection.unnamed_files import rejoined
+from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.stores import Store
+from lakequeue.storage.table_version import TableVersion
 
 CLOCK_AHEAD = 60 * MICROS
 """Microseconds by which a shard's time may be ahead of this machine's before it is reported."""
@@ -38,11 +40,16 @@ class FoundShard:
     receipts_path: str
     messages: FoundLog | None
     receipts: FoundLog | None
-    state: State | None
+    state: TableVersion | None
     """The newest of ``messages``."""
     ledger: LedgerRows | None
     ledger_problem: DamagedTable | None
     files: list[FoundFile]
+
+    @property
+    def was_unused(self) -> bool:
+        """Whether a ledger says that nothing was ever received, or there is none."""
+        return self.receipts is None or (self.ledger is not None and self.ledger.head.head_offset == 0)
 
     @property
     def intact_log(self) -> bool:
@@ -56,8 +63,10 @@ class FoundShard:
 
     def low(self, ledger: LedgerRows | None) -> int:
         """The offset from which on every message must be in the log; ``ledger`` is the newest that is known."""
-        kept = kept_files(self.files)
-        begin = kept[0].first if kept else self.send_end
+        kept = [each.first for each in kept_files(self.files)]
+        # damaged ones, too: what they held was not dropped
+        named = [each.told_first for each in self.files if each.named and each.told_first is not None]
+        begin = min([*kept, *named], default=self.send_end)
         # an older ledger has a lower floor: what was dropped since was settled before
         exact = ledger is not None and (self.ledger is ledger or not self.intact_log)
         return min(begin, ledger.head.floor_offset) if ledger is not None and exact else begin
@@ -85,7 +94,7 @@ class FoundShard:
 
 
 def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
-    """Reads all of a shard but bodies; the ledger first, so that the log is at least as new."""
+    """Reads all of a shard; the ledger first, so that the log is at least as new."""
     paths = layout.messages_path(root, key, shard), layout.receipts_path(root, key, shard)
     receipts = _read(store, paths[1])
     ledger, problem, newest = None, None, None if receipts is None else receipts.newest()
@@ -121,6 +130,10 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
         if log is None:
             yield finding(path, None, "is missing", lost)
         else:
+            newest = log.newest()
+            if newest is not None and layout.is_elsewhere(path, newest.state.metadata.get("name")):
+                problem = f"is the table {newest.state.metadata['name']}, and was moved here"
+                yield finding(path, None, problem, "nothing; move both directories to where they belong")
             for file, problem, repair in log_findings(log, lost):
                 yield finding(path, file, problem, repair)
     if found.ledger_problem is not None:
@@ -132,6 +145,8 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
             yield finding(found.messages_path, each.file.name, each.problem, repair)
     if found.state is None:
         return
+    for file, problem in doubts(found):
+        yield finding(found.messages_path, file, problem, RESTORE)
     ledger = found.ledger
     if gone := found.gone(ledger):
         problem = f"the log has no message at {shown(gone)}"
@@ -153,6 +168,42 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
         if instant > now + CLOCK_AHEAD:
             problem = f"was committed at {from_micros(instant)}, which is yet to come: its time stands until then"
             yield finding(path, None, problem, "set this machine's clock, or wait", damage=False)
+
+
+def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
+    """What a log says against itself while its files are sound, as calls judge it and as its clock does."""
+    files, state = sorted(found.files, key=lambda each: each.file.partition.get("base_offset") or 0), found.state
+    if state is None or not found.intact_log or found.missing(found.ledger) or any(each.problem for each in files):
+        return
+    yield from ((each.file.name, each.doubt) for each in files if each.doubt is not None)
+    try:
+        log_files(state)
+    except DamagedTable as error:
+        yield error.file, error.reason
+        return
+    before, opened, base = 0, 0, -1
+    for each in sorted(files, key=lambda file: file.first):
+        own, [begun, ended] = LogFile.of(each.file), each.sent or (0, 0)
+        if own.opened_at < before if own.base != base else own.opened_at != opened:
+            yield (
+                each.file.name,
+                f"says that its segment was opened at {from_micros(own.opened_at)}, and others not",
+            )
+        elif begun < before:
+            yield each.file.name, f"has a message of {from_micros(begun)} behind one of {from_micros(before)}"
+        before, opened, base = ended, own.opened_at, own.base
+    assert found.messages is not None
+    sent = {each.file.path: each.sent for each in files}
+    for version, entry in found.messages.entries.items():
+        end, clock = entry.transactions.get(layout.SEND_ID), entry.transactions.get(layout.CLOCK_ID)
+        last = max(map(LogFile.of, entry.added), key=lambda file: file.last, default=None)
+        if last is None or clock is None or layout.FILES_ID in entry.transactions:
+            continue  # no send
+        instants = last.opened_at if last.bulk else (sent.get(last.file.path) or (0, clock))[1]
+        if (last.last + 1, instants) != (layout.end_of(end), clock):
+            yield entry_name(version), "tells another end or instant of its send than its files"
+    if before > (clock := state.transaction(layout.CLOCK_ID) or 0):
+        yield None, f"has a message of {from_micros(before)}, and its clock is at {from_micros(clock)}"
 
 
 _REBUILD = "goes back to its newest readable version, or to none; what was received since then comes again"
@@ -178,7 +229,7 @@ def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, st
             repair = "is moved aside with what is older; a checkpoint has what it said"
         yield file, problem, repair
     newest = log.newest()
-    if newest is not None and (found := obstacles(newest)):
+    if newest is not None and (found := obstacles(newest.state)):
         problem = f"another program gave it {', '.join(found)}, which lakequeue does not know"
         yield None, problem, "is taken back"
 

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
+import pyarrow as pa
 
 from lakequeue.errors import DamagedTable
-from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.model.clock import MICROS, from_micros, to_micros
+from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LOG, LiveFile
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.inspection.found_log import FoundLog
 from lakequeue.storage.inspection.message_files import FoundFile, Range
 from lakequeue.storage.messages.read import Integers
-
-IDS = 10_000
-"""Lost messages whose ids are looked for."""
+from lakequeue.storage.messages.staged_sends import is_staged
 
 
 @attrs.frozen
@@ -52,7 +52,7 @@ def rejoined(
     end = max((each.last + 1 for each in kept), default=end)
     places: list[tuple[int, int | None]] = [*(each for each in missing if each[1] < end), (end, None)]
     since = min(_since(log.folder, kept, first, clock) for first, _ in places)
-    candidates = [each for each in _candidates(log) if since <= each.sent_at[0]]
+    candidates = [each for each in _candidates(log, clock) if since <= each.sent_at[0]]
     known = _ids_since(log.folder, kept, since) if candidates else set()
     candidates = [each for each in candidates if known.isdisjoint(each.ids)]
     # what was written again with more, or as it was
@@ -95,11 +95,13 @@ def _fitting(
     return found[0] if len(found) == 1 else None
 
 
-def ids_of(log: FoundLog, gone: Sequence[Range]) -> dict[int, str]:
-    """Ids of lost messages, from older files that still exist; by offset."""
-    wanted = {offset for first, last in gone for offset in range(first, min(last, first + IDS) + 1)}
+def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
+    """Ids of messages, from files of any age that still exist; by offset."""
+    wanted = {offset for first, last in messages for offset in range(first, last + 1)}
+    if not wanted:
+        return {}
     older = {file.path: file for entry in log.entries.values() for file in entry.added}
-    older |= {path: file for each in log.checkpoints.values() for path, file in each.files.items()}
+    older |= {path: file for each in log.checkpoints.values() for path, file in each.live.items()}
     ids: dict[int, str] = {}
     for file in older.values():
         base = int(file.partition.get("base_offset") or 0)
@@ -117,12 +119,15 @@ def ids_of(log: FoundLog, gone: Sequence[Range]) -> dict[int, str]:
     return dict(sorted(ids.items()))
 
 
-def _candidates(log: FoundLog) -> Iterator[_Candidate]:
-    """The unnamed files, oldest first; files of bulk sends wait for a commit of their own."""
+def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
+    """The unnamed files, oldest first; files of bulk sends wait for a commit of their own.
+
+    Staged sends have the instant of their commit, which is not before the clock of the log.
+    """
     named = {
         path for entry in log.entries.values() for path in (*entry.removed, *(file.path for file in entry.added))
     }
-    named |= {path for each in log.checkpoints.values() for path in each.files}
+    named |= {path for each in log.checkpoints.values() for path in each.live}
     for each in sorted(log.folder.files(), key=lambda each: each.modified):
         if each.name.startswith((LOG, "_", "bulk/")) or not each.name.endswith(".parquet") or each.name in named:
             continue
@@ -131,6 +136,9 @@ def _candidates(log: FoundLog) -> Iterator[_Candidate]:
                 rows = parquet.read(["position", "sent_at", "message_id"], use_threads=False)
         except (FileNotFoundError, DamagedTable):
             continue
+        if is_staged(each.name):
+            at = pa.array([max(clock, round(each.modified * MICROS))] * len(rows)).cast(layout.INSTANT)
+            rows = rows.set_column(1, "sent_at", at)
         if not len(rows) or any(column.null_count for column in rows.columns):
             continue
         positions = rows["position"].to_numpy()

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
 import pyarrow as pa
 
 from lakequeue.errors import QueueDoesNotExist
-from lakequeue.model.clock import MICROS
+from lakequeue.model.clock import MICROS, from_micros, to_micros
 from lakequeue.model.messages import ValidEntry
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.interface import DataFile, partition_text
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.messages import staged_sends
 from lakequeue.storage.messages.dedup_window import DedupWindow, dedup_key
 from lakequeue.storage.messages.read import log_files
+from lakequeue.storage.messages.staged_sends import StagedSend
 
 SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
+STAGED_SENDS = 16
+"""Sends that are staged after one that met others."""
 
 
 @attrs.frozen
@@ -57,6 +63,8 @@ class _Loaded:
     send_version: int
     last_sent_at: int
     open: Segment | None
+    staged: int
+    """Files of staged sends that are not merged yet."""
 
 
 @attrs.frozen
@@ -72,10 +80,10 @@ class Place:
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
         """Rows of ``messages``; ``cells`` has the same columns for each, without those that the place sets."""
         count, base = len(cells), self.segment.base
-        placed: dict[str, list[Any]] = {
+        placed: dict[str, Sequence[Any]] = {
             "base_offset": [base] * count,
             "opened_at": [self.segment.opened_at] * count,
-            "position": list(range(self.first - base, self.first - base + count)),
+            "position": range(self.first - base, self.first - base + count),
             "sent_at": [self.sent_at] * count,
         }
         columns = placed | {name: [cell[name] for cell in cells] for name in cells[0]}
@@ -96,12 +104,18 @@ class Appender:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._window: DedupWindow | None = None
+        self._history = table.history
         self._loaded = self._load()
+        self._to_stage = 0
+        """Sends that are staged before it is tried again without."""
 
     def refresh(self) -> None:
         """Loads the newest snapshot."""
         self.table.refresh()
-        if self.table.version != self._loaded.version:
+        self._follow()
+
+    def _follow(self) -> None:
+        if self.table.version != self._loaded.version or self.table.history is not self._history:
             self._loaded = self._load()
 
     @property
@@ -129,8 +143,16 @@ class Appender:
         self._window.advance(now)
         return self._window
 
-    def append(self, messages: Sequence[NewMessage], now: int, attributes_version: int) -> Appended | None:
+    def append(
+        self,
+        messages: Sequence[NewMessage],
+        now: int,
+        attributes_version: int,
+        more_ids: Mapping[str, int] = MappingProxyType({}),
+    ) -> Appended | None:
         """Appends in one commit; None if the race is lost, and then the newest snapshot is loaded.
+
+        ``more_ids`` are further application ids of the commit.
 
         Raises:
             QueueDoesNotExist: the log was closed, as the queue was deleted.
@@ -138,8 +160,9 @@ class Appender:
         place = self.place(now)
         segment, first, sent_at = place.segment, place.first, place.sent_at
         rows = place.rows([_cells(message) for message in messages])
-        ids = place.ids(len(messages))
+        ids = {**place.ids(len(messages)), **more_ids}
         if not self._commit(lambda token: self.table.append(rows, ids, token), attributes_version):
+            self._to_stage = STAGED_SENDS
             return None
         if self._window is not None:
             by_group = self._window.by_group
@@ -147,10 +170,75 @@ class Appender:
             self._window.add(first, keys, sent_at)
         if self.table.version == self._loaded.version + 1:
             opened = attrs.evolve(segment, commits=segment.commits + 1)
-            self._loaded = _Loaded(self.table.version, first + len(messages), sent_at, opened)
+            staged = self._loaded.staged
+            self._loaded = _Loaded(self.table.version, first + len(messages), sent_at, opened, staged)
         else:
             self._loaded = self._load()
         return Appended(first, rows, place.closes)
+
+    @property
+    def stages(self) -> bool:
+        """Whether sends are staged: others commit, too, and no turns keep them apart."""
+        return self._to_stage > 0 and self.table.folder.local is None and not self.table.commits_alone
+
+    def stage(self, messages: Sequence[NewMessage], attributes_version: int, *, alone: bool) -> StagedSend:
+        """Writes messages for ``append_staged``; see ``staged_sends.stage``."""
+        rows = Place(Segment(0, 0, 0), 0, 0, False).rows([_cells(message) for message in messages])
+        return staged_sends.stage(self.table, _sent_at(rows, None), attributes_version, alone=alone)
+
+    def can_commit(self, staged: StagedSend) -> bool:
+        """Whether a staged file is still there, and in the log that the handle reads now."""
+        return not staged.too_old and staged.history is self.table.history
+
+    def find(self, staged: StagedSend) -> Appended | None:
+        """A staged send in the loaded snapshot, if another process has committed it.
+
+        Raises:
+            QueueClientError: ``outcome_unknown``: too much happened since it was staged.
+        """
+        known, added = self.table.state.newest_files()
+        file = added.get(staged.file.path)
+        if file is not None:
+            opened_at = to_micros(file.partition["opened_at"])
+            return Appended(file.partition["base_offset"], _sent_at(staged.rows, opened_at), False)
+        if not staged.alone and (known > staged.since or not self.can_commit(staged)):
+            raise staged_sends.unknown("too much happened since")
+        return None
+
+    def append_staged(self, staged: StagedSend, now: int, more_ids: Mapping[str, int]) -> Appended | None:
+        """As ``append``, of a staged send, with those of other processes.
+
+        Raises:
+            QueueDoesNotExist: the log was closed, as the queue was deleted.
+        """
+        self.check_open()
+        others = [] if staged.alone else staged_sends.others(self.table, staged)
+        first, sent_at = self.end, max(now, self.last_sent_at)
+        end, added = first, list[DataFile]()
+        for file in (staged.file, *others):
+            opened = partition_text(from_micros(sent_at))
+            added.append(attrs.evolve(file, partition={"base_offset": str(end), "opened_at": opened}))
+            end += file.rows
+        ids, before = {layout.SEND_ID: end, layout.CLOCK_ID: sent_at, **more_ids}, self._loaded.staged
+
+        def add(token: str) -> None:
+            if not self.can_commit(staged):  # the process was stopped
+                raise FileNotFoundError(f"{staged.file.path} may have been removed")
+            self.table.add(added, ids, token)
+
+        def arrived() -> bool:
+            return staged.file.path in self.table.state.newest_files()[1]
+
+        if not self._commit(add, staged.attributes_version, arrived):
+            self._to_stage = STAGED_SENDS
+            return None
+        self._loaded = self._load()
+        if (found := self.find(staged)) is None:
+            raise staged_sends.unknown("its commit is not in the log")
+        own = found.first == first
+        self._to_stage = self._to_stage - 1 if own and not others else STAGED_SENDS
+        closes = own and self._loaded.staged // SEGMENT_COMMITS != before // SEGMENT_COMMITS
+        return attrs.evolve(found, closed_segment=closes)
 
     def place(self, now: int) -> Place:
         """The place for messages that are appended to the loaded snapshot at an instant.
@@ -199,12 +287,17 @@ class Appender:
             layout.ATTRIBUTES_ID: attributes_version,
         }
 
-    def _commit(self, attempt: Any, attributes_version: int) -> bool:
-        done = commit(self.table, self.fence(attributes_version), attempt)
+    def _commit(
+        self,
+        attempt: Callable[[str], None],
+        attributes_version: int,
+        done_by_another: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        done = commit(self.table, self.fence(attributes_version), attempt, done_by_another)
         if done:
             vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         else:
-            self.refresh()
+            self._follow()
         return done
 
     def _opens(self, now: int) -> bool:
@@ -216,6 +309,8 @@ class Appender:
         )
 
     def _load(self) -> _Loaded:
+        if self.table.history is not self._history:
+            self._window, self._history = None, self.table.history
         files = log_files(self.table)
         last = max(files, key=lambda file: file.base, default=None)
         segment = None
@@ -226,7 +321,13 @@ class Appender:
             self.table.transaction(layout.SEND_ID) or 0,
             self.table.transaction(layout.CLOCK_ID) or 0,
             segment,
+            sum(staged_sends.is_staged(file.file.name) for file in files),
         )
+
+
+def _sent_at(rows: pa.Table, instant: int | None) -> pa.Table:
+    column = pa.array([instant] * len(rows), layout.INSTANT)
+    return rows.set_column(rows.column_names.index("sent_at"), layout.MESSAGES.field("sent_at"), column)
 
 
 def _cells(message: NewMessage) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Messages by offset: read from files with skipping, read ahead, and kept in a bounded cache.
 
-Bodies never change and merges keep offsets, so the cache needs no invalidation. What this process sent itself is
-cached at once.
+Bodies never change and merges keep offsets, so the cache is dropped only with the log's history. What this process
+sent itself is cached at once.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sortedcontainers import SortedDict
 
+from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.messages.budget import BUDGET, Budget
-from lakequeue.storage.messages.read import ShardLog
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.messages.read import BUDGET, Budget, LogFile, ShardLog
 
 TABLE_BYTES = 32 * 1024
 """What a table takes beside its buffers, with the allocator's waste: even a send of 300 bytes keeps 12 columns."""
 READ_AHEAD_BYTES = 2 * 1024 * 1024
 READ_AHEAD_ROWS = 4096
+_NAMED = 10
+"""Maximum number of damaged messages that an error names."""
 
-_COLUMNS = [name for name in layout.MESSAGES.names if name not in layout.MESSAGE_PARTITIONS and name != "position"]
+# runs have the first receive
+_COLUMNS = [name for name in layout.FILES["messages"].names if name not in ("position", layout.LATER)]
 
 
 class BodyCache:
@@ -36,6 +39,7 @@ class BodyCache:
         # the message not cached
         self._fetching = threading.Lock()
         self._chunks: SortedDict[int, pa.Table] = SortedDict()
+        self._history: object = None
 
     def remember(self, first: int, rows: pa.Table) -> None:
         """Caches rows of ``messages`` from offset ``first`` on, unless that offset is cached."""
@@ -64,6 +68,9 @@ class BodyCache:
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
         """Messages from ``first`` on, up to ``last`` or the end of one read; None if the log lacks ``first``."""
+        if table.history is not self._history:  # the offsets may be those of other messages
+            self.clear()
+            self._history = table.history
         found = self._known(first)
         if found is None:
             with self._fetching:  # whoever waited may find what the other has read
@@ -95,7 +102,7 @@ class BodyCache:
             following = self._chunks.bisect_right(offset)
             if following < len(self._chunks):
                 stop = min(stop, self._chunks.keys()[following] - 1)
-        rows = table.read_rows(file.file, offset - file.first, stop - file.first, ["position", *_COLUMNS])
+        rows = _read(table, file, offset, last, stop)
         file.check(rows["position"], offset, table.path)
         rows = rows.select(_COLUMNS)
         # an id of a bulk send is of no use, and takes memory in each row
@@ -107,3 +114,19 @@ class BodyCache:
             rows = rows.set_column(rows.column_names.index("sent_at"), "sent_at", sent_at)
         self.remember(offset, rows)
         return offset, rows
+
+
+def _read(table: Table, file: LogFile, first: int, last: int, ahead: int) -> pa.Table:
+    """Rows of a file up to the offset ``ahead``; up to ``last`` if others cannot be read (DUR-8)."""
+    try:
+        return table.read_rows(file.file, first - file.first, ahead - file.first, ["position", *_COLUMNS])
+    except DamagedTable as error:
+        if ahead > last:
+            return _read(table, file, first, last, last)
+        try:
+            ids = table.read_rows(file.file, first - file.first, last - file.first, ["message_id"])["message_id"]
+        except DamagedTable:
+            raise error from None
+        more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+        reason = f"{error.reason}; it holds {', '.join(ids[:_NAMED].to_pylist())}{more}"
+        raise DamagedTable(error.table, error.file, reason) from error

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.model.clock import MICROS
-from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages.read import LogFile, stretches
 
 WINDOW = 300 * MICROS

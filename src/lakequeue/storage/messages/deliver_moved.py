@@ -13,9 +13,8 @@ import attrs
 
 from lakequeue.errors import QueueDoesNotExist, RequestThrottled
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.engines.retry import Races
+from lakequeue.storage.engines.commit import Races, commit
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages.append import Appender
 
 Cells = Mapping[str, Any]
@@ -36,7 +35,13 @@ def arrived(table: Table, source: Source) -> bool:
     return (table.transaction(layout.move_id(source.key, source.shard)) or 0) >= source.number
 
 
-def deliver(table: Table, source: Source, messages: Sequence[Cells], now: Callable[[], int]) -> bool | None:
+Settle = Callable[[int, int, Table], Mapping[str, int]]
+"""Checks the clock before a commit at an instant, after one at another; see ``ShardLedger.settle_clock``."""
+
+
+def deliver(
+    table: Table, source: Source, messages: Sequence[Cells], now: Callable[[], int], settle: Settle
+) -> bool | None:
     """Appends messages to a shard of the target in one commit, unless they arrived before.
 
     Returns:
@@ -51,14 +56,16 @@ def deliver(table: Table, source: Source, messages: Sequence[Cells], now: Callab
         if arrived(table, source):
             return False
         try:
-            place = Appender(table).place(now())
+            appender, instant = Appender(table), now()
+            appender.check_open()
+            more = settle(instant, appender.last_sent_at, table)
+            place = appender.place(instant)
         except QueueDoesNotExist:
             return None
         # Delta would accept a lower number, so the current one is part of the fence
         fence = {move: table.transaction(move) or 0, layout.SEND_ID: place.first}
-        rows, ids = place.rows(messages), {move: source.number, **place.ids(len(messages))}
+        rows, ids = place.rows(messages), {move: source.number, **place.ids(len(messages)), **more}
         if commit(table, fence, lambda token, rows=rows, ids=ids: table.append(rows, ids, token)):  # type: ignore[misc]
             return place.closes
         races.lose()
-        table.refresh()
     raise RequestThrottled("too many lost races; the messages are on their way")

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from lakequeue.errors import DamagedTable, RequestThrottled
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import PATIENCE
-from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.commit import Races, repeated
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_log
-from lakequeue.storage.engines.retry import Races, repeated
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import Integers, log_files

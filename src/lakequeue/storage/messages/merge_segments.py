@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from lakequeue.model.clock import MICROS
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages.read import LogFile, log_files
+from lakequeue.storage.messages.staged_sends import is_staged
 
 TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
 """Adjacent segments of at most a tier's bytes are merged once there are ``TIER_SEGMENTS`` of them."""
@@ -33,8 +34,7 @@ CUT_BYTES = 256 * 1024
 CUT_ROWS = 100_000
 """Rows of a file that replaces a part of a segment."""
 
-_COLUMNS = [name for name in layout.MESSAGES.names if name not in layout.MESSAGE_PARTITIONS]
-_FILE = pa.schema([layout.MESSAGES.field(name) for name in _COLUMNS])
+_FILE = layout.FILES["messages"]
 
 Segment = list[LogFile]
 
@@ -182,9 +182,11 @@ def _next_step(
 
 
 def _newest_small(segments: list[Segment], limit: int) -> list[Segment]:
+    """The last adjacent small segments, without those of bulk sends, which the compactor merges."""
     found: list[Segment] = []
     for segment in reversed(segments):
-        if segment[0].bulk or _size(segment) > limit:
+        bulk = segment[0].bulk and not is_staged(segment[0].file.name)
+        if bulk or _size(segment) > limit or sum(map(_size, found)) + _size(segment) > JOINED_BYTES:
             break
         found.insert(0, segment)
     return found
@@ -243,7 +245,7 @@ class _Rest:
     def __call__(self, table: Table) -> Iterator[pa.Table]:
         for first in range(self.start, self.file.last + 1, CUT_ROWS):
             last = min(self.file.last, first + CUT_ROWS - 1)
-            rows = table.read_rows(self.file.file, first - self.file.first, last - self.file.first, _COLUMNS)
+            rows = table.read_rows(self.file.file, first - self.file.first, last - self.file.first, _FILE.names)
             rows = _stamped(table, rows, self.file, first)
             # each piece becomes a segment: nothing before it was sent after it was opened
             opened_at = rows["sent_at"].cast(pa.int64())[0].as_py()
@@ -256,7 +258,7 @@ def _size(segment: Segment) -> int:
 
 def _merged(table: Table, segments: Sequence[Segment]) -> pa.Table:
     files = [file for segment in segments for file in segment]
-    parts = table.read([file.file for file in files], _COLUMNS)
+    parts = table.read([file.file for file in files], _FILE.names)
     stamped = [_stamped(table, part, file, file.first) for part, file in zip(parts, files, strict=True)]
     rows = pa.concat_tables(stamped)
     return _segment_rows(rows, files[0].first, files[0].base, files[0].opened_at)
@@ -264,7 +266,7 @@ def _merged(table: Table, segments: Sequence[Segment]) -> pa.Table:
 
 def _stamped(table: Table, rows: pa.Table, file: LogFile, first: int) -> pa.Table:
     """Rows from an offset on with their send instant filled in, which in a bulk segment is its opening time."""
-    rows = rows.select(_COLUMNS).cast(_FILE)
+    rows = layout.with_later_columns(rows).select(_FILE.names).cast(_FILE)
     file.check(rows["position"], first, table.path)
     if not file.bulk:
         return rows

@@ -1,13 +1,14 @@
-"""The log of a shard as the state machine and readers use it: segments, files, send instants."""
+"""The log of a shard as the state machine and readers use it: segments, files, send instants; and their cache."""
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from itertools import pairwise
 from sys import getsizeof
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import attrs
 import numpy as np
@@ -20,18 +21,68 @@ from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.shard.runs import DeadLetters
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.interface import Table
-from lakequeue.storage.messages.budget import BUDGET
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.table_version import TableVersion
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+class Budget:
+    """Bytes that cached values may take together; beyond them, what was cached first is dropped. Thread-safe.
+
+    The newest value stays, however large it is.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.lock = threading.Lock()
+        """Guards the caches, too."""
+        self.bytes = 0
+        """What is cached now."""
+        self._order: OrderedDict[tuple[int, Hashable], tuple[MutableMapping[Any, Any], int]] = OrderedDict()
+
+    def put(self, cache: MutableMapping[_Key, _Value], key: _Key, value: _Value, size: int) -> None:
+        """Caches a value of ``size`` bytes, unless the key has one; the caller holds ``lock``."""
+        if key in cache:
+            return
+        try:
+            cache[key] = value
+            self._order[id(cache), key] = cache, size
+            self.bytes += size
+            while self.bytes > self.limit and len(self._order) > 1:
+                (_, oldest), (others, size) = self._order.popitem(last=False)
+                others.pop(oldest, None)
+                self.bytes -= size
+        except BaseException:  # an interrupt in between would leave inconsistent records
+            for others, _ in [(cache, 0), *self._order.values()]:
+                others.clear()
+            self._order.clear()
+            self.bytes = 0
+            raise
+
+    def drop(self, cache: MutableMapping[Any, Any]) -> None:
+        """Drops all that a cache holds."""
+        with self.lock:
+            for key in list(cache):
+                self._order.pop((id(cache), key), None)
+            cache.clear()
+            self.bytes = sum(size for _, size in self._order.values())
+
+
+BUDGET = Budget(128 * 2**20)
+
 
 Integers = npt.NDArray[np.int64]
-_KEPT = ["position", "sent_at", "delay_seconds", "group_id", "source_receive_count", "first_sent_at"]
+_OF_DEAD_LETTERS = ["source_receive_count", "first_sent_at", "first_received_at"]
+_KEPT = ["position", "sent_at", "delay_seconds", "group_id", *_OF_DEAD_LETTERS]
 _ARRAYS_BYTES = 6 * 1024
 """What the columns of a file take beside their values."""
 
 
 class Columns(NamedTuple):
     """Cached columns of a file: send instants and delays (µs), groups as indexes into ``names``; for dead letters
-    the receive count (0 for others) and the first send instant, if it differs (else 0).
+    the receive count (0 for others), the first send instant, if it differs (else 0), and the first receive.
 
     A column of one value takes no memory. So a message with a group takes about 10 bytes: 8 for the send instant
     and 1, 2 or 4 for the group, by the number of groups in the file.
@@ -43,6 +94,7 @@ class Columns(NamedTuple):
     names: list[str]
     source_receive_count: Integers
     first_sent_at: Integers
+    first_received_at: Integers
 
     @property
     def size(self) -> int:
@@ -203,9 +255,11 @@ class ShardLog:
             low, high = max(first, file.first), min(last, file.last)
             columns, part = self._columns(file), slice(low - file.first, high - file.first + 1)
             count, sent = columns.source_receive_count[part], columns.first_sent_at[part]
-            for start, stop in stretches(count, sent):
+            received = columns.first_received_at[part]
+            for start, stop in stretches(count, sent, received):
                 if count[start]:
-                    yield DeadLetters(low + start, low + stop - 1, int(count[start]), int(sent[start]) or None)
+                    instants = int(sent[start]) or None, int(received[start]) or None
+                    yield DeadLetters(low + start, low + stop - 1, int(count[start]), *instants)
 
     def only_group(self, first: int) -> str | None:
         last = self.files[-1].group if self.files else ""
@@ -266,7 +320,7 @@ class LogReader:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.log = self._load()
-        self._version = table.version
+        self._loaded = table.version, table.history
 
     def refresh(self) -> ShardLog:
         """The log of the newest snapshot; the same object if nothing was committed."""
@@ -275,13 +329,14 @@ class LogReader:
 
     def advance(self) -> ShardLog:
         """The log of the newest snapshot that this process committed or loaded; asks storage for nothing."""
-        self.table.advance()
+        self.table.state.advance()
         return self._current()
 
     def _current(self) -> ShardLog:
-        if self.table.version != self._version:
+        newest = self.table.version, self.table.history
+        if newest != self._loaded:
             self.log = self._load()
-            self._version = self.table.version
+            self._loaded = newest
         return self.log
 
     def _load(self) -> ShardLog:
@@ -290,10 +345,11 @@ class LogReader:
         return ShardLog(files, layout.end_of(version), version >= layout.CLOSED, self.table.version, self._columns)
 
     def _columns(self, file: LogFile) -> Columns:
-        name = f"{self.table.path}/{file.file.path}"
+        # after a restore a file of a bulk send may be committed again, at another time
+        name = f"{self.table.path}/{file.file.path} {file.opened_at}"
         known = _known.get(name)
         if known is None:
-            rows = self.table.read([file.file], _KEPT)[0]
+            rows = layout.with_later_columns(self.table.read([file.file], _KEPT)[0])
             file.check(rows["position"], file.first, self.table.path)
             sent = file.sent_at(rows).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
@@ -303,8 +359,7 @@ class LogReader:
                 _folded(np.rint(delay * MICROS).astype(np.int64)),
                 _folded(group.indices.to_numpy().astype(np.min_scalar_type(len(group.dictionary)))),
                 group.dictionary.to_pylist(),
-                _folded(pc.fill_null(rows["source_receive_count"].cast(pa.int64()), 0).to_numpy()),
-                _folded(pc.fill_null(rows["first_sent_at"].cast(pa.int64()), 0).to_numpy()),
+                *(_folded(pc.fill_null(rows[each].cast(pa.int64()), 0).to_numpy()) for each in _OF_DEAD_LETTERS),
             )
             with BUDGET.lock:
                 BUDGET.put(_known, name, known, known.size)
@@ -327,16 +382,20 @@ def _only_group(file: LiveFile) -> str | None:
 
 
 _known: dict[str, Columns] = {}
-"""Columns of files, which never change, by path."""
+"""Columns of files by path, and by when their segment was opened: messages of bulk sends were sent then."""
 
 
-def log_files(table: Table) -> list[LogFile]:
+def log_files(table: TableVersion) -> list[LogFile]:
     """The live files of ``messages`` in the loaded snapshot, by offset.
 
     Raises:
         DamagedTable: they do not hold every offset of the log once (DUR-5).
     """
-    files = sorted(map(LogFile.of, table.files()), key=lambda file: file.first)
+    try:
+        files = sorted(map(LogFile.of, table.files()), key=lambda file: file.first)
+    except (KeyError, TypeError, AttributeError) as error:
+        reason = "its log does not tell which messages its files hold; another program wrote it"
+        raise DamagedTable(table.path, None, reason) from error
     following = files[0].first if files else 0
     for file in files:
         if file.first != following or file.last - file.first + 1 != file.file.rows:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.catalog import QueueRow, rows_of
-from lakequeue.storage.delta_log import LOG, LiveFile
-from lakequeue.storage.engines.interface import Table
+from lakequeue.storage.delta_log import LOG, LiveFile, State
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog
-from lakequeue.storage.inspection.found_log import State
 from lakequeue.storage.repair.steps import ASIDE
 from lakequeue.storage.stores import Store
+from lakequeue.storage.table_version import TableVersion
 
 
 def found_rows(store: Store, catalog: FoundCatalog, root: str) -> list[QueueRow]:
@@ -36,9 +34,8 @@ def _age(row: QueueRow) -> tuple[bool, int, int]:
 
 
 def _rows_in(folder: Folder, file: LiveFile, root: str) -> list[QueueRow]:
-    state = State(folder, 0, {file.path: file}, {}, {}, {})
     try:
-        return rows_of(cast(Table, state), root)
+        return rows_of(TableVersion(folder, State(live={file.path: file})), root)
     except DamagedTable:
         return []
 

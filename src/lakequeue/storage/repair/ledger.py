@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from lakequeue.shard.runmap import RunMap
-from lakequeue.shard.runs import Head, Run
-from lakequeue.shard.spans import joined
+from lakequeue.shard.runs import Head, Run, RunMap
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LOG
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.inspection.ledger_rows import LedgerRows
 from lakequeue.storage.inspection.message_files import Range, missing_ranges
 from lakequeue.storage.inspection.shards import FoundShard
@@ -27,8 +25,6 @@ class MendedLedger:
     head: Head
     runs: list[Run]
     history: list[Run]
-    lost: list[Range]
-    """Messages that were not deleted, and are no longer in the log."""
     changed: bool
 
 
@@ -43,25 +39,21 @@ def mended(
     before = max(head.head_offset, low)
     for each in (runs, history):
         each.cut(0, low - 1)
-    lost: list[Range] = []
     end = max([before, *(last + 1 for _, last in gone)])
     if end > before:  # fresh messages before the last lost one become runs: a head cannot jump over them
         for run in _fresh(found, missing_ranges(gone, before, end)):
             runs.put(run)
     for first, last in gone:
-        lost += [(run.first, run.last) for run in runs.pieces(first, last)]
-        if last >= before:
-            lost.append((max(first, before), last))
         runs.cut(first, last)
         history.cut(first, last)
     rows, settled = list(runs), list(history)
     floor = min([end, *(run.first for run in (*rows[:1], *settled[:1]))])
     changed = (rows, settled, end) != (sorted(base.runs), sorted(base.history), head.head_offset)
     head = attrs.evolve(head, head_offset=end, floor_offset=floor)
-    return MendedLedger(head, rows, settled, joined(lost), changed)
+    return MendedLedger(head, rows, settled, changed)
 
 
-def ledger_steps(engine: PointEngine, found: FoundShard, rows: MendedLedger, why: str) -> list[Step]:
+def ledger_steps(engine: Engine, found: FoundShard, rows: MendedLedger, why: str) -> list[Step]:
     """The commit that writes the rows; a log of which nothing can be read is moved aside before."""
     log = found.receipts
     if log is not None and log.start is not None:
@@ -103,10 +95,10 @@ def _fresh(found: FoundShard, spans: Sequence[Range]) -> list[Run]:
             continue
         assert found.state is not None
         folder = found.state.folder
-        with folder.parquet(each.file.name, folder.size(each.file.name)) as parquet:
+        with folder.parquet(each.file.name, folder.entry(each.file.name).size) as parquet:
             counts = parquet.read(["source_receive_count"], use_threads=False)["source_receive_count"]
         counted = np.array(counts.fill_null(0).to_numpy())
         for offset, count in zip(each.offsets[counted > 0].tolist(), counted[counted > 0].tolist(), strict=True):
             if runs.at(offset) is not None:
-                runs.put(Run(offset, offset, receive_count=count))
+                runs.put(Run(offset, offset, receive_count=count, move_number=count))
     return list(runs)

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from lakequeue.storage.delta_log import LOG, Checkpoint, Entry, checkpoint_name, entry_name
+from lakequeue.storage.delta_log import LOG, checkpoint_name, entry_name, obstacles
 from lakequeue.storage.engines import entries
 from lakequeue.storage.engines.log_trimming import version_of
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.inspection.found_log import REPAIRED, FoundLog, State, obstacles
+from lakequeue.storage.inspection.found_log import REPAIRED, FoundLog
+from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.repair.steps import Step, moved_aside, replaced
 
 
@@ -29,8 +30,8 @@ class Undone:
 
 def without_features(log: FoundLog) -> Undone:
     """The log without features and properties that lakequeue does not know."""
-    versions = sorted(version for version, entry in log.entries.items() if version and _has_features(log, entry))
-    there = sorted(version for version, each in log.checkpoints.items() if _has_features(log, each))
+    versions = sorted(version for version, entry in log.entries.items() if version and obstacles(entry))
+    there = sorted(version for version, each in log.checkpoints.items() if obstacles(each))
     entries_ = {
         version: attrs.evolve(entry, metadata=None, protocol=None) if version in versions else entry
         for version, entry in log.entries.items()
@@ -46,7 +47,7 @@ def has_deleted_rows(undone: Undone) -> bool:
     if any(b'"deletionVector":{' in data.replace(b" ", b"") for data in entries):
         return True
     for name in map(checkpoint_name, undone.checkpoints):
-        with log.folder.parquet(name, log.folder.size(name)) as parquet:
+        with log.folder.parquet(name, log.folder.entry(name).size, ANY) as parquet:
             added = parquet.read(["add"], use_threads=False)["add"].drop_null().to_pylist()
         if any(each.get("deletionVector") for each in added):
             return True
@@ -83,7 +84,7 @@ def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[Step]:
         yield Step(f"moves what is older than version {old[-1] + 1} aside", lambda: _move_older(folder, old[-1]))
 
 
-def checkpoint_step(engine: PointEngine, path: str) -> Step:
+def checkpoint_step(engine: Engine, path: str) -> Step:
     return Step("writes a checkpoint", lambda: engine.open(path).checkpoint())
 
 
@@ -91,10 +92,6 @@ def _move_older(folder: Folder, last: int) -> None:
     for version, name in sorted((version_of(file.name), file.name) for file in folder.files(LOG)):
         if 0 <= version <= last:
             moved_aside(folder, name, "").apply()
-
-
-def _has_features(log: FoundLog, found: Entry | Checkpoint) -> bool:
-    return bool(obstacles(State(log.folder, 0, {}, {}, found.metadata or {}, found.protocol or {})))
 
 
 def _without_settings(data: bytes) -> bytes:

@@ -13,7 +13,7 @@ from lakequeue.model.clock import to_micros
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.inspection.message_files import FoundFile, Range, kept_files, shown
 from lakequeue.storage.inspection.shards import FoundShard
@@ -21,8 +21,7 @@ from lakequeue.storage.messages.merge_segments import CUT_ROWS
 from lakequeue.storage.messages.read import Integers, stretches
 from lakequeue.storage.repair.steps import Step, done
 
-_COLUMNS = [name for name in layout.MESSAGES.names if name not in layout.MESSAGE_PARTITIONS]
-_FILE = pa.schema([layout.MESSAGES.field(name) for name in _COLUMNS])
+_FILE = layout.FILES["messages"]
 
 
 @attrs.frozen
@@ -34,7 +33,7 @@ class Segment:
     sent_at: int
 
 
-def log_step(engine: PointEngine, found: FoundShard, missing: Sequence[Range], end: int) -> Step | None:
+def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: int) -> Step | None:
     """The commit after which the log holds every offset once; None if it does.
 
     Offsets whose message is lost get a row without one, which the ledger knows as deleted: a reader finds the row
@@ -87,8 +86,9 @@ def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
     tables, columns = [_FILE.empty_table()], [np.empty((4, 0), np.int64)]
     for each in reversed(files):  # of two rows of an offset, the one that was written last
         if len(each.offsets):
-            with folder.parquet(each.file.name, folder.size(each.file.name)) as parquet:
-                tables.append(parquet.read(_COLUMNS, use_threads=False).select(_COLUMNS).cast(_FILE))
+            with folder.parquet(each.file.name, folder.entry(each.file.name).size) as parquet:
+                rows = layout.with_later_columns(parquet.read(_FILE.names, use_threads=False))
+            tables.append(rows.select(_FILE.names).cast(_FILE))
             opened_at = to_micros(each.file.partition["opened_at"])
             sent = pc.fill_null(tables[-1]["sent_at"].cast(pa.int64()), opened_at).to_numpy()
             count = len(each.offsets)
@@ -107,10 +107,17 @@ def _rows(
     for first, last in missing:
         before = next((each for each in reversed(kept) if each.last < first), None)
         after = next((each for each in kept if each.first > last), None)
-        segment = _segment_at(folder, before, after, first, clock)
+        segment, known_from = (
+            _segment_at(folder, before, after, first, clock),
+            int(np.searchsorted(known.offsets, first)),
+        )
+        if before is None and known_from < len(known.offsets) and known.offsets[known_from] <= last:
+            # of the segment of the first known message: it was sent no earlier than that was opened
+            opened = int(known.opened_at[known_from])
+            segment = Segment(min(first, int(known.base[known_from])), opened, opened)
         # for each offset the place of what is known of it, or of the one before it; -1 for none
         at = np.searchsorted(known.offsets, np.arange(first, last + 1), side="right") - 1
-        at[at < np.searchsorted(known.offsets, first)] = -1
+        at[at < known_from] = -1
         offsets = np.arange(first, last + 1)
 
         def column(values: Integers, otherwise: int, at: Integers = at) -> Integers:
@@ -124,7 +131,7 @@ def _rows(
                 part = slice(cut, min(cut + CUT_ROWS, end))
                 # a row without a message is NULL
                 table = known.rows.take(pa.array(rows[part], mask=~there[part]))
-                columns = {name: table[name] for name in _COLUMNS} | {
+                columns = {name: table[name] for name in _FILE.names} | {
                     "base_offset": pa.array(base[part]),
                     "opened_at": pa.array(opened_at[part]).cast(layout.INSTANT),
                     "position": pa.array(offsets[part] - base[part]),

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakequeue.errors import QueueClientError
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.point import PointEngine
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Folder
 
 ASIDE = "_damaged"
@@ -48,7 +48,7 @@ def replaced(folder: Folder, name: str, data: bytes, why: str) -> Step:
 
 
 def files_step(
-    engine: PointEngine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table], text: str
+    engine: Engine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table], text: str
 ) -> Step:
     """The commit that replaces files of a version of a table by others, a table of ``rows`` each."""
 

@@ -1,8 +1,8 @@
 // Actions that change a queue. Each opens a dialog that says what will happen, to which queue and how many messages.
 
 import { get, post, queuePath } from "./api.js";
-import { ask, field, typedName } from "./dialog.js";
-import { count, duration, el, instant, localValue, number, offset, setText, show, zone } from "./dom.js";
+import { ask, askForName, field } from "./dialog.js";
+import { count, duration, el, instant, localValue, number, offset, setText, show, toast, zone } from "./dom.js";
 
 const STEP = 1_000; // messages that one redrive request moves
 const MARGIN = 5_000; // in ms; the earliest instant advances while the user reads
@@ -12,18 +12,20 @@ export function destinations(found) {
   return found.destinations.map(({ queue, messages }) => `${count(messages, "message")} to ${queue}`).join(", ");
 }
 
-export function send(queue, reload) {
+// `letter`: a dead letter of `letter.queue` that the user edits; it is deleted once it is sent.
+export function send(queue, reload, letter = null) {
   const body = el("textarea", { rows: "7", required: true, spellcheck: "false", class: "code" });
   const delay = el("input", { type: "number", min: "0", step: "1", placeholder: queue.attributes.DelaySeconds ?? "0" });
-  const group = el("input", { type: "text", required: queue.fifo, autocomplete: "off", spellcheck: "false" });
+  const group = el("input", { type: "text", required: queue.fifo, autocomplete: "off", spellcheck: "false", value: letter?.group_id });
   const dedup = el("input", { type: "text", autocomplete: "off", spellcheck: "false" });
   const rows = el("div", { class: "attributes" });
   const byContent = queue.attributes.ContentBasedDeduplication === "true";
 
-  function add() {
-    const input = (label) => el("input", { type: "text", placeholder: label, "aria-label": `${label} of the attribute`, autocomplete: "off", spellcheck: "false" });
-    const type = el("select", { "aria-label": "Type of the attribute" }, TYPES.map((each) => el("option", {}, each)));
-    const row = el("div", {}, input("Name"), type, input("Value"), el("button", { type: "button", "aria-label": "Remove the attribute", click: () => row.remove() }, "×"));
+  function add(name, of = {}) {
+    const input = (label, value) => el("input", { type: "text", placeholder: label, "aria-label": `${label} of the attribute`, autocomplete: "off", spellcheck: "false", value });
+    const types = new Set([of.type ?? TYPES[0], ...TYPES]); // a dead letter may have one of its own, as Number.int
+    const type = el("select", { "aria-label": "Type of the attribute" }, [...types].map((each) => el("option", {}, each)));
+    const row = el("div", {}, input("Name", name), type, input("Value", of.value), el("button", { type: "button", "aria-label": "Remove the attribute", click: () => row.remove() }, "×"));
     rows.append(row);
     row.firstChild.focus();
   }
@@ -32,7 +34,7 @@ export function send(queue, reload) {
     const attributes = {};
     for (const row of rows.children) {
       const [name, type, value] = row.children;
-      attributes[name.value] = { DataType: type.value, [type.value === "Binary" ? "BinaryValue" : "StringValue"]: value.value };
+      attributes[name.value] = { DataType: type.value, [type.value.startsWith("Binary") ? "BinaryValue" : "StringValue"]: value.value };
     }
     const sent = await post(queuePath(queue.name, "/send"), {
       MessageBody: body.value,
@@ -41,13 +43,20 @@ export function send(queue, reload) {
       ...(dedup.value === "" ? {} : { MessageDeduplicationId: dedup.value }),
       ...(rows.childElementCount ? { MessageAttributes: attributes } : {}),
     });
-    return `Sent ${sent.MessageId} to ${queue.name}.`;
+    return `Sent ${sent.MessageId} to ${queue.name}${letter ? await removed() : ""}.`;
+  }
+
+  // The message is sent: a failure from here on must not look as if it were not.
+  async function removed() {
+    const done = await post(queuePath(letter.queue, "/messages/delete"), { ids: [letter.id] }).catch((error) => error);
+    return done.messages ? `, and deleted from ${letter.queue}` : `; the dead letter stays in ${letter.queue}: ${done.message ?? "it is no longer visible"}`;
   }
 
   ask({
-    title: `Send a message to ${queue.name}`,
+    title: letter ? `Edit and resend to ${queue.name}` : `Send a message to ${queue.name}`,
     parts: [
-      field("Body", body),
+      letter && el("p", { class: "what" }, `What you send is a new message of ${queue.name}. The dead letter is then deleted from ${letter.queue}.`),
+      field("Body", body, letter?.body.includes("\r") ? "line ends are sent as \\n" : null),
       el(
         "div",
         { class: "pair" },
@@ -55,7 +64,7 @@ export function send(queue, reload) {
         field("Group id", group, queue.fifo ? "messages of a group keep their order" : "optional: the tenant"),
         queue.fifo ? field("Deduplication id", dedup, byContent ? "empty: a hash of the body" : null) : null,
       ),
-      el("p", { class: "legend" }, "Attributes ", el("button", { type: "button", class: "small", click: add }, "Add attribute")),
+      el("p", { class: "legend" }, "Attributes ", el("button", { type: "button", class: "small", click: () => add() }, "Add attribute")),
       rows,
       el("p", { class: "quiet" }, "Write the value of a binary attribute in base64."),
     ],
@@ -63,49 +72,38 @@ export function send(queue, reload) {
     go,
     reload,
   });
+  for (const [name, attribute] of Object.entries(letter?.attributes ?? {})) add(name, attribute);
+  body.value = letter?.body ?? "";
   body.focus();
 }
 
-export async function purge(queue, reload) {
-  const typed = typedName(check);
-  const what = el("p", { class: "what" }, "Counting…");
-  const { dialog, confirm, showError } = ask({
-    title: `Purge ${queue.name}?`,
-    parts: [what, field("Type the name of the queue to continue", typed)],
-    button: "Purge",
-    style: "danger",
-    go: async () => {
-      await post(queuePath(queue.name, "/purge"), { name: typed.value });
-      return `${queue.name} is purged.`;
+// Opens the dialog with a dead letter; what the list shows of it may be cut.
+export async function resend(queue, [chosen], reload) {
+  try {
+    const letter = await get(queuePath(queue.name, `/messages/${encodeURIComponent(chosen.id)}`));
+    send(await get(queuePath(letter.source_queue)), reload, { ...letter, queue: queue.name });
+  } catch (error) {
+    toast(error.message, "wrong");
+  }
+}
+
+export function purge({ name }, reload) {
+  askForName({
+    name,
+    title: `Purge ${name}?`,
+    button: (all) => `Purge ${all ?? ""}`,
+    tell({ counts }) {
+      const kinds = [[counts.visible, "visible"], [counts.in_flight, "in flight"], [counts.delayed, "delayed"], [counts.held, "held"]];
+      const each = kinds.filter(([value]) => value).map(([value, label]) => `${number(value)} ${label}`);
+      const past = counts.rewindable ? ` A rewind can no longer bring back the ${count(counts.rewindable, "deleted message")}, either.` : "";
+      return ` of ${name}${each.length ? ` (${each.join(", ")})` : ""} will be removed for good, including messages that are sent until then.${past}`;
+    },
+    go: async (typed) => {
+      await post(queuePath(name, "/purge"), { name: typed });
+      return `${name} is purged.`;
     },
     reload,
   });
-  let counted = false;
-  confirm.disabled = true;
-  typed.focus();
-
-  function check() {
-    confirm.disabled = !counted || typed.value !== queue.name;
-  }
-
-  try {
-    const { counts } = await get(queuePath(queue.name));
-    const all = counts.visible + counts.in_flight + counts.delayed + counts.held;
-    const kinds = [[counts.visible, "visible"], [counts.in_flight, "in flight"], [counts.delayed, "delayed"], [counts.held, "held"]];
-    const each = kinds.filter(([value]) => value).map(([value, label]) => `${number(value)} ${label}`);
-    const past = counts.rewindable
-      ? ` A rewind can no longer bring back the ${count(counts.rewindable, "deleted message")}, either.`
-      : "";
-    what.replaceChildren(
-      el("strong", {}, count(all, "message")),
-      ` of ${queue.name}${each.length ? ` (${each.join(", ")})` : ""} will be removed for good, including messages that are sent until then.${past}`,
-    );
-    setText(confirm, `Purge ${count(all, "message")}`);
-    counted = true;
-    check();
-  } catch (error) {
-    if (dialog.open) showError(error);
-  }
 }
 
 export function rewind(queue, reload) {

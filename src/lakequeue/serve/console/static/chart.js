@@ -2,31 +2,25 @@
 
 import { clockTime, el, number, offset, setText, svg } from "./dom.js";
 
-const WIDTH = 120;
+const WIDTH = 200;
 const HEIGHT = 24;
 
 export function sparkline() {
   const area = svg("path", { class: "area" });
   const line = svg("path", { class: "line" });
-  const node = svg("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" }, area, line);
+  const node = svg("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" }, area, line);
   return {
     node,
-    update(values, hours) {
-      // what is known of a young queue fills the width
-      const since = Math.max(0, (values ?? []).findIndex((value) => value !== null));
-      const seen = (values ?? []).slice(since);
-      const known = seen.map((value, index) => [index, value]).filter(([, value]) => value !== null);
-      const most = Math.max(1, ...known.map(([, value]) => value));
-      const step = WIDTH / Math.max(1, seen.length - 1);
-      const points = known.map(([index, value]) => [index * step, HEIGHT - 2 - (value / most) * (HEIGHT - 4)]);
-      if (points.length === 1) points.push([WIDTH, points[0][1]]);
+    // All lines of a list begin at `since`, and `most` is the top of each.
+    update(values, { since, most, span }) {
+      const known = (values ?? []).map((value, index) => [index, value]).filter(([, value]) => value !== null);
+      const step = WIDTH / ((values ?? []).length - since);
+      // each value is the largest of its part of the time, so it is drawn over all of that part
+      const points = known.flatMap(([index, value]) => [index, index + 1].map((at) => [(at - since) * step, HEIGHT - 2 - (value / most) * (HEIGHT - 4)]));
       line.setAttribute("d", path(points));
       area.setAttribute("d", points.length ? `${path(points)}V${HEIGHT}H${points[0][0].toFixed(1)}Z` : "");
-      const last = known.length ? number(known.at(-1)[1]) : "unknown";
-      const text = known.length
-        ? `visible over ${hours} h: at most ${number(Math.max(...known.map(([, value]) => value)))}, now ${last}`
-        : "no data yet";
-      node.setAttribute("aria-label", text);
+      const seen = known.map(([, value]) => value);
+      node.setAttribute("aria-label", seen.length ? `visible over ${span}: at most ${number(Math.max(...seen))}, now ${number(seen.at(-1))}` : "no data yet");
     },
   };
 }

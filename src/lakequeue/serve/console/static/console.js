@@ -1,19 +1,21 @@
 // Opens the view that the address names, and refreshes it.
 
 import { address } from "./address.js";
-import { el, setText, show } from "./dom.js";
+import { duration, el, setText, show } from "./dom.js";
 import { list } from "./list.js";
 import { queue } from "./queue.js";
 
 const INTERVAL = 2_000;
 const FACTOR = 10; // a view that takes 1 s to load is refreshed every 10 s
+const OLD = 5; // seconds after which the page says how old it is
 
 const main = document.getElementById("main");
 const fault = document.getElementById("fault");
 const crumbs = document.getElementById("crumbs");
 const about = document.getElementById("about");
+const age = document.getElementById("age");
 
-let current = { leaving: new AbortController(), view: null, found: null, timer: 0, busy: false, stale: false };
+let current = { leaving: new AbortController(), view: null, found: null, timer: 0, busy: false, stale: false, updatedAt: performance.now() };
 
 function parseAddress() {
   const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|dead-letters|attributes))?)?$/.exec(address().path) ?? [];
@@ -31,7 +33,7 @@ function open() {
   clearTimeout(old.timer);
   document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
   const found = parseAddress();
-  const shown = (current = { leaving: new AbortController(), view: null, found, timer: 0, busy: false, stale: false });
+  const shown = (current = { leaving: new AbortController(), view: null, found, timer: 0, busy: false, stale: false, updatedAt: performance.now() });
   const reload = () => refresh(shown);
   const again = old.view !== null && !old.found;
   shown.view = found ? queue(...found, shown.leaving.signal, reload) : list(shown.leaving.signal, reload, again);
@@ -40,6 +42,18 @@ function open() {
   main.replaceChildren(shown.view.root);
   if (old.view) main.focus({ preventScroll: true });
   refresh(shown);
+}
+
+// While the server is away, nothing can be done, and what is shown is old.
+function setAway(away) {
+  document.body.classList.toggle("away", away);
+  for (const group of main.querySelectorAll("fieldset")) group.disabled = away;
+}
+
+function showAge() {
+  const seconds = (performance.now() - current.updatedAt) / 1000;
+  show(age, seconds > OLD);
+  setText(age, `updated ${seconds < 60 ? `${Math.floor(seconds)} s` : duration(seconds)} ago`);
 }
 
 async function refresh(shown) {
@@ -55,6 +69,9 @@ async function refresh(shown) {
     const answer = await shown.view.update();
     if (shown !== current) return;
     show(fault, false);
+    setAway(false);
+    shown.updatedAt = performance.now();
+    showAge();
     const parts = answer === null ? [] : [answer.root, answer.region, answer.caller === "-" ? null : answer.caller];
     if (answer?.version) parts.push(`lakequeue ${answer.version}`);
     const spans = parts.map((part, index) => part && el("span", index ? {} : { class: "code", title: `Root: ${part}` }, part));
@@ -63,6 +80,7 @@ async function refresh(shown) {
     if (shown !== current || shown.leaving.signal.aborted) return;
     setText(fault, error.message);
     show(fault, true);
+    setAway(true);
   } finally {
     shown.busy = false;
   }
@@ -86,4 +104,5 @@ addEventListener("keydown", (event) => {
     current.view?.focus?.focus();
   }
 });
+setInterval(showAge, 1_000);
 open();

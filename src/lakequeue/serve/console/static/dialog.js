@@ -1,6 +1,7 @@
 // Dialogs with a form, which say what will happen before it does.
 
-import { el, markField, setText, show, toast } from "./dom.js";
+import { get, queuePath } from "./api.js";
+import { count, el, markField, setText, show, stored, toast } from "./dom.js";
 
 // Opens a dialog with a form. `go` does the work and returns a message; the dialog shows its error.
 export function ask({ title, parts, button, style = "first", go, reload }) {
@@ -41,7 +42,29 @@ export function field(label, input, hint) {
   return el("label", { class: "field" }, el("span", {}, label), input, hint ? el("small", {}, hint) : null);
 }
 
-// A field for the name of a queue, as a second thought; `check` is called as the user types.
-export function typedName(check) {
-  return el("input", { type: "text", name: "name", autocomplete: "off", autocapitalize: "off", spellcheck: "false", input: check });
+// Opens a dialog that counts the messages of a queue, and goes on only once its name is typed. `tell` says what happens
+// to them.
+export async function askForName({ name, button, tell, go, ...more }) {
+  const typed = el("input", { type: "text", name: "name", autocomplete: "off", autocapitalize: "off", spellcheck: "false", input: check });
+  const what = el("p", { class: "what" }, "Counting…");
+  const parts = [what, field("Type the name of the queue to continue", typed)];
+  const { dialog, confirm, showError } = ask({ ...more, parts, button: button(null), style: "danger", go: () => go(typed.value) });
+  let counted = false;
+  confirm.disabled = true;
+  typed.focus();
+
+  function check() {
+    confirm.disabled = !counted || typed.value !== name;
+  }
+
+  try {
+    const queue = await get(queuePath(name));
+    const all = count(stored(queue.counts), "message");
+    what.replaceChildren(el("strong", {}, all), tell(queue));
+    setText(confirm, button(all));
+    counted = true;
+    check();
+  } catch (error) {
+    if (dialog.open) showError(error);
+  }
 }

@@ -66,23 +66,30 @@ export function number(value) {
   return NUMBERS.format(value);
 }
 
+export function rate(value) {
+  return number(value < 10 ? Math.round(value * 10) / 10 : Math.round(value));
+}
+
 export function count(value, noun) {
   return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
-// At most two units: 3 d 4 h, 12 min 5 s.
+// Messages in any state, without the history.
+export function stored(counts) {
+  return counts.visible + counts.in_flight + counts.delayed + counts.held;
+}
+
+// At most two units, as the commands print them: 6.2s, 1m30s, 3d4h.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 10) return `${Math.max(0, seconds).toFixed(1)} s`;
-  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  if (seconds < 60) return `${Math.round(Math.max(0, seconds) * 10) / 10}s`;
   let left = Math.round(seconds);
   const parts = [];
-  for (const [unit, size] of units) {
-    if (left >= size) parts.push(`${Math.floor(left / size)} ${unit}`);
-    else if (parts.length) break;
+  for (const [unit, size] of [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]]) {
+    if (left >= size || parts.length) parts.push(left >= size ? `${Math.floor(left / size)}${unit}` : "");
     left %= size;
   }
-  return parts.slice(0, 2).join(" ");
+  return parts.slice(0, 2).join("");
 }
 
 function two(value) {

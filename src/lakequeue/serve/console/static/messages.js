@@ -41,6 +41,7 @@ export function messages(name, listName, signal, reload) {
     spellcheck: "false",
   });
   const clear = el("button", { type: "reset" }, "Clear");
+  const wide = matchMedia("(min-width: 641px)").matches || Object.keys(given).some((key) => given[key] && key !== "after");
   const form = el("form", { class: "filters", submit: apply, reset }, deleted ? since : state, order, text, where, el("button", { type: "submit" }, "Apply"), clear);
   const fault = el("p", { class: "trouble", id: "wrong", role: "alert", hidden: true });
   where.setAttribute("aria-describedby", "wrong");
@@ -48,7 +49,7 @@ export function messages(name, listName, signal, reload) {
   const pages = pager(given, reload, note);
   const body = el("tbody");
   const chosen = selection(name, listName, signal, reload);
-  const heads = ["Sent", deleted ? null : "State", deleted ? null : "Received", "Group", "Body"].filter(Boolean);
+  const heads = deleted ? ["Sent", "Group", "Body"] : ["Sent", "State", "Received", "Group", "Reason", "Body"];
   const table = el(
     "table",
     { class: `messages ${listName}` },
@@ -59,7 +60,8 @@ export function messages(name, listName, signal, reload) {
     ),
     body,
   );
-  const root = el("div", {}, form, fault, chosen.node, el("div", { class: "scroll" }, table), pages.node);
+  const filters = el("details", { class: "filtering", open: wide }, el("summary", {}, "Filters"), form);
+  const root = el("div", {}, filters, fault, chosen.node, el("div", { class: "scroll" }, table), pages.node);
   const rows = new Rows(body, (message) => message.id, row);
   text.value = given.text ?? "";
   where.value = given.where ?? "";
@@ -121,6 +123,7 @@ export function messages(name, listName, signal, reload) {
         mark.className = `state ${newest.state}`;
         if (cell.Received) setText(cell.Received, number(newest.receive_count));
         setText(cell.Group, newest.group_id ?? "–");
+        if (cell.Reason) setText(cell.Reason, newest.dead_letter_reason ? reason(newest.dead_letter_reason) : "–");
         setText(cell.Body, newest.body.slice(0, 300));
         shown?.update(newest);
       },
@@ -144,6 +147,8 @@ export function messages(name, listName, signal, reload) {
       show(fault, wrong !== null);
       markField(form, wrong);
       rows.show(found.messages);
+      table.classList.toggle("no-group", found.messages.every((message) => message.group_id === null));
+      table.classList.toggle("no-reason", found.messages.every((message) => !message.dead_letter_reason));
       chosen.update(queue, found.messages);
       show(note, wrong === null);
       const filtered = Boolean(given.state || given.since || given.text || given.where);
@@ -217,7 +222,7 @@ function detail(name, listName, first, signal) {
     listName === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received), pair("Consumer", consumer)],
     first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
-    first.dead_letter_reason === null ? null : pair("Reason", first.dead_letter_reason),
+    first.dead_letter_reason === null ? null : pair("Reason", `${reason(first.dead_letter_reason)} (${first.dead_letter_reason.consumer}, `, time(first.dead_letter_reason.at), ")"),
     pair("Length", count(first.length, "character")),
   );
   draw();
@@ -230,6 +235,10 @@ function detail(name, listName, first, signal) {
       setText(received, newest.receive_count === 1 ? "once" : count(newest.receive_count, "time"));
     },
   };
+}
+
+function reason({ error, text }) {
+  return text ? `${error}: ${text}` : error;
 }
 
 function indented(text) {

@@ -4,7 +4,7 @@ import { destinations, purge, redrive, rewind, send } from "./actions.js";
 import { queueHash } from "./address.js";
 import { get, queuePath } from "./api.js";
 import { chart } from "./chart.js";
-import { count, duration, el, instant, number, offset, setText, show, time } from "./dom.js";
+import { count, duration, el, instant, number, offset, rate, setText, show, stored, time } from "./dom.js";
 import { queueLink } from "./list.js";
 import { messages } from "./messages.js";
 import { changeQueue, changeTags, deleteQueue } from "./queues.js";
@@ -39,6 +39,12 @@ const GROUP = [
   ["oldest_age", "Oldest visible", duration],
   ["noisy", "Noisy", (value) => (value ? "noisy" : "")],
 ];
+const CONSUMER = [
+  ["consumer", "Consumer", (value) => value ?? "without a name"],
+  ["in_flight", "In flight", number],
+  ["oldest_receive", "Oldest receive", time],
+  ["newest_receive", "Newest receive", time],
+];
 const SPANS = [[3, "3 h"], [24, "24 h"], [168, "7 d"]];
 const CHART_INTERVAL = 60_000;
 const SECONDS = new Set(["VisibilityTimeout", "MessageRetentionPeriod", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RewindSeconds"]);
@@ -70,10 +76,10 @@ export function queue(name, tab, signal, reload) {
   const part = { messages: listOf, history: listOf, "dead-letters": deadLetters, attributes }[tab]();
   const page = el(
     "div",
-    {},
-    el("div", { class: "head" }, el("h1", { title: name }, name), badges, el("div", { class: "tools" }, actions.map(([button]) => button))),
+    { class: "queue" },
+    el("div", { class: "head" }, el("h1", { title: name }, name), badges, el("fieldset", { class: "tools" }, actions.map(([button]) => button))),
     el("dl", { class: "tiles" }, TILES.map(([, label], index) => el("div", {}, el("dt", {}, label), values[index]))),
-    el("div", { class: "card" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node, rates),
+    el("div", { class: "card depths", hidden: tab !== "messages" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node, rates),
     el("nav", { class: "tabs", "aria-label": "Parts of the queue" }, tabs),
     part.root,
   );
@@ -94,7 +100,7 @@ export function queue(name, tab, signal, reload) {
             : `${count(newest.counts.rewindable, "deleted message")} can be made visible again by a rewind, as far back as ${instant(newest.min_rewind_time)} ${offset(newest.min_rewind_time)}.`,
         );
         if (newest.may.ReceiveMessage) await found.update(newest);
-        else forbidden(found.root, "ReceiveMessage");
+        else found.root.replaceChildren(el("p", { class: "empty" }, "This key may not do ReceiveMessage here."));
       },
     };
   }
@@ -102,10 +108,22 @@ export function queue(name, tab, signal, reload) {
   function deadLetters() {
     const target = el("p");
     const sources = el("ul", { class: "plain" });
-    const none = el("p", { class: "quiet" }, "This is not the dead-letter queue of any queue in this region.");
+    const none = el("p", { class: "quiet", hidden: true }, "This is not the dead-letter queue of any queue in this region.");
     const counted = el("p");
-    const ask = el("button", { type: "button", click: preview }, "Count what a redrive would move");
+    const what = el("h2", {}, "Dead letters by error");
+    const errors = el("tbody");
+    const some = el("p", { class: "quiet" });
+    const heads = ["Error", "Source queue", "Messages", "Newest text"];
+    const kinds = el("div", { class: "card wide", hidden: true }, what, el("div", { class: "overflow" }, el("table", { class: "errors" }, el("thead", {}, el("tr", {}, heads.map((label) => el("th", { scope: "col", class: label === "Messages" ? "number" : null }, label)))), errors)), some);
+    const ask = el("button", { type: "button", hidden: true, click: preview }, "Count what a redrive would move");
     let known = "";
+
+    function kind({ error, source_queue: source, messages, text }) {
+      const quoted = (value) => `'${value.replaceAll("'", "''")}'`;
+      const where = `${error === null ? "dead_letter_reason IS NULL" : `dead_letter_reason->>'$.error' = ${quoted(error)}`} AND source_queue = ${quoted(source ?? "")}`;
+      return el("tr", {}, el("td", {}, el("a", { href: queueHash(name, "messages", { where }) }, error ?? "no reason given")), el("td", {}, source === null ? "–" : queueLink(source)), el("td", { class: "number" }, number(messages)), el("td", { class: "text" }, text));
+    }
+
     async function preview() {
       ask.disabled = true;
       try {
@@ -121,28 +139,39 @@ export function queue(name, tab, signal, reload) {
       root: el(
         "div",
         { class: "columns" },
-        el("div", { class: "card" }, el("h2", {}, "Dead-letter queue"), target),
-        el("div", { class: "card" }, el("h2", {}, "Source queues"), sources, none, el("p", { class: "buttons" }, ask), counted),
+        kinds,
+        el("div", { class: "card" }, el("h2", {}, "Where messages of this queue go when they fail"), target),
+        el("div", { class: "card" }, el("h2", {}, "Queues whose dead letters come here"), sources, none, el("p", { class: "buttons" }, ask), counted),
       ),
       async update(newest) {
         const state = JSON.stringify([newest.dead_letter_queue, newest.max_receive_count, newest.sources]);
-        if (state === known) return;
+        if (state !== known) showPolicies(newest);
         known = state;
-        target.replaceChildren(
-          ...(newest.dead_letter_queue === null
-            ? ["None: the number of receives is not limited."]
-            : [
-                `A message that was received ${newest.max_receive_count === 1 ? "once" : count(newest.max_receive_count, "time")} goes to `,
-                queueLink(newest.dead_letter_queue),
-                " at the next receive.",
-              ]),
-        );
-        sources.replaceChildren(...(newest.sources ?? []).map((source) => el("li", {}, queueLink(source))));
-        show(none, !newest.sources?.length);
-        if (newest.sources === null) setText(none, "This key may not do ListDeadLetterSourceQueues here.");
-        show(ask, offered("StartMessageMoveTask", newest));
+        if (!newest.sources?.length || !newest.may.ReceiveMessage) return show(kinds, false);
+        const found = await get(queuePath(name, "/errors"), {}, signal);
+        show(kinds, true);
+        errors.replaceChildren(...found.errors.map(kind));
+        const all = found.errors.reduce((sum, each) => sum + each.messages, 0);
+        setText(what, `This is a dead-letter queue: ${count(all, "dead letter")} by error`);
+        setText(some, found.tested ? `Counted over the newest ${number(found.tested)} messages.` : all ? "" : "No dead letter is visible.");
       },
     };
+
+    function showPolicies(newest) {
+      target.replaceChildren(
+        ...(newest.dead_letter_queue === null
+          ? ["None: the number of receives is not limited."]
+          : [
+              `A message that was received ${newest.max_receive_count === 1 ? "once" : count(newest.max_receive_count, "time")} goes to `,
+              queueLink(newest.dead_letter_queue),
+              " at the next receive.",
+            ]),
+      );
+      sources.replaceChildren(...(newest.sources ?? []).map((source) => el("li", {}, queueLink(source))));
+      show(none, !newest.sources?.length);
+      if (newest.sources === null) setText(none, "This key may not do ListDeadLetterSourceQueues here.");
+      show(ask, offered("StartMessageMoveTask", newest));
+    }
   }
 
   function attributes() {
@@ -153,6 +182,8 @@ export function queue(name, tab, signal, reload) {
     const none = el("p", { class: "quiet" });
     const shards = el("tbody");
     const groups = el("tbody");
+    const active = el("tbody");
+    const idle = el("p", { class: "quiet" });
     const counted = el("p", { class: "quiet" });
     const numbers = (key) => ({ class: ["group_id", "noisy"].includes(key) ? null : "number" });
     const tenants = el("div", { class: "card wide", hidden: true }, el("h2", {}, "Message groups"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, GROUP.map(([key, label]) => el("th", { ...numbers(key), scope: "col" }, label)))), groups)), counted);
@@ -164,6 +195,7 @@ export function queue(name, tab, signal, reload) {
         el("div", { class: "card wide" }, el("h2", {}, "Attributes"), el("table", { class: "pairs" }, rows), el("p", { class: "buttons" }, change)),
         el("div", { class: "card" }, el("h2", {}, "Tags"), el("table", { class: "pairs" }, tags), none, el("p", { class: "buttons" }, retag)),
         el("div", { class: "card wide" }, el("h2", {}, "Shards"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, SHARD.map(([, label]) => el("th", { class: "number", scope: "col" }, label)))), shards))),
+        el("div", { class: "card wide" }, el("h2", {}, "Consumers"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, CONSUMER.map(([key, label]) => el("th", { class: key === "in_flight" ? "number" : null, scope: "col" }, label)))), active)), idle),
         tenants,
       ),
       async update(newest) {
@@ -171,6 +203,9 @@ export function queue(name, tab, signal, reload) {
         show(retag, newest.tags !== null && newest.may.TagQueue && newest.may.UntagQueue && Object.entries(newest.tags).every(([key, value]) => !/[=\n]/.test(key) && !value.includes("\n"))); // others are no lines
         const parts = await get(queuePath(name, "/shards"), {}, signal);
         shards.replaceChildren(...parts.shards.map((shard) => el("tr", {}, SHARD.map(([key]) => el("td", { class: "number" }, number(shard[key]))))));
+        const busy = await get(queuePath(name, "/consumers"), {}, signal);
+        active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([key, , shown]) => el("td", { class: key === "in_flight" ? "number" : null }, shown(each[key]))))));
+        setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.total ? "" : "No consumer has messages of this queue in flight.");
         const found = newest.may.ReceiveMessage ? await get(queuePath(name, "/groups"), {}, signal) : { groups: null };
         show(tenants, found.groups !== null);
         if (found.groups !== null) {
@@ -239,12 +274,12 @@ export function queue(name, tab, signal, reload) {
       }
       for (const [button, action] of actions) {
         show(button, offered(action, last));
-        button.disabled = action === "PurgeQueue" && empty(last.counts);
+        button.disabled = action === "PurgeQueue" && !(stored(last.counts) || last.counts.rewindable);
         button.title = button.disabled ? "There is nothing to purge." : "";
       }
       showRates(last.rates);
       await part.update(last);
-      if (performance.now() - drawnAt > CHART_INTERVAL) {
+      if (tab === "messages" && performance.now() - drawnAt > CHART_INTERVAL) {
         picture.update(await get(queuePath(name, "/points"), { hours }, signal));
         drawnAt = performance.now();
       }
@@ -263,22 +298,14 @@ function offered(action, queue) {
   return true;
 }
 
-function empty(counts) {
-  return !(counts.visible || counts.in_flight || counts.delayed || counts.held || counts.rewindable);
-}
-
-function rate(value) {
-  return number(value < 10 ? Math.round(value * 10) / 10 : Math.round(value));
-}
-
-function forbidden(node, action) {
-  node.replaceChildren(el("p", { class: "empty" }, `This key may not do ${action} here.`));
-}
-
 function formatted(key, value) {
   if (INSTANTS.has(key)) return time(new Date(Number(value) * 1000).toISOString());
   if (SECONDS.has(key) && Number(value) >= 60) return [`${number(Number(value))} s `, el("span", { class: "quiet" }, `(${duration(Number(value))})`)];
   if (SECONDS.has(key)) return `${value} s`;
+  if (key === "MaximumMessageSize") {
+    const unit = [[1_048_576, "MiB"], [1_024, "KiB"]].find(([bytes]) => Number(value) % bytes === 0);
+    return [`${number(Number(value))} bytes`, unit && el("span", { class: "quiet" }, ` (${number(Number(value) / unit[0])} ${unit[1]})`)];
+  }
   if (value.startsWith("{")) return el("span", { class: "code" }, value);
   return value;
 }

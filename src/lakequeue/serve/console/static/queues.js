@@ -2,8 +2,8 @@
 
 import { queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
-import { ask, field, typedName } from "./dialog.js";
-import { count, el, number, setText, show } from "./dom.js";
+import { ask, askForName, field } from "./dialog.js";
+import { count, el, number, show } from "./dom.js";
 
 const NUMBERS = [
   ["VisibilityTimeout", "Visibility timeout", "seconds, or 5m, 1h30m"],
@@ -160,40 +160,16 @@ export function changeTags(queue, reload) {
   lines.focus();
 }
 
-export async function deleteQueue(queue) {
-  const typed = typedName(check);
-  const what = el("p", { class: "what" }, "Counting…");
-  const { dialog, confirm, showError } = ask({
-    title: `Delete the queue ${queue.name}?`,
-    parts: [what, field("Type the name of the queue to continue", typed)],
-    button: "Delete queue",
-    style: "danger",
-    go: async () => {
-      await post(queuePath(queue.name, "/delete"), { name: typed.value });
+export function deleteQueue({ name }) {
+  askForName({
+    name,
+    title: `Delete the queue ${name}?`,
+    button: () => "Delete queue",
+    tell: ({ sources }) => ` of ${name} will be gone for good, with its attributes, tags and history.${sources?.length ? ` It is the dead-letter queue of ${sources.join(", ")}.` : ""}`,
+    go: async (typed) => {
+      await post(queuePath(name, "/delete"), { name: typed });
       location.hash = "#/";
-      return `${queue.name} is deleted.`;
+      return `${name} is deleted.`;
     },
   });
-  let counted = false;
-  confirm.disabled = true;
-  typed.focus();
-
-  function check() {
-    confirm.disabled = !counted || typed.value !== queue.name;
-  }
-
-  try {
-    const { counts, sources } = await get(queuePath(queue.name));
-    const all = counts.visible + counts.in_flight + counts.delayed + counts.held;
-    what.replaceChildren(
-      el("strong", {}, count(all, "message")),
-      ` of ${queue.name} will be gone for good, with its attributes, tags and history.`,
-      sources?.length ? ` It is the dead-letter queue of ${sources.join(", ")}.` : "",
-    );
-    counted = true;
-    setText(confirm, "Delete queue");
-    check();
-  } catch (error) {
-    if (dialog.open) showError(error);
-  }
 }

@@ -1,6 +1,6 @@
 // The messages that the user has chosen in a list, and what can be done with them.
 
-import { deleteMessages, makeVisible, redriveMessages } from "./actions.js";
+import { deleteMessages, makeVisible, redriveMessages, resend } from "./actions.js";
 import { get, queuePath } from "./api.js";
 import { copy, count, el, setText, show, toast } from "./dom.js";
 
@@ -13,12 +13,13 @@ export function selection(name, listName, signal, reload) {
   const summary = el("span", { class: "count" });
   const act = (label, open, style = "") => el("button", { type: "button", class: `small ${style}`, click: () => open(queue, chosen(), done) }, label);
   const redrive = act("Redrive…", redriveMessages);
+  const edit = act("Edit and resend…", resend);
   const visible = act("Make visible…", makeVisible);
   const remove = act("Delete…", deleteMessages, "danger");
   const bodies = el("button", { type: "button", class: "small", click: () => copied(body, "Body") }, "Copy body");
   const asJson = el("button", { type: "button", class: "small", click: () => copied(json, "JSON") }, "Copy JSON");
   const none = el("button", { type: "button", class: "small", click: clear }, "Choose none");
-  const node = el("div", { class: "selection", role: "group", "aria-label": "Chosen messages", hidden: true }, summary, redrive, visible, bodies, asJson, remove, none);
+  const node = el("div", { class: "selection", role: "group", "aria-label": "Chosen messages", hidden: true }, summary, el("fieldset", {}, redrive, edit, visible, remove), bodies, asJson, none);
 
   function chosen() {
     return shown.filter((message) => picked.has(message.id));
@@ -53,6 +54,7 @@ export function selection(name, listName, signal, reload) {
     const may = listName === "messages" && queue ? queue.may : {};
     const letters = messages.some((message) => message.state === "visible" && message.source_queue !== null);
     show(redrive, Boolean(may.StartMessageMoveTask) && letters);
+    show(edit, Boolean(may.DeleteMessage) && letters && messages.length === 1);
     show(visible, Boolean(may.ChangeMessageVisibility) && (states.has("delayed") || states.has("in_flight")));
     show(remove, Boolean(may.DeleteMessage) && states.has("visible"));
   }

@@ -1,0 +1,201 @@
+"""The messages that a consumer holds, and the order in which its hands take them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from lakequeue.consumer.ahead import Ahead
+from lakequeue.consumer.jobs import Done, Job, State, Turn, newest
+from lakequeue.entry_verbs import FreeHands
+from lakequeue.model.clock import MICROS
+
+
+class HeldMessages:
+    """The active messages of a consumer. Thread-safe.
+
+    Args:
+        concurrency: maximum number of handlers at a time.
+        prefetch: messages that are claimed ahead on request; None: as ``Ahead`` chooses.
+        longest: microseconds after which what nobody began is given back at the latest.
+        largest_batch: maximum number of messages of a call; None: any.
+
+    Attributes:
+        busy: hands that handle messages.
+        hungry: set when a hand finds nothing to do.
+    """
+
+    def __init__(self, concurrency: int, prefetch: int | None, longest: int, largest_batch: int | None) -> None:
+        self.concurrency = concurrency
+        self.largest_batch = largest_batch
+        self.ahead = Ahead(concurrency, prefetch, longest)
+        self._prefetch = prefetch
+        self._lock = threading.Lock()
+        self._active: dict[str, Job] = {}
+        self._ready: deque[Turn] = deque()
+        self._groups: dict[str, deque[Turn]] = {}
+        self._kept = 0  # hands that stay free for last receives, see ``FreeHands``
+        self.busy = 0
+        self.hungry = threading.Event()
+        self.hungry.set()
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    @property
+    def round_seconds(self) -> float:
+        """How long the longest of the last rounds took."""
+        return self.ahead.longest_round / MICROS
+
+    def get(self, handle: str) -> Job | None:
+        with self._lock:
+            return self._active.get(handle)
+
+    def jobs(self) -> list[Job]:
+        with self._lock:
+            return list(self._active.values())
+
+    def resize(self, concurrency: int) -> None:
+        """Changes the maximum number of handlers."""
+        with self._lock:
+            self.concurrency = concurrency
+            self.ahead.resize(concurrency)
+
+    def add(self, turns: Sequence[Turn]) -> None:
+        """Adds received messages; those of a group wait for those that came before."""
+        jobs = [job for turn in turns for job in turn.jobs]
+        with self._lock:
+            self.ahead.received([job.context.message for job in jobs])
+            self._active |= {job.handle: job for job in jobs}
+            for turn in turns:
+                if turn.group is not None:
+                    before = self._groups.setdefault(turn.group, deque())
+                    before.append(turn)
+                    if len(before) > 1:
+                        continue
+                if turn.jobs[0].context.message.last_receive:
+                    self._ready.appendleft(turn)
+                else:
+                    self._ready.append(turn)
+            self.hungry.clear()
+
+    def take(self) -> Job | None:
+        """The next message to handle; None if there is none."""
+        with self._lock:
+            while self._ready:
+                jobs = self._ready[0].jobs
+                kept = self.busy + self._kept >= self.concurrency
+                if kept and not (jobs and jobs[0].context.message.last_receive):
+                    break
+                turn = self._ready.popleft()
+                while turn.jobs:
+                    job = turn.jobs.popleft()
+                    if job.state is State.WAITING:  # else it was handed back
+                        job.state = State.RUNNING
+                        self.busy += 1
+                        return job
+                self._leave(turn)
+            self.hungry.set()
+        return None
+
+    def _leave(self, turn: Turn) -> None:
+        """Lets the next messages of a group begin, if there are any."""
+        if turn.group is None:
+            return
+        turns = self._groups[turn.group]
+        turns.popleft()
+        if turns:
+            self._ready.append(turns[0])
+        else:
+            del self._groups[turn.group]
+
+    def left(self) -> None:
+        """Notes that a hand has left a message."""
+        with self._lock:
+            self.busy -= 1
+
+    def go_on(self, turn: Turn) -> None:
+        """Lets the group of a message that has ended go on."""
+        with self._lock:
+            self._ready.append(turn)
+            self.hungry.clear()
+
+    def end(self, job: Job) -> bool:
+        """Ends a message whose handler has returned; False if it was taken back before."""
+        with self._lock:
+            was_running, job.state = job.state is State.RUNNING, State.ENDED
+            return was_running
+
+    def end_rest(self, job: Job) -> list[Job]:
+        """Ends what waits behind a message in its group."""
+        with self._lock:
+            rest = [other for other in job.turn.jobs if other.state is State.WAITING]
+            job.turn.jobs.clear()
+            for other in rest:
+                other.state = State.ENDED
+        return rest
+
+    def end_all(self, state: State) -> list[Job]:
+        """Ends all messages that wait, or that are handled."""
+        with self._lock:
+            jobs = [job for job in self._active.values() if job.state is state]
+            for job in jobs:
+                job.state = State.ENDED
+        return jobs
+
+    def end_ahead(self) -> tuple[Sequence[Job], int]:
+        """Ends what is held ahead, the newest first; returns it, and the hands that were kept free."""
+        with self._lock:
+            waiting = [job for job in self._active.values() if job.state is State.WAITING]
+            back = newest(waiting, len(self._active) - self.concurrency)
+            for job in back:
+                job.state = State.ENDED
+            self.ahead.fell_behind()
+            kept, self._kept = self._kept, 0
+        return back, kept
+
+    def forget(self, jobs: Iterable[Job]) -> None:
+        with self._lock:
+            for job in jobs:
+                job.state = State.ENDED
+                self._active.pop(job.handle, None)
+
+    def given_back_at(self) -> int | None:
+        """When what nobody has begun is given back, in microseconds; None: nothing is held ahead unasked."""
+        with self._lock:
+            if self._prefetch is not None or len(self._active) <= self.concurrency:
+                return None
+            oldest = next((job.since for job in self._active.values() if job.state is State.WAITING), None)
+            return None if oldest is None else oldest + self.ahead.behind
+
+    def took(self, micros: int) -> None:
+        """Notes how long a handler took."""
+        with self._lock:
+            self.ahead.took(micros)
+
+    def room(self, done: Sequence[Done] = ()) -> int:
+        """Number of messages to ask for, when some are done."""
+        with self._lock:
+            room = max(0, self.ahead.capacity() - len(self._active) + len(done), self._kept)
+        return min(room, self.largest_batch or room)
+
+    def free_hands(self, done: Sequence[Done] = ()) -> FreeHands | None:
+        """The handlers that can begin; None if messages are claimed ahead on request, whatever follows."""
+        if self._prefetch:
+            return None
+        with self._lock:
+            held = len(self._active) - len(done)
+            return FreeHands(max(0, self.concurrency - held, min(self._kept, self.concurrency - self.busy)))
+
+    def keep_free(self, hands: FreeHands | None) -> int:
+        """After a claim: keeps hands free for the last receives that it left, which would wait for ever.
+
+        Returns:
+            Number of hands to wake.
+        """
+        if hands is None:
+            return 0
+        with self._lock:
+            before, self._kept = self._kept, min(hands.passed, self.concurrency)
+        return before if self._kept < before else 0

@@ -1,0 +1,88 @@
+"""Shares of connections: what one key and one address may hold, and what is kept for others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
+
+import attrs
+
+from lakequeue.serve.errors import RETRY_SECONDS, RequestError
+
+SHARE = 2
+"""One in this many connections may be of one key, and of one address."""
+STRANGERS = 8
+"""One in this many is kept for those without a verified request, such as those for ``/health``."""
+BEGINNERS = 8
+"""One in this many is kept for keys that hold few."""
+FEW = 32
+"""One in this many connections is few."""
+
+
+@attrs.frozen
+class Holder:
+    """Whose verified request a connection brought last; the key is None on servers without keys."""
+
+    key: str | None
+    address: str
+
+
+class Shares:
+    """Counts the connections with a verified request.
+
+    Args:
+        limit: maximum number of connections.
+        proxies: addresses that hold any number: those of proxies that do not tell their clients.
+    """
+
+    def __init__(self, limit: int, proxies: Container[str] = ()) -> None:
+        self._share = max(1, limit // SHARE)
+        self._most = max(1, limit - max(1, limit // STRANGERS))
+        self._crowded = self._most - limit // BEGINNERS
+        self._few = max(1, limit // FEW)
+        self._proxies = proxies
+        self._total = 0
+        self._keys: Counter[str] = Counter()
+        self._addresses: Counter[str] = Counter()
+
+    def pass_on(self, before: Holder | None, after: Holder | None) -> None:
+        """Counts a connection for another holder; None: it has no verified request, or ends.
+
+        Raises:
+            RequestError: the new holder has its share already, or there are too many of all; nothing changes.
+        """
+        if before == after:
+            return
+        if after is not None:
+            self._check(before, after)
+            self._count(after, 1)
+        if before is not None:
+            self._count(before, -1)
+
+    def _check(self, before: Holder | None, after: Holder) -> None:
+        of_key = 0 if after.key is None else self._keys[after.key]
+        if before is None or before.key != after.key:
+            self._check_share("key", of_key)
+        known = before is not None and before.address == after.address
+        if after.key is not None and not known and after.address not in self._proxies:
+            self._check_share("address", self._addresses[after.address])
+        if before is None and self._total >= (self._crowded if of_key >= self._few else self._most):
+            what = f"{self._total} connections are open; the others are kept for other clients."
+            raise RequestError("ServiceUnavailable", what, 503, False, RETRY_SECONDS)
+
+    def _check_share(self, whose: str, held: int) -> None:
+        if held >= self._share:
+            what = f"The {whose} has {held} connections, all that one {whose} may have."
+            raise RequestError("RequestThrottled", what, 429, True, RETRY_SECONDS)
+
+    def _count(self, holder: Holder, change: int) -> None:
+        self._total += change
+        _add(self._addresses, holder.address, change)
+        if holder.key is not None:
+            _add(self._keys, holder.key, change)
+
+
+def _add(counter: Counter[str], name: str, change: int) -> None:
+    counter[name] += change
+    if not counter[name]:
+        del counter[name]

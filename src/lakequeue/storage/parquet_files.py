@@ -1,0 +1,89 @@
+"""The only place that makes readers and writers of Parquet: with a checksum of each page, and columns compared.
+
+Pages of older files, and those of some other programs, have none, and are read as they are. The footer has none,
+so the columns that it describes are compared with those of the table (DUR-8).
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakequeue.storage import layout
+
+ANY = pa.schema([])
+"""The columns of a file that may have any."""
+
+
+_TEXTS_AND_BYTES = [
+    {pa.string(), pa.large_string(), pa.string_view()},
+    {pa.binary(), pa.large_binary(), pa.binary_view()},
+]
+
+
+def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
+    """Opens a file for reading. Read it with ``use_threads=False``, see ``Folder.parquet``.
+
+    Args:
+        source: a file of Arrow or Python.
+        columns: those that it must have, but for later ones; it may have more.
+
+    Raises:
+        ArrowException, OSError: it is not what was written.
+    """
+    try:
+        file = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
+        found = file.schema_arrow
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(f"its columns have no readable names: {error}") from error
+    if not found.equals(columns):
+        known = dict(zip(found.names, found.types, strict=True))
+        older = known.keys() <= set(columns.names)  # not one whose name of the later column is damaged
+        for field in columns:
+            if field.name == layout.LATER and field.name not in known and older:
+                continue
+            if field.name not in known or not _alike(known[field.name], field.type):
+                raise pa.ArrowInvalid(f"its column {field.name} is missing, or is not of type {field.type}")
+    rows = file.metadata.num_rows
+    if rows != max((end for *_, end in row_groups(file)), default=0):
+        raise pa.ArrowInvalid(f"its row groups do not have {rows} rows")
+    return file
+
+
+def row_groups(file: pq.ParquetFile) -> list[tuple[int, int, int]]:
+    """The row groups of a file: number, first row, and the row after the last one."""
+    ends = list(accumulate(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)))
+    return list(zip(range(len(ends)), [0, *ends], ends, strict=False))
+
+
+def write_table(rows: pa.Table, target: Any, **options: Any) -> None:
+    """Writes rows as a file; options are those of ``pq.write_table``."""
+    pq.write_table(rows, target, write_page_checksum=True, **options)
+
+
+def writer(target: Any, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
+    """A writer of a file; options are those of ``pq.ParquetWriter``."""
+    return pq.ParquetWriter(target, schema, write_page_checksum=True, **options)
+
+
+def _alike(found: Any, expected: Any) -> bool:
+    """Whether values of a type are those of another, which Spark and delta-rs write in their own ways."""
+    if pa.types.is_struct(expected):
+        return pa.types.is_struct(found) and all(
+            found.get_field_index(field.name) >= 0 and _alike(found.field(field.name).type, field.type)
+            for field in expected
+        )
+    if pa.types.is_map(expected):
+        return pa.types.is_map(found) and all(
+            _alike(*each) for each in ((found.key_type, expected.key_type), (found.item_type, expected.item_type))
+        )
+    if pa.types.is_list(expected):
+        return pa.types.is_list(found) and _alike(found.value_type, expected.value_type)
+    if pa.types.is_timestamp(expected):  # nanoseconds without a zone: 96 bits wide, as Spark may write them
+        shown = (found.unit, found.tz) if pa.types.is_timestamp(found) else None
+        return shown in ((expected.unit, expected.tz), (expected.unit, None), ("ns", None))
+    kinds = [kind for kind in _TEXTS_AND_BYTES if expected in kind]
+    return found in kinds[0] if kinds else found == expected

@@ -1,0 +1,266 @@
+"""The newest version of a table, brought up to date by the entries that follow it.
+
+delta-rs reads every entry since the last checkpoint whenever it lists the live files. Here each entry is read
+once, so following a log costs one request if nothing is new.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from lakequeue.errors import DamagedTable
+from lakequeue.storage import layout
+from lakequeue.storage.delta_log import (
+    LOG,
+    Entry,
+    LiveFile,
+    State,
+    entry_name,
+    listed,
+    obstacles,
+    read_checkpoint,
+    read_entry,
+)
+from lakequeue.storage.folder import Folder, Mark
+
+_log = logging.getLogger("lakequeue")
+
+_ONE_BY_ONE = 2
+"""Entries that a snapshot on an object store follows one by one; further ones are listed and read together."""
+_CONFIRMED, _IDLE = 1.0, 60.0
+"""Seconds for which a snapshot on an object store follows entries without a look whether they continue the log it
+was read from, and for which it finds none. The look is a listing in place of another request."""
+_LEARNED = 100
+"""Maximum number of entries that wait to be applied, and of latest ones that are kept."""
+_CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+
+
+class LogTrimmed(Exception):
+    """Log entries that follow a snapshot were removed; load the newest snapshot."""
+
+
+class OtherHistory(DamagedTable):
+    """The log of a table is another one than this process read: a backup was restored, or the table repaired.
+
+    What the process knew of the root is dropped, so the call can be repeated (DUR-80).
+    """
+
+    def __init__(self, table: str, file: str | None, reason: str = "") -> None:
+        super().__init__(
+            table, file, reason or "is not what this process read: a backup was restored, or a repair was made"
+        )
+
+
+class _Base(NamedTuple):
+    """An entry that a snapshot was made of."""
+
+    version: int
+    mark: Mark
+    token: str | None
+
+
+class Snapshot(State):
+    """A version of a table, read from its log; ``follow`` brings it up to date."""
+
+    def __init__(self, folder: Folder, version: int | None = None) -> None:
+        """Loads a version, None for the newest.
+
+        Raises:
+            FileNotFoundError: there is no table.
+            LogTrimmed: entries were removed while it was loaded; try again.
+        """
+        super().__init__()
+        self._folder = folder
+        self._learned: dict[int, Entry] = {}
+        self._newest: dict[int, Entry] = {}  # of the latest versions, without gaps
+        self._mark: Mark = ()
+        self.checkpoint_every = 100
+        """Number of commits between two checkpoints."""
+        self.confirmed_at = time.time()
+        """When the entry of this version, or of one before it, was last seen in the log; wall clock, seconds."""
+        found = [each for each in listed(folder) if version is None or each[0] <= version]
+        entries = {number: file.mark for number, is_checkpoint, file in found if not is_checkpoint}
+        if not entries:
+            raise FileNotFoundError(f"{folder.uri} has no log")
+        unreadable = None
+        try:
+            for number in sorted((number for number, is_checkpoint, _ in found if is_checkpoint), reverse=True):
+                try:
+                    checkpoint = read_checkpoint(folder, number)
+                except DamagedTable as error:  # an older one, or the entries, may lead to the same snapshot
+                    unreadable = unreadable or error
+                    _log.warning("%s", error)
+                    continue
+                self._check(checkpoint)
+                self.version, self.live, self.transactions = number, checkpoint.live, checkpoint.transactions
+                self.metadata, self.protocol = checkpoint.metadata, checkpoint.protocol
+                break
+            self._mark = entries.get(self.version, ())
+            self._apply_many(sorted(number for number in entries if number > self.version))
+        except FileNotFoundError as error:
+            raise unreadable or LogTrimmed(str(error)) from error
+
+    def follow(self) -> bool:
+        """Applies the commits made since; returns whether there were any that were not learned.
+
+        On a disk it also looks whether they continue the log that this snapshot was read from; on an object store
+        ``confirm`` does.
+
+        Raises:
+            LogTrimmed: entries after this version were removed.
+            OtherHistory: they are not of the log that this snapshot was read from.
+        """
+        self.advance()
+        base = self._base
+        unconfirmed = 0.0 if self._folder.local is not None else abs(time.time() - self.confirmed_at)
+        if unconfirmed >= _IDLE:
+            return self.confirm()
+        for followed in count():
+            if self._folder.local is None and (followed == _ONE_BY_ONE or followed and unconfirmed >= _CONFIRMED):
+                self._catch_up(base)
+                break
+            try:
+                self.apply(self.next())
+            except FileNotFoundError:
+                break
+        if self._folder.local is not None:
+            self._expect(base)
+        return self.version > base.version
+
+    def confirm(self) -> bool:
+        """As ``follow``, with one listing and concurrent reads, and a look whether the log is still the same."""
+        self.advance()
+        base = self._base
+        self._catch_up(base)
+        return self.version > base.version
+
+    def is_based(self) -> bool:
+        """Whether the entry of this version is in the log of a local disk, and is the one that was read.
+
+        Raises:
+            OtherHistory: it is another one.
+        """
+        try:
+            self._expect(self._base)
+        except LogTrimmed:
+            return False
+        return True
+
+    @property
+    def _base(self) -> _Base:
+        newest = self._newest.get(self.version)
+        return _Base(self.version, self._mark, None if newest is None else newest.token)
+
+    def _expect(self, base: _Base) -> None:
+        # Entries are removed oldest first: if one exists, none after it was removed.
+        try:
+            found = self._folder.entry(entry_name(base.version)).mark
+        except FileNotFoundError as error:
+            raise LogTrimmed(f"{self._folder.uri} has no entry {base.version}") from error
+        self._compare(base, found)
+
+    def _compare(self, base: _Base, found: Mark) -> None:
+        """Checks that an entry, which has this mark now, is still the one that the snapshot was made of."""
+        if found != base.mark:
+            # a copy of the same file, or a file system that numbers its files anew
+            if base.token is None or base.version == 0:  # nothing tells whether it is
+                raise LogTrimmed(f"{self._folder.uri} has an entry {base.version} that was not read")
+            if read_entry(self._folder, base.version).token != base.token:
+                raise OtherHistory(self._folder.uri, entry_name(base.version))
+            if base.version == self.version:
+                self._mark = found
+        self.confirmed_at = time.time()
+
+    def _catch_up(self, base: _Base) -> None:
+        """Applies all commits made since, with one listing and concurrent reads, and checks the entry ``base``."""
+        learned = list(self._learned.items())
+        names = listed(self._folder, f"{LOG}/{base.version:020}")  # after what sorts before it
+        found = {number: file.mark for number, is_checkpoint, file in names if not is_checkpoint}
+        for version, entry in learned:
+            if found.get(version) != entry.mark:  # the log went back to what was before
+                self._learned.pop(version, None)
+        try:
+            if base.version not in found:
+                raise FileNotFoundError(entry_name(base.version))
+            self._compare(base, found[base.version])
+            self._apply_many(sorted(number for number in found if number > self.version))
+        except FileNotFoundError as error:
+            raise LogTrimmed(str(error)) from error
+
+    def learn(self, version: int, entry: Entry) -> None:
+        """Takes note of an entry that this process committed elsewhere, so as not to read it. Thread-safe."""
+        if len(self._learned) < _LEARNED:
+            self._learned[version] = entry
+
+    def advance(self) -> None:
+        """Applies entries that were learned and follow this version; asks storage for nothing."""
+        while (entry := self._learned.get(self.version + 1)) is not None and entry.follows == self._mark:
+            self.apply(self._learned.pop(self.version + 1))
+        if self._learned:
+            for version in [version for version in list(self._learned) if version <= self.version]:
+                self._learned.pop(version, None)
+
+    @property
+    def partitions(self) -> list[str]:
+        """Names of the partition columns."""
+        return list(self.metadata["partitionColumns"])
+
+    @property
+    def mark(self) -> Mark:
+        """Mark of the entry of this version."""
+        return self._mark
+
+    def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
+        """Files that the latest commits added, by name, and the version after which all commits are known."""
+        added = {file.name: file for entry in self._newest.values() for file in entry.added}
+        return self.version - len(self._newest), added
+
+    def next(self) -> Entry:
+        """The entry after this version; FileNotFoundError if there is none."""
+        return self._entry(self.version + 1)
+
+    def tokens(self, since: int) -> Iterator[str | None]:
+        """Tokens of the commits after a version, up to the first whose entry is missing."""
+        for version in range(since + 1, self.version + 1):
+            if version in self._newest:
+                yield self._newest[version].token
+                continue
+            try:
+                yield self._entry(version).token
+            except FileNotFoundError:
+                return
+
+    def _entry(self, version: int) -> Entry:
+        return read_entry(self._folder, version)
+
+    def _apply_many(self, versions: Sequence[int]) -> None:
+        for number, entry in zip(versions, self._folder.for_each(self._entry, versions), strict=True):
+            if number != self.version + 1:
+                raise FileNotFoundError(entry_name(self.version + 1))
+            self.apply(entry)
+
+    def apply(self, entry: Entry) -> None:
+        self._check(entry)
+        self._newest[self.version + 1] = entry
+        self._newest.pop(self.version - _LEARNED, None)
+        self._mark = entry.mark
+        super().apply(entry)
+
+    def _check(self, found: Entry | State) -> None:
+        """Takes note of a table's settings; DamagedTable if they are not those of a table of this place."""
+        uri = self._folder.uri
+        if found.metadata is not None:
+            if layout.is_elsewhere(uri, found.metadata.get("name")):
+                raise DamagedTable(uri, None, f"is the table {found.metadata['name']}, and was moved here")
+            interval = dict(found.metadata["configuration"]).get(_CHECKPOINT_INTERVAL, 100)
+            try:
+                self.checkpoint_every = max(1, int(interval))
+            except ValueError as error:
+                raise DamagedTable(uri, None, f"{_CHECKPOINT_INTERVAL}: {error}") from None
+        if unknown := obstacles(found):
+            reason = f"another program gave it {', '.join(unknown)}, which lakequeue does not know"
+            raise DamagedTable(uri, None, reason)

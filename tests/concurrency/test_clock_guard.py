@@ -1,0 +1,261 @@
+"""A clock that is far ahead is not believed at once (DUR-82)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from concurrency.harness import apart
+from insides import shard_of
+from lakequeue import (
+    InvalidParameterValue,
+    LakeQueue,
+    LakeQueueError,
+    PurgeQueueInProgress,
+    Queue,
+    QueueClientError,
+)
+from lakequeue.model.clock import SystemClock
+from lakequeue.storage import clock_guard, layout
+from lakequeue.storage.clock_guard import AHEAD, ClockGuard
+from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, Patch, each_case, replace
+
+DAYS = timedelta(days=1)
+VERBS: dict[str, Callable[[Queue], object]] = {
+    "send": lambda queue: queue.send("ahead"),
+    "receive": lambda queue: queue.receive(10),
+    "purge": Queue.purge,
+    "send_arrow": lambda queue: queue.send_arrow(pa.table({"body": ["ahead"]})),
+}
+
+
+class Wrong(SystemClock):
+    """The machine's clock, but wrong by this much."""
+
+    def __init__(self, by: timedelta) -> None:
+        self.by = by
+
+    def now(self) -> datetime:
+        return super().now() + self.by
+
+
+@pytest.fixture(autouse=True)
+def looks(monkeypatch: Patch) -> list[float]:
+    """Pauses until a second look; they take no time."""
+    found: list[float] = []
+    monkeypatch.setattr(clock_guard.time, "sleep", found.append)
+    return found
+
+
+def process(root: object, by: timedelta = 0 * DAYS) -> LakeQueue:
+    return apart(root, Wrong(by), 1)[0]
+
+
+def a_year_ahead_nothing_expires(root: Path) -> None:
+    queue = process(root).create_queue("orders", message_retention_period=3600)
+    for body in "abc":
+        queue.send(body)
+    assert process(root, 365 * DAYS).queue("orders").receive(10) == []  # that process believes that they are gone
+    for verb in ("send", "purge", "send_arrow"):
+        with pytest.raises(QueueClientError, match=r"36\d days.* ahead of the storage's"):
+            VERBS[verb](process(root, 365 * DAYS).queue("orders"))
+    process(root, 365 * DAYS).compact()
+    assert {message.body for message in process(root).queue("orders").receive(10)} == set("abc")
+
+
+def a_year_behind_nothing_is_sent_that_has_expired(root: Path) -> None:
+    for name, sent in ("orders", False), ("others", True):
+        queue = process(root, -9 * DAYS * sent).create_queue(name)
+        if sent:
+            queue.send("old")
+        for verb in ("send", "send_arrow"):
+            with pytest.raises(
+                QueueClientError, match=r"before the last commit, and is 36\d days.* behind the storage's"
+            ):
+                VERBS[verb](process(root, -365 * DAYS).queue(name))
+                pytest.fail("nobody will receive it", pytrace=False)
+        process(root).queue(name).send("b")
+        assert [message.body for message in process(root).queue(name).receive(10)] == ["b"]
+
+
+@pytest.mark.spec("DUR-42", "DUR-82")
+def test_a_year_ahead_no_message_is_erased_that_stays_in_flight(tmp_path: Path) -> None:
+    queue = process(tmp_path).create_queue("orders")
+    sent = queue.send("a")
+    assert queue.receive(visibility_timeout=600)
+    with pytest.raises(QueueClientError, match="ahead of the storage's"):
+        process(tmp_path, 365 * DAYS).queue("orders").erase(sent.message_id)
+    assert [message.body for message in queue.peek()] == ["a"]
+    queue.erase(sent.message_id)
+    counts = queue.counts()
+    assert counts.visible + counts.in_flight == 0
+
+
+def test_a_clock_that_was_set_back_is_believed_if_the_storage_has_it_too(
+    tmp_path: Path, looks: list[float]
+) -> None:
+    process(tmp_path, timedelta(hours=1)).create_queue("orders").send("a")
+    queue = process(tmp_path).queue("orders")
+    queue.send("b")
+    assert len(queue.receive(10)) == 2 and not looks
+
+
+def test_a_process_whose_clock_is_a_day_ahead_or_less_is_believed(tmp_path: Path, looks: list[float]) -> None:
+    process(tmp_path).create_queue("orders").send("a")
+    process(tmp_path, timedelta(hours=23)).queue("orders").send("b")
+    assert not looks
+
+
+@pytest.mark.spec("DUR-82")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_queue_that_was_idle_for_days_works_after_one_second_look(
+    tmp_path: Path, verb: str, looks: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("orders", "others"):
+        process(tmp_path, -3 * DAYS).create_queue(name).send("old")
+    lq = process(tmp_path)
+    with caplog.at_level(logging.WARNING, "lakequeue"):
+        VERBS[verb](lq.queue("orders"))
+    assert "3 days" in caplog.text
+    for name in ("orders", "others"):
+        for each in VERBS.values():
+            with suppress(PurgeQueueInProgress):
+                each(lq.queue(name))
+    assert looks == [clock_guard.SECOND_LOOK]
+
+
+@pytest.mark.spec("DUR-82")
+def test_a_pause_that_a_queue_has_seen_is_no_reason_for_doubts(tmp_path: Path, looks: list[float]) -> None:
+    process(tmp_path, -9 * DAYS).create_queue("orders").send("a")
+    process(tmp_path, -5 * DAYS).queue("orders")._runtime.root._tables.guard.now = None  # as if it were right
+    queue = process(tmp_path, -5 * DAYS).queue("orders")
+    queue._runtime.root._tables.guard._believed = ClockGuard._offset(queue._runtime.root._tables.guard.now)
+    queue.send("b")
+    assert shard_of(queue)._appender.table.transaction(layout.PAUSE_ID) == pytest.approx(4 * 86400, abs=60)
+    process(tmp_path, -2 * DAYS).queue("orders").send("c")
+    assert not looks
+
+
+@pytest.mark.spec("DUR-82")
+def test_a_clock_that_is_set_right_between_the_looks_is_refused_once(tmp_path: Path, monkeypatch: Patch) -> None:
+    process(tmp_path).create_queue("orders").send("a")
+    lq = process(tmp_path, 365 * DAYS)
+    queue = lq.queue("orders")
+    queue.counts()  # in memory its time is a year ahead
+
+    def set_right(seconds: float) -> None:
+        lq.clock.by = 0 * DAYS  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(clock_guard.time, "sleep", set_right)
+    with pytest.raises(QueueClientError, match="or was just set"):
+        queue.send("b")
+    queue.send("b")
+    queue.receive(10)
+    head = shard_of(queue)._open_ledger().head()
+    assert head.committed_at <= lq._runtime.now()
+
+
+@pytest.mark.spec("DUR-82")
+def test_time_that_only_memory_knows_does_not_get_into_the_ledger(tmp_path: Path) -> None:
+    process(tmp_path).create_queue("orders").send("a")
+    lq = process(tmp_path, 365 * DAYS)
+    queue = lq.queue("orders")
+    queue.counts()
+    lq.clock.by = 0 * DAYS  # type: ignore[attr-defined]
+    assert [message.body for message in queue.receive()] == ["a"]
+    assert shard_of(queue)._open_ledger().head().committed_at <= lq._runtime.now()
+
+
+@pytest.mark.spec("DUR-82")
+def test_it_can_be_set_how_far_a_commit_may_be_ahead(tmp_path: Path, monkeypatch: Patch) -> None:
+    process(tmp_path).create_queue("orders").send("a")
+    monkeypatch.setenv(AHEAD, str(400 * 86400))
+    process(tmp_path, 365 * DAYS).queue("orders").send("b")
+    for wrong in ("soon", "-1", "nan"):
+        monkeypatch.setenv(AHEAD, wrong)
+        with pytest.raises(InvalidParameterValue, match=f"{AHEAD} must be a number of seconds, not {wrong}"):
+            process(tmp_path)
+
+
+def test_a_clock_that_is_set_by_hand_is_believed(tmp_path: Path, clock: ManualClock, looks: list[float]) -> None:
+    queue = apart(tmp_path, clock, 1)[0].create_queue("orders")
+    queue.send("a")
+    clock.advance(365 * 86400)
+    queue.send("b")
+    assert not looks
+
+
+@pytest.mark.spec("DUR-82")
+@pytest.mark.objectstore
+def test_on_a_store_its_clock_decides_at_once(s3_root: str, looks: list[float]) -> None:
+    process(s3_root, -3 * DAYS).create_queue("orders").send("a")
+    process(s3_root).queue("orders").send("b")
+    with pytest.raises(QueueClientError, match="ahead of the storage's"):
+        process(s3_root, 20 * DAYS).queue("orders").send("c")
+    assert not looks
+
+
+MUTATIONS = [
+    Mutation(
+        "every clock is believed",
+        replace(ClockGuard, "check", lambda *_: None),
+        {a_year_ahead_nothing_expires: "DUR-82", a_year_behind_nothing_is_sent_that_has_expired: "DUR-82"},
+    ),
+]
+
+
+@pytest.mark.spec("DUR-82")
+@each_case(MUTATIONS)
+def test_the_rule_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
+    case.run(lambda _: (tmp_path,), (LakeQueueError, pytest.fail.Exception))
+
+
+def test_a_move_that_a_dead_process_left_is_not_finished_by_a_wrong_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = process(tmp_path)
+    target = lake.create_queue("target", message_retention_period=3_600)
+    target.send("a")
+    lake.create_queue("orders").send("m")
+    with monkeypatch.context() as patch:
+        patch.setattr("lakequeue.operations.move._bring", _die)
+        with pytest.raises(KeyboardInterrupt):
+            lake.queue("orders").redrive(destination=target)
+    [summary] = (each for each in process(tmp_path, 3 * DAYS).compact() if each.queue == "orders")
+    assert "ahead of the storage" in summary.failures[0]
+    assert [message.body for message in process(tmp_path).queue("target").receive(10)] == ["a"]
+
+
+def _die(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("verb", ["compact", "erase"])
+def test_a_wrong_clock_forgets_no_deduplication_ids(tmp_path: Path, verb: str) -> None:
+    queue = process(tmp_path).create_queue("orders.fifo", fifo=True)
+    sent = queue.send("x", group_id="g", dedup_id="d1")
+    queue.delete(queue.receive()[0].receipt_handle)
+    wrong = process(tmp_path, 365 * DAYS)
+    with suppress(QueueClientError):
+        wrong.compact() if verb == "compact" else wrong.queue("orders.fifo").erase(sent.message_id)
+    again = process(tmp_path).queue("orders.fifo").send("x", group_id="g", dedup_id="d1")
+    assert again.message_id == sent.message_id
+
+
+@pytest.mark.spec("DUR-74")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+def test_the_superuser_uses_the_idle_root_of_another_user(tmp_path: Path) -> None:
+    process(tmp_path / "root", -3 * DAYS).create_queue("orders").send("old")
+    for each in ((tmp_path / "root"), *(tmp_path / "root").rglob("*")):
+        os.chown(each, 1234, 1234)
+    process(tmp_path / "root").queue("orders").send("new")
+    assert {each.stat().st_uid for each in (tmp_path / "root").rglob("_clock")} == {1234}
+    assert not any(summary.failures for summary in process(tmp_path / "root").compact())

@@ -1,0 +1,290 @@
+"""A backup is restored under a process that keeps its handles (DUR-80)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from concurrency.harness import apart
+from insides import engine_of, shard_of
+from lakequeue import DamagedTable, LakeQueue, LakeQueueError, Message, Queue
+from lakequeue.storage import layout, snapshot
+from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.engines import commit
+from lakequeue.storage.messages.body_cache import BodyCache
+from lakequeue.storage.snapshot import Snapshot
+from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, Patch, each_case, replace
+
+Restore = Callable[[Path, Path], None]
+VERBS: dict[str, Callable[[Queue], object]] = {
+    "send": lambda queue: queue.send("sent"),
+    "receive": lambda queue: queue.receive(10),
+    "purge": Queue.purge,
+    "counts": Queue.counts,
+}
+"""What the process does first."""
+
+
+def by_a_swap(backup: Path, root: Path) -> None:
+    root.rename(root.with_name("set aside"))
+    shutil.copytree(backup, root)
+
+
+def in_place(backup: Path, root: Path) -> None:
+    """As ``rsync --archive --delete`` does: what is the same stays."""
+    for path in sorted(root.rglob("*"), reverse=True):
+        there = backup / path.relative_to(root)
+        if not there.exists():
+            path.unlink() if path.is_file() else path.rmdir()
+    for path in sorted(backup.rglob("*")):
+        there = root / path.relative_to(backup)
+        if path.is_dir():
+            there.mkdir(exist_ok=True)
+        elif not there.exists() or _time(there) != _time(path):
+            shutil.copy2(path, there.with_name("new"))
+            there.with_name("new").rename(there)
+
+
+def _time(path: Path) -> tuple[int, int]:
+    return path.stat().st_size, path.stat().st_mtime_ns
+
+
+def settled(queue: Queue) -> str:
+    """A message is received and deleted, so that the ledger has moved on."""
+    [message] = queue.receive()
+    queue.delete(message.receipt_handle)
+    return message.body
+
+
+def once(queue: Queue, verb: Callable[[Queue], object]) -> None:
+    """The first call that meets the restored tables says so, and no other one does."""
+    with pytest.raises(DamagedTable, match="a backup was restored"):
+        verb(queue)
+    for each in (Queue.counts, *VERBS.values()):
+        if each is not Queue.purge:
+            each(queue)
+
+
+def agree(running: Queue, fresh: Queue, sent: dict[str, str]) -> list[str]:
+    """What a process that kept running receives is what a new one sees; bodies, by offset."""
+    rows = shard_of(fresh).messages(0, shard_of(fresh).log().end - 1)
+    stored = {row["message_id"]: row["body"] for row in rows if row is not None}
+    messages: list[Message] = []
+    while more := running.receive(10, visibility_timeout=600):
+        messages += more
+    assert all(stored.get(message.message_id) == message.body for message in messages)
+    assert sent.items() <= stored.items()
+    return list(stored.values())
+
+
+@pytest.mark.spec("DUR-80")
+@pytest.mark.parametrize("restore", [by_a_swap, in_place])
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("received", [False, True], ids=["sends since", "receives since"])
+def test_an_older_copy_is_noticed_once_and_used(
+    tmp_path: Path, clock: ManualClock, restore: Restore, verb: str, received: bool
+) -> None:
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    [lq] = apart(root, clock, 1)
+    queue = lq.create_queue("orders")
+    queue.send("first")
+    settled(queue)
+    queue.send("kept")
+    shutil.copytree(root, backup)
+    for number in range(5):
+        queue.send(f"lost {number}")
+    if received:
+        settled(queue)
+    restore(backup, root)
+    once(queue, VERBS[verb])
+    sent = {queue.send(body).message_id: body for body in ("new", "newer")}
+    assert agree(queue, apart(root, clock, 1)[0].queue("orders"), sent)[-2:] == ["new", "newer"]
+    assert not lq.check()
+
+
+@pytest.mark.spec("DUR-80")
+@pytest.mark.parametrize("restore", [by_a_swap, in_place])
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_a_copy_that_grew_past_what_the_process_knew_is_noticed(
+    tmp_path: Path, clock: ManualClock, monkeypatch: Patch, restore: Restore, verb: str, trimmed: bool
+) -> None:
+    monkeypatch.setattr("lakequeue.storage.engines.log_trimming.READING", 0)
+    monkeypatch.setattr("lakequeue.storage.engines.log_trimming.LOG_ENTRIES", 5 if trimmed else 500)
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    [lq] = apart(root, clock, 1)
+    queue = lq.create_queue("orders")
+    queue.send("kept")
+    shutil.copytree(root, backup)
+    for number in range(3):
+        queue.send(f"lost {number}")
+    settled(queue)
+    restore(backup, root)
+    other = apart(root, clock, 1)[0].queue("orders")
+    sent = {other.send(f"other {number}").message_id: f"other {number}" for number in range(110 if trimmed else 9)}
+    settled(other)
+    settled(other)
+    if trimmed:  # it may be that nothing is left to compare with: then nothing is said, nor believed
+        with suppress(DamagedTable):
+            VERBS[verb](queue)
+    else:
+        once(queue, VERBS[verb])
+    if verb != "purge":
+        agree(queue, apart(root, clock, 1)[0].queue("orders"), sent)
+    assert not lq.check()
+
+
+@pytest.mark.spec("DUR-80")
+def test_a_message_with_another_offset_is_not_taken_for_one_that_was_read_before(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    [lq] = apart(root, clock, 1)
+    queue = lq.create_queue("orders")
+    shutil.copytree(root, backup)
+    queue.send("lost")
+    queue.receive(visibility_timeout=0)
+    shard_of(queue)._drop_ledger()  # as after any error: the handle is gone, and bodies are cached
+    shard_of(queue)._drop_appender()
+    by_a_swap(backup, root)
+    apart(root, clock, 1)[0].queue("orders").send("other")
+    assert [message.body for message in queue.receive()] == ["other"]
+
+
+@pytest.mark.spec("DUR-80")
+def test_files_that_are_copied_but_the_same_are_no_other_history(tmp_path: Path, clock: ManualClock) -> None:
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    [lq] = apart(root, clock, 1)
+    queue = lq.create_queue("orders")
+    queue.send("first")
+    settled(queue)
+    shutil.copytree(root, backup, copy_function=shutil.copyfile)  # with new times, too
+    by_a_swap(backup, root)
+    queue.send("second")
+    assert settled(queue) == "second"
+
+
+@pytest.mark.spec("DUR-80")
+def test_the_catalog_of_another_history_is_noticed_too(tmp_path: Path, clock: ManualClock) -> None:
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    [lq] = apart(root, clock, 1)
+    for name in ("kept", "also"):
+        lq.create_queue(name)
+    shutil.copytree(root, backup)
+    lq.create_queue("lost")
+    by_a_swap(backup, root)
+    with pytest.raises(DamagedTable, match=r"queues.*a backup was restored"):
+        lq.list_queues()
+    assert [queue.name for queue in lq.list_queues()] == ["also", "kept"]
+    lq.create_queue("new")
+    assert [queue.name for queue in apart(root, clock, 1)[0].list_queues()] == ["also", "kept", "new"]
+
+
+@pytest.mark.spec("DUR-80")
+def test_what_a_handle_learned_of_a_log_that_went_back_is_forgotten(tmp_path: Path, clock: ManualClock) -> None:
+    """It learned an entry of another handle of its process, which no longer is, and read the one before."""
+    [lq] = apart(tmp_path / "root", clock, 1)
+    path = layout.messages_path(lq.root, lq.create_queue("orders").key, 0)
+    reader, writer = (engine_of(lq).open(path) for _ in range(2))
+    for version in (1, 2):
+        writer.add([], {"x": version}, "token")
+    reader.learn(writer)
+    Path(path, entry_name(2)).unlink()
+    reader.confirm()
+    reader.state.advance()
+    assert reader.version == 1
+
+
+@pytest.mark.spec("DUR-80")
+@pytest.mark.objectstore
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("grown", [False, True])
+def test_so_it_is_on_an_object_store(
+    s3_root: str, clock: ManualClock, monkeypatch: Patch, verb: str, grown: bool
+) -> None:
+    [lq] = apart(s3_root, clock, 1)
+    queue = lq.create_queue("orders")
+    queue.send("kept")
+    folder = engine_of(lq).store.folder(s3_root)
+    backup = {file.name: folder.read(file.name) for file in folder.files()}
+    for number in range(3):
+        queue.send(f"lost {number}")
+    settled(queue)
+    folder.remove([file.name for file in folder.files()])
+    for name, data in backup.items():
+        folder.write(name, data)
+    sent = {}
+    if grown:
+        other = apart(s3_root, clock, 1)[0].queue("orders")
+        sent = {other.send(f"other {number}").message_id: f"other {number}" for number in range(9)}
+        settled(other)
+    monkeypatch.setattr(commit, "OLDEST_BASE", 0.0)  # time passes
+    monkeypatch.setattr(snapshot, "_CONFIRMED", 0.0)
+    monkeypatch.setattr(snapshot, "_IDLE", 0.0)
+    once(queue, VERBS[verb])
+    sent |= {queue.send(body).message_id: body for body in ("new", "newer")}
+    assert agree(queue, apart(s3_root, clock, 1)[0].queue("orders"), sent)[-2:] == ["new", "newer"]
+    assert not lq.check()
+
+
+# --- mutations
+
+
+def _restored(queue: Queue, backup: Path, root: Path, clock: ManualClock, **others: Any) -> Queue:
+    by_a_swap(backup, root)
+    other = apart(root, clock, 1)[0].queue("orders")
+    for number in range(others.get("count", 0)):
+        other.send(f"other {number}")
+    return other
+
+
+def what_is_sent_is_there(root: Path, clock: ManualClock) -> None:
+    queue, backup = _running(root, clock)
+    fresh = _restored(queue, backup, root, clock, count=1)
+    with pytest.raises(DamagedTable):
+        queue.send("refused")
+    assert queue.send("new").message_id in {message.message_id for message in fresh.receive(10)}
+
+
+def what_is_received_is_what_was_sent(root: Path, clock: ManualClock) -> None:
+    queue, backup = _running(root, clock)
+    _restored(queue, backup, root, clock, count=1)
+    shard_of(queue)._drop_ledger()
+    shard_of(queue)._drop_appender()
+    assert [message.body for message in queue.receive(10)] == ["kept", "other 0"]
+
+
+def _running(root: Path, clock: ManualClock) -> tuple[Queue, Path]:
+    """A process with a queue that has sent and received since a backup."""
+    lq: LakeQueue = apart(root, clock, 1)[0]
+    queue, backup = lq.create_queue("orders"), root.with_name("backup")
+    queue.send("kept")
+    shutil.copytree(root, backup)
+    queue.send("lost")
+    queue.receive(10, visibility_timeout=0)
+    return queue, backup
+
+
+def _keep_bodies(patch: Patch) -> None:
+    patch.setattr(BodyCache, "clear", lambda self: None)
+
+
+MUTATIONS = [
+    Mutation(
+        "an entry of the same number is the same entry",
+        replace(Snapshot, "_compare", lambda *_: None),
+        {what_is_sent_is_there: "DUR-80"},
+    ),
+    Mutation("bodies stay cached by offset", _keep_bodies, {what_is_received_is_what_was_sent: "DUR-80"}),
+]
+
+
+@each_case(MUTATIONS)
+def test_the_rule_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path, clock: ManualClock) -> None:
+    case.run(lambda _: (tmp_path / "root", clock), (LakeQueueError, pytest.fail.Exception))
