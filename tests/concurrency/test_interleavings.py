@@ -22,6 +22,7 @@ from insides import shard_of
 from lakequeue import LakeQueue, RequestThrottled
 from lakequeue.operations import queues
 from lakequeue.storage import layout
+from lakequeue.storage.catalog import Catalog
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
@@ -135,6 +136,24 @@ class TestCatalog:
         made = at_once([lambda lq=lq: lq.create_queue("orders") for lq in entries * 2])
         assert len({queue.key for queue in made}) == 1
         assert len(entries[0].list_queues("orders")) == 1
+
+    @pytest.mark.spec("QUE-15")
+    def test_no_thread_reads_the_catalog_while_another_commits_to_it(self, two: Two, monkeypatch: Patch) -> None:
+        read, held = Catalog.rows, list[bool]()
+        lock: Any = two[0]._runtime.lock
+
+        def noted(self: Catalog) -> Any:
+            held.append(lock._is_owned())
+            return read(self)
+
+        monkeypatch.setattr(Catalog, "rows", noted)
+        queue = two[0].create_queue("orders", delay=1)
+        two[0].create_queue("orders", delay=2, update=True)
+        queue.set_tags({"a": "b"})
+        two[0].list_queues()
+        two[0].delete_queue("orders")
+        assert held
+        assert all(held)
 
 
 class TestMerging:

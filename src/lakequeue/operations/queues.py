@@ -72,7 +72,7 @@ def create(
                     return OpenQueue(root, row)
                 check_redrive(root, root.region, name, wanted)
                 check_cooldown(root, name, rules.recreate_cooldown)
-            row = _new_row(root, name, wanted, checked_tags)
+                row = _new_row(root, name, wanted, checked_tags)
             # others go on while tables are made, unless they could not commit: they would wait with root.lock
             with root.lock if root.engine.commits_alone else nullcontext(), root.catalog.creating() as in_time:
                 make_tables(root, row)
