@@ -60,7 +60,9 @@ def flipped(files: Sequence[tuple[Any, str, bytes]], seed: int) -> Iterator[tupl
     """Some files of tables, given with their paths and contents, with a bit of each changed."""
     chance = random.Random(seed)
     tables = [
-        each for each in files if each[1].endswith(".parquet") and "/q/" in each[1] and "_delta_log" not in each[1]
+        each
+        for each in files
+        if each[2] and each[1].endswith(".parquet") and "/q/" in each[1] and "_delta_log" not in each[1]
     ]
     for key, _, data in chance.sample(tables, min(len(tables), 4)):
         at = chance.randrange(max(1, len(data) * 2 // 3))  # before what describes the file

@@ -42,6 +42,8 @@ class FoundFile:
     """When its first and its last message were sent, in microseconds; None: not known."""
     doubt: str | None = None
     """What the log says of it that its rows do not, nor others: nothing tells which of them is right."""
+    lost: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
+    """Offsets of rows without a message, which an earlier repair reported as lost."""
 
     @property
     def first(self) -> int:
@@ -71,6 +73,7 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
         size = folder.entry(file.name).size
         with folder.parquet(file.name, size) as parquet:
             rows = _read(parquet)
+            lost = rows["lost"].to_numpy()
             if rows["position"].null_count:
                 return FoundFile(file, nothing, "has rows without a position; another program wrote it")
             offsets = rows["position"].to_numpy() + base
@@ -93,16 +96,20 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
     else:
         sent = LogFile.of(file).sent_at(rows)
         doubt = _contradiction(file, rows, sent.to_numpy())
-        return FoundFile(file, offsets, None, sent=(sent[0].as_py(), sent[-1].as_py()), doubt=doubt)
-    return FoundFile(file, offsets, problem)
+        times = sent[0].as_py(), sent[-1].as_py()
+        return FoundFile(file, offsets, None, sent=times, doubt=doubt, lost=offsets[lost])
+    return FoundFile(file, offsets, problem, lost=offsets[lost])
 
 
 def _read(parquet: pq.ParquetFile) -> pa.Table:
-    """What the log tells of the rows; all other columns are read and let go."""
-    parts = [layout.FILES["messages"].empty_table().select(["position", *_COUNTED])]
-    for group in range(parquet.num_row_groups):
-        rows = parquet.read_row_group(group, use_threads=False)
-        parts.append(rows.select(parts[0].column_names).cast(parts[0].schema))
+    """What the log tells of the rows, and which have no message; all other columns are read and let go."""
+    parts, nothing = [], layout.FILES["messages"].empty_table()
+    told = nothing.select(["position", *_COUNTED]).schema
+    for rows in (
+        nothing,
+        *(parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups)),
+    ):
+        parts.append(rows.select(told.names).cast(told).append_column("lost", pc.is_null(rows["message_id"])))
     return pa.concat_tables(parts)
 
 
