@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -31,13 +32,14 @@ from conformance.damage import (
 )
 from conformance.harness import batch
 from insides import engine_of, forget
-from lakequeue import QueueClientError, RedrivePolicy, Repair
+from lakequeue import DamagedTable, QueueClientError, RedrivePolicy, Repair
 from lakequeue.cli import app
 from lakequeue.cli.check import repair_text
 from lakequeue.operations import repair as repairing
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines import locks
+from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.engines.locks import LockHeld
 from lakequeue.storage.engines.point import Table
@@ -179,6 +181,20 @@ def test_what_one_repair_lost_stays_lost_if_a_later_one_takes_an_older_ledger(vi
     assert report.lost == []
     assert "4" not in after(victim)
     assert victim.queue.counts().in_flight == 0
+
+
+@pytest.mark.spec("DUR-31")
+def test_a_file_that_is_damaged_amid_a_repair_is_named(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    *_, before, lost = live(victim.messages)[:5]
+    lost.unlink()
+
+    def torn(*given: Any) -> bool:
+        tear(before)
+        return commit(*given)
+
+    monkeypatch.setattr("lakequeue.storage.repair.messages.commit", torn)
+    with pytest.raises(DamagedTable, match=before.name):
+        victim.lake().repair(apply=True)
 
 
 @pytest.mark.spec("DUR-36")

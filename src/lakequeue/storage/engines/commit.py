@@ -223,6 +223,8 @@ class _Commit:
             if not repeats or not holds(table, self.fence):
                 raise _unknown(table, error, "it may still land") from error
         elif (self.stale > 1 or not repeats) and holds(table, self.fence):
+            if isinstance(error, DamagedTable):
+                raise error
             raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
 
 
