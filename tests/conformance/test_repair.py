@@ -32,7 +32,7 @@ from conformance.damage import (
 )
 from conformance.harness import batch
 from insides import engine_of, forget
-from lakequeue import DamagedTable, QueueClientError, RedrivePolicy, Repair
+from lakequeue import DamagedTable, QueueClientError, QueueDoesNotExist, RedrivePolicy, Repair
 from lakequeue.cli import app
 from lakequeue.cli.check import repair_text
 from lakequeue.operations import repair as repairing
@@ -510,6 +510,17 @@ def test_a_damaged_queue_is_deleted_and_stops_no_other(victim: Victim, kind: str
     victim.lake().compact()
     assert victim.drain() == ["new"]
     assert [message.body for message in victim.lake().queue("other").receive()] == ["a"]
+
+
+@pytest.mark.spec("QUE-13", "QUE-38")
+def test_nothing_is_sent_to_a_queue_that_was_deleted_with_a_damaged_ledger(victim: Victim) -> None:
+    open_before = victim.queue
+    open_before.send("a")
+    for path in live(victim.receipts):
+        tear(path)
+    victim.lake().delete_queue("orders")
+    with pytest.raises(QueueDoesNotExist):
+        open_before.send("b")
 
 
 @pytest.mark.spec("QUE-38")

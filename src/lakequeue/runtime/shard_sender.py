@@ -78,8 +78,8 @@ class ShardSender(ShardReader):
         return self._sending.submit(_Send(messages, now, attributes, attributes_version))
 
     def close(self) -> None:
-        """Closes the log permanently; does nothing if it is closed."""
-        self._announce(lambda appender: appender.closed, Appender.close)
+        """Closes the log permanently, also beside a damaged ledger; does nothing if it is closed."""
+        self._announce(lambda appender: appender.closed, Appender.close, checked=False)
 
     def announce_attributes(self, version: int) -> None:
         """Announces a version of the queue's attributes to all senders, unless the log has it or is closed."""
@@ -88,9 +88,11 @@ class ShardSender(ShardReader):
             lambda appender: appender.announce_attributes(version),
         )
 
-    def _announce(self, known: Callable[[Appender], bool], announce: Callable[[Appender], bool]) -> None:
+    def _announce(
+        self, known: Callable[[Appender], bool], announce: Callable[[Appender], bool], checked: bool = True
+    ) -> None:
         with self._at_log():
-            appender = self._open_appender()
+            appender = self._open_appender(checked)
 
             def announced() -> bool | None:
                 appender.refresh()
@@ -311,9 +313,12 @@ class ShardSender(ShardReader):
     def _drop_appender(self) -> None:
         self._appender = None
 
-    def _open_appender(self) -> Appender:
+    def _open_appender(self, checked: bool = True) -> Appender:
+        """The writing handle; unless ``checked`` it may be one that was not compared with the ledger."""
         if self._appender is None:
             appender = Appender(self._engine.open(self._messages))
+            if not checked:
+                return appender
             with self._at_ledger():
                 ledger = self._open_ledger()
                 ledger.table.refresh()
