@@ -42,8 +42,8 @@ class FoundFile:
     """When its first and its last message were sent, in microseconds; None: not known."""
     doubt: str | None = None
     """What the log says of it that its rows do not, nor others: nothing tells which of them is right."""
-    lost: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
-    """Offsets of rows without a message, which an earlier repair reported as lost."""
+    blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
+    """Offsets of rows without a message: it was erased, or an earlier repair reported it as lost."""
 
     @property
     def first(self) -> int:
@@ -73,7 +73,7 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
         size = folder.entry(file.name).size
         with folder.parquet(file.name, size) as parquet:
             rows = _read(parquet)
-            lost = rows["lost"].to_numpy()
+            blank = rows["blank"].to_numpy()
             if rows["position"].null_count:
                 return FoundFile(file, nothing, "has rows without a position; another program wrote it")
             offsets = rows["position"].to_numpy() + base
@@ -97,8 +97,8 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
         sent = LogFile.of(file).sent_at(rows)
         doubt = _contradiction(file, rows, sent.to_numpy())
         times = sent[0].as_py(), sent[-1].as_py()
-        return FoundFile(file, offsets, None, sent=times, doubt=doubt, lost=offsets[lost])
-    return FoundFile(file, offsets, problem, lost=offsets[lost])
+        return FoundFile(file, offsets, None, sent=times, doubt=doubt, blank=offsets[blank])
+    return FoundFile(file, offsets, problem, blank=offsets[blank])
 
 
 def _read(parquet: pq.ParquetFile) -> pa.Table:
@@ -109,7 +109,8 @@ def _read(parquet: pq.ParquetFile) -> pa.Table:
         nothing,
         *(parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups)),
     ):
-        parts.append(rows.select(told.names).cast(told).append_column("lost", pc.is_null(rows["message_id"])))
+        blank = pc.equal(pc.fill_null(pc.binary_length(rows["body"]), 0), 0)
+        parts.append(rows.select(told.names).cast(told).append_column("blank", blank))
     return pa.concat_tables(parts)
 
 

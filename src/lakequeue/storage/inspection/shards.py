@@ -83,25 +83,25 @@ class FoundShard:
         return missing_ranges(present, self.low(ledger), self.end(ledger))
 
     def gone(self, ledger: LedgerRows | None) -> list[Range]:
-        """Those of them that no other file holds either, and those that were lost before and are not deleted."""
+        """Those of them that no other file holds either, and ``blank``."""
         kept = {each.file.path for each in kept_files(self.files)}
-        others = [np.setdiff1d(each.offsets, each.lost) for each in self.files if each.file.path not in kept]
+        others = [np.setdiff1d(each.offsets, each.blank) for each in self.files if each.file.path not in kept]
         there = ranges(np.unique(np.concatenate([*others, np.array([], np.int64)])))
         gone = [
             part
             for first, last in self.missing(ledger)
             for part in missing_ranges([each for each in there if each[1] >= first], first, last + 1)
         ]
-        return sorted([*gone, *self.lost_before(ledger)])
+        return sorted([*gone, *self.blank(ledger)])
 
-    def lost_before(self, ledger: LedgerRows | None) -> list[Range]:
-        """What an earlier repair reported as lost and a ledger, which is older, has as not deleted."""
+    def blank(self, ledger: LedgerRows | None) -> list[Range]:
+        """What was erased, or lost in an earlier repair, and a ledger, which is older, has as not deleted."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
         held.add(ledger.head.head_offset, max(self.end(ledger), ledger.head.head_offset))
-        lost = np.concatenate([np.array([], np.int64), *(each.lost for each in kept_files(self.files))])
-        return [part for span in ranges(lost) for part in held.within(*span)]
+        offsets = np.concatenate([np.array([], np.int64), *(each.blank for each in kept_files(self.files))])
+        return [part for span in ranges(offsets) for part in held.within(*span)]
 
 
 def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
