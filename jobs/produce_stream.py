@@ -27,6 +27,8 @@ def main(
     dedup: job.Dedup = None,
     delay: job.Delay = None,
     order_by: job.OrderBy = None,
+    on_bad_row: job.OnBadRow = "fail",
+    bad_rows: job.BadRows = None,
     once: job.Once = False,
     every: job.Every = None,
     region: job.Region = "local",
@@ -37,7 +39,8 @@ def main(
     with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
         source = spark.readStream.format(format).options(**options).load(path, schema=schema)
         rows = as_messages(source, body, group, dedup, delay, order_by)
-        job.wait(stream_to_queue(rows, q, checkpoint, job.trigger(once, every), order_by))
+        trigger = job.trigger(once, every)
+        job.wait(stream_to_queue(rows, q, checkpoint, trigger, order_by, on_bad_row, bad_rows))
 
 
 if __name__ == "__main__":

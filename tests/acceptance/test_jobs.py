@@ -241,6 +241,9 @@ def test_a_stream_of_dropped_files_arrives_in_a_table(
     dropped(folder, third="\n")
     refused = run(*produce)
     assert refused.status == 1 and "Nothing was sent: 1 row has no body" in refused.err
+    bad = str(tmp_path / "bad")
+    assert run(*produce, "--on-bad-row", "divert", "--bad-rows", bad).status == 0
+    assert [row.reason for row in spark.read.format("delta").load(bad).collect()] == ["has no body (SND-1)"]
     queue.send("x")
     failed = run(*consume, "--handler", "handlers:fail")
     assert failed.status == 3

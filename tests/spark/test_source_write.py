@@ -17,6 +17,7 @@ from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.spark import stream_to_queue
 from lakequeue.spark.source_schema import error_in
 from lakequeue.storage import layout
+from lakequeue.storage.bulk import manifests
 from spark.dropped_files import Folder
 
 if TYPE_CHECKING:
@@ -203,21 +204,30 @@ def test_files_of_a_commit_that_spark_believes_to_have_failed_stay(spark: SparkS
     assert len(sent_bodies(queue)) == 3
 
 
-def written(spark: SparkSession, queue: Queue, **options: str) -> tuple[QueueWriter, Any]:
-    """A writer as Spark makes one, and what a task of it answers that has written three rows."""
+def written(
+    spark: SparkSession, queue: Queue, df: DataFrame | None = None, **options: str
+) -> tuple[QueueWriter, Any]:
+    """A writer as Spark makes one, and what a task of it answers that has written rows; by default three."""
     from lakequeue.spark.options import Options, Use
     from lakequeue.spark.write import QueueWriter
 
-    given = {"root": place_of(queue), "queue": "orders", **options}
-    writer = QueueWriter(Options.parse(given, Use.WRITE), rows(spark, 1, 1).schema, False)
+    df = rows(spark, 3, 1) if df is None else df
+    given = {"root": place_of(queue), "queue": queue.name, **options}
+    writer = QueueWriter(Options.parse(given, Use.WRITE), df.schema, False)
 
     def run(batches: Any) -> Any:
         import pyarrow as pa
 
         yield pa.record_batch([pa.array([pickle.dumps(writer.write(batches))])], names=["part"])
 
-    (part,) = rows(spark, 3, 1).mapInArrow(run, "part binary").collect()
+    (part,) = df.mapInArrow(run, "part binary").collect()
     return writer, pickle.loads(part.part)
+
+
+def diverted(spark: SparkSession, table: Path) -> list[tuple[str, str]]:
+    found = spark.read.format("delta").load(str(table))
+    assert {row.queue for row in found.collect()} <= {"orders"}
+    return sorted((row.body or "", row.reason) for row in found.collect())
 
 
 def test_attributes_that_change_while_rows_are_written_refuse_them(
@@ -230,6 +240,64 @@ def test_attributes_that_change_while_rows_are_written_refuse_them(
     with pytest.raises(QueueClientError, match="attributes changed while the rows were written; write them again"):
         writer.commit([message])
     assert files(queue) == [] and sent_bodies(queue) == []
+
+
+@pytest.mark.spec("SND-2")
+def test_a_repeated_send_diverts_what_the_rules_refuse_that_hold_by_then(
+    spark: SparkSession, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key of a send does not tell which rows were refused, if its process dies after these are stored."""
+    options = {"sendid": "load", "onbadrow": "divert", "badrows": str(tmp_path / "bad")}
+    df = spark.sql("SELECT repeat('x', int(id)) AS body FROM VALUES (0), (1024), (1025) AS rows (id)").coalesce(1)
+    queue.set_attributes(maximum_message_size=1_025)
+    writer, message = written(spark, queue, df, **options)
+
+    def killed(*_: Any) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(LakeQueueError):
+        patch.setattr(manifests, "write_manifest", killed)
+        writer.commit([message])
+    assert [body for body, _ in diverted(spark, tmp_path / "bad")] == [""]
+    queue.set_attributes(maximum_message_size=1_024)
+    for _ in range(2):
+        writer, message = written(spark, queue, df, **options)
+        writer.commit([message])
+    assert [len(body) for body in sent_bodies(queue)] == [1024]
+    assert [len(body) for body, _ in diverted(spark, tmp_path / "bad")] == [0, 0, 1025]
+
+
+@pytest.mark.spec("FIF-1", "SND-4", "SND-5")
+def test_rows_that_break_a_rule_are_dropped_and_counted(
+    spark: SparkSession, lq: LakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = lq.create_queue("orders.fifo", fifo=True)
+    df = spark.sql(
+        "SELECT string(id) AS body, if(id % 5 = 0, NULL, 'g') AS group_id,"
+        " if(id % 4 = 0, '', string(id)) AS dedup_id FROM range(0, 20, 1, 1)"
+    )
+    writer, message = written(spark, queue, df, onbadrow="drop")
+    with caplog.at_level("WARNING", "lakequeue"):
+        writer.commit([message])
+    assert [int(body) for body in sent_bodies(queue)] == [n for n in range(20) if n % 5 and n % 4]
+    said = "4 rows have no valid group_id (SND-4); 5 rows have an invalid dedup_id (SND-13)"
+    assert caplog.messages == [f"queue orders.fifo: rows were dropped: {said}"]
+    assert files(queue) == [name for name in files(queue) if name.startswith("part-")]
+
+
+def test_where_bad_rows_cannot_go_is_told_before_a_task_starts(
+    spark: SparkSession, queue: Queue, tmp_path: Path
+) -> None:
+    def refused(said: str, **options: str) -> None:
+        assert said in str(refusal(lambda: write(rows(spark, 1, 1), queue, **options)))
+
+    refused("option onBadRow is skip, it must be fail, drop or divert", onBadRow="skip")
+    refused("option badRows is missing", onBadRow="divert")
+    refused('option badRows is only for .option("onBadRow", "divert")', onBadRow="drop", badRows="bad")
+    inside = f"{place_of(queue)}/bad"
+    refused(f"option badRows: {inside} is in the root", onBadRow="divert", badRows=inside)
+    rows(spark, 1, 1).write.format("delta").save(str(tmp_path / "bodies"))
+    refused("bodies is a table of other columns", onBadRow="divert", badRows=str(tmp_path / "bodies"))
 
 
 # --- streams
@@ -283,6 +351,40 @@ def test_a_bad_row_ends_the_stream_in_one_line_and_a_queue_that_is_gone_too(
     folder.drop("c", "late")
     found = refusal(lambda: stream(folder.rows, queue, checkpoint))
     assert isinstance(found, QueueDoesNotExist) and "queue orders" in str(found)
+
+
+@pytest.mark.core
+@pytest.mark.spec("SND-1", "SND-2", "SND-12", "SND-17", "DLY-3")
+def test_rows_that_break_a_rule_are_diverted_once_with_the_reason_also_when_their_batch_is_repeated(
+    spark: SparkSession, queue: Queue, folder: Folder, checkpoint: str, tmp_path: Path
+) -> None:
+    queue.set_attributes(maximum_message_size=1_024)
+    table, long = tmp_path / "bad", "x" * 1_025
+    rows = folder.rows.selectExpr("body", "if(body LIKE 'late%', -1, 0) AS delay_seconds")
+
+    def go() -> None:
+        given = {"on_bad_row": "divert", "bad_rows": str(table)}
+        started = stream_to_queue(rows, queue, checkpoint, "availableNow", **given)  # type: ignore[arg-type]
+        started.awaitTermination()
+
+    folder.drop("a", "")
+    folder.drop("b", "good", "", "late\x01", "late too", long)
+    go()
+    late = "has a delay_seconds outside 0..345600 (DLY-3)"
+    bad = [
+        ("", "has no body (SND-1)"),
+        ("", "has no body (SND-1)"),
+        ("late\x01", f"{late}; has characters that are not allowed (SND-12)"),
+        ("late too", late),
+        (long, "is longer than 1024 bytes (SND-2)"),
+    ]
+    assert sent_bodies(queue) == ["good"] and diverted(spark, table) == bad
+    for name in ("1", ".1.crc"):  # as if the driver had been killed before Spark noted the batch
+        Path(checkpoint, "commits", name).unlink()
+    folder.drop("c", "good too", "")
+    go()
+    assert sent_bodies(queue) == ["good", "good too"] and diverted(spark, table) == [bad[0], *bad]
+    assert files(queue) == [name for name in files(queue) if name.startswith("part-")]
 
 
 def test_files_that_wait_are_committed_by_the_repetition(

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -56,6 +56,11 @@ Body = Annotated[str, typer.Option("--body-column", help="Column with the bodies
 Group = Annotated[str | None, typer.Option("--group-column", help="Column with the message groups.")]
 Dedup = Annotated[str | None, typer.Option("--dedup-column", help="Column with deduplication ids (FIFO).")]
 Delay = Annotated[str | None, typer.Option("--delay-column", help="Column with delays in seconds.")]
+OnBadRow = Annotated[
+    Literal["fail", "drop", "divert"],
+    typer.Option(help="What becomes of a row that breaks a rule; divert adds it to --bad-rows."),
+]
+BadRows = Annotated[str | None, typer.Option(metavar="DIR", help="Delta table for refused rows and the reasons.")]
 OrderBy = Annotated[str | None, typer.Option(help="Column that orders the messages of a group (FIFO).")]
 
 Handler = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import attrs
 import pyarrow as pa
@@ -12,14 +13,17 @@ from lakequeue.operations.send_dataframe import bulk_target, last_version, send_
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, manifests
 from lakequeue.storage.bulk.arrow_files import Written
+from lakequeue.storage.bulk.bad_rows import BadRows
 from lakequeue.storage.bulk.commit_files import check_rows, row_rules
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.bulk.write_files import TaskWriter
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.stores import Store
 
 Columns = Sequence[tuple[str, str]]
 """Names and types of the rows' columns; the types are called as in Spark."""
+OnBadRow = Literal["fail", "drop", "divert"]
 
 
 @attrs.frozen
@@ -36,8 +40,8 @@ class PlannedSend:
 
     def of_batch(self, stream: str, number: int) -> PlannedSend:
         """The send of a micro-batch of a stream, the same in all its tasks."""
-        key, given = SendKey.of_batch(stream, number), self.writer.staging
-        staging = Staging.new(key, given.shards, given.rules, given.key.files[:8])
+        staging = self.writer.staging
+        staging = staging.of_key(SendKey.of_batch(stream, number), staging.key.files[:8])
         return attrs.evolve(self, writer=attrs.evolve(self.writer, staging=staging))
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Written | None:
@@ -45,11 +49,27 @@ class PlannedSend:
         return self.writer.write(rows) if self.needed else None
 
 
-def plan(queue: OpenQueue, columns: Columns, order_by: str | None, send_id: str | None = None) -> PlannedSend:
+def plan(
+    queue: OpenQueue,
+    columns: Columns,
+    order_by: str | None,
+    send_id: str | None = None,
+    on_bad_row: OnBadRow = "fail",
+    bad_rows: str | None = None,
+) -> PlannedSend:
     """Begins a send, or all those of a stream.
+
+    Args:
+        queue: the queue.
+        columns: those of the rows.
+        order_by: column that orders the messages of each group, on FIFO queues.
+        send_id: makes the send repeatable.
+        on_bad_row: what becomes of rows that break a rule.
+        bad_rows: path or URI of the Delta table that they are diverted to; it is made if it is missing.
 
     Raises:
         InvalidParameterValue: a column is missing, unknown, or of a wrong type.
+        InvalidOptions: the table has other columns, or is in the root.
     """
     queue.reload()  # raises if the queue was deleted
     attributes, target = queue.attributes, bulk_target(queue)
@@ -60,9 +80,23 @@ def plan(queue: OpenQueue, columns: Columns, order_by: str | None, send_id: str 
         with queue.service("send_dataframe"):
             known = manifests.load_manifest(target.tables, key.files) is not None
             known = known or any(key.reached(target.open(shard)) for shard in target.shards)
-    staging = Staging.new(key, target.shards, row_rules(attributes, order_by))
+    bad = _bad_rows(queue, on_bad_row, bad_rows)
+    staging = Staging.new(key, target.shards, row_rules(attributes, order_by), bad)
     writer = TaskWriter(queue.root.engine.store, target.tables.uri, staging)
     return PlannedSend(columns, order_by, writer, not known)
+
+
+def _bad_rows(queue: OpenQueue, on_bad_row: OnBadRow, table: str | None) -> BadRows | None:
+    if on_bad_row == "fail":
+        return None
+    if on_bad_row == "drop":
+        table = None
+    elif table is not None and f"{table}/".startswith(f"{queue.root.path}/"):
+        raise InvalidOptions([f"option badRows: {table} is in the root, where only lakequeue's tables are"])
+    found = BadRows(queue.name, Store(table or "", queue.root.engine.store.options), table)
+    with queue.service("send_dataframe"):
+        found.prepare()
+    return found
 
 
 def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) -> int:

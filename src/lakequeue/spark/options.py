@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import attrs
 
 from lakequeue.client import LakeQueue
 from lakequeue.entry_verbs import settings
 from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
-from lakequeue.frame_verbs import place_of, root_of
+from lakequeue.frame_verbs import OnBadRow, place_of, root_of
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS, SystemClock, parse_instant
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _STORAGE = "storage."
 _PLACE = ("root", "queue", "region", f"{_STORAGE}NAME")
 _CHOICE = ("state", "fromOffset", "beforeOffset", "sentFrom", "sentBefore")
+_ROWS = ("orderBy", "onBadRow", "badRows")
 _LEASE = ("maxMessages", "visibilityTimeout", "leaseSeconds")
 _OF_SPARK = {"checkpointlocation", "queryname"}
 """Options of Spark's own that it passes on to a stream's sink."""
@@ -40,8 +41,8 @@ class Use(Enum):
 
     READ = (*_PLACE, *_CHOICE)
     STREAM_READ = (*_PLACE, *_LEASE)
-    WRITE = (*_PLACE, "sendId", "orderBy")
-    STREAM_WRITE = (*_PLACE, "orderBy")
+    WRITE = (*_PLACE, "sendId", *_ROWS)
+    STREAM_WRITE = (*_PLACE, *_ROWS)
     ANY_READ = (*_PLACE, *_CHOICE, *_LEASE)
 
 
@@ -58,6 +59,8 @@ class Options:
     storage: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     send_id: str | None = None
     order_by: str | None = None
+    on_bad_row: OnBadRow = "fail"
+    bad_rows: str | None = None
     max_messages: int = DEFAULT_MAX_MESSAGES
     visibility_timeout: float | None = None
     lease_seconds: float = LONGEST
@@ -82,6 +85,10 @@ class Options:
         options["region"] = found.text("region") or "local"
         options["send_id"] = found.text("sendId")
         options["order_by"] = found.text("orderBy")
+        options["on_bad_row"] = found.one_of("onBadRow", *get_args(OnBadRow))
+        divert = options["on_bad_row"] == "divert"
+        bad_rows = found.text("badRows", required=divert, allowed=divert)
+        options["bad_rows"] = bad_rows and root_of(bad_rows)
         options["max_messages"] = found.whole("maxMessages", DEFAULT_MAX_MESSAGES, 1)
         options["visibility_timeout"] = found.seconds("visibilityTimeout", None)
         options["lease_seconds"] = found.seconds("leaseSeconds", LONGEST, least=0)
@@ -152,11 +159,18 @@ class _Found:
                 spelled = _SPELLED.get(_plain(name), name)  # one of another use
                 self._problems.append(f"option {spelled} is not known here; there are {', '.join(use.value)}")
 
-    def text(self, name: str, required: bool = False) -> str | None:
+    def text(self, name: str, required: bool = False, allowed: bool = True) -> str | None:
         value = self._values.get(_plain(name))
+        if value and not allowed:
+            self._problems.append(f'option {name} is only for .option("onBadRow", "divert")')
         if required and not value:
             self._problems.append(f'option {name} is missing; say .option("{name}", …)')
         return value or None
+
+    def one_of(self, name: str, default: str, *others: str) -> str:
+        known = (default, *others)
+        wanted = f"{', '.join(known[:-1])} or {known[-1]}"
+        return self._parsed(name, default, lambda value: value if value in known else None, wanted)
 
     def whole(self, name: str, default: _Default, least: int) -> int | _Default:
         def parse(value: str) -> int | None:

@@ -24,7 +24,7 @@ from lakequeue.errors import (
 )
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS, Duration
-from lakequeue.spark.options import Options
+from lakequeue.spark.options import Options, Use
 from lakequeue.spark.session import register
 from lakequeue.spark.source_schema import schema
 
@@ -45,7 +45,13 @@ AVAILABLE_NOW = "availableNow"
 
 
 def stream_to_queue(
-    df: DataFrame, q: Queue, checkpoint: str, trigger: str | None = None, order_by: str | None = None
+    df: DataFrame,
+    q: Queue,
+    checkpoint: str,
+    trigger: str | None = None,
+    order_by: str | None = None,
+    on_bad_row: frame_verbs.OnBadRow = "fail",
+    bad_rows: str | None = None,
 ) -> StreamingQuery:
     """Starts a query that sends every row of a stream as a message, exactly once.
 
@@ -61,30 +67,36 @@ def stream_to_queue(
         trigger: interval between the starts of two batches, such as ``"5 seconds"``; None: as soon as there are
             rows; ``"availableNow"``: sends what is there, then ends.
         order_by: see ``Queue.send_dataframe``.
+        on_bad_row: what becomes of a row that breaks a rule: ``"fail"`` ends the query, and no row of that batch
+            is sent; ``"drop"`` loses the row, and logs how many there were; ``"divert"`` adds it to ``bad_rows``.
+        bad_rows: path or URI of a Delta table outside the root, which is made if it is missing. It has the columns
+            that can be sent, ``queue``, ``refused_at`` and ``reason``; the root's storage options hold for it.
 
     Returns:
-        The running query. A row that breaks a rule ends it, and no row of that batch is sent; the exception from
-        ``awaitTermination`` names the error.
+        The running query. The exception from ``awaitTermination`` names the error that ended it.
 
     Raises:
         InvalidParameterValue: ``df`` is no stream, or its columns cannot be sent.
-        InvalidOptions: the trigger is invalid.
+        InvalidOptions: the trigger is invalid, or the table of bad rows; names all that is wrong with options.
         QueueDoesNotExist: the queue was deleted.
         QueueClientError: the queue has a clock of its own.
     """
     if not df.isStreaming:
         raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
     df, order_by = frame_verbs.respelled(df, order_by)
-    frame_verbs.plan_send(q, frame_verbs.columns_of(df.schema), order_by)
-    spark, place = df.sparkSession, Options.of(q)
+    spark = df.sparkSession
+    bad_rows = bad_rows and frame_verbs.root_of(bad_rows)
+    given = {"orderBy": order_by, "onBadRow": on_bad_row, "badRows": bad_rows}
+    said = Options.of(q).spelled() | {name: value for name, value in given.items() if value is not None}
+    more = Options.parse(said, Use.STREAM_WRITE)
+    columns = frame_verbs.columns_of(df.schema)
+    frame_verbs.plan_send(q, columns, order_by, None, more.on_bad_row, more.bad_rows)
     problems = _trigger_problems(spark, trigger)
     if problems:
         raise InvalidOptions(problems)
     frame_verbs.allow(q, spark)  # for a checkpoint beside the queue
     register(spark)
-    writer = df.writeStream.format("lakequeue").options(**place.spelled())
-    if order_by is not None:
-        writer = writer.option("orderBy", order_by)
+    writer = df.writeStream.format("lakequeue").options(**said)
     return _start(writer, q, trigger, checkpoint)
 
 

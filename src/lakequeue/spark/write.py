@@ -57,7 +57,8 @@ class _Writer:
         columns = [
             (name, type_) for name, (_, type_) in zip(self._names, frame_verbs.columns_of(schema), strict=True)
         ]
-        self._send = frame_verbs.plan_send(options.open_queue(), columns, order_by, options.send_id)
+        given = options.send_id, options.on_bad_row, options.bad_rows
+        self._send = frame_verbs.plan_send(options.open_queue(), columns, order_by, *given)
 
     def _send_of_task(self) -> PlannedSend:
         return self._send

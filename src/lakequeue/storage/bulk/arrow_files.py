@@ -24,14 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage.bulk import staged_files
-from lakequeue.storage.bulk.arrow_rows import NUMBER, ORDER, count_broken, normalized, type_name
+from lakequeue.storage.bulk.arrow_rows import NUMBER, ORDER, broken_rows, normalized, type_name
+from lakequeue.storage.bulk.bad_rows import RefusedRows
 from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.bulk.message_rules import Fifo, no_order
 from lakequeue.storage.bulk.staged_files import ROW_GROUP
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.parquet_files import ANY, writer
+from lakequeue.storage.parquet_files import writer
 
 PARTS = 16
 """Groups are divided into as many parts at least, of which one is held at a time."""
@@ -104,14 +105,16 @@ class Written:
     """What became of the rows of one partition; a value.
 
     Attributes:
-        file: the file, None if there are no rows or some break rules. Of a FIFO queue, it is not one for the log.
+        file: the file, None if there are no rows, or some end the send. Of a FIFO queue, it is none of the log.
         given: the columns that the rows had.
         broken: number of rows that break rules, by the name of the rule.
+        refused: those rows, if they are to be diverted.
     """
 
     file: DataFile | None
     given: Collection[str]
     broken: dict[str, int]
+    refused: DataFile | None = None
 
 
 def write_partition(
@@ -131,24 +134,28 @@ def write_partition(
         batches: the rows, with columns that ``check_columns`` has accepted.
         in_order: whether rows of a FIFO queue are whole groups of one shard, each in its order.
     """
-    checked = CheckedRows(staging, partition, batches)
+    refused = None
+    if staging.bad_rows is not None:
+        path = f"{staging.folder}/{staged_files.new_name(partition, 'refused')}"
+        refused = RefusedRows(messages, path, staging.bad_rows)
+    checked = CheckedRows(staging, partition, batches, refused)
     spilled = staging.rules.fifo is not None and not in_order
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled' if spilled else 'part')}"
     first, file = next(iter(checked), None), None
     if first is not None:
         rows = chain([first], checked)
         file = _spill(messages, path, rows) if spilled else write_file(messages, path, staging, rows)
-    if checked.broken and file is not None:
+    if refused is None and checked.broken and file is not None:
         messages.remove([file.path])
         file = None
-    return Written(file, checked.given, dict(checked.broken))
+    return Written(file, checked.given, dict(checked.broken), None if refused is None else refused.file())
 
 
 def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:
-    """Makes the files of all partitions, in their order, those of one send; commits nothing.
+    """Makes the files of all partitions, in their order, those of one send; commits none of them.
 
-    Rows of a FIFO queue that are not ``in_order`` are sorted now, by group and order; see ``sorted_by_group`` for
-    what that holds.
+    Rows that break a rule are settled first, if the attempt says how. Rows of a FIFO queue that are not
+    ``in_order`` are sorted now, by group and order; see ``sorted_by_group`` for what that holds.
 
     Raises:
         InvalidParameterValue: rows break a rule; the message says which and how many. No file is left.
@@ -160,11 +167,18 @@ def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_orde
         broken: Counter[str] = Counter()
         for part in written:
             broken.update(part.broken)
-        staging.rules.refuse({name for part in written for name in part.given}, broken)
+        given = {name for part in written for name in part.given}
+        if staging.bad_rows is None:
+            staging.rules.refuse(given, broken)
+        elif broken:
+            refused = [part.refused for part in written if part.refused is not None]
+            by, said = f"{tables.uri} {staging.rules}", staging.rules.describe(given, broken)
+            staging.bad_rows.settle(messages, refused, staging.key, by, said)
         found = [part.file for part in written if part.file is not None]
         if staging.rules.fifo is None or in_order:
             return found
-        sorted_files = write_sorted(messages, staging, chain.from_iterable(_spilled(messages, f) for f in found))
+        spilled = chain.from_iterable(staged_files.read_spilled(messages, file) for file in found)
+        sorted_files = write_sorted(messages, staging, spilled)
         messages.remove([file.path for file in found])
         return sorted_files
 
@@ -213,15 +227,23 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 
 
 class CheckedRows:
-    """The rows of a partition in pieces, numbered, as long as all of them obey the rules; an iterator.
+    """The rows of a partition in pieces, numbered; an iterator.
 
-    All rows are checked in any case, so that a refusal counts them.
+    It goes on as long as all rows obey the rules, or to the end without those that ``refused`` takes. All rows are
+    checked in any case, so that a refusal counts them.
     """
 
-    def __init__(self, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]) -> None:
+    def __init__(
+        self,
+        staging: Staging,
+        partition: int,
+        batches: Iterable[pa.RecordBatch],
+        refused: RefusedRows | None = None,
+    ) -> None:
         self.given: set[str] = set()
         self.broken: Counter[str] = Counter()
         self._staging = staging
+        self._refused = refused
         self._next = partition << _ROWS_OF_A_PARTITION
         self._rows = self._checked(batches)
 
@@ -231,11 +253,15 @@ class CheckedRows:
     def _checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rules = self._staging.rules
         for rows in normalized(self._seen(batches), rules.order_by):
-            self.broken.update(count_broken(rows, self.given, rules))
+            broken = broken_rows(rows, self.given, rules)
+            self.broken.update({name: pc.sum(which).as_py() for name, which in broken.items()})
             numbers = pa.array(np.arange(self._next, self._next + len(rows)), pa.int64())
             self._next += len(rows)
-            if not self.broken:
-                yield rows.append_column(NUMBER, numbers)
+            rows = rows.append_column(NUMBER, numbers)
+            if broken and self._refused is not None:
+                rows = self._refused.removed_from(rows, broken, rules.of(self.given))
+            if len(rows) and (self._refused is not None or not self.broken):
+                yield rows
 
     def _seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -334,9 +360,3 @@ def _spill(messages: Folder, path: str, rows: Iterator[pa.RecordBatch]) -> DataF
             target.write_batch(piece, row_group_size=len(piece))
             count += len(piece)
     return DataFile(path, messages.entry(path).size, count, {})
-
-
-def _spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
-    with messages.parquet(file.path, file.size, ANY) as parquet:
-        for group in range(parquet.num_row_groups):
-            yield from parquet.read_row_group(group, use_threads=False).to_batches()

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.validation import MAX_ATTRIBUTES
 from lakequeue.storage import layout
-from lakequeue.storage.bulk.message_rules import ATTRIBUTES, CHARACTERS, TEXT_ATTRIBUTES, RowRules
+from lakequeue.storage.bulk.message_rules import ATTRIBUTES, TEXT_ATTRIBUTES, RowRules
 from lakequeue.storage.bulk.staged_files import ROW_GROUP
 from lakequeue.storage.store_failures import first_line
 
@@ -185,11 +185,11 @@ _ALLOWED_CONTROLS = (0x09, 0x0A, 0x0D)
 _FIRST_BYTE_OF_NONCHARACTERS = 0xEF
 
 
-def count_refused(bodies: pa.StringArray) -> int:
-    """Number of texts with control characters or noncharacters."""
+def has_refused(bodies: pa.StringArray) -> pa.Array:
+    """Whether each text has control characters or noncharacters."""
     if not _suspicious(bodies):
-        return 0
-    return pc.sum(pc.match_substring_regex(bodies, _REFUSED)).as_py() or 0
+        return pa.repeat(False, len(bodies))
+    return pc.match_substring_regex(bodies, _REFUSED)
 
 
 def _suspicious(bodies: pa.StringArray) -> bool:
@@ -210,21 +210,16 @@ _NOT_A_NAME = r"^\.|\.$|\.\.|^(?i:aws|amazon)\."
 _TYPE = r"^(String|Number|Binary)(\.[^\x00-\x1f]+)?$"
 
 
-def count_broken(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> dict[str, int]:
-    """How many rows break each rule, by its name, without rules that all rows obey.
+def broken_rows(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> dict[str, pa.Array]:
+    """Which rows break each rule, by its name, without rules that all rows obey.
 
     Args:
         rows: as ``arrow_rows.normalized`` yields them.
         given: the columns that the caller gave.
         rules: what the rows must obey.
     """
-    counts = {rule.name: _true(_CONDITIONS[rule.name](rows, given, rules)) for rule in rules.of(given)}
-    counts[CHARACTERS.name] = count_refused(rows["body"])
-    return {name: count for name, count in counts.items() if count}
-
-
-def _true(condition: pa.Array) -> int:
-    return pc.sum(condition).as_py() or 0
+    found = {rule.name: _CONDITIONS[rule.name](rows, given, rules) for rule in rules.of(given)}
+    return {name: which for name, which in found.items() if pc.any(which).as_py()}
 
 
 def _missing(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
@@ -267,6 +262,10 @@ def _order(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.
     return pc.is_null(rows[ORDER])
 
 
+def _characters(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
+    return has_refused(rows["body"])
+
+
 _CONDITIONS: Mapping[str, Callable[[pa.RecordBatch, Collection[str], RowRules], pa.Array]] = {
     "missing": _missing,
     "size": _size,
@@ -276,6 +275,7 @@ _CONDITIONS: Mapping[str, Callable[[pa.RecordBatch, Collection[str], RowRules], 
     "dedup": _dedup,
     "no_dedup": _no_dedup,
     "order": _order,
+    "characters": _characters,
 }
 
 

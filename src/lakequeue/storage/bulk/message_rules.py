@@ -35,15 +35,16 @@ class Rule(NamedTuple):
     text: str
     error: type[QueueServiceError] = InvalidParameterValue
 
+    @property
+    def of_one(self) -> str:
+        """What it says of a row that breaks it."""
+        return f"{_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
+
     def describe(self, count: int) -> str:
-        if count != 1:
-            return f"{count:,} rows {self.verb} {self.text}"
-        return f"1 row {_SINGULAR.get(self.verb, f'{self.verb}s')} {self.text}"
+        return f"1 row {self.of_one}" if count == 1 else f"{count:,} rows {self.verb} {self.text}"
 
 
 _SINGULAR = {"have": "has", "are": "is"}
-
-CHARACTERS = Rule("characters", "have", "characters that are not allowed (SND-12)", InvalidMessageContents)
 
 
 @attrs.frozen
@@ -99,7 +100,12 @@ class RowRules:
                 rules.append(Rule("group", "have", "an invalid group_id (SND-13)"))
             if "dedup_id" in given:
                 rules.append(Rule("dedup", "have", "a dedup_id, which standard queues refuse (SND-14)"))
-        return rules
+        said = "characters that are not allowed (SND-12)"
+        return [*rules, Rule("characters", "have", said, InvalidMessageContents)]
+
+    def describe(self, given: Collection[str], broken: Mapping[str, int]) -> str:
+        """The rules that rows break, with the numbers of rows."""
+        return "; ".join(rule.describe(broken[rule.name]) for rule in self.of(given) if broken.get(rule.name))
 
     def refuse(self, given: Collection[str], broken: Mapping[str, int]) -> None:
         """Raises if rows break rules; ``broken`` is the number of rows by the name of the rule.
@@ -108,11 +114,10 @@ class RowRules:
             InvalidParameterValue: names the rules and the numbers.
             InvalidMessageContents: likewise, if only characters are wrong.
         """
-        rules = [rule for rule in (*self.of(given), CHARACTERS) if broken.get(rule.name)]
+        rules = [rule for rule in self.of(given) if broken.get(rule.name)]
         if rules:
-            said = "; ".join(rule.describe(broken[rule.name]) for rule in rules)
             error = rules[0].error if len(rules) == 1 else InvalidParameterValue
-            raise error(f"Nothing was sent: {said}.")
+            raise error(f"Nothing was sent: {self.describe(given, broken)}.")
 
 
 def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:

@@ -19,7 +19,7 @@ from lakequeue.model.names import shard_of_group
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.parquet_files import row_groups, writer
+from lakequeue.storage.parquet_files import ANY, row_groups, writer
 
 ROW_GROUP = 4 << 20
 """Bytes. A receive of ten messages reads a row group; from large ones it took 2 s."""
@@ -52,6 +52,13 @@ def read_columns(messages: Folder, file: DataFile, columns: Sequence[str]) -> pa
     """Some columns of a file."""
     with messages.parquet(file.path, file.size) as parquet:
         return parquet.read(columns, use_threads=False)
+
+
+def read_spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
+    """The rows of a file with columns of its own, a row group at a time."""
+    with messages.parquet(file.path, file.size, ANY) as parquet:
+        for group in range(parquet.num_row_groups):
+            yield from parquet.read_row_group(group, use_threads=False).to_batches()
 
 
 def shard_of(messages: Folder, file: DataFile, shards: int) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from lakequeue.model.names import shard_of_group
 from lakequeue.storage.bulk import manifests, staged_files
+from lakequeue.storage.bulk.bad_rows import BadRows
 from lakequeue.storage.bulk.dedup import without_repeats
 from lakequeue.storage.bulk.manifests import Manifest, SendKey, WaitingFile
 from lakequeue.storage.bulk.message_rules import RowRules
@@ -103,17 +104,23 @@ class Staging:
         shards: get the rows of a standard queue in this order. All files are written below the first.
         rules: what the rows must obey.
         folder: directory of this attempt, below the ``messages`` of each shard.
+        bad_rows: what becomes of rows that break a rule; None: the send is refused.
     """
 
     key: SendKey
     shards: Sequence[int]
     rules: RowRules
     folder: str
+    bad_rows: BadRows | None = None
 
     @classmethod
-    def new(cls, key: SendKey, shards: Sequence[int], rules: RowRules, attempt: str | None = None) -> Staging:
-        """An attempt of its own, or that of an id which the writers of several processes have in common."""
-        return cls(key, list(shards), rules, staged_files.folder_of(key.files, attempt or uuid.uuid4().hex[:8]))
+    def new(cls, key: SendKey, shards: Sequence[int], rules: RowRules, bad_rows: BadRows | None = None) -> Staging:
+        """An attempt of its own."""
+        return cls(key, list(shards), rules, staged_files.folder_of(key.files, uuid.uuid4().hex[:8]), bad_rows)
+
+    def of_key(self, key: SendKey, attempt: str) -> Staging:
+        """An attempt at another send, of an id which the writers of several processes have in common."""
+        return attrs.evolve(self, key=key, folder=staged_files.folder_of(key.files, attempt))
 
     def messages(self, tables: Folder) -> Folder:
         """The directory of the queue's shard below which ``folder`` is written."""

@@ -1,0 +1,165 @@
+"""Rows that break a rule and do not end their send: dropped, or diverted to a Delta table with the reason."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakequeue.errors import InvalidOptions
+from lakequeue.model.clock import MICROS
+from lakequeue.storage import layout
+from lakequeue.storage.bulk.manifests import SendKey
+from lakequeue.storage.bulk.message_rules import INPUT_COLUMNS, Rule
+from lakequeue.storage.bulk.staged_files import read_spilled
+from lakequeue.storage.engines.commit import retried
+from lakequeue.storage.engines.interface import DataFile, LostRace
+from lakequeue.storage.engines.point import Engine
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.parquet_files import writer
+from lakequeue.storage.stores import Store
+
+_log = logging.getLogger("lakequeue")
+
+_REFUSED = pa.schema([("reason", pa.string()), *(layout.MESSAGES.field(name) for name in INPUT_COLUMNS)])
+COLUMNS = pa.schema([("queue", pa.string()), ("refused_at", layout.INSTANT), *_REFUSED])
+"""Of the table; ``reason`` names all rules that the row breaks."""
+
+
+@attrs.frozen
+class BadRows:
+    """What becomes of rows that break a rule; a value.
+
+    Attributes:
+        queue: the queue's name, for the table.
+        store: reaches the table.
+        table: path or URI of the table; None: the rows are dropped.
+    """
+
+    queue: str
+    store: Store
+    table: str | None = None
+
+    def prepare(self) -> None:
+        """Makes the table if there is none.
+
+        Raises:
+            InvalidOptions: it has other columns.
+        """
+        if self.table is None:
+            return
+        engine = Engine(self.store)
+        if not engine.exists(self.table):
+            engine.create(self.table, COLUMNS, [], {})
+        fields = json.loads(engine.open(self.table).state.metadata["schemaString"])["fields"]
+        if [field["name"] for field in fields] != COLUMNS.names:
+            expected = ", ".join(COLUMNS.names)
+            raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
+
+    def settle(self, messages: Folder, files: Sequence[DataFile], key: SendKey, by: str, said: str) -> None:
+        """Adds the refused rows of a send to the table, in one commit and once; says what became of them.
+
+        It comes before the manifest of the send, so that no row is lost in between.
+
+        Args:
+            messages: the folder of the files.
+            files: as ``RefusedRows`` wrote them; they are removed.
+            key: that of the send.
+            by: queue and rules; under others, other rows are refused, and the send counts as another one.
+            said: the rules that rows break, and the numbers of rows.
+        """
+        if self.table is not None:
+            app_id = f"{key.app_id}-refused-{hashlib.sha256(by.encode()).hexdigest()[:16]}"
+            self._add(messages, files, app_id, key.version)
+            messages.remove([file.path for file in files])
+        went = "dropped" if self.table is None else f"diverted to {self.table}"
+        _log.warning("queue %s: rows were %s: %s", self.queue, went, said)
+
+    def _add(self, messages: Folder, files: Sequence[DataFile], app_id: str, version: int) -> None:
+        assert self.table is not None
+        table = Engine(self.store).open(self.table)
+        added: list[DataFile] = []
+
+        def attempt() -> bool | None:
+            if (table.transaction(app_id) or 0) >= version:
+                return True
+            if not added:
+                added.append(_copied(messages, files, table.folder, self.queue))
+            try:
+                table.add(added, {app_id: version}, uuid.uuid4().hex)
+            except LostRace:
+                table.refresh()
+                return None
+            return True
+
+        retried(attempt, f"too many lost races at {self.table}; nothing was sent")
+
+
+class RefusedRows:
+    """The rows of a partition that break rules, in a file that is begun with the first of them."""
+
+    def __init__(self, messages: Folder, path: str, bad_rows: BadRows) -> None:
+        self._messages = messages
+        self._path = path
+        self._dropped = bad_rows.table is None
+        self._rows = 0
+        self._opened = ExitStack()
+        self._target: pq.ParquetWriter | None = None
+
+    def removed_from(
+        self, rows: pa.RecordBatch, broken: Mapping[str, pa.Array], rules: Sequence[Rule]
+    ) -> pa.RecordBatch:
+        """Takes the rows that break rules; returns the others.
+
+        Args:
+            rows: with all input columns.
+            broken: by the name of a rule, whether each row breaks it.
+            rules: in the order in which a reason names them.
+        """
+        said = [
+            pc.if_else(pc.fill_null(broken[rule.name], False), f"{rule.of_one}; ", "")
+            for rule in rules
+            if rule.name in broken
+        ]
+        reason = pc.utf8_rtrim(pc.binary_join_element_wise(*said, ""), "; ")
+        bad = pc.not_equal(reason, "")
+        if not self._dropped:
+            self._write(rows.append_column("reason", reason).filter(bad).select(_REFUSED.names).cast(_REFUSED))
+        return rows.filter(pc.invert(bad))
+
+    def _write(self, rows: pa.RecordBatch) -> None:
+        if self._target is None:
+            output = self._opened.enter_context(self._messages.writer(self._path))
+            self._target = self._opened.enter_context(writer(output, _REFUSED))
+        self._target.write_batch(rows)
+        self._rows += len(rows)
+
+    def file(self) -> DataFile | None:
+        """Ends the file; None if there is none."""
+        self._opened.close()
+        if self._target is None:
+            return None
+        return DataFile(self._path, self._messages.entry(self._path).size, self._rows, {})
+
+
+def _copied(messages: Folder, files: Sequence[DataFile], table: Folder, queue: str) -> DataFile:
+    """Writes the rows of files into one file of the table."""
+    path, rows = f"{uuid.uuid4()}.parquet", 0
+    now = pa.scalar(int(time.time() * MICROS), layout.INSTANT)
+    with table.writer(path) as output, writer(output, COLUMNS) as target:
+        for piece in chain.from_iterable(read_spilled(messages, file) for file in files):
+            first = [pa.repeat(pa.scalar(queue), len(piece)), pa.repeat(now, len(piece))]
+            columns = [*first, *(piece[name] for name in _REFUSED.names)]
+            target.write_table(pa.table(columns, schema=COLUMNS))
+            rows += len(piece)
+    return DataFile(path, table.entry(path).size, rows, {})
