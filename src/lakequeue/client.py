@@ -183,9 +183,10 @@ class LakeQueue(RootProperties):
             InvalidParameterValue, QueueDoesNotExist: a redrive policy is refused, see ``Queue.set_attributes``.
             QueueNameExists: a queue of this name exists and differs, or on ``cmq`` exists.
             QueueDeletedRecently: the profile requires a pause after a deletion.
-            QueueClientError: the root contains something else, or cannot be written.
+            QueueClientError: the root contains something else, or cannot be written, or this machine's clock is
+                far from the storage's.
 
-        QUE-15, NAM-5, NAM-10, NAM-1, QUE-36, QUE-16, QUE-14
+        QUE-15, NAM-5, NAM-10, NAM-1, QUE-36, QUE-16, QUE-14, DUR-82
         """
         check_string("name", name)
         check_type("fifo", fifo, bool, "True or False")
@@ -233,8 +234,9 @@ class LakeQueue(RootProperties):
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
+            QueueClientError: storage failed, or this machine's clock is far from the storage's.
 
-        QUE-13, QUE-14
+        QUE-13, QUE-14, DUR-82
         """
         check_string("name", name)
         queues.delete(self._runtime, name)

@@ -59,6 +59,15 @@ def process(root: object, by: timedelta = 0 * DAYS) -> LakeQueue:
     return apart(root, Wrong(by), 1)[0]
 
 
+def once(root: object, by: timedelta) -> LakeQueue:
+    """A process of another time, when its clock was right."""
+    lake = process(root, by)
+    guard = lake._runtime._tables.guard
+    assert guard.now is not None
+    guard._believed = ClockGuard._offset(guard.now)
+    return lake
+
+
 def a_year_ahead_nothing_expires(root: Path) -> None:
     queue = process(root).create_queue("orders", message_retention_period=3600)
     for body in "abc":
@@ -73,7 +82,7 @@ def a_year_ahead_nothing_expires(root: Path) -> None:
 
 def a_year_behind_nothing_is_sent_that_has_expired(root: Path) -> None:
     for name, sent in ("orders", False), ("others", True):
-        queue = process(root, -9 * DAYS * sent).create_queue(name)
+        queue = once(root, -9 * DAYS * sent).create_queue(name)
         if sent:
             queue.send("old")
         for verb in ("send", "send_arrow"):
@@ -99,10 +108,25 @@ def test_a_year_ahead_no_message_is_erased_that_stays_in_flight(tmp_path: Path) 
     assert counts.visible + counts.in_flight == 0
 
 
+def by_a_wrong_clock_no_queue_begins_or_ends(root: Path) -> None:
+    """A day after its deletion it would be removed, so at once or in a year."""
+    process(root).create_queue("orders").send("a")
+    for by, how in (-365 * DAYS, "behind"), (365 * DAYS, "ahead of"):
+        wrong = process(root, by)
+        for call in (lambda: wrong.create_queue("new"), lambda: wrong.delete_queue("orders")):  # noqa: B023
+            with pytest.raises(QueueClientError, match=f"is 36.*{how} the storage's. Nothing was changed"):
+                call()
+        assert wrong.create_queue("orders").name == "orders"  # it is there already
+        wrong.clock.by = 0 * DAYS  # type: ignore[attr-defined]
+        wrong.create_queue(f"set-right-{by.days}")
+    assert [queue.name for queue in process(root).list_queues(prefix="new")] == []
+    assert [message.body for message in process(root).queue("orders").receive()] == ["a"]
+
+
 def test_a_clock_that_was_set_back_is_believed_if_the_storage_has_it_too(
     tmp_path: Path, looks: list[float]
 ) -> None:
-    process(tmp_path, timedelta(hours=1)).create_queue("orders").send("a")
+    once(tmp_path, timedelta(hours=1)).create_queue("orders").send("a")
     queue = process(tmp_path).queue("orders")
     queue.send("b")
     assert len(queue.receive(10)) == 2 and not looks
@@ -120,7 +144,7 @@ def test_a_queue_that_was_idle_for_days_works_after_one_second_look(
     tmp_path: Path, verb: str, looks: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("orders", "others"):
-        process(tmp_path, -3 * DAYS).create_queue(name).send("old")
+        once(tmp_path, -3 * DAYS).create_queue(name).send("old")
     lq = process(tmp_path)
     with caplog.at_level(logging.WARNING, "lakequeue"):
         VERBS[verb](lq.queue("orders"))
@@ -134,10 +158,8 @@ def test_a_queue_that_was_idle_for_days_works_after_one_second_look(
 
 @pytest.mark.spec("DUR-82")
 def test_a_pause_that_a_queue_has_seen_is_no_reason_for_doubts(tmp_path: Path, looks: list[float]) -> None:
-    process(tmp_path, -9 * DAYS).create_queue("orders").send("a")
-    process(tmp_path, -5 * DAYS).queue("orders")._runtime.root._tables.guard.now = None  # as if it were right
-    queue = process(tmp_path, -5 * DAYS).queue("orders")
-    queue._runtime.root._tables.guard._believed = ClockGuard._offset(queue._runtime.root._tables.guard.now)
+    once(tmp_path, -9 * DAYS).create_queue("orders").send("a")
+    queue = once(tmp_path, -5 * DAYS).queue("orders")
     queue.send("b")
     assert shard_of(queue)._appender.table.transaction(layout.PAUSE_ID) == pytest.approx(4 * 86400, abs=60)
     process(tmp_path, -2 * DAYS).queue("orders").send("c")
@@ -196,7 +218,7 @@ def test_a_clock_that_is_set_by_hand_is_believed(tmp_path: Path, clock: ManualCl
 @pytest.mark.spec("DUR-82")
 @pytest.mark.objectstore
 def test_on_a_store_its_clock_decides_at_once(s3_root: str, looks: list[float]) -> None:
-    process(s3_root, -3 * DAYS).create_queue("orders").send("a")
+    once(s3_root, -3 * DAYS).create_queue("orders").send("a")
     process(s3_root).queue("orders").send("b")
     with pytest.raises(QueueClientError, match="ahead of the storage's"):
         process(s3_root, 20 * DAYS).queue("orders").send("c")
@@ -208,6 +230,11 @@ MUTATIONS = [
         "every clock is believed",
         replace(ClockGuard, "check", lambda *_: None),
         {a_year_ahead_nothing_expires: "DUR-82", a_year_behind_nothing_is_sent_that_has_expired: "DUR-82"},
+    ),
+    Mutation(
+        "every clock may make and delete queues",
+        replace(ClockGuard, "check_now", lambda *_: None),
+        {by_a_wrong_clock_no_queue_begins_or_ends: "DUR-82"},
     ),
 ]
 
@@ -253,7 +280,7 @@ def test_a_wrong_clock_forgets_no_deduplication_ids(tmp_path: Path, verb: str) -
 @pytest.mark.spec("DUR-74")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
 def test_the_superuser_uses_the_idle_root_of_another_user(tmp_path: Path) -> None:
-    process(tmp_path / "root", -3 * DAYS).create_queue("orders").send("old")
+    once(tmp_path / "root", -3 * DAYS).create_queue("orders").send("old")
     for each in ((tmp_path / "root"), *(tmp_path / "root").rglob("*")):
         os.chown(each, 1234, 1234)
     process(tmp_path / "root").queue("orders").send("new")

@@ -56,6 +56,22 @@ def test_a_compactor_says_by_how_much_its_clock_is_wrong(
     assert all(f"{says} that of the storage" in each and "days, " in each for each in failures)
 
 
+@pytest.mark.spec("DUR-62", "DUR-84")
+def test_by_a_clock_that_is_ahead_no_deleted_queue_is_removed(
+    tmp_path: Path, clock: ManualClock, monkeypatch: Patch
+) -> None:
+    lq = apart(tmp_path, clock, 1)[0]
+    queue = lq.create_queue("orders")
+    lq.delete_queue("orders")
+    clock.advance(DAYS)
+    with monkeypatch.context() as jump:
+        clock_jumps(jump, DAYS)
+        lq.compact()
+    assert (tmp_path / "q" / queue.key).exists()
+    lq.compact()
+    assert not (tmp_path / "q" / queue.key).exists()
+
+
 @pytest.mark.spec("DUR-84")
 def test_a_difference_of_minutes_is_none(tmp_path: Path, clock: ManualClock, monkeypatch: Patch) -> None:
     lq: LakeQueue = apart(tmp_path, clock, 1)[0]

@@ -80,7 +80,10 @@ def test_single_operations_make_few_requests_at_any_age_of_the_log(
 
 
 @pytest.mark.spec("QUE-1")
-def test_creating_a_queue_makes_few_requests(store: Counted, lq: LakeQueue) -> None:
+def test_creating_a_queue_makes_few_requests(
+    store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_confirm(monkeypatch)
     first = requests(store, lambda: lq.create_queue("first"))
     assert first.total() <= 20, first  # with the root
     known = requests(store, lambda: lq.create_queue("second"))
@@ -90,7 +93,7 @@ def test_creating_a_queue_makes_few_requests(store: Counted, lq: LakeQueue) -> N
     [other] = apart(lq.root, SystemClock(), 1)
     listed = requests(store, other.list_queues)
     created = requests(store, lambda: other.create_queue("last"))
-    assert created.total() <= CREATING, created
+    assert created.total() <= CREATING + 2, created  # its first one compares clocks
     assert {queue.name for queue in lq.list_queues()} >= {"first", "second", "more-19", "last"}
     assert listed["LIST"] == 1, listed
 

@@ -255,6 +255,7 @@ class Fuzzed:
 
     def __init__(self, application: Application, clock: Forward, loop: asyncio.AbstractEventLoop) -> None:
         self._lake, self._clock, self._loop = application.actions.lake, clock, loop
+        self._lake._runtime._tables.guard.now = None  # as if the storage's clock were put forward, too
         self._client = httpx.AsyncClient(
             transport=httpx.ASGITransport(application.asgi), base_url=BASE, timeout=None
         )

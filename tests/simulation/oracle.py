@@ -286,9 +286,7 @@ class _Judge:
         there = set(self.final)
         bodies = {f"p.{number}" for number in range(self.history.setting.prefilled)}
         for call in self.sends:
-            # a queue that is made by a clock far behind begins then, and what is sent to it may have expired
-            begins_early = call.verb[0] == "create" and self.history.wrong.get(call.process, 0) < 0
-            if call.outcome == "done" and not self._repeats(call) and not begins_early:
+            if call.outcome == "done" and not self._repeats(call):
                 bodies |= set(call.bodies)
         for body in sorted(bodies | set(self.sent) | there):
             must, may = self._gone(body)

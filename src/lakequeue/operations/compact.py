@@ -29,6 +29,7 @@ from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Expire
 from lakequeue.storage import cleaning, layout, passes, stats
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
@@ -350,6 +351,8 @@ def _remove(root: Root, row: QueueRow) -> CompactionSummary:
         summary.freed(cleaning.remove_tables(root.engine.store.folder(layout.tables_path(root.path, row.key))))
     return summary
 
+        # by a wrong clock it would be too early
+        storage_now(root.engine.store.folder(layout.queues_path(root.path)))
 
 def _compact_own_tables(root: Root, depths: list[stats.StatsRow], done: passes.Passes) -> CompactionSummary:
     summary = CompactionSummary(None)

@@ -72,6 +72,7 @@ def create(
                     return OpenQueue(root, row)
                 check_redrive(root, root.region, name, wanted)
                 check_cooldown(root, name, rules.recreate_cooldown)
+                root.check_clock(name)
                 row = _new_row(root, name, wanted, checked_tags)
             # others go on while tables are made, unless they could not commit: they would wait with root.lock
             with root.lock if root.engine.commits_alone else nullcontext(), root.catalog.creating() as in_time:
@@ -153,7 +154,9 @@ def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
 def delete(root: Root, name: str) -> None:
     """Deletes a queue with everything in it, whatever is damaged (QUE-13, QUE-14, QUE-38)."""
     with logged("delete_queue", name), root.storage_errors(), reserve(root.path):
-        _opened(root, name).delete()
+        queue = _opened(root, name)
+        root.check_clock(name)
+        queue.delete()
 
 
 def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None:

@@ -174,6 +174,10 @@ class Root:
         """The clock's time in microseconds."""
         return to_micros(self.clock.now())
 
+    def check_clock(self, what: str) -> None:
+        """Compares the clock with that of the storage, see ``ClockGuard.check_now``."""
+        self._tables.guard.check_now(what)
+
     def prepare(self) -> None:
         """Creates the root if it is missing; QueueClientError if it holds something else or cannot be written."""
         with self.storage_errors(), self.lock:

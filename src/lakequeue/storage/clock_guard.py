@@ -16,6 +16,7 @@ from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.storage import no_links
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.layout import queues_path
+from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
@@ -77,17 +78,40 @@ class ClockGuard:
         when = f"{pause} {'after' if instant > last else 'before'} the last commit"
         doubt = f"{where}: the clock says {says:%Y-%m-%d %H:%M}, {when}"
         _log.warning("%s; it is compared with that of the storage", doubt)
-        folder = self._store.folder(queues_path(self._store.root))
-        if folder.local is not None and instant > last:
+        if local_path(self._store.root) is not None and instant > last:
             time.sleep(SECOND_LOOK)
-        difference = self.now() / MICROS - _stamped(folder)
+        difference = self._difference(self.now)
         if abs(self._offset(self.now) - before) > TOLERANCE or abs(difference) > TOLERANCE:
-            more = f"{timedelta(seconds=round(abs(difference)))} {'ahead of' if difference > 0 else 'behind'}"
             raise QueueClientError(
-                f"{doubt}, and is {more} the storage's, or was just set. "
+                f"{doubt}, and is {_told(difference)} the storage's, or was just set. "
                 f"Nothing was changed: set it right, or {AHEAD} to more seconds"
             )
         self._believed = before
+
+    def check_now(self, what: str) -> None:
+        """Checks the clock by which a queue begins or ends; no commit before tells that it is wrong (DUR-82).
+
+        Raises:
+            QueueClientError: it differs from the storage's by more than ``TOLERANCE``; nothing was changed.
+        """
+        if self.now is None:
+            return
+        before = self._offset(self.now)
+        if self._believed is not None and abs(before - self._believed) < TOLERANCE:
+            return
+        difference = self._difference(self.now)
+        if abs(difference) > TOLERANCE:
+            raise QueueClientError(
+                f"{what}: the clock says {from_micros(self.now()):%Y-%m-%d %H:%M}, and is {_told(difference)} "
+                "the storage's. Nothing was changed: set it right"
+            )
+        if local_path(self._store.root) is None:  # else both may be wrong: a commit far ahead is looked at twice
+            self._believed = before
+
+    def _difference(self, now: Callable[[], int]) -> float:
+        """Seconds by which the clock is ahead of the storage's, however long that takes to answer."""
+        before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)))
+        return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     @staticmethod
     def _offset(now: Callable[[], int]) -> float:
@@ -123,12 +147,16 @@ def storage_now(table: Folder) -> float:
         _stamps[place] = now, time.monotonic()
     ahead = time.time() - now
     if abs(ahead) > TOLERANCE:
-        difference = timedelta(seconds=round(abs(ahead)))
         raise QueueClientError(
-            f"this machine's clock is {difference} {'ahead of' if ahead > 0 else 'behind'} that of the storage of "
-            f"{table.uri}; nothing was removed: set it right"
+            f"this machine's clock is {_told(ahead)} that of the storage of {table.uri}; "
+            "nothing was removed: set it right"
         )
     return now
+
+
+def _told(ahead: float) -> str:
+    """A difference of clocks, in seconds, before the name of the other one."""
+    return f"{timedelta(seconds=round(abs(ahead)))} {'ahead of' if ahead > 0 else 'behind'}"
 
 
 def _stamped(table: Folder) -> float:
