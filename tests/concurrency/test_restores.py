@@ -141,6 +141,38 @@ def test_a_copy_that_grew_past_what_the_process_knew_is_noticed(
 
 
 @pytest.mark.spec("DUR-80")
+@pytest.mark.parametrize("restore", [by_a_swap, in_place])
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_compaction_tells_it_once_and_the_next_one_goes_on(
+    tmp_path: Path, clock: ManualClock, restore: Restore, grown: bool
+) -> None:
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    [lq] = apart(root, clock, 1)
+    queue = lq.create_queue("orders")
+    for body in ("first", "kept"):
+        queue.send(body)
+    shutil.copytree(root, backup)
+    for number in range(5):
+        queue.send(f"lost {number}")
+    settled(queue)
+    lq.compact()
+    restore(backup, root)
+    if grown:
+        other = apart(root, clock, 1)[0].queue("orders")
+        for number in range(20):
+            other.send(f"other {number}")
+    told = [failure for summary in lq.compact() for failure in summary.failures]
+    assert len(told) == 1 and "a backup was restored" in told[0]
+    assert not [failure for summary in lq.compact() for failure in summary.failures]
+    for each in VERBS.values():
+        if each is not Queue.purge:
+            each(queue)
+    clock.advance(600)
+    assert len(agree(queue, apart(root, clock, 1)[0].queue("orders"), {})) >= 2
+    assert not lq.check()
+
+
+@pytest.mark.spec("DUR-80")
 def test_a_message_with_another_offset_is_not_taken_for_one_that_was_read_before(
     tmp_path: Path, clock: ManualClock
 ) -> None:

@@ -35,6 +35,7 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
 from lakequeue.storage.reserve import reserve
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.snapshot import OtherHistory
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
@@ -81,13 +82,15 @@ class CompactionSummary:
     """Descriptions of failed steps; the next pass repeats them."""
 
     @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """Catches and records a failure, so that it ends this step only."""
+    def step(self, what: str, last: bool = False) -> Iterator[None]:
+        """Catches and records a failure, so that it ends this step only; with ``last`` that of a restore, too."""
         try:
             yield
         except QueueDoesNotExist:
             raise
         except Exception as error:
+            if isinstance(error, OtherHistory) and not last:
+                raise  # all that the process knows of the root is to be dropped
             self.failures.append(f"{what}: {first_line(error)}")
             _log.warning("compaction of %s: %s failed: %s", self.queue or "the root", what, first_line(error))
 
@@ -130,12 +133,13 @@ class QueuePass:
         Failures are in the summary. Only one machine may commit on a network file system.
         """
         summary = CompactionSummary(self.queue, self.region)
-        with summary.step("compaction"):
+        with summary.step("compaction", last=True):
             if elsewhere:
                 self.store.check_mount()
             durability = "power" if self.store.syncs else "process"
             root = root_of_worker(self.store.root, tuple(self.store.options.items()), "", durability)
-            row = root.living(self.key)
+            with root.storage_errors():
+                row = root.living(self.key)
             if row is not None:
                 return compact_queue(OpenQueue(root, row), self.note, self.within)
         return summary, [], None
@@ -278,7 +282,7 @@ def compact_queue(queue: OpenQueue, before: passes.Note | None = None, within: f
     summary, note = CompactionSummary(queue.name, queue.region), None
     depths: list[stats.StatsRow] = []
     try:
-        with summary.step("compaction"), queue.service("compact"):
+        with summary.step("compaction", last=True), queue.service("compact"):
             attributes_version, versions = queue.row.attributes_version, []
             with summary.step("reading the newest versions"):
                 versions = [shard.activity() for shard in queue.shards]
@@ -347,12 +351,12 @@ def _remove(root: Root, row: QueueRow) -> CompactionSummary:
     """Removes the row of a deleted queue, then its tables; an interrupted pass leaves them as orphans."""
     summary = CompactionSummary(row.name, row.region, deleted=True)
     with summary.step("removing a deleted queue"):
+        # by a wrong clock it would be too early
+        storage_now(root.engine.store.folder(layout.queues_path(root.path)))
         root.remove(row)
         summary.freed(cleaning.remove_tables(root.engine.store.folder(layout.tables_path(root.path, row.key))))
     return summary
 
-        # by a wrong clock it would be too early
-        storage_now(root.engine.store.folder(layout.queues_path(root.path)))
 
 def _compact_own_tables(root: Root, depths: list[stats.StatsRow], done: passes.Passes) -> CompactionSummary:
     summary = CompactionSummary(None)
