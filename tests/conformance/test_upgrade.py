@@ -17,6 +17,7 @@ from concurrency.harness import apart, check_log, drain
 from lakequeue import LakeQueue, QueueClientError, RedrivePolicy
 from lakequeue.cli import app
 from lakequeue.operations import move
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
@@ -129,6 +130,19 @@ def test_an_upgrade_that_is_killed_at_any_commit_is_repeated(
         for queue in afresh.all_queues()
     )
     use(afresh, clock)
+
+
+@pytest.mark.spec("QUE-39")
+def test_an_upgrade_that_fails_after_its_commit_says_so(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: OpenQueue) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenQueue, "announce_attributes", fails)
+        with pytest.raises(QueueClientError, match="the upgrade was done in part") as raised:
+            lq.upgrade()
+    assert raised.value.outcome_unknown and set(layouts(lq)) == {5}
+    assert lq.upgrade() == 0
 
 
 def test_an_older_lakequeue_refuses_an_upgraded_root_even_if_it_has_it_open(

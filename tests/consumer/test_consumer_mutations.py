@@ -308,7 +308,11 @@ MUTATIONS = [
     ),
     Mutation(
         "settles after the claim",
-        replace(move, "claim", lambda queue, shard, command, _, claim=move.claim: claim(queue, shard, command)),
+        replace(
+            move,
+            "claim",
+            lambda queue, shard, command, _, steps, claim=move.claim: claim(queue, shard, command, None, steps),
+        ),
         {shown_by(rounds.test_a_delete_and_the_next_claim_are_one_commit, lambda make: (make(),)): "HBN-24"},
     ),
     Mutation(

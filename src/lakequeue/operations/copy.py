@@ -29,7 +29,7 @@ from lakequeue.errors import (
 from lakequeue.model import redrive_policies
 from lakequeue.operations.depth import stored
 from lakequeue.operations.queues import missing
-from lakequeue.runtime.calls import logged
+from lakequeue.runtime.calls import Steps, logged
 from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Counts
 from lakequeue.shard.decide import ShardMachine
@@ -338,9 +338,12 @@ def copy(source: Root, target: Root, name: str | None, progress: Progress | None
             copied = copies.run(statistics=name is None)
             if not in_time():
                 raise QueueClientError(f"the copy to {target.path} took more than 24 h; copy queue by queue")
-            _name(target, [row for row, _ in copied])
+            steps = Steps("the copy")
+            with steps.step():
+                _name(target, [row for row, _ in copied])
             for row, _ in copied:
-                _folder(target, row).remove([layout.COPYING])
+                with steps.step():
+                    _folder(target, row).remove([layout.COPYING])
         return [CopiedQueue.of(row, shards) for row, shards in copied]
 
 

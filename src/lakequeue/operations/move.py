@@ -24,6 +24,7 @@ from lakequeue.model.names import shard_of_group
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, queues
 from lakequeue.operations.settle import Settling
+from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
@@ -80,10 +81,12 @@ def _target_key(queue: OpenQueue, target: QueueRow) -> str:
     return target.key if queue.row.layout_version < 5 else str(Destination.of(target))
 
 
-def claim(queue: OpenQueue, shard: ShardService, command: Claim, settling: Settling | None = None) -> Result:
+def claim(
+    queue: OpenQueue, shard: ShardService, command: Claim, settling: Settling | None, steps: Steps
+) -> Result:
     """Claims messages of a shard; moves those received too often to the dead-letter queue (DLQ-2).
 
-    What waits in ``settling`` for this shard is in the same commit, before the claim.
+    What waits in ``settling`` for this shard is in the same commit, before the claim. Moves count as ``steps``.
     """
     missing: dict[str, str | None] = {}
     while True:
@@ -104,6 +107,7 @@ def claim(queue: OpenQueue, shard: ShardService, command: Claim, settling: Settl
             continue
         if not result.value.moving:
             return result
+        steps.done()
         damaged = False
         try:
             finish(queue, shard)
@@ -132,7 +136,8 @@ def redrive(
 
     Before messages go back, ``check`` is called with the name of their source queue; it may raise.
     """
-    with queue.service("redrive") as call:
+    steps = Steps("the redrive")
+    with queue.service("redrive") as call, steps.rest():
         check_whole("max_messages", 1 if most is None else most)
         if destination is not None and (destination.fifo != queue.fifo or destination.key == queue.key):
             raise InvalidParameterValue.of(
@@ -151,7 +156,7 @@ def redrive(
                         error = InvalidParameterValue(f"{error.message} Messages moved before: {moved:,}.")
                     raise error from None
                 for target, offsets in targets.items():
-                    moved += _move(queue, shard, joined((offset, offset) for offset in offsets), target)
+                    moved += _move(queue, shard, joined((offset, offset) for offset in offsets), target, steps)
                     call.messages = moved
                     progress(moved)
                 if moved == most:
@@ -225,10 +230,12 @@ def _targets(
     return targets
 
 
-def _move(queue: OpenQueue, shard: ShardService, spans: list[tuple[int, int]], key: str) -> int:
+def _move(queue: OpenQueue, shard: ShardService, spans: list[tuple[int, int]], key: str, steps: Steps) -> int:
     while True:
-        moved: int | None = queue.command(shard, Move(spans, key))
-        finish(queue, shard)
+        with steps.step():
+            moved: int | None = queue.command(shard, Move(spans, key))
+        with steps.step():
+            finish(queue, shard)
         if moved is not None:  # else another move was under way
             # any process may have completed it; the messages have arrived if the target exists
             return 0 if queue.root.living(Destination.parse(key).key) is None else moved

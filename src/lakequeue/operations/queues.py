@@ -205,11 +205,14 @@ def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str,
 def upgrade(root: Root) -> int:
     """Upgrades the queues of a root, of all regions; returns how many; see ``LakeQueue.upgrade``."""
     with logged("upgrade", ""), root.storage_errors():
-        stamped = _stamp(root)
+        steps = Steps("the upgrade")
+        with steps.step():
+            stamped = _stamp(root)
         # a run that was cut off before may have stamped the rows and left this
         for row in root.rows():
             if row.deleted_at is None:
-                OpenQueue(root, row).announce_attributes()
+                with steps.step():
+                    OpenQueue(root, row).announce_attributes()
         return stamped
 
 

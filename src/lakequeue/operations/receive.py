@@ -33,6 +33,7 @@ from lakequeue.model.off_loop import OffLoop, in_loop_threads
 from lakequeue.operations import move
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, Settling, visibility
+from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, in_home_order
 from lakequeue.runtime.waiters import Waiter, log_watch
@@ -250,13 +251,15 @@ def claim(
     hands: FreeHands | None = None,
     enough: int = 0,
     settling: Settling | None = None,
+    steps: Steps | None = None,
 ) -> tuple[Parts, OverLimit | None]:
     """Claims messages under one lease; returns them by shard, and the refusal of a shard that is full.
 
     The claim begins at the home shard. With an attempt id all messages come from one shard: that of the live
-    attempt, if there is one. With ``enough`` no further shard is asked once there are so many.
+    attempt, if there is one. With ``enough`` no further shard is asked once there are so many. ``steps`` are the
+    moves of dead letters that the call has made, after which no error is a refusal.
     """
-    parts: Parts = []
+    parts, steps = Parts(), steps or Steps("the receive")
     taken, most = 0, min(enough or wanted.max_messages, wanted.max_messages)
     refusal, free = None, None if hands is None else hands.free
     if hands is not None:
@@ -265,7 +268,8 @@ def claim(
         leased = None if wanted.leased is None else taken
         command = attrs.evolve(wanted, max_messages=wanted.max_messages - taken, hands=free, leased=leased)
         try:
-            result = move.claim(queue, shard, command, settling)
+            with steps.rest():
+                result = move.claim(queue, shard, command, settling, steps)
         except Exception as error:
             # messages are claimed: an error would hide them from every consumer
             if parts and (isinstance(error, LakeQueueError) or is_storage_failure(error)):
@@ -324,7 +328,7 @@ def _polls(
     waiter.
     """
     # from the shortest to the longest interval between polls for changes by other processes (LPL-6)
-    started, waiters = queue.now(), queue.shards[0].shared.waiters
+    started, waiters, steps = queue.now(), queue.shards[0].shared.waiters, Steps("the receive")
     waiters.active_at = started if waiters.active_at is None else waiters.active_at
     longest = queue.root.longest_pause(started - waiters.active_at)
     pause = SHORTEST_POLL if longest == queue.root.poll_interval else longest // 4
@@ -334,7 +338,7 @@ def _polls(
             waiter.begin_poll()
         lease_id = receipt_handles.new_lease_id()
         wanted = attrs.evolve(poll.wanted, lease_id=lease_id)
-        parts, refusal = claim(queue, wanted, poll.hands)
+        parts, refusal = claim(queue, wanted, poll.hands, steps=steps)
         claims = [part for part in parts if part[1].lease_id == lease_id]
         if room is not None and parts and not room.take(size := _size(parts)):
             if waiter is not None:
@@ -350,7 +354,8 @@ def _polls(
             deadline = poll.deadline()  # may read the catalog, for attributes of which the claim has learnt
         except Exception:
             if _release(found):
-                raise
+                with steps.rest():
+                    raise
         if messages or now >= deadline:
             if refusal and not messages and (poll.refuse_late or deadline <= started):
                 raise refusal

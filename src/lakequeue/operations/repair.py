@@ -12,6 +12,7 @@ from lakequeue.model.damage import Repair
 from lakequeue.model.names import name_hash
 from lakequeue.operations.attributes import make_tables
 from lakequeue.operations.check import chosen
+from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.root import Root
 from lakequeue.shard.spans import SpanSet
 from lakequeue.storage import layout
@@ -36,14 +37,15 @@ from lakequeue.storage.stores import Store
 
 def repair(root: Root, name: str | None = None, *, apply: bool = False, force: bool = False) -> list[Repair]:
     """Mends what is damaged, see ``LakeQueue.repair``."""
-    with root.storage_errors():
-        engine = Engine(root.engine.store)
-        done = list(_repair_catalog(root, engine, name, apply))
+    steps = Steps("the repair")
+    with root.storage_errors(), steps.rest():
+        engine, making = Engine(root.engine.store), steps if apply else None
+        done = list(_repair_catalog(root, engine, name, making))
         if name is None:
-            done += _repair_statistics(root, engine, apply)
+            done += _repair_statistics(root, engine, making)
         for row in chosen(root, find_catalog(engine.store, root.path), name):
             for shard in range(row.shards):
-                done += _repair_shard(root, engine, row, shard, apply, force)
+                done += _repair_shard(root, engine, row, shard, making, force)
         if apply:
             root.release()  # what this process knew of the tables
         return done
@@ -52,34 +54,37 @@ def repair(root: Root, name: str | None = None, *, apply: bool = False, force: b
 def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) -> list[Repair]:
     """Sets back clocks that were ahead, see ``LakeQueue.repair``."""
     done: list[Repair] = []
-    with root.storage_errors():
-        engine = Engine(root.engine.store)
+    commits = Steps("the repair")
+    with root.storage_errors(), commits.rest():
+        engine, making = Engine(root.engine.store), commits if apply else None
         for row in chosen(root, find_catalog(engine.store, root.path), name):
             for shard in range(row.shards):
                 paths = [path(root.path, row.key, shard) for path in (layout.messages_path, layout.receipts_path)]
-                with _locked(paths, apply):
+                with _locked(paths, making):
                     messages, receipts = map(engine.open, paths)
                     steps = list(clock_steps(messages, receipts, root.now()))
-                    done += _finished(Repair(row.name, row.region, shard, []), steps, apply)
+                    done += _finished(Repair(row.name, row.region, shard, []), steps, making)
         if apply:
             root.release()
     return done
 
 
 @contextmanager
-def _locked(tables: Sequence[str], apply: bool) -> Iterator[None]:
+def _locked(tables: Sequence[str], making: Steps | None) -> Iterator[None]:
     """Keeps all other processes out of local tables that are there."""
     with ExitStack() as locks:
-        for table in filter(is_local_folder, tables) if apply else ():
+        for table in filter(is_local_folder, tables) if making else ():
             locks.enter_context(committing(table, exclusive=True))
         yield
 
 
-def _finished(report: Repair, steps: Sequence[Step], apply: bool) -> Iterator[Repair]:
+def _finished(report: Repair, steps: Sequence[Step], making: Steps | None) -> Iterator[Repair]:
     if steps or report.notes or report.unknown:
-        for step in steps if apply else ():
-            step.apply()
-        yield attrs.evolve(report, steps=[step.text for step in steps], applied=apply and bool(steps))
+        if making is not None:
+            for step in steps:
+                with making.step():
+                    step.apply()
+        yield attrs.evolve(report, steps=[step.text for step in steps], applied=bool(making and steps))
 
 
 # --- a shard
@@ -91,16 +96,16 @@ _VECTORS = (
 
 
 def _repair_shard(
-    root: Root, engine: Engine, row: QueueRow, shard: int, apply: bool, force: bool
+    root: Root, engine: Engine, row: QueueRow, shard: int, making: Steps | None, force: bool
 ) -> Iterator[Repair]:
     paths = layout.messages_path(root.path, row.key, shard), layout.receipts_path(root.path, row.key, shard)
-    with _locked(paths, apply):
+    with _locked(paths, making):
         found = find_shard(engine.store, root.path, row.key, shard)
         report = Repair(row.name, row.region, shard, [])
         if found.messages is None and found.was_unused:
             report = attrs.evolve(report, unknown=["what was in the shard, if anything, is lost"])
             steps = [Step("makes its tables anew", lambda: make_tables(root, row, shard))]
-            yield from _finished(report, steps, apply and force)
+            yield from _finished(report, steps, making if force else None)
             return
         if found.messages is None or without_features(found.messages).log.start is None:
             note = f"the log {found.messages_path} has no beginning that can be read; restore it from a copy"
@@ -111,7 +116,7 @@ def _repair_shard(
                 yield attrs.evolve(report, notes=[f"{log.folder.uri}: {_VECTORS}"])
                 return
         before, report, steps = _plan(root, engine, row, shard, found, report)
-        for each in _finished(report, steps, apply and (force or not report.unknown)):
+        for each in _finished(report, steps, making if force or not report.unknown else None):
             after = find_shard(engine.store, root.path, row.key, shard) if each.applied else found
             if each.applied and after.ledger is not None and after.messages is not None:
                 left = _deliverable(after.ledger, after.end(after.ledger))
@@ -238,9 +243,9 @@ def _moves(root: Root, store: Store, key: str, shard: int) -> int:
 # --- the catalog
 
 
-def _repair_catalog(root: Root, engine: Engine, name: str | None, apply: bool) -> Iterator[Repair]:
+def _repair_catalog(root: Root, engine: Engine, name: str | None, making: Steps | None) -> Iterator[Repair]:
     path = layout.queues_path(root.path)
-    with _locked([path], apply):
+    with _locked([path], making):
         catalog = find_catalog(engine.store, root.path)
         undone, report = without_features(catalog.log), Repair(None, None, None, [])
         if undone.log.start is None:
@@ -259,7 +264,7 @@ def _repair_catalog(root: Root, engine: Engine, name: str | None, apply: bool) -
         if listed is not None:
             note = "its tags are lost, and receipt handles from before are void: what is in flight comes again"
             report = attrs.evolve(report, queue=listed.name, region=listed.region, notes=[note])
-        yield from _finished(report, steps, apply)
+        yield from _finished(report, steps, making)
 
 
 def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow]) -> Step:
@@ -301,9 +306,9 @@ def _listed_again(
 # --- the table of statistics
 
 
-def _repair_statistics(root: Root, engine: Engine, apply: bool) -> Iterator[Repair]:
+def _repair_statistics(root: Root, engine: Engine, making: Steps | None) -> Iterator[Repair]:
     path = layout.stats_path(root.path)
-    with _locked([path], apply):
+    with _locked([path], making):
         try:
             undone = without_features(read_log(engine.store.folder(path)))
         except FileNotFoundError:  # there is none before the first compaction
@@ -319,4 +324,4 @@ def _repair_statistics(root: Root, engine: Engine, apply: bool) -> Iterator[Repa
             steps.append(files_step(engine, path, undone.log.last, files, [], text))
         if undone.log.problems:
             steps.append(checkpoint_step(engine, path))
-        yield from _finished(report, steps, apply)
+        yield from _finished(report, steps, making)

@@ -60,9 +60,9 @@ def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool
 
 def erase(queue: OpenQueue, message_id: str) -> bool:
     """Deletes a message for good and clears what was sent; see ``Queue.erase``."""
-    with queue.service("erase") as call:
+    steps = Steps("the erasure")
+    with queue.service("erase") as call, steps.rest():
         known = erased = False
-        steps = Steps("the erasure")
         queue.shards[0].query(lambda _: None)  # it knows of shards that were added
         for shard in queue.shards:
             offsets = shard.offsets_of(message_id)
@@ -92,20 +92,23 @@ def _apply(
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()
-    for shard in queue.shards:
-        if found == len(wanted):
-            break
-        offsets: list[int] = []
-        for batch in browse.batches(queue, shard, browse.ROWS, growth=browse.GROWTH):
-            for row in pc.indices_nonzero(pc.is_in(batch.rows["message_id"], wanted)).to_pylist():
-                found += 1
-                offsets.append(int(batch.offsets[row]))
-                stayed[batch.states[row]] += 1
+    steps = Steps("a change of chosen messages")
+    with steps.rest():
+        for shard in queue.shards:
             if found == len(wanted):
                 break
-        if offsets:
-            count: int = queue.command(shard, command(joined((offset, offset) for offset in offsets)))
-            done += count
+            offsets: list[int] = []
+            for batch in browse.batches(queue, shard, browse.ROWS, growth=browse.GROWTH):
+                for row in pc.indices_nonzero(pc.is_in(batch.rows["message_id"], wanted)).to_pylist():
+                    found += 1
+                    offsets.append(int(batch.offsets[row]))
+                    stayed[batch.states[row]] += 1
+                if found == len(wanted):
+                    break
+            if offsets:
+                with steps.step():
+                    count: int = queue.command(shard, command(joined((offset, offset) for offset in offsets)))
+                done += count
     left = done
     for state in states:
         changed = min(left, stayed[state])

@@ -17,7 +17,8 @@ from contextvars import ContextVar
 
 import attrs
 
-from lakequeue.errors import QueueClientError, QueueDoesNotExist
+from lakequeue.errors import DamagedTable, QueueClientError, QueueDoesNotExist
+from lakequeue.storage.engines.failures import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 _log = logging.getLogger("lakequeue.verbs")
@@ -135,10 +136,30 @@ class Steps:
         except QueueDoesNotExist:
             raise
         except Exception as error:
-            if not self._done:
-                raise
+            self._fail(error)
+            raise
+        self.done()
+
+    def done(self) -> None:
+        """Counts a commit."""
+        self._done += 1
+
+    @contextmanager
+    def rest(self) -> Iterator[None]:
+        """What lies between the commits, such as reads: failures as in ``step``; other errors stay as they are."""
+        try:
+            yield
+        except Exception as error:
+            known = not error.outcome_unknown if isinstance(error, QueueClientError) else is_storage_failure(error)
+            if known:
+                self._fail(error)
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        if self._done and isinstance(error, DamagedTable):
+            error.outcome_unknown = True
+        elif self._done:
             raise QueueClientError(
                 f"{self._call} was done in part, then it failed: {first_line(error)}. Repeating it is safe",
                 outcome_unknown=True,
             ) from error
-        self._done += 1
