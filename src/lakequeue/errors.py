@@ -334,8 +334,8 @@ class DamagedTable(QueueClientError):
         super().__init__(f"{what}; run `lakequeue check`")
         self.table, self.file, self.reason = table, file, reason
 
-    def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str]]:
-        return type(self), (self.table, self.file, self.reason)
+    def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str], dict[str, Any]]:
+        return type(self), (self.table, self.file, self.reason), self.__dict__
 
 
 class InvalidOptions(LakeQueueError):

@@ -19,8 +19,10 @@ from lakequeue.errors import LakeQueueError
 from lakequeue.operations import exchange, lease, selected
 from lakequeue.operations.receive import Request
 from lakequeue.operations.settle import give_back
+from lakequeue.runtime.calls import Steps
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, each_case, replace, shown_by
 
 CALLS = ("create", "entry", "files", "folders", "parquet", "read", "read_marked", "remove", "replace", "write")
 """What storage is asked for."""
@@ -255,3 +257,24 @@ def test_each_commit_of_a_repair_fails_in_turn(
         if not failing.failed:
             return
     raise AssertionError("a repair of thirty commits")
+
+
+MUTATIONS = [
+    Mutation(
+        "what fails later is a refusal",
+        replace(Steps, "_fail", lambda *_: None),
+        {
+            shown_by(
+                test_each_commit_of_a_verb_fails_in_turn, lambda *given, verb=verb: (*given, verb, True)
+            ): "QUE-39"
+            for verb in ("Queue.redrive", "Queue.purge", "Queue.receive of a dead letter")
+        },
+    )
+]
+
+
+@each_case(MUTATIONS)
+def test_the_rule_falls_with_its_safeguard(
+    tmp_path: Path, base: tuple[LakeQueue, Given, list[object]], case: Case
+) -> None:
+    case.run(lambda patch: (tmp_path, base, patch))

@@ -8,6 +8,7 @@ import pytest
 from lakequeue import errors
 from lakequeue.errors import (
     SERVICE_ERRORS,
+    DamagedTable,
     InvalidOptions,
     LakeQueueError,
     LeaseLost,
@@ -84,6 +85,9 @@ def test_a_client_error_is_no_service_error_and_has_a_message():
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.message, copy.outcome_unknown, str(copy)) == ("no storage", True, "no storage")
     assert QueueClientError("x").outcome_unknown is False
+    damaged = DamagedTable("table", "file", "is torn")
+    damaged.outcome_unknown = True
+    assert vars(pickle.loads(pickle.dumps(damaged))) == vars(damaged)
 
 
 @pytest.mark.spec("HBN-17")
