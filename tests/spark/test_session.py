@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from collections import deque
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,3 +100,18 @@ def test_a_failed_start_is_told_in_one_line(said: list[str], reason: str) -> Non
     text = session._reason(said)
     assert reason in text
     assert "\n" not in text
+
+
+def test_a_stream_that_is_stopped_leaves_no_errors_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    write = "ERROR WriteToDataSourceV2Exec: Data source write support MicroBatchWrite[epoch: 1, writer: Write@1f]"
+    said = [
+        *(f"26/11/27 04:28:30 {write} {what}.\n" for what in ("is aborting", "failed to abort", "aborted")),
+        "26/11/27 04:28:30 ERROR Utils: Aborting task\n",
+        "org.apache.spark.TaskKilledException: Stage cancelled: [SPARK_JOB_CANCELLED] Job 2 cancelled\n",
+        "\tat org.apache.spark.TaskContextImpl.killTaskIfInterrupted(TaskContextImpl.scala:267)\n",
+        "26/11/27 04:28:30 ERROR DataWritingSparkTask: Aborting commit for partition 1 (task 4, stage 2.0)\n",
+        "26/11/27 04:28:30 ERROR DataWritingSparkTask: Aborted commit for partition 1 (task 4, stage 2.0)\n",
+    ]
+    error = "26/11/27 04:28:31 ERROR MicroBatchExecution: Query a [id = 1] terminated with error\n"
+    session._forward(io.StringIO("".join([*said, error])), deque())
+    assert capsys.readouterr().err == error

@@ -59,6 +59,13 @@ _IVY = re.compile(
     r"|^Setting default log level|^Setting Spark log level|^To adjust logging level|NativeCodeLoader"
     r"|WARN Utils: (Your hostname|Set SPARK_LOCAL_IP)|^\s*$"
 )
+_ABORTED = re.compile(
+    r"ERROR (WriteToDataSourceV2Exec: Data source write support .*\] (is aborting|aborted|failed to abort)\."
+    r"|DataWritingSparkTask: Abort(ing|ed) commit for|Utils: Aborting task$)"
+    r"|^org\.apache\.spark\.TaskKilledException: Stage cancelled"
+)
+"""Lines about a write that was given up; its exception says why, and a query that was stopped has none. Spark
+interrupts the thread of a stopped query, maybe while that tells the sink, and then calls it a failure to abort."""
 
 
 def build_session(
@@ -192,10 +199,11 @@ def _launch(conf: object) -> None:
 
 
 def _forward(lines: IO[str], last: deque[str]) -> None:
-    """Forwards the JVM's standard error, without messages of the resolver and the launcher."""
+    """Forwards the JVM's standard error, without messages of resolver and launcher, and of aborted writes."""
     for line in lines:
         last.append(line)
-        if _IVY.search(line) is None and not any(mark in line for mark in _FAILED) and "\tat " not in line:
+        noise = _IVY.search(line) or _ABORTED.search(line) or any(mark in line for mark in _FAILED)
+        if not noise and "\tat " not in line:
             sys.stderr.write(line)
 
 
