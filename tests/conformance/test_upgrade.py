@@ -78,7 +78,9 @@ def test_a_root_of_0_2_works_as_it_is(lq: LakeQueue, clock: ManualClock, caplog:
 
 def test_an_upgraded_root_has_what_it_had(lq: LakeQueue, clock: ManualClock) -> None:
     before = {queue.name: queue.counts() for queue in lq.all_queues()}
+    assert not lq.check(), "its files and entries have no checksums"
     assert lq.upgrade() == 4  # one was deleted
+    assert not lq.check()
     assert layouts(lq) == [5] * 5
     assert {queue.name: queue.counts() for queue in lq.all_queues()} == before
     assert lq.upgrade() == 0
