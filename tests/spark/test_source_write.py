@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from lakequeue.spark import stream_to_queue
 from lakequeue.spark.source_schema import error_in
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests
+from lakequeue.storage.bulk.bad_rows import BadRows
 from spark.dropped_files import Folder
 
 if TYPE_CHECKING:
@@ -242,29 +244,54 @@ def test_attributes_that_change_while_rows_are_written_refuse_them(
     assert files(queue) == [] and sent_bodies(queue) == []
 
 
-@pytest.mark.spec("SND-2")
-def test_a_repeated_send_diverts_what_the_rules_refuse_that_hold_by_then(
-    spark: SparkSession, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The key of a send does not tell which rows were refused, if its process dies after these are stored."""
-    options = {"sendid": "load", "onbadrow": "divert", "badrows": str(tmp_path / "bad")}
+def repeated_send(spark: SparkSession, queue: Queue, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process dies twice after the refused rows are stored; then other rules hold."""
+    options = {"sendid": "load", "onbadrow": "divert", "badrows": str(table)}
     df = spark.sql("SELECT repeat('x', int(id)) AS body FROM VALUES (0), (1024), (1025) AS rows (id)").coalesce(1)
     queue.set_attributes(maximum_message_size=1_025)
-    writer, message = written(spark, queue, df, **options)
 
     def killed(*_: Any) -> None:
         raise OSError("killed")
 
-    with monkeypatch.context() as patch, pytest.raises(LakeQueueError):
-        patch.setattr(manifests, "write_manifest", killed)
-        writer.commit([message])
-    assert [body for body, _ in diverted(spark, tmp_path / "bad")] == [""]
+    for _ in range(2):
+        writer, message = written(spark, queue, df, **options)
+        with monkeypatch.context() as patch, pytest.raises(LakeQueueError):
+            patch.setattr(manifests, "write_manifest", killed)
+            writer.commit([message])
+    assert [body for body, _ in diverted(spark, table)] == [""]
     queue.set_attributes(maximum_message_size=1_024)
     for _ in range(2):
         writer, message = written(spark, queue, df, **options)
         writer.commit([message])
     assert [len(body) for body in sent_bodies(queue)] == [1024]
-    assert [len(body) for body, _ in diverted(spark, tmp_path / "bad")] == [0, 0, 1025]
+    assert [len(body) for body, _ in diverted(spark, table)] == [0, 0, 1025]
+
+
+@pytest.mark.spec("SND-2")
+def test_a_repeated_send_diverts_what_the_rules_refuse_that_hold_by_then(
+    spark: SparkSession, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeated_send(spark, queue, tmp_path / "bad", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(lambda _: uuid.uuid4().hex, id="one of its own for each attempt"),
+        pytest.param(lambda key: key.rpartition("-")[0], id="without the rules"),
+    ],
+)
+def test_with_another_key_refused_rows_come_twice_or_are_lost(
+    spark: SparkSession,
+    queue: Queue,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: Callable[[str], str],
+) -> None:
+    add = BadRows._add
+    monkeypatch.setattr(BadRows, "_add", lambda self, at, files, id, number: add(self, at, files, key(id), number))
+    with pytest.raises(AssertionError):
+        repeated_send(spark, queue, tmp_path / "bad", monkeypatch)
 
 
 @pytest.mark.spec("FIF-1", "SND-4", "SND-5")
