@@ -181,6 +181,7 @@ def test_a_checkpoint_that_came_after_its_entry_was_trimmed_is_no_beginning(engi
         ("protocol", "writerFeatures", 5),
         *(("metaData", "configuration", value) for value in (None, 5, {"delta.checkpointInterval": "many"})),
         ("metaData", "configuration", {"delta.appendOnly": True}),
+        *(("metaData", "partitionColumns", value) for value in (None, 5, ["state"])),
     ],
     ids=str,
 )
@@ -193,7 +194,7 @@ def test_what_a_log_says_of_its_table_is_read_or_damage(
         if action in line:
             line[action][member] = value
     table.folder.replace(entry_name(0), signed("\n".join(map(json.dumps, lines)).encode()))
-    with pytest.raises(DamagedTable, match="is torn|checkpointInterval"):
+    with pytest.raises(DamagedTable, match="is torn|checkpointInterval|partition columns"):
         engine.open(table.path)
 
 

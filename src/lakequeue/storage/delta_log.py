@@ -13,6 +13,7 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import DamagedTable
+from lakequeue.storage import layout
 from lakequeue.storage.folder import Entry as File
 from lakequeue.storage.folder import Folder, Mark
 from lakequeue.storage.found_names import Misplaced, file_below
@@ -266,6 +267,8 @@ def obstacles(found: Entry | State) -> list[str]:
         if version > newest and version != by_name:
             unknown.append(f"version {version} of {who.lower()}s")
     configuration = dict(found.metadata["configuration"]) if found.metadata else {}
+    if found.metadata and found.metadata["partitionColumns"] not in layout.PARTITIONS:
+        unknown.append("other partition columns")
     if configuration.get("delta.appendOnly", "false").lower() == "true":
         unknown.append("the property delta.appendOnly")
     return unknown

@@ -149,6 +149,8 @@ STATS = pa.schema(
     ]
 )
 STATS_PARTITIONS = ["day"]
+PARTITIONS: tuple[list[str], ...] = ([], MESSAGE_PARTITIONS, RECEIPT_PARTITIONS, STATS_PARTITIONS)
+"""Partition columns that tables may have."""
 
 
 def _columns(schema: pa.Schema, partitions: Sequence[str] = ()) -> pa.Schema:
