@@ -34,6 +34,7 @@ from lakequeue.storage.bulk.manifests import Manifest, SendKey
 from lakequeue.storage.bulk.message_rules import Fifo, RowRules, check_columns
 from lakequeue.storage.bulk.staged_files import check_exist
 from lakequeue.storage.bulk.staging import Staging
+from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.engines.commit import Races, StaleAttributes, commit
 from lakequeue.storage.engines.interface import DataFile, StaleSnapshot, partition_text
 from lakequeue.storage.engines.point import Engine, Table
@@ -193,7 +194,7 @@ class _ShardCommit:
                     return None
                 files = self._duplicates.files()
             if manifest.too_old and not reached_another:
-                raise too_old_error(manifest.send_id)
+                raise too_old_error(table.folder, manifest.send_id)
             if not self._add(files, instant, reached_another):
                 return None
             self._target.committed(self._shard, races.lost)
@@ -232,7 +233,9 @@ class _ShardCommit:
         return commit(table, fence, add)
 
 
-def too_old_error(send_id: str) -> QueueClientError:
+def too_old_error(table: Folder, send_id: str) -> QueueClientError:
+    """The error for a bulk send that waited too long; QueueClientError if one of two clocks only says so."""
+    storage_now(table)
     return QueueClientError(
         f"the files of bulk send {send_id} were written more than 12 h ago; send them under a new id"
     )
@@ -292,7 +295,7 @@ def send_rows(
             return 0
         if manifest is not None and manifest.too_old and not reached_shards(target.open, manifest):
             if not key.of_stream:
-                raise too_old_error(key.files)
+                raise too_old_error(target.open(target.shards[0]).folder, key.files)
             # a stream has no other key; its source still has the rows
             manifests.forget(target.tables, key.files)
             manifest = None
