@@ -219,18 +219,25 @@ def test_the_catalog_of_another_history_is_noticed_too(tmp_path: Path, clock: Ma
 
 
 @pytest.mark.spec("DUR-80")
-def test_what_a_handle_learned_of_a_log_that_went_back_is_forgotten(tmp_path: Path, clock: ManualClock) -> None:
-    """It learned an entry of another handle of its process, which no longer is, and read the one before."""
+@pytest.mark.parametrize("others", range(4))
+def test_a_log_without_what_another_handle_of_the_process_committed_is_another(
+    tmp_path: Path, clock: ManualClock, others: int
+) -> None:
+    """The reader has read less than was committed, and the body cache holds the rest."""
     [lq] = apart(tmp_path / "root", clock, 1)
     path = layout.messages_path(lq.root, lq.create_queue("orders").key, 0)
     reader, writer = (engine_of(lq).open(path) for _ in range(2))
     for version in (1, 2):
-        writer.add([], {"x": version}, "token")
+        writer.add([], {"x": version}, f"lost {version}")
     reader.learn(writer)
-    Path(path, entry_name(2)).unlink()
-    reader.confirm()
-    reader.state.advance()
-    assert reader.version == 1
+    for version in (1, 2):
+        Path(path, entry_name(version)).unlink()
+    other = engine_of(lq).open(path)
+    for version in range(1, others + 1):
+        other.add([], {"x": version}, f"other {version}")
+    follow = reader.refresh if others % 2 else reader.confirm
+    with pytest.raises(DamagedTable, match="a backup was restored"):
+        follow()
 
 
 @pytest.mark.spec("DUR-80")

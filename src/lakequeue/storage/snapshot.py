@@ -76,6 +76,7 @@ class Snapshot(State):
         super().__init__()
         self._folder = folder
         self._learned: dict[int, Entry] = {}
+        self._committed: tuple[int, Entry] | None = None  # the last that was learned, until it was seen in the log
         self._newest: dict[int, Entry] = {}  # of the latest versions, without gaps
         self._mark: Mark = ()
         self.checkpoint_every = 100
@@ -114,6 +115,7 @@ class Snapshot(State):
             LogTrimmed: entries after this version were removed.
             OtherHistory: they are not of the log that this snapshot was read from.
         """
+        committed = self._committed
         self.advance()
         base = self._base
         unconfirmed = 0.0 if self._folder.local is not None else abs(time.time() - self.confirmed_at)
@@ -129,13 +131,16 @@ class Snapshot(State):
                 break
         if self._folder.local is not None:
             self._expect(base)
+        self._find(committed)
         return self.version > base.version
 
     def confirm(self) -> bool:
         """As ``follow``, with one listing and concurrent reads, and a look whether the log is still the same."""
+        committed = self._committed
         self.advance()
         base = self._base
         self._catch_up(base)
+        self._find(committed)
         return self.version > base.version
 
     def is_based(self) -> bool:
@@ -175,14 +180,23 @@ class Snapshot(State):
                 self._mark = found
         self.confirmed_at = time.time()
 
+    def _find(self, committed: tuple[int, Entry] | None) -> None:
+        """Checks that the log has what this process committed before it was read: bodies of it are cached."""
+        if committed is None:
+            return
+        version, entry = committed
+        known = self._newest.get(version)
+        if self.version < version or (known is not None and known.token != entry.token):
+            raise OtherHistory(self._folder.uri, entry_name(version))
+        if known is None:
+            raise LogTrimmed(f"{self._folder.uri} has moved far beyond entry {version}")
+        if self._committed is committed:
+            self._committed = None
+
     def _catch_up(self, base: _Base) -> None:
         """Applies all commits made since, with one listing and concurrent reads, and checks the entry ``base``."""
-        learned = list(self._learned.items())
         names = listed(self._folder, f"{LOG}/{base.version:020}")  # after what sorts before it
         found = {number: file.mark for number, is_checkpoint, file in names if not is_checkpoint}
-        for version, entry in learned:
-            if found.get(version) != entry.mark:  # the log went back to what was before
-                self._learned.pop(version, None)
         try:
             if base.version not in found:
                 raise FileNotFoundError(entry_name(base.version))
@@ -193,6 +207,7 @@ class Snapshot(State):
 
     def learn(self, version: int, entry: Entry) -> None:
         """Takes note of an entry that this process committed elsewhere, so as not to read it. Thread-safe."""
+        self._committed = version, entry
         if len(self._learned) < _LEARNED:
             self._learned[version] = entry
 
