@@ -192,7 +192,7 @@ def _plan(
             steps.append(checkpoint_step(engine, path))  # from there on the log says nothing of it
     notes = [f"{found.messages_path}: {file or 'the log'} {problem}" for file, problem in doubts(found)]
     before = _Before(_deliverable(base, end, low), newest)
-    for span in () if newest else found.blank(base):
+    for span in found.blank(base):
         before.messages.discard(*span)
     report = before.compared(attrs.evolve(report, notes=notes), _deliverable(rows, end), messages.log)
     unknown = [*_unknown(found, end), *([_UNKNOWN_DELETIONS] if report.again and not newest else [])]

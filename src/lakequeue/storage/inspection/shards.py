@@ -95,7 +95,7 @@ class FoundShard:
         return sorted([*gone, *self.blank(ledger)])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
-        """What was erased, forgotten or lost before, and a ledger, which is older, has as not deleted."""
+        """What was erased, or lost in an earlier repair, and a ledger, which is older, has as not deleted."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
