@@ -27,9 +27,10 @@ _SENDERS = 8
 
 
 class _Simulated(SystemClock):
-    """A clock that stands still until it is set."""
+    """A clock that stands still until it is set; it begins near that of the storage, with which it is compared."""
 
-    instant = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    def __init__(self) -> None:
+        self.instant = datetime.now(timezone.utc)
 
     def now(self) -> datetime:
         return self.instant
