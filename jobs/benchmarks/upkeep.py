@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
 
@@ -30,7 +30,7 @@ class _Simulated(SystemClock):
     """A clock that stands still until it is set; it begins near that of the storage, with which it is compared."""
 
     def __init__(self) -> None:
-        self.instant = datetime.now(timezone.utc)
+        self.instant = super().now()
 
     def now(self) -> datetime:
         return self.instant
