@@ -27,6 +27,9 @@ _TEXTS_AND_BYTES = [
 def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
     """Opens a file for reading. Read it with ``use_threads=False``, see ``Folder.parquet``.
 
+    Arrow verifies 3.3 GB/s: of ``lease().arrow()``, which does little else than copy, that is 4 % with bodies of
+    100 bytes, and 18 to 28 % with 1 KiB; a receive or a task of Spark does not notice it.
+
     Args:
         source: a file of Arrow or Python.
         columns: those that it must have, but for later ones; it may have more.
