@@ -236,6 +236,7 @@ class Table(TableVersion):
                 if other is not None and self.folder.local is None:  # there `refresh` also syncs what it reads
                     self.state.apply(other)
                 raise LostRace(f"{self.path} has moved on from version {before}")
+            self.folder.sync([LOG])  # as in `refresh`: a power cut could leave what is built on it now, without it
             self.state.apply(other)
         entry = attrs.evolve(parse(data), mark=mark, follows=self.state.mark)
         self.state.apply(entry)
