@@ -21,6 +21,7 @@ from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.log_trimming import readable_from, write_checkpoint
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.snapshot import Snapshot
 from lakequeue.storage.stores import Store
 
@@ -196,6 +197,22 @@ def test_what_a_log_says_of_its_table_is_read_or_damage(
     table.folder.replace(entry_name(0), signed("\n".join(map(json.dumps, lines)).encode()))
     with pytest.raises(DamagedTable, match="is torn|checkpointInterval|partition columns"):
         engine.open(table.path)
+
+
+@pytest.mark.spec("DUR-1")
+def test_the_entry_that_a_commit_is_moved_behind_is_synced_first(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ledger(engine, "ours")
+    stale, done = engine.open(table.path), list[str]()
+    table.add([], {"ours": 1}, "1")
+    sync, create = Folder.sync, Folder.create
+    monkeypatch.setattr(Folder, "sync", lambda *given: (done.append("sync"), sync(*given))[1])
+    monkeypatch.setattr(
+        Folder, "create", lambda *given, **more: (done.append("create"), create(*given, **more))[1]
+    )
+    stale.add([], {"theirs": 1}, "2")
+    assert done[1:4] == ["create", "sync", "create"]
 
 
 def test_the_newest_checkpoint_stays_so(engine: Engine) -> None:
