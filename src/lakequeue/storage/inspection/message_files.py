@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import attrs
@@ -105,10 +106,8 @@ def _read(parquet: pq.ParquetFile) -> pa.Table:
     """What the log tells of the rows, and which have no message; all other columns are read and let go."""
     parts, nothing = [], layout.FILES["messages"].empty_table()
     told = nothing.select(["position", *_COUNTED]).schema
-    for rows in (
-        nothing,
-        *(parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups)),
-    ):
+    groups = (parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups))
+    for rows in chain([nothing], groups):
         blank = pc.equal(pc.fill_null(pc.binary_length(rows["body"]), 0), 0)
         parts.append(rows.select(told.names).cast(told).append_column("blank", blank))
     return pa.concat_tables(parts)
