@@ -91,8 +91,9 @@ def first_line(error: BaseException) -> str:
     """An error in one line: of a store, what is wrong and what to set; else its first line, or its type."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     line = _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
+    advice = "; `lakequeue compact --now 0` makes room, as the page on full disks says"
     full = "No space left on device" in line or "Disk quota exceeded" in line
-    return f"{line}; `lakequeue compact --now 0` makes room, as the page on full disks says" if full else line
+    return line + advice if full and advice not in line else line
 
 
 def is_permanent(error: BaseException) -> bool:
