@@ -108,12 +108,18 @@ def test_a_year_ahead_no_message_is_erased_that_stays_in_flight(tmp_path: Path) 
     assert counts.visible + counts.in_flight == 0
 
 
-def by_a_wrong_clock_no_queue_begins_or_ends(root: Path) -> None:
+def by_a_wrong_clock_no_queue_begins_ends_or_is_repaired(root: Path) -> None:
     """A day after its deletion it would be removed, so at once or in a year."""
     process(root).create_queue("orders").send("a")
     for by, how in (-365 * DAYS, "behind"), (365 * DAYS, "ahead of"):
         wrong = process(root, by)
-        for call in (lambda: wrong.create_queue("new"), lambda: wrong.delete_queue("orders")):  # noqa: B023
+        calls: list[Callable[[], object]] = [
+            lambda: wrong.create_queue("new"),  # noqa: B023
+            lambda: wrong.delete_queue("orders"),  # noqa: B023
+            lambda: wrong.repair(apply=True),  # noqa: B023
+            lambda: wrong.repair(apply=True, clock=True),  # noqa: B023
+        ]
+        for call in calls:
             with pytest.raises(QueueClientError, match=f"is 36.*{how} the storage's. Nothing was changed"):
                 call()
         assert wrong.create_queue("orders").name == "orders"  # it is there already
@@ -234,7 +240,7 @@ MUTATIONS = [
     Mutation(
         "every clock may make and delete queues",
         replace(ClockGuard, "check_now", lambda *_: None),
-        {by_a_wrong_clock_no_queue_begins_or_ends: "DUR-82"},
+        {by_a_wrong_clock_no_queue_begins_ends_or_is_repaired: "DUR-82"},
     ),
 ]
 

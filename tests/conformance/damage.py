@@ -100,11 +100,11 @@ def live(table: Path) -> list[Path]:
 
 
 def contents(root: str) -> dict[str, bytes]:
-    """Every file of a root but locks."""
+    """Every file of a root but locks and stamps of the clock."""
     return {
         str(path): path.read_bytes()
         for path in Path(root).rglob("*")
-        if path.is_file() and ".lock" not in str(path)
+        if path.is_file() and ".lock" not in str(path) and path.name != "_clock"
     }
 
 

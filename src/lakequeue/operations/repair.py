@@ -39,6 +39,8 @@ def repair(root: Root, name: str | None = None, *, apply: bool = False, force: b
     """Mends what is damaged, see ``LakeQueue.repair``."""
     steps = Steps("the repair")
     with root.storage_errors(), steps.rest():
+        if apply:
+            root.check_clock("a repair")
         engine, making = Engine(root.engine.store), steps if apply else None
         done = list(_repair_catalog(root, engine, name, making))
         if name is None:
@@ -56,6 +58,8 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
     done: list[Repair] = []
     commits = Steps("the repair")
     with root.storage_errors(), commits.rest():
+        if apply:
+            root.check_clock("a repair")
         engine, making = Engine(root.engine.store), commits if apply else None
         for row in chosen(root, find_catalog(engine.store, root.path), name):
             for shard in range(row.shards):
@@ -168,7 +172,8 @@ def _plan(
         why = "nothing of it can be read"
     elif not newest:
         why = f"it goes back to its version {base.version}, epoch {base.head.epoch}"
-    missing, gone = found.missing(base), found.gone(base)
+    missing, blank = found.missing(base), found.blank(base)
+    gone = found.gone(base, blank)
     low, end = found.low(base), found.end(base)
     rows = mended(found, base, gone, low)
     writing = log_step(engine, found, missing, end)
@@ -192,7 +197,7 @@ def _plan(
             steps.append(checkpoint_step(engine, path))  # from there on the log says nothing of it
     notes = [f"{found.messages_path}: {file or 'the log'} {problem}" for file, problem in doubts(found)]
     before = _Before(_deliverable(base, end, low), newest)
-    for span in found.blank(base):
+    for span in blank:
         before.messages.discard(*span)
     report = before.compared(attrs.evolve(report, notes=notes), _deliverable(rows, end), messages.log)
     unknown = [*_unknown(found, end), *([_UNKNOWN_DELETIONS] if report.again and not newest else [])]

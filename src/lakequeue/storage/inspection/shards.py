@@ -82,8 +82,8 @@ class FoundShard:
         present = [(each.first, each.last) for each in kept_files(self.files)]
         return missing_ranges(present, self.low(ledger), self.end(ledger))
 
-    def gone(self, ledger: LedgerRows | None) -> list[Range]:
-        """Those of them that no other file holds either, and ``blank``."""
+    def gone(self, ledger: LedgerRows | None, blank: list[Range]) -> list[Range]:
+        """Those of them that no other file holds either, and what is ``blank``."""
         kept = {each.file.path for each in kept_files(self.files)}
         others = [np.setdiff1d(each.offsets, each.blank) for each in self.files if each.file.path not in kept]
         there = ranges(np.unique(np.concatenate([*others, np.array([], np.int64)])))
@@ -92,7 +92,7 @@ class FoundShard:
             for first, last in self.missing(ledger)
             for part in missing_ranges([each for each in there if each[1] >= first], first, last + 1)
         ]
-        return sorted([*gone, *self.blank(ledger)])
+        return sorted([*gone, *blank])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
         """What was erased, or lost in an earlier repair, and a ledger, which is older, has as not deleted."""
@@ -159,7 +159,7 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
     for file, problem in doubts(found):
         yield finding(found.messages_path, file, problem, RESTORE)
     ledger = found.ledger
-    if gone := found.gone(ledger):
+    if gone := found.gone(ledger, found.blank(ledger)):
         problem = f"the log has no message at {shown(gone)}"
         yield finding(found.messages_path, None, problem, "what was not deleted yet is reported as lost")
     if found.intact_log:  # as a repair leaves it that was killed
