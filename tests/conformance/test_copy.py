@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from concurrency.harness import check_log, drain, small_segments
 from conformance.damage import send_to_one_shard
-from insides import reopen
+from insides import compact, reopen
 from lakequeue import (
     DamagedTable,
     InvalidParameterValue,
@@ -316,6 +317,59 @@ def replace_by(error: BaseException) -> Callable[..., Any]:
     return method
 
 
+def copy_that_leaves_its_marker(lq: LakeQueue, to: LakeQueue, error: BaseException) -> Path:
+    """Copies; once the catalog has the queue ``a``, the copy fails or dies. Returns the marker."""
+    remove = Folder.remove
+
+    def failing(folder: Folder, names: Any) -> Any:
+        if names == [layout.COPYING]:
+            raise error
+        return remove(folder, names)
+
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+        patch.setattr(Folder, "remove", failing)
+        lq.copy(to)
+    return Path(to.root, "q", lq.queue("a").key, layout.COPYING)
+
+
+def compacted_without_its_row(lq: LakeQueue) -> list[str]:
+    """The catalog loses the queue ``a``, and a pass of the compactor follows; what a check then says."""
+    lq = reopen(lq)
+    lq._runtime.remove(lq.queue("a")._runtime.row)
+    lq.create_queue("other")
+    compact(lq)
+    return [each.problem for each in lq.check() if each.damage]
+
+
+@pytest.mark.spec("DUR-40", "DUR-7")
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), Killed()], ids=["fails", "dies"])
+def test_a_copy_that_leaves_its_marker_is_complete(
+    lq: LakeQueue, to: LakeQueue, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    lq.create_queue("a").send("x")
+    marker = copy_that_leaves_its_marker(lq, to, error)
+    assert marker.exists() and ("the copy is complete" in caplog.text) == isinstance(error, OSError)
+    with pytest.raises(QueueClientError, match="has the queue a already; nothing was changed"):
+        lq.copy(reopen(to))
+    compact(reopen(to))
+    assert not marker.exists()
+    assert compacted_without_its_row(to) == ["has messages, and no row in the catalog"]
+    to.repair("a", apply=True)
+    assert drain(reopen(to).queue("a")) == ["x"]
+
+
+def a_queue_in_use_is_no_leftover_of_a_copy(patch: Patch, lq: LakeQueue, to: LakeQueue) -> None:
+    """No pass of the compactor has removed the marker yet; a receive commits only to the ledger."""
+    lq.create_queue("a").send("x")
+    copy_that_leaves_its_marker(lq, to, Killed())
+    assert reopen(to).queue("a").receive(visibility_timeout=0)
+    assert compacted_without_its_row(to) == ["has messages, and no row in the catalog"]
+    with pytest.raises(QueueClientError, match="holds something else; nothing was changed"):
+        lq.copy(reopen(to))
+    to.repair("a", apply=True)
+    assert drain(reopen(to).queue("a")) == ["x"]
+
+
 @pytest.mark.spec("DUR-41", "DLT-7")
 def test_files_that_vanish_meanwhile_make_it_take_the_shard_anew(
     lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
@@ -450,6 +504,11 @@ MUTATIONS = [
         "any log fits a ledger",
         replace("lakequeue.storage.messages.read.ShardLog.begin", 0),
         {a_log_that_moved_on_is_not_taken_with_an_older_ledger: "DUR-41"},
+    ),
+    Mutation(
+        "whatever has a marker is a leftover",
+        replace("lakequeue.storage.catalog.listed", lambda table: []),
+        {a_queue_in_use_is_no_leftover_of_a_copy: "DUR-7, DUR-40"},
     ),
 ]
 

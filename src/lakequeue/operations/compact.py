@@ -319,6 +319,8 @@ def _compact_shard(queue: OpenQueue, shard: ShardService, summary: CompactionSum
 
 def _sweep(queue: OpenQueue, summary: CompactionSummary, within: float | None) -> None:
     waiting = None
+    with summary.step("the marker of a copy"):  # one that ended between its last two steps
+        queue.root.engine.store.folder(layout.tables_path(queue.root.path, queue.key)).remove([layout.COPYING])
     with summary.step("manifests of bulk sends"):
         waiting = send_dataframe.sweep_manifests(queue)
     for shard in queue.shards:

@@ -29,14 +29,14 @@ from lakequeue.errors import (
 from lakequeue.model import redrive_policies
 from lakequeue.operations.depth import stored
 from lakequeue.operations.queues import missing
-from lakequeue.runtime.calls import Steps, logged
+from lakequeue.runtime.calls import logged
 from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Counts
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.manifests import Manifest
-from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.catalog import QueueRow, took_messages
 from lakequeue.storage.copying import Copier, TableSnapshot
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import retried
@@ -45,6 +45,7 @@ from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
+from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 100
 """Times that shards are taken anew, as files vanished or messages moved, before the copy gives up."""
@@ -338,12 +339,12 @@ def copy(source: Root, target: Root, name: str | None, progress: Progress | None
             copied = copies.run(statistics=name is None)
             if not in_time():
                 raise QueueClientError(f"the copy to {target.path} took more than 24 h; copy queue by queue")
-            steps = Steps("the copy")
-            with steps.step():
-                _name(target, [row for row, _ in copied])
-            for row, _ in copied:
-                with steps.step():
+            _name(target, [row for row, _ in copied])
+            try:
+                for row, _ in copied:
                     _folder(target, row).remove([layout.COPYING])
+            except Exception as error:
+                _log.warning("the copy is complete; a marker is left to compaction: %s", first_line(error))
         return [CopiedQueue.of(row, shards) for row, shards in copied]
 
 
@@ -374,7 +375,8 @@ def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)
-        if not folder.exists(layout.COPYING) and next(folder.files(), None) is not None:
+        marked = folder.exists(layout.COPYING)
+        if took_messages(target.engine, folder) if marked else next(folder.files(), None) is not None:
             raise QueueClientError(f"{folder.uri} holds something else; nothing was changed")
 
 

@@ -18,6 +18,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.names import is_name, name_hash
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.clock_guard import storage_now
+from lakequeue.storage.delta_log import listed
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.point import Engine, Table
@@ -324,11 +325,14 @@ def table_of(rows: Sequence[QueueRow]) -> pa.Table:
 def took_messages(engine: Engine, queue: Folder) -> bool:
     """Whether a queue took messages and was not deleted: without a row, the catalog has lost it (DUR-7).
 
-    Those of a copy that was killed were never sent here.
+    Those of a copy that was killed were never sent here, and the first versions of its tables are the only ones.
     """
+    shards = shard_folders(queue.folders())
     if queue.exists(layout.COPYING):
-        return False
-    for shard in shard_folders(queue.folders()):
+        logs = (listed(queue / f"{shard}/{table}") for shard in shards for table in ("messages", "receipts"))
+        if not any(version for log in logs for version, _, _ in log):
+            return False
+    for shard in shards:
         try:
             log = engine.open(f"{queue.uri}/{shard}/messages")
         except FileNotFoundError:

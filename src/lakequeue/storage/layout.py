@@ -252,7 +252,7 @@ def is_elsewhere(path: str, name: str | None) -> bool:
 _TABLE_NAME = re.compile(r"[0-9a-z-]+/[0-9]+/(messages|receipts)")
 
 COPYING = "copying"
-"""File in the directory of a queue that is being copied here, until the catalog names the queue."""
+"""File in the directory of a queue that is being copied here; void once the catalog names the queue."""
 
 SEND_ID = "send"
 """On ``messages``: version, the end offset; ``CLOSED`` or more: closed."""
