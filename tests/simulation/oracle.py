@@ -15,6 +15,9 @@ import attrs
 from lakequeue import Message
 from simulation.workloads import LIMIT, Call, History, instant
 
+CLAIMS = ("receive", "exchange", "attempt", "again", "lease")
+"""Verbs that claim messages."""
+
 BACK = 60.0
 """Seconds that clocks may have gone back within one call, if they went back at all."""
 
@@ -115,8 +118,7 @@ class _Judge:
         self.blind = [
             call
             for call in history.calls
-            if call.verb[0] in ("receive", "exchange", "attempt", "again", "lease")
-            and (call.outcome == "unknown" or call.outcome == "done" and call.failed)
+            if call.verb[0] in CLAIMS and (call.outcome == "unknown" or call.outcome == "done" and call.failed)
         ]
         """Claims of which nobody knows all messages."""
         self.receipts: dict[str, list[tuple[Call, Message]]] = defaultdict(list)
@@ -344,11 +346,23 @@ class _Judge:
         """A message says that it was received no more often than calls may have received it."""
         if self.letters:
             return
+        claims = [other for other, _ in self.receipts[body]] + self.blind + self._without(body)
         for call, message in self.receipts[body]:
-            claims = [other for other, _ in self.receipts[body]] + self.blind
             possible = sum(other.began < call.ended for other in claims)
             if message.receive_count > possible:
                 raise Broken(f"2: {body} was received {message.receive_count} times, by {possible} calls")
+
+    def _without(self, body: str) -> list[Call]:
+        """Claims that were in progress while it was erased, and answered without it."""
+        erasures = [call for call, _ in self.settled[body] if call.verb[0] == "erase"]
+        return [
+            call
+            for call in self.history.calls
+            if call.verb[0] in CLAIMS
+            and call not in self.blind
+            and body not in [message.body for message in call.got]
+            and any(each.began < call.ended and call.began < each.ended for each in erasures)
+        ]
 
     def _limits(self) -> None:
         """No more messages of a group are in flight than its limit, as far as receipts surely live."""
