@@ -367,6 +367,25 @@ def test_several_handles_are_deleted_one_by_one(run, queue):
     assert queue.counts().in_flight == 0
 
 
+@pytest.mark.spec("ERR-2")
+def test_a_part_that_fails_after_others_leaves_the_outcome_of_the_command_unknown(run, queue, monkeypatch):
+    monkeypatch.setattr("lakequeue.cli.messages.max_batch", lambda queue: 2)
+    queue.send_batch([lakequeue.SendEntry(body) for body in "abc"])
+    handles = [message.receipt_handle for message in queue.receive(3)]
+    delete = lakequeue.Queue.delete_batch
+
+    def second_fails(self, part):
+        if len(part) == 1:
+            raise lakequeue.QueueClientError("the disk is full; nothing was deleted")
+        return delete(self, part)
+
+    monkeypatch.setattr(lakequeue.Queue, "delete_batch", second_fails)
+    error = json.loads(run("delete", "orders", *handles, json=True).stderr)["error"]
+    assert "(2 messages deleted before that)" in error["message"] and error["outcome_unknown"]
+    error = json.loads(run("delete", "orders", HANDLE, HANDLE, *handles[2:], json=True).stderr)["error"]
+    assert error["message"].endswith("nothing was deleted") and not error["outcome_unknown"]
+
+
 def test_peek_changes_nothing(run, ask, queue, root):
     queue.send_batch([lakequeue.SendEntry(body) for body in "abc"])
     queue.receive()

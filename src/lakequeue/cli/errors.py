@@ -119,7 +119,8 @@ def report_error(session: Session, error: BaseException) -> int:
         case MissingPackage() | OSError():
             return session.fail(ENVIRONMENT, "environment", str(error))
         case QueueClientError():
-            return session.fail(ENVIRONMENT, "storage", error.message, {"outcome_unknown": error.outcome_unknown})
+            unknown = error.outcome_unknown or bool(session.done)  # of the command, not of its last part
+            return session.fail(ENVIRONMENT, "storage", error.message, {"outcome_unknown": unknown})
         case InvalidOptions():
             return session.fail(USAGE, "usage", str(error))
         case typer.Abort():  # a question was not answered with yes; the line of its prompt may be open

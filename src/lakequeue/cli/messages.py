@@ -137,8 +137,8 @@ def delete(
     for start in range(0, len(handles), size):
         part = handles[start : start + size]
         failed += _numbered(source.delete_batch(part).failed, start)
-        session.done = f"{render.count(start + len(part) - len(failed), 'message')} deleted"
-    deleted = len(handles) - len(failed)
+        if deleted := start + len(part) - len(failed):
+            session.done = f"{render.count(deleted, 'message')} deleted"
     session.answer(
         {"queue": queue, "deleted": deleted, "failed": [documents.failure(each) for each in failed]},
         f"deleted {render.count(deleted, 'message')}",
