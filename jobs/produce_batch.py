@@ -32,15 +32,19 @@ def main(
     send_id: Annotated[
         str | None, typer.Option(help="Id of the send; a send with the same id is never repeated.")
     ] = None,
+    on_bad_row: job.OnBadRow = "fail",
+    bad_rows: job.BadRows = None,
     region: job.Region = "local",
     engine: job.Engine = "auto",
 ) -> None:
-    """Sends the rows of a Spark source as messages, all or none."""
+    """Sends the rows of a Spark source as messages, all or none; bad rows may be left out."""
     options = parse_pairs(option, "--option")
     with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
         rows = spark.read.format(format).options(**options).load(path, schema=schema)
-        sent = q.send_dataframe(as_messages(rows, body, group, dedup, delay, order_by), send_id, order_by)
-        print(f"{sent:,} messages sent to {queue}")
+        messages = as_messages(rows, body, group, dedup, delay, order_by)
+        sent = q.send_dataframe(messages, send_id, order_by, on_bad_row, bad_rows)
+        refused = f", {sent.refused:,} row{'s' * (sent.refused != 1)} refused" if sent.refused else ""
+        print(f"{sent:,} messages sent to {queue}{refused}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lakequeue.model.states import MessageState
     from lakequeue.operations.compact import CompactionSummary
     from lakequeue.operations.copy import CopiedQueue
-    from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, ShardCounts
+    from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, SentRows, ShardCounts
     from lakequeue.queue import Queue
     from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
     from lakequeue.shard.commands import LeaseCounts
@@ -75,6 +75,7 @@ __all__ = [
     "RetryBackoff",
     "SendEntry",
     "SendResult",
+    "SentRows",
     "ShardCounts",
     "SystemClock",
     "__version__",
@@ -97,7 +98,7 @@ if not TYPE_CHECKING:
         "model.states": "MessageState",
         "operations.compact": "CompactionSummary",
         "operations.copy": "CopiedQueue",
-        "operations.results": "GroupCounts PeekedMessage QueueCounts ShardCounts",
+        "operations.results": "GroupCounts PeekedMessage QueueCounts SentRows ShardCounts",
         "queue": "Queue",
         "renewal.policies": "ComputedRenewal HeartbeatRenewal Hold NoRenewal Renewal",
         "shard.commands": "LeaseCounts",

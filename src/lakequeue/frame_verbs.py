@@ -19,11 +19,12 @@ from lakequeue.operations.compact import Passed as Passed
 from lakequeue.operations.compact import QueuePass as QueuePass
 from lakequeue.operations.judge import SCHEMA
 from lakequeue.operations.lease import LeasedMessages
-from lakequeue.operations.send_written import OnBadRow, PlannedSend
+from lakequeue.operations.send_written import PlannedSend
 from lakequeue.operations.tasks import chosen
 from lakequeue.queue import Queue
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk.arrow_files import Written
+from lakequeue.storage.bulk.bad_rows import OnBadRow, option_problems
 from lakequeue.storage.bulk.lease_batches import SCHEMA as LEASE_COLUMNS
 from lakequeue.storage.bulk.message_rules import spelled
 from lakequeue.storage.bulk.write_files import case_matters, columns_of, respelled
@@ -33,7 +34,7 @@ from lakequeue.storage.store_failures import first_line
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LEASE_COLUMNS", "OnBadRow", "PlannedSend", "Written"]
+__all__ = ["LEASE_COLUMNS", "OnBadRow", "PlannedSend", "Written", "option_problems"]
 __all__ += ["case_matters", "chosen", "columns_of", "first_line", "respelled", "root_of", "spelled", "texts_of"]
 
 _OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age", "source_queue", "moved_at")

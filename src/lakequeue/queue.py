@@ -21,7 +21,7 @@ from lakequeue.model.clock import Clock, Duration, Interrupt, from_micros
 from lakequeue.model.messages import ABSENT, BatchResult, Message, SendEntry, SendResult, receipt_handle_of
 from lakequeue.operations import attributes, browse, move, queues, receive, rewind, selected, send, settle
 from lakequeue.operations.depth import by_shard, depth
-from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, ShardCounts
+from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, SentRows, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lakequeue.lease import Lease
     from lakequeue.model.attribute_values import ChangeableAttributes
     from lakequeue.operations.compact import CompactionSummary
+    from lakequeue.storage.bulk.bad_rows import OnBadRow
 
 
 _A_RECEIPT = "a receipt handle or a received message"
@@ -275,7 +276,14 @@ class Queue(QueueProperties):
 
     # --- DataFrames
 
-    def send_dataframe(self, df: DataFrame, send_id: str | None = None, order_by: str | None = None) -> int:
+    def send_dataframe(
+        self,
+        df: DataFrame,
+        send_id: str | None = None,
+        order_by: str | None = None,
+        on_bad_row: OnBadRow = "fail",
+        bad_rows: str | None = None,
+    ) -> SentRows:
         """Sends every row of a DataFrame as a message, in one commit; returns how many.
 
         Args:
@@ -284,12 +292,18 @@ class Queue(QueueProperties):
             send_id: makes the call repeatable: later calls with the same id send nothing.
             order_by: on FIFO queues, the column by which the messages of each group are ordered, any column of
                 ``df``; None is the order of the rows.
+            on_bad_row: what becomes of a row that breaks a rule: with ``"fail"`` no row is sent; ``"drop"`` loses
+                the row; ``"divert"`` adds it to ``bad_rows``. The result counts such rows as ``refused``, and the
+                log says which rules they break.
+            bad_rows: path or URI of a Delta table outside the root, as in ``stream_to_queue``. With a ``send_id``,
+                a repeated call adds no row to it twice.
 
         Duplicates on FIFO queues are accepted and do not count.
 
         Raises:
             InvalidParameterValue, InvalidMessageContents: rows break a rule; the error names the rule and the
                 number of rows, and nothing is sent.
+            InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or no table for them.
             QueueClientError: there is no Spark session, or storage failed.
 
         DDP-1
@@ -300,7 +314,9 @@ class Queue(QueueProperties):
         check_callable("df", df, "select", "withColumn", expected="a DataFrame")
         check_string("send_id", send_id, optional=True)
         check_string("order_by", order_by, optional=True)
-        return send_dataframe(self._runtime, df, send_id, order_by)
+        check_string("on_bad_row", on_bad_row)
+        check_string("bad_rows", bad_rows, optional=True)
+        return send_dataframe(self._runtime, df, send_id, order_by, on_bad_row, bad_rows)
 
     def send_arrow(
         self, data: Any, send_id: str | None = None, order_by: str | None = None, *, body: str = "body"

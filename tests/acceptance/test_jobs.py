@@ -123,6 +123,16 @@ def test_a_batch_producer_sends_any_source(run: Run, root: str, tmp_path: Path, 
     assert run("produce_batch", *source, "--body-column", "*").status == 0
     assert {json.dumps(line, separators=(",", ":")) for line in lines} <= set(bodies(root))
 
+    dropped(tmp_path / "in", b='{"id": 4, "text": "t4"}\n{"id": 5}\n')
+    refused = run("produce_batch", *source, "--body-column", "text")
+    assert refused.status == 1 and "Nothing was sent: 1 row has no body" in refused.err
+    bad = str(tmp_path / "bad")
+    divert = (*source, "--body-column", "text", "--send-id", "2", "--on-bad-row", "divert")
+    assert "option badRows is missing" in run("produce_batch", *divert).err
+    ended = [run("produce_batch", *divert, "--bad-rows", bad).out for _ in range(2)]
+    assert ended == ["5 messages sent to orders, 1 row refused\n", "0 messages sent to orders\n"]
+    assert [row.reason for row in spark.read.format("delta").load(bad).collect()] == ["has no body (SND-1)"]
+
     refused = run("produce_batch", *source, "--group-column", "nobody")
     assert (refused.status, refused.out) == (2, "")
     there = "there are id, text, user, wait"

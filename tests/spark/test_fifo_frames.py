@@ -21,6 +21,7 @@ from lakequeue import InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, dedup, manifests, staged_files, write_files
+from lakequeue.storage.bulk.arrow_files import Written
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
@@ -442,15 +443,15 @@ def test_a_lease_shows_ids_and_sequence_numbers_and_blocks_its_groups(spark: Spa
 def test_the_window_begins_with_the_commit_however_long_the_writing_took(
     spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
-    stage = write_files.stage
+    write = write_files.write
 
-    def slow(*args: Any, **more: Any) -> manifests.Manifest:
-        manifest = stage(*args, **more)
+    def slow(*args: Any) -> list[Written]:
+        written = write(*args)
         clock.advance(400)
-        return manifest
+        return written
 
     with monkeypatch.context() as patch:
-        patch.setattr(write_files, "stage", slow)
+        patch.setattr(write_files, "write", slow)
         assert queue.send_dataframe(frame(spark, ("a", "1", "first"))) == 1
     clock.advance(299)
     queue.send("again", group_id="a", dedup_id="1")

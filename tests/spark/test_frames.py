@@ -18,7 +18,7 @@ from lakequeue.model import receipt_handles
 from lakequeue.model.names import sequence_number
 from lakequeue.spark.rows import as_messages
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import lease_batches, manifests, message_rules, staging, write_files
+from lakequeue.storage.bulk import arrow_files, lease_batches, manifests, message_rules, staging, write_files
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
@@ -50,7 +50,9 @@ def staged(df: DataFrame, log: Table, **given: Any) -> manifests.Manifest:
     given = {"send_id": "s1", "max_bytes": 262_144} | given
     name = manifests.SendKey.of_send(given.pop("send_id"))
     rules = message_rules.RowRules(**given)
-    return write_files.stage(df, Store(), tables(log), staging.Staging.new(name, [0], rules))
+    attempt = staging.Staging.new(name, [0], rules)
+    written = write_files.write(df, Store(), tables(log), attempt)
+    return arrow_files.gather(tables(log), attempt, written, in_order=rules.fifo is not None)
 
 
 def tables(log: Table) -> Folder:

@@ -13,8 +13,9 @@ import pytest
 
 from concurrency.harness import log_rows, sent_bodies
 from insides import place_of
-from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry
-from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry, SentRows
+from lakequeue.errors import InvalidOptions, LakeQueueError, QueueDoesNotExist
+from lakequeue.operations import send_dataframe
 from lakequeue.spark import stream_to_queue
 from lakequeue.spark.source_schema import error_in
 from lakequeue.storage import layout
@@ -244,9 +245,25 @@ def test_attributes_that_change_while_rows_are_written_refuse_them(
     assert files(queue) == [] and sent_bodies(queue) == []
 
 
-def repeated_send(spark: SparkSession, queue: Queue, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def sent_frame(spark: SparkSession, queue: Queue, df: DataFrame, **given: Any) -> SentRows:
+    """What ``send_dataframe`` returns."""
+    return LakeQueue(place_of(queue), spark=spark).queue(queue.name).send_dataframe(df, **given)
+
+
+def sent_by_writer(spark: SparkSession, queue: Queue, df: DataFrame, **given: Any) -> None:
+    writer, message = written(spark, queue, df, **given)
+    writer.commit([message])
+
+
+Send = Callable[..., object]
+SENDS = [sent_frame, sent_by_writer]
+
+
+def repeated_send(
+    spark: SparkSession, queue: Queue, table: Path, monkeypatch: pytest.MonkeyPatch, send: Send
+) -> None:
     """Its process dies twice after the refused rows are stored; then other rules hold."""
-    options = {"sendid": "load", "onbadrow": "divert", "badrows": str(table)}
+    options = {"send_id": "load", "on_bad_row": "divert", "bad_rows": str(table)}
     df = spark.sql("SELECT repeat('x', int(id)) AS body FROM VALUES (0), (1024), (1025) AS rows (id)").coalesce(1)
     queue.set_attributes(maximum_message_size=1_025)
 
@@ -254,31 +271,74 @@ def repeated_send(spark: SparkSession, queue: Queue, table: Path, monkeypatch: p
         raise OSError("killed")
 
     for _ in range(2):
-        writer, message = written(spark, queue, df, **options)
-        with monkeypatch.context() as patch, pytest.raises(LakeQueueError):
+        with monkeypatch.context() as patch, pytest.raises(LakeQueueError, match="killed"):
             patch.setattr(manifests, "write_manifest", killed)
-            writer.commit([message])
+            send(spark, queue, df, **options)
     assert [body for body, _ in diverted(spark, table)] == [""]
     queue.set_attributes(maximum_message_size=1_024)
     for _ in range(2):
-        writer, message = written(spark, queue, df, **options)
-        writer.commit([message])
+        send(spark, queue, df, **options)
     assert [len(body) for body in sent_bodies(queue)] == [1024]
     assert [len(body) for body, _ in diverted(spark, table)] == [0, 0, 1025]
 
 
+def send_begun_anew(
+    spark: SparkSession, queue: Queue, table: Path, monkeypatch: pytest.MonkeyPatch, send: Send
+) -> None:
+    """An attribute that is no rule of rows changes when the refused rows are stored; the send has no id."""
+    settle, timeouts = BadRows.settle, iter([40])
+
+    def settled(*args: Any) -> None:
+        settle(*args)
+        for timeout in timeouts:
+            queue.set_attributes(visibility_timeout=timeout)
+
+    df = spark.sql("SELECT if(id % 3 = 0, '', string(id)) AS body FROM range(0, 9, 1, 2)")
+    with monkeypatch.context() as patch:
+        patch.setattr(BadRows, "settle", settled)
+        found = send(spark, queue, df, on_bad_row="divert", bad_rows=str(table))
+    assert sent_bodies(queue) == ["1", "2", "4", "5", "7", "8"] and next(timeouts, None) is None
+    assert diverted(spark, table) == [("", "has no body (SND-1)")] * 3
+    assert (found, found.refused) == (6, 3)  # type: ignore[attr-defined]
+
+
 @pytest.mark.spec("SND-2")
+@pytest.mark.parametrize("send", SENDS)
 def test_a_repeated_send_diverts_what_the_rules_refuse_that_hold_by_then(
+    spark: SparkSession, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, send: Send
+) -> None:
+    repeated_send(spark, queue, tmp_path / "bad", monkeypatch, send)
+
+
+def test_a_send_that_begins_anew_diverts_rows_once(
     spark: SparkSession, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repeated_send(spark, queue, tmp_path / "bad", monkeypatch)
+    send_begun_anew(spark, queue, tmp_path / "bad", monkeypatch, sent_frame)
+
+
+def by_key(key: Callable[[str], str]) -> Callable[[pytest.MonkeyPatch], None]:
+    """Refused rows are stored under another key."""
+    add = BadRows._add
+
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(BadRows, "_add", lambda self, at, files, id, number: add(self, at, files, key(id), number))
+
+    return mutate
+
+
+def unnamed_attempts(patch: pytest.MonkeyPatch) -> None:
+    send = send_dataframe.send_staged
+    patch.setattr(
+        send_dataframe, "send_staged", lambda queue, columns, _, *rest: send(queue, columns, None, *rest)
+    )
 
 
 @pytest.mark.parametrize(
-    "key",
+    ("mutate", "scenario", "send"),
     [
-        pytest.param(lambda _: uuid.uuid4().hex, id="one of its own for each attempt"),
-        pytest.param(lambda key: key.rpartition("-")[0], id="without the rules"),
+        pytest.param(by_key(lambda _: uuid.uuid4().hex), repeated_send, sent_by_writer, id="of its own"),
+        pytest.param(by_key(lambda key: key.rpartition("-")[0]), repeated_send, sent_by_writer, id="no rules"),
+        pytest.param(unnamed_attempts, send_begun_anew, sent_frame, id="of each attempt"),
     ],
 )
 def test_with_another_key_refused_rows_come_twice_or_are_lost(
@@ -286,27 +346,30 @@ def test_with_another_key_refused_rows_come_twice_or_are_lost(
     queue: Queue,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    key: Callable[[str], str],
+    mutate: Callable[[pytest.MonkeyPatch], None],
+    scenario: Callable[..., None],
+    send: Send,
 ) -> None:
-    add = BadRows._add
-    monkeypatch.setattr(BadRows, "_add", lambda self, at, files, id, number: add(self, at, files, key(id), number))
-    with pytest.raises(AssertionError):
-        repeated_send(spark, queue, tmp_path / "bad", monkeypatch)
+    with monkeypatch.context() as patch, pytest.raises(AssertionError):
+        mutate(patch)
+        scenario(spark, queue, tmp_path / "bad", monkeypatch, send)
 
 
 @pytest.mark.spec("FIF-1", "SND-4", "SND-5")
+@pytest.mark.parametrize("send", SENDS)
 def test_rows_that_break_a_rule_are_dropped_and_counted(
-    spark: SparkSession, lq: LakeQueue, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, lq: LakeQueue, caplog: pytest.LogCaptureFixture, send: Send
 ) -> None:
-    queue = lq.create_queue("orders.fifo", fifo=True)
+    queue = lq.create_queue("orders.fifo", fifo=True, shards=2, deduplication_scope="message_group")
     df = spark.sql(
-        "SELECT string(id) AS body, if(id % 5 = 0, NULL, 'g') AS group_id,"
+        "SELECT string(id) AS body, if(id % 5 = 0, NULL, concat('g', id % 3)) AS group_id,"
         " if(id % 4 = 0, '', string(id)) AS dedup_id FROM range(0, 20, 1, 1)"
     )
-    writer, message = written(spark, queue, df, onbadrow="drop")
     with caplog.at_level("WARNING", "lakequeue"):
-        writer.commit([message])
-    assert [int(body) for body in sent_bodies(queue)] == [n for n in range(20) if n % 5 and n % 4]
+        found = send(spark, queue, df, on_bad_row="drop")
+    if isinstance(found, SentRows):
+        assert (found, found.refused) == (12, 8)  # one row breaks both rules
+    assert sorted(map(int, sent_bodies(queue))) == [n for n in range(20) if n % 5 and n % 4]
     said = "4 rows have no valid group_id (SND-4); 5 rows have an invalid dedup_id (SND-13)"
     assert caplog.messages == [f"queue orders.fifo: rows were dropped: {said}"]
     assert files(queue) == [name for name in files(queue) if name.startswith("part-")]
@@ -315,8 +378,13 @@ def test_rows_that_break_a_rule_are_dropped_and_counted(
 def test_where_bad_rows_cannot_go_is_told_before_a_task_starts(
     spark: SparkSession, queue: Queue, tmp_path: Path
 ) -> None:
-    def refused(said: str, **options: str) -> None:
-        assert said in str(refusal(lambda: write(rows(spark, 1, 1), queue, **options)))
+    def refused(said: str, onBadRow: str, badRows: str | None = None) -> None:
+        df = rows(spark, 1, 1)
+        options = {"onBadRow": onBadRow} | ({} if badRows is None else {"badRows": badRows})
+        assert said in str(refusal(lambda: write(df, queue, **options)))
+        with pytest.raises(InvalidOptions) as caught:
+            sent_frame(spark, queue, df, on_bad_row=onBadRow, bad_rows=badRows)
+        assert said in str(caught.value)
 
     refused("option onBadRow is skip, it must be fail, drop or divert", onBadRow="skip")
     refused("option badRows is missing", onBadRow="divert")
@@ -325,6 +393,17 @@ def test_where_bad_rows_cannot_go_is_told_before_a_task_starts(
     refused(f"option badRows: {inside} is in the root", onBadRow="divert", badRows=inside)
     rows(spark, 1, 1).write.format("delta").save(str(tmp_path / "bodies"))
     refused("bodies is a table of other columns", onBadRow="divert", badRows=str(tmp_path / "bodies"))
+
+
+def test_a_table_that_was_trimmed_takes_more_rows(spark: SparkSession, queue: Queue, tmp_path: Path) -> None:
+    table = tmp_path / "bad"
+    for number in range(2):
+        df = spark.sql(f"SELECT string({number}) AS body, 'd' AS dedup_id")
+        sent = sent_frame(spark, queue, df, on_bad_row="divert", bad_rows=str(table))
+        assert (sent, sent.refused) == (0, 1)
+        assert [body for body, _ in diverted(spark, table)] == [str(number)]
+        spark.sql(f"DELETE FROM delta.`{table}` WHERE refused_at <= current_timestamp()")
+        spark.sql(f"VACUUM delta.`{table}`")
 
 
 # --- streams

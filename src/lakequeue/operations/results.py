@@ -15,6 +15,21 @@ from lakequeue.model.states import MessageState
 from lakequeue.shard.commands import ClaimedSpan, ClaimResult
 
 
+class SentRows(int):
+    """Number of messages that a DataFrame added to a queue.
+
+    Attributes:
+        refused: number of rows that the call dropped or diverted since they break a rule.
+    """
+
+    refused: int
+
+    def __new__(cls, sent: int, refused: int = 0) -> SentRows:
+        made = super().__new__(cls, sent)
+        made.refused = refused
+        return made
+
+
 @attrs.frozen
 class QueueCounts:
     """Number of messages by state.

@@ -8,37 +8,76 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import pyarrow as pa
 
-from lakequeue.errors import InvalidParameterValue, QueueClientError
+from lakequeue.errors import InvalidOptions, InvalidParameterValue, QueueClientError
 from lakequeue.operations.json_rows import Bodies
+from lakequeue.operations.results import SentRows
 from lakequeue.operations.send import in_turn
 from lakequeue.runtime import calls
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, commit_files, write_files
 from lakequeue.storage.bulk.arrow_files import check_order
 from lakequeue.storage.bulk.arrow_rows import columns_of
+from lakequeue.storage.bulk.bad_rows import BadRows, OnBadRow, option_problems
 from lakequeue.storage.bulk.commit_files import Stage, check_rows, send_rows
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.folder import Folder
+from lakequeue.storage.roots import root_of
 from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def send_dataframe(queue: OpenQueue, df: DataFrame, send_id: str | None, order_by: str | None) -> int:
+def send_dataframe(
+    queue: OpenQueue,
+    df: DataFrame,
+    send_id: str | None,
+    order_by: str | None,
+    on_bad_row: OnBadRow,
+    bad_rows: str | None,
+) -> SentRows:
     """Sends every row of a DataFrame as a message; returns how many, 0 if the id was sent before."""
     queue.root.require_spark("send_dataframe")
     df, order_by = write_files.respelled(df, order_by)
+    bad, refused = bad_rows_of(queue, on_bad_row, bad_rows), 0
 
     def stage(tables: Folder, staging: Staging) -> Manifest:
-        return write_files.stage(df, queue.root.engine.store, tables, staging)
+        nonlocal refused
+        staging = attrs.evolve(staging, bad_rows=bad)
+        written = write_files.write(df, queue.root.engine.store, tables, staging)
+        refused = sum(part.refused_rows for part in written)
+        return arrow_files.gather(tables, staging, written, in_order=queue.fifo)
 
-    name = None if send_id is None else SendKey.of_send(send_id)
-    return send_staged(queue, write_files.columns_of(df.schema), name, order_by, stage)
+    # one key for all attempts of this call, by which refused rows are stored once
+    key = SendKey.new() if send_id is None else SendKey.of_send(send_id)
+    sent = send_staged(queue, write_files.columns_of(df.schema), key, order_by, stage)
+    return SentRows(sent, refused)
+
+
+def bad_rows_of(queue: OpenQueue, on_bad_row: OnBadRow, table: str | None) -> BadRows | None:
+    """What becomes of rows that break a rule; None: they end the send. Makes the table if it is missing.
+
+    Raises:
+        InvalidOptions: an option is wrong, or the table has other columns, or is in the root.
+    """
+    problems = option_problems(on_bad_row, table)
+    if problems:
+        raise InvalidOptions(problems)
+    if on_bad_row == "fail":
+        return None
+    table = root_of(table) if table else None
+    if table is not None and f"{table}/".startswith(f"{queue.root.path}/"):
+        raise InvalidOptions([f"option badRows: {table} is in the root, where only lakequeue's tables are"])
+    found = BadRows(queue.name, Store(table or "", queue.root.engine.store.options), table)
+    with queue.service("send_dataframe"):
+        found.prepare()
+    return found
 
 
 def send_staged(

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import attrs
 import pyarrow as pa
 
 from lakequeue.errors import InvalidOptions, QueueClientError
-from lakequeue.operations.send_dataframe import bulk_target, last_version, send_staged
+from lakequeue.operations.send_dataframe import bad_rows_of, bulk_target, last_version, send_staged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, manifests
 from lakequeue.storage.bulk.arrow_files import Written
-from lakequeue.storage.bulk.bad_rows import BadRows
+from lakequeue.storage.bulk.bad_rows import OnBadRow
 from lakequeue.storage.bulk.commit_files import check_rows, row_rules
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.bulk.write_files import TaskWriter
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.stores import Store
 
 Columns = Sequence[tuple[str, str]]
 """Names and types of the rows' columns; the types are called as in Spark."""
-OnBadRow = Literal["fail", "drop", "divert"]
 
 
 @attrs.frozen
@@ -69,7 +66,7 @@ def plan(
 
     Raises:
         InvalidParameterValue: a column is missing, unknown, or of a wrong type.
-        InvalidOptions: the table has other columns, or is in the root.
+        InvalidOptions: an option is wrong, or the table has other columns, or is in the root.
     """
     queue.reload()  # raises if the queue was deleted
     attributes, target = queue.attributes, bulk_target(queue)
@@ -80,23 +77,10 @@ def plan(
         with queue.service("send_dataframe"):
             known = manifests.load_manifest(target.tables, key.files) is not None
             known = known or any(key.reached(target.open(shard)) for shard in target.shards)
-    bad = _bad_rows(queue, on_bad_row, bad_rows)
+    bad = bad_rows_of(queue, on_bad_row, bad_rows)
     staging = Staging.new(key, target.shards, row_rules(attributes, order_by), bad)
     writer = TaskWriter(queue.root.engine.store, target.tables.uri, staging)
     return PlannedSend(columns, order_by, writer, not known)
-
-
-def _bad_rows(queue: OpenQueue, on_bad_row: OnBadRow, table: str | None) -> BadRows | None:
-    if on_bad_row == "fail":
-        return None
-    if on_bad_row == "drop":
-        table = None
-    elif table is not None and f"{table}/".startswith(f"{queue.root.path}/"):
-        raise InvalidOptions([f"option badRows: {table} is in the root, where only lakequeue's tables are"])
-    found = BadRows(queue.name, Store(table or "", queue.root.engine.store.options), table)
-    with queue.service("send_dataframe"):
-        found.prepare()
-    return found
 
 
 def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) -> int:

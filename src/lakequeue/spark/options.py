@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from lakequeue.client import LakeQueue
 from lakequeue.entry_verbs import settings
 from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
-from lakequeue.frame_verbs import OnBadRow, place_of, root_of
+from lakequeue.frame_verbs import OnBadRow, option_problems, place_of, root_of
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS, SystemClock, parse_instant
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
@@ -85,10 +85,9 @@ class Options:
         options["region"] = found.text("region") or "local"
         options["send_id"] = found.text("sendId")
         options["order_by"] = found.text("orderBy")
-        options["on_bad_row"] = found.one_of("onBadRow", *get_args(OnBadRow))
-        divert = options["on_bad_row"] == "divert"
-        bad_rows = found.text("badRows", required=divert, allowed=divert)
-        options["bad_rows"] = bad_rows and root_of(bad_rows)
+        options["on_bad_row"] = found.text("onBadRow") or "fail"
+        options["bad_rows"] = found.text("badRows")
+        found.problems += option_problems(options["on_bad_row"], options["bad_rows"])
         options["max_messages"] = found.whole("maxMessages", DEFAULT_MAX_MESSAGES, 1)
         options["visibility_timeout"] = found.seconds("visibilityTimeout", None)
         options["lease_seconds"] = found.seconds("leaseSeconds", LONGEST, least=0)
@@ -149,7 +148,7 @@ class _Found:
         names = {_plain(name): name for name in use.value if not name.startswith(_STORAGE)}
         self.storage: dict[str, str] = {}
         self._values: dict[str, str] = {}
-        self._problems: list[str] = []
+        self.problems: list[str] = []
         for name, value in given.items():
             if name.lower().startswith(_STORAGE):
                 self.storage[name[len(_STORAGE) :]] = value
@@ -157,20 +156,13 @@ class _Found:
                 self._values[_plain(name)] = value
             elif name.lower() not in _OF_SPARK:
                 spelled = _SPELLED.get(_plain(name), name)  # one of another use
-                self._problems.append(f"option {spelled} is not known here; there are {', '.join(use.value)}")
+                self.problems.append(f"option {spelled} is not known here; there are {', '.join(use.value)}")
 
-    def text(self, name: str, required: bool = False, allowed: bool = True) -> str | None:
+    def text(self, name: str, required: bool = False) -> str | None:
         value = self._values.get(_plain(name))
-        if value and not allowed:
-            self._problems.append(f'option {name} is only for .option("onBadRow", "divert")')
         if required and not value:
-            self._problems.append(f'option {name} is missing; say .option("{name}", …)')
+            self.problems.append(f'option {name} is missing; say .option("{name}", …)')
         return value or None
-
-    def one_of(self, name: str, default: str, *others: str) -> str:
-        known = (default, *others)
-        wanted = f"{', '.join(known[:-1])} or {known[-1]}"
-        return self._parsed(name, default, lambda value: value if value in known else None, wanted)
 
     def whole(self, name: str, default: _Default, least: int) -> int | _Default:
         def parse(value: str) -> int | None:
@@ -213,13 +205,13 @@ class _Found:
         except ValueError:
             found = None
         if found is None:
-            self._problems.append(f"option {name} is {value}, it must be {wanted}")
+            self.problems.append(f"option {name} is {value}, it must be {wanted}")
             return default
         return found
 
     def check(self) -> None:
-        if self._problems:
-            raise InvalidOptions(self._problems)
+        if self.problems:
+            raise InvalidOptions(self.problems)
 
 
 def _plain(name: str) -> str:

@@ -109,12 +109,14 @@ class Written:
         given: the columns that the rows had.
         broken: number of rows that break rules, by the name of the rule.
         refused: those rows, if they are to be diverted.
+        refused_rows: their number, also if they are dropped.
     """
 
     file: DataFile | None
     given: Collection[str]
     broken: dict[str, int]
     refused: DataFile | None = None
+    refused_rows: int = 0
 
 
 def write_partition(
@@ -148,7 +150,9 @@ def write_partition(
     if refused is None and checked.broken and file is not None:
         messages.remove([file.path])
         file = None
-    return Written(file, checked.given, dict(checked.broken), None if refused is None else refused.file())
+    if refused is None:
+        return Written(file, checked.given, dict(checked.broken))
+    return Written(file, checked.given, dict(checked.broken), refused.file(), refused.rows)
 
 
 def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
+from typing import Literal, get_args
 
 import attrs
 import pyarrow as pa
@@ -34,6 +35,18 @@ _log = logging.getLogger("lakequeue")
 _REFUSED = pa.schema([("reason", pa.string()), *(layout.MESSAGES.field(name) for name in INPUT_COLUMNS)])
 COLUMNS = pa.schema([("queue", pa.string()), ("refused_at", layout.INSTANT), *_REFUSED])
 """Of the table; ``reason`` names all rules that the row breaks."""
+
+OnBadRow = Literal["fail", "drop", "divert"]
+
+
+def option_problems(on_bad_row: str, table: str | None) -> list[str]:
+    """What is wrong with the two options, which the data source calls ``onBadRow`` and ``badRows``."""
+    known = get_args(OnBadRow)
+    if on_bad_row not in known:
+        return [f"option onBadRow is {on_bad_row}, it must be {', '.join(known[:-1])} or {known[-1]}"]
+    if on_bad_row == "divert":
+        return [] if table else ['option badRows is missing; say .option("badRows", …)']
+    return ['option badRows is only for .option("onBadRow", "divert")'] if table else []
 
 
 @attrs.frozen
@@ -106,13 +119,17 @@ class BadRows:
 
 
 class RefusedRows:
-    """The rows of a partition that break rules, in a file that is begun with the first of them."""
+    """The rows of a partition that break rules, in a file that is begun with the first of them.
+
+    Attributes:
+        rows: their number, also if they are dropped.
+    """
 
     def __init__(self, messages: Folder, path: str, bad_rows: BadRows) -> None:
         self._messages = messages
         self._path = path
         self._dropped = bad_rows.table is None
-        self._rows = 0
+        self.rows = 0
         self._opened = ExitStack()
         self._target: pq.ParquetWriter | None = None
 
@@ -133,6 +150,7 @@ class RefusedRows:
         ]
         reason = pc.utf8_rtrim(pc.binary_join_element_wise(*said, ""), "; ")
         bad = pc.not_equal(reason, "")
+        self.rows += pc.sum(bad).as_py()
         if not self._dropped:
             self._write(rows.append_column("reason", reason).filter(bad).select(_REFUSED.names).cast(_REFUSED))
         return rows.filter(pc.invert(bad))
@@ -142,14 +160,13 @@ class RefusedRows:
             output = self._opened.enter_context(self._messages.writer(self._path))
             self._target = self._opened.enter_context(writer(output, _REFUSED))
         self._target.write_batch(rows)
-        self._rows += len(rows)
 
     def file(self) -> DataFile | None:
         """Ends the file; None if there is none."""
         self._opened.close()
         if self._target is None:
             return None
-        return DataFile(self._path, self._messages.entry(self._path).size, self._rows, {})
+        return DataFile(self._path, self._messages.entry(self._path).size, self.rows, {})
 
 
 def _copied(messages: Folder, files: Sequence[DataFile], table: Folder, queue: str) -> DataFile:

@@ -1,4 +1,4 @@
-"""Writing the files of a bulk send in Spark's tasks: ``stage`` leaves files and a manifest, without a commit.
+"""Writing the files of a bulk send in Spark's tasks; ``arrow_files.gather`` makes one send of them.
 
 Spark's own Parquet writer, with the rules as columns, took 2.6 times as long for a million rows of 70 bytes.
 """
@@ -13,8 +13,7 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
-from lakequeue.storage.bulk.arrow_files import Written, gather, write_partition
-from lakequeue.storage.bulk.manifests import Manifest
+from lakequeue.storage.bulk.arrow_files import Written, write_partition
 from lakequeue.storage.bulk.message_rules import INPUT_COLUMNS, Fifo, no_order, spelled
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.spark_access import quiet_about_pandas, quoted
@@ -81,11 +80,10 @@ class TaskWriter:
         yield pa.record_batch({"result": pa.array([pickle.dumps(result)], pa.binary())})
 
 
-def stage(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> Manifest:
+def write(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> list[Written]:
     """Checks and writes a DataFrame's messages below the queue's tables in one pass; commits nothing.
 
-    FIFO queues keep each group in order in one file (FIF-1), and of rows with the same deduplication id only the
-    first (DDP-1).
+    FIFO queues keep each group in order in one file (FIF-1).
 
     Args:
         df: columns that ``check_columns`` has accepted.
@@ -94,11 +92,10 @@ def stage(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> Mani
         staging: the attempt at the send.
 
     Returns:
-        The manifest; that of an earlier attempt at the same send if there is one.
+        What became of each partition.
 
     Raises:
-        InvalidParameterValue: rows break a rule; the message says which and how many. No file is left.
-        InvalidMessageContents: likewise, for characters that are not allowed.
+        InvalidParameterValue: rows cannot be read. No file is left.
     """
     fifo = staging.rules.fifo
     try:
@@ -112,7 +109,7 @@ def stage(df: DataFrame, store: Store, tables: Folder, staging: Staging) -> Mani
     except BaseException:
         staging.discard(tables)
         raise
-    return gather(tables, staging, results, in_order=fifo is not None)
+    return results
 
 
 def _grouped(df: DataFrame, fifo: Fifo) -> DataFrame:
