@@ -26,6 +26,19 @@ def test_a_name_that_leads_elsewhere_is_not_followed(hostile: Hostile, kind: str
     assert hostile.alone(place, VALUES[1], [Attacked.python]) == []
 
 
+@pytest.mark.spec("DUR-70", "DUR-71")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "q/N/messages/_delta_log/N.json add.partitionValues.opened_at",
+        "stats/_delta_log/N.checkpoint.parquet add.partitionValues.day",
+    ],
+)
+def test_a_partition_without_a_value_is_damage(hostile: Hostile, kind: str) -> None:
+    [place] = (place for place in hostile.places if place.kind == kind)
+    assert hostile.alone(place, "", [Attacked.python]) == []
+
+
 @pytest.mark.spec("DUR-70")
 def test_a_log_whose_names_were_followed_would_be_told(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_log, "file_below", lambda name, encoded: unquote(name))

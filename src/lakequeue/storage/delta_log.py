@@ -275,8 +275,8 @@ def obstacles(found: Entry | State) -> list[str]:
 
 
 def _value(name: str, text: str | None) -> Any:
-    if text is None or text == "":
-        return None
+    if not text:  # NULL, which no row of ours has in a partition column
+        raise ValueError(f"a file has no {name}")
     if name == "opened_at":
         instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
