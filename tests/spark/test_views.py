@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -149,22 +149,59 @@ def test_a_plan_stays_as_it_is_with_more_queues_and_opens_those_asked_for_only(
     for index in range(8):
         lq.create_queue(f"torn-{index}").send("unread")
     assert sorted(row.n for row in spark.sql(query).collect()) == [1] * 8 + [3]  # each query lists the queues
-    for file in Path(lq.root).glob("q/*/0/*/_delta_log/*.json"):
-        if lq.queue("one").key not in str(file):
+    by_group: dict[str, Any] = {"deduplication_scope": "message_group", "content_based_deduplication": True}
+    two = lq.create_queue("two.fifo", fifo=True, shards=2, **by_group)
+    two.send_batch([SendEntry(body, group_id=body) for body in "abcdefgh"])
+    counted = "SELECT shard, count(*) FROM messages WHERE queue = 'two.fifo' GROUP BY shard"
+    of_shard = dict(map(tuple, spark.sql(counted).collect()))
+    assert of_shard.keys() == {0, 1}
+    far = LakeQueue(lq.root, clock=lq._runtime.clock, region="far").create_queue("far")
+    far.send("d")
+    whole = (lq.queue("one").key, f"{two.key}/0", far.key)
+    for file in Path(lq.root).glob("q/*/*/*/_delta_log/*.json"):  # a query fails if it opens one of these tables
+        if not any(key in str(file) for key in whole):
             file.write_text("torn")
-    names = "SELECT 'one' AS queue, 0 AS shard UNION ALL SELECT 'none', 1"
+    names = "SELECT 'one' AS queue, 'far' AS region, 0 AS shard UNION ALL SELECT 'none', 'none', -1"
     spark.sql(names).createOrReplaceTempView("names")
     for condition in (
         "queue = 'one'",
         "queue LIKE 'on%'",
         "queue IN ('one', 'none')",
+        "queue = 'one' OR queue = 'none'",
+        "queue = 'one' AND state <> 'moving'",
         "queue IN (SELECT queue FROM names)",
         "queue = (SELECT max(queue) FROM names)",
         "EXISTS (SELECT 1 FROM names WHERE names.queue = messages.queue)",
     ):
         assert spark.sql(f"SELECT body FROM messages WHERE {condition}").count() == 3, condition
+    for condition in (
+        "region = 'far'",
+        "region IN ('far', 'none')",
+        "region IN (SELECT region FROM names)",
+        "region = (SELECT min(region) FROM names)",
+        "EXISTS (SELECT 1 FROM names WHERE names.region = messages.region)",
+    ):
+        assert spark.sql(f"SELECT body FROM messages WHERE {condition}").count() == 1, condition
+    for condition in (
+        "shard = 0",
+        "shard < 1",
+        "shard IN (0, 5)",
+        "shard IN (SELECT shard FROM names)",
+        "shard = (SELECT max(shard) FROM names)",
+        "EXISTS (SELECT 1 FROM names WHERE names.shard = messages.shard)",
+    ):
+        found = spark.sql(f"SELECT body FROM messages WHERE queue = 'two.fifo' AND {condition}")
+        assert found.count() == of_shard[0], condition
+    for join in (
+        "LEFT SEMI JOIN names USING (queue)",
+        "JOIN names USING (queue) WHERE queue IN (SELECT queue FROM names)",
+    ):
+        assert spark.sql(f"SELECT body FROM messages {join}").count() == 3, join
+    with pytest.raises(PySparkException):  # the torn shard of a queue would be noticed
+        spark.sql("SELECT shard FROM messages WHERE queue = 'two.fifo'").collect()
     for view in ("messages", "receipts", "history", "groups", "queues"):
-        spark.sql(f"SELECT * FROM {view} WHERE queue = 'one'").collect()
+        for condition in ("= 'one'", "IN ('one', 'none')", "IN (SELECT queue FROM names)"):
+            spark.sql(f"SELECT * FROM {view} WHERE queue {condition}").collect()
     with pytest.raises(PySparkException):
         spark.sql("SELECT body FROM messages").collect()
     lq.register_views(spark)
