@@ -138,7 +138,7 @@ def test_a_checkpoint_does_not_say_what_the_log_leaves_open(engine: Engine) -> N
     table = ledger(engine, "ours")
     add = {
         "path": "b.parquet",
-        "partitionValues": {"settled": None},
+        "partitionValues": {"settled": "true"},
         "size": 1,
         "modificationTime": 2,
         "dataChange": True,
@@ -146,7 +146,7 @@ def test_a_checkpoint_does_not_say_what_the_log_leaves_open(engine: Engine) -> N
     table.folder.create(entry_name(1), json.dumps({"add": add}).encode())  # of another program
     table.checkpoint()
     [written] = pq.read_table(table.folder.path(checkpoint_name(1)))["add"].drop_null().to_pylist()
-    assert (written["stats"], dict(written["partitionValues"])) == (None, {"settled": None})
+    assert (written["stats"], dict(written["partitionValues"])) == (None, {"settled": "true"})
 
 
 @pytest.mark.parametrize("schema", [layout.QUEUES, layout.MESSAGES, layout.RECEIPTS, layout.STATS])
