@@ -160,8 +160,7 @@ class ShardCopies:
         head, log = machine.head, reader.log
         if head.closed or log.closed:
             raise QueueDoesNotExist()
-        removed = reader.table.transaction(layout.FORGOTTEN_ID) or 0
-        if log.begin > head.floor_offset or removed > head.epoch:
+        if log.begin > head.floor_offset:
             raise StaleSnapshot(f"the log has moved on since the snapshot of {ledger.path}")
         tables = TableSnapshot.of(ledger), TableSnapshot.of(reader.table)
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))

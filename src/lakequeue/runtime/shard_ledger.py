@@ -36,7 +36,6 @@ from lakequeue.storage.engines.interface import StaleSnapshot
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import Ledger
-from lakequeue.storage.messages.forgotten import Forgotten
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 OVERLOOKED = 16
@@ -429,12 +428,6 @@ class ShardLedger:
             ledger = self._open_ledger()
             ledger.table.refresh()
             return ledger.head().floor_offset
-
-    def _forgotten(self) -> Forgotten:
-        with self._at_ledger():
-            ledger = self._open_ledger()
-            ledger.table.confirm()  # not what a root had before it was restored
-            return repeated(ledger.table, lambda: ledger.forgotten(self._newest_log))
 
     def wake(self) -> None:
         """Wakes a long poll; called after every change that this process makes."""

@@ -273,19 +273,18 @@ class ShardSender(ShardReader):
         self.wake()
         return True
 
-    def compact(self, now: int, fifo: bool, empties: bool) -> MergeCounts:
-        """Drops the part of the log below the floor, merges small files, and may empty rows of settled messages.
+    def compact(self, now: int, fifo: bool) -> MergeCounts:
+        """Drops the part of the log below the floor, and merges small files.
 
         Raises:
             QueueDoesNotExist: the log is closed.
         """
-        # a separate handle, so that sends need not wait; the fences separate its commits from theirs. It is opened
-        # before the ledger is read: what was decided on a root that was restored meanwhile is refused
+        floor = self._committed_floor()
+        # a separate handle, so that sends need not wait; the fences separate its commits from theirs
         table = self._engine.open(self._messages)
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist()
-        floor, drop_before = self._committed_floor(), self._window_start(table, now) if fifo else None
-        return merge_all(table, floor, now, drop_before, self._forgotten() if empties else None)
+        return merge_all(table, floor, now, self._window_start(table, now) if fifo else None)
 
     def offsets_of(self, message_id: str) -> list[int]:
         """Offsets of the messages with an id in the newest log."""
