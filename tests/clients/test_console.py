@@ -686,6 +686,18 @@ def test_a_dead_letter_is_edited_and_sent_again(lake: LakeQueue, visit: Visit):
     assert message.message_attributes == attributes and letters.counts().visible == 1
 
 
+def test_nothing_can_be_chosen_before_there_is_a_message(lake: LakeQueue, visit: Visit):
+    """A click on an enabled box would choose nothing, and look as if it was lost."""
+    lake.create_queue("slow-letters").send("a")
+    visit.page.route("**/messages", lambda route: route.abort())
+    every = visit.open("#/q/slow-letters").get_by_label("Choose all messages shown")
+    shows(visit.page.get_by_role("alert").first).to_be_visible()
+    shows(every).to_be_disabled()
+    visit.page.unroute("**/messages")
+    every.check()
+    shows(visit.page.get_by_role("group", name="Chosen messages")).to_contain_text("1 message chosen")
+
+
 def test_what_was_resent_is_told_where_the_dead_letter_stays(lake: LakeQueue, visit: Visit):
     lake.create_queue("kept-letters")
     source = lake.create_queue("kept-orders", dead_letter_queue="kept-letters", max_receive_count=1)

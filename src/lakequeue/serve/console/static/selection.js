@@ -9,7 +9,7 @@ export function selection(name, listName, signal, reload) {
   const boxes = new Map();
   let queue = null;
   let shown = [];
-  const all = el("input", { type: "checkbox", "aria-label": "Choose all messages shown", change: pickAll });
+  const all = el("input", { type: "checkbox", "aria-label": "Choose all messages shown", disabled: true, change: pickAll });
   const summary = el("span", { class: "count" });
   const act = (label, open, style = "") => el("button", { type: "button", class: `small ${style}`, click: () => open(queue, chosen(), done) }, label);
   const redrive = act("Redrive…", redriveMessages);
