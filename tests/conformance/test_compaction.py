@@ -192,6 +192,25 @@ def test_a_list_of_needed_files_that_is_cut_short_costs_none(harness: Harness, c
     assert drain(harness.queue()) == ["a"]
 
 
+@local_only
+def test_an_empty_directory_that_another_pass_removes_first_is_no_failure(harness: Harness, monkeypatch):
+    """That is between its listing and the look at its age."""
+    queue, walk = harness.create(), os.walk
+    for name in ("first", "second"):
+        Path(messages_of(queue), name).mkdir()
+
+    def walked(top: str) -> Iterator[Any]:
+        for found in walk(top):
+            if found[0].endswith("first"):
+                os.rmdir(found[0])
+            yield found
+
+    monkeypatch.setattr(compact, "FOLDERS_KEPT", -60)
+    monkeypatch.setattr(os, "walk", walked)
+    succeeded(queue.compact())
+    assert not [each for each in Path(messages_of(queue)).iterdir() if each.name in ("first", "second")]
+
+
 @pytest.mark.spec("DUR-63")
 def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
     queue = harness.create()

@@ -226,7 +226,10 @@ def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
         return
     horizon = storage_now(table) - kept_seconds
     # all at once, as removing a directory touches the one above
-    touched = {folder: os.stat(folder).st_mtime for folder, _, _ in os.walk(local)}
+    touched = {}
+    for folder, _, _ in os.walk(local):
+        with contextlib.suppress(FileNotFoundError):  # another compactor removes it
+            touched[folder] = os.stat(folder).st_mtime
     for folder in sorted(touched, reverse=True):  # inner ones first
         inside = os.path.relpath(folder, local)
         if inside != "." and not inside.startswith(("_", ".")) and touched[folder] < horizon:
