@@ -16,8 +16,8 @@ from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
 from concurrency.harness import apart, small_segments
-from insides import place_of
-from lakequeue import DamagedTable, LakeQueue, Queue, QueueClientError
+from insides import place_of, reopen
+from lakequeue import DamagedTable, LakeQueue, Queue, QueueClientError, RedrivePolicy
 from lakequeue.cli import app
 from lakequeue.operations.attributes import make_tables
 from lakequeue.storage import layout
@@ -205,6 +205,21 @@ def test_a_head_beyond_the_end_of_the_log_refuses_and_no_offset_is_given_twice(q
     with pytest.raises(DamagedTable, match="log ends at 7"):
         again(queue).send("would never come")
     assert DeltaTable(folder(queue)).transaction_version(layout.SEND_ID) == 7
+
+
+@pytest.mark.spec("DUR-4")
+def test_no_dead_letter_is_delivered_below_a_head(lq: LakeQueue, queue: Queue) -> None:
+    queue.receive(max_messages=10)
+    source = lq.create_queue("source", redrive_policy=RedrivePolicy(queue.name, 1))
+    source.send("dead")
+    source.receive(visibility_timeout=0)
+    for _ in range(3):
+        last_entry(folder(queue)).unlink()
+    assert reopen(lq).queue("source").receive() == []
+    assert DeltaTable(folder(queue)).transaction_version(layout.SEND_ID) == 7
+    lq.repair(apply=True, force=True)
+    reopen(lq).queue("source").compact()
+    assert [message.body for message in again(queue).receive(max_messages=10)] == ["dead"]
 
 
 @pytest.mark.spec("DUR-5")

@@ -262,7 +262,10 @@ class ShardSender(ShardReader):
 
         Raises:
             RequestThrottled: too many lost races; nothing was appended.
+            DamagedTable: the ledger's head lies beyond the end of the log; as for sends, nothing is appended.
         """
+        with self._at_log():
+            self._open_appender().refresh()
         # a handle of its own, as in `compact`
         closes = deliver(self._engine.open(self._messages), source, messages, now, self.settle_clock)
         if closes is None:
