@@ -106,6 +106,7 @@ FIFO = {
     "no groups": column(["a", "b"], S, "body", dedup_id="d"),
     "delays": column([0.0, 1.0, None, float("nan")], pa.float64(), "delay_seconds", group_id="g", dedup_id="d"),
 }
+WHOLE_ROWS = '; to_json(struct(*)) in Spark, or body="*" in send_arrow, makes a body of each row.'
 REFUSED = {
     "bodies": "2 rows have no body (SND-1); 4 rows have characters that are not allowed (SND-12).",
     "delays": "4 rows have a delay_seconds outside 0..900 (DLY-3).",
@@ -123,8 +124,8 @@ REFUSED = {
     "1 row has a dedup_id, which standard queues refuse (SND-14); "
     "1 row has characters that are not allowed (SND-12).",
     "unknown": "Columns a, b are not known",
-    "no body": "The column body is missing.",
-    "a body of numbers": "The column body is bigint, it must be string.",
+    "no body": f"The column body is missing{WHOLE_ROWS}",
+    "a body of numbers": f"The column body is bigint, it must be string{WHOLE_ROWS}",
     "attributes of numbers": "The column message_attributes is map<string,bigint>, it must be map<string,string>",
     "a delay of text": "The column delay_seconds is string, it must be a number of seconds.",
 }

@@ -15,6 +15,7 @@ TEXT_ATTRIBUTES = "map<string,string>"
 FOREVER = 10_000_000_000.0
 """Seconds: the largest delay that makes a valid instant, where a profile has no limit."""
 
+_WHOLE_ROWS = '; to_json(struct(*)) in Spark, or body="*" in send_arrow, makes a body of each row.'
 _NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
 
 
@@ -142,16 +143,17 @@ def check_columns(columns: Sequence[tuple[str, str]], order_by: str | None = Non
     types = dict(columns)
     unknown = sorted(set(types) - {*INPUT_COLUMNS, order_by})
     if unknown:
-        raise InvalidParameterValue(
-            f"Columns {', '.join(unknown)} are not known; a DataFrame of messages has {', '.join(INPUT_COLUMNS)}."
-        )
+        hint = "." if "body" in types else _WHOLE_ROWS
+        known = f"a DataFrame of messages has {', '.join(INPUT_COLUMNS)}{hint}"
+        raise InvalidParameterValue(f"Columns {', '.join(unknown)} are not known; {known}")
     if len(columns) != len(types):
         raise InvalidParameterValue("A column appears more than once.")
     if "body" not in types:
-        raise InvalidParameterValue("The column body is missing.")
+        raise InvalidParameterValue(f"The column body is missing{_WHOLE_ROWS}")
     for name in ("body", "group_id", "dedup_id"):
         if types.get(name, "string") not in ("string", "void"):
-            raise InvalidParameterValue(f"The column {name} is {types[name]}, it must be string.")
+            hint = _WHOLE_ROWS if name == "body" else "."
+            raise InvalidParameterValue(f"The column {name} is {types[name]}, it must be string{hint}")
     delay = types.get("delay_seconds", "double")
     if delay not in (*_NUMBERS, "void") and "decimal" not in delay:
         raise InvalidParameterValue(f"The column delay_seconds is {delay}, it must be a number of seconds.")
