@@ -319,8 +319,15 @@ class Queue(QueueProperties):
         return send_dataframe(self._runtime, df, send_id, order_by, on_bad_row, bad_rows)
 
     def send_arrow(
-        self, data: Any, send_id: str | None = None, order_by: str | None = None, *, body: str = "body"
-    ) -> int:
+        self,
+        data: Any,
+        send_id: str | None = None,
+        order_by: str | None = None,
+        *,
+        body: str = "body",
+        on_bad_row: OnBadRow = "fail",
+        bad_rows: str | None = None,
+    ) -> SentRows:
         """Sends every row of Arrow data as a message, in one commit, without Spark; returns how many.
 
         Rows are written while they are read: a standard queue's send holds a batch of the reader and a few row
@@ -337,12 +344,14 @@ class Queue(QueueProperties):
                 of the rows.
             body: name of the column with the bodies; ``*`` sends each row as a JSON object of all its columns,
                 without NULLs. Of the other columns only those of ``send_dataframe`` are read then.
+            on_bad_row, bad_rows: what becomes of rows that break a rule, see ``send_dataframe``.
 
         Duplicates on FIFO queues are accepted and do not count.
 
         Raises:
             InvalidParameterValue, InvalidMessageContents: ``data`` or rows break a rule; the error names the rule
                 and the number of rows, and nothing is sent.
+            InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or no table for them.
             QueueClientError: storage failed, or the rows could not be read.
 
         DDP-1
@@ -352,7 +361,9 @@ class Queue(QueueProperties):
         check_string("send_id", send_id, optional=True)
         check_string("order_by", order_by, optional=True)
         check_string("body", body)
-        return send_arrow(self._runtime, data, send_id, order_by, body)
+        check_string("on_bad_row", on_bad_row)
+        check_string("bad_rows", bad_rows, optional=True)
+        return send_arrow(self._runtime, data, send_id, order_by, body, on_bad_row, bad_rows)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
         """Claims up to ``max_messages`` messages under one lease; None if no message is available.

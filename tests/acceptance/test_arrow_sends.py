@@ -14,6 +14,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from insides import place_of
 from lakequeue import InvalidMessageContents, InvalidParameterValue, LakeQueue, Queue, QueueClientError
@@ -310,12 +311,12 @@ def test_what_is_no_arrow_data_is_refused(lq: LakeQueue, data: Any) -> None:
     assert "\n" not in str(caught.value)
 
 
-def broken_reader() -> pa.RecordBatchReader:
+def broken_reader(*bodies: str) -> pa.RecordBatchReader:
     def rows() -> Iterator[pa.RecordBatch]:
-        yield table("a").to_batches()[0]
+        yield table(*bodies).to_batches()[0]
         raise ConnectionResetError("the source\nis gone")
 
-    return pa.RecordBatchReader.from_batches(table("a").schema, rows())
+    return pa.RecordBatchReader.from_batches(table().schema, rows())
 
 
 CHARACTERS = "1 row has characters that are not allowed (SND-12)."
@@ -332,7 +333,7 @@ def refusals() -> dict[str, tuple[Any, type[Exception], str]]:
             InvalidParameterValue,
             "Nothing was sent: rows cannot be read: Invalid UTF8",
         ),
-        "source": (broken_reader(), QueueClientError, "Nothing was sent: reading the rows failed: the source"),
+        "source": (broken_reader("a"), QueueClientError, "Nothing was sent: reading the rows failed: the source"),
         "columns": (table("a", more=[1]), InvalidParameterValue, "Columns more are not known"),
     }
 
@@ -373,6 +374,33 @@ def test_a_column_without_an_order_is_refused(lq: LakeQueue, values: pa.Array) -
     data = table("1", group_id=["g"], dedup_id=["1"], at=values)
     with pytest.raises(InvalidParameterValue, match="^The column at is .*, which has no order.$"):
         lq.create_queue("orders.fifo", fifo=True).send_arrow(data, order_by="at")
+
+
+# --- what goes on without rows that break a rule
+
+
+@pytest.mark.spec("SND-1", "FIF-1")
+@pytest.mark.parametrize("name", ["orders", "orders.fifo"])
+def test_rows_that_break_a_rule_go_to_a_table_once(lq: LakeQueue, tmp_path: Path, name: str) -> None:
+    queue = lq.create_queue(name, fifo=name.endswith(".fifo"))
+    groups = {"group_id": ["g", "g", None], "dedup_id": ["1", "2", "3"]} if queue.fifo else {}
+    bad, rows = tmp_path / "bad", table("a", "", "b", **groups)
+    for expected in ((1, 2) if queue.fifo else (2, 1)), (0, 0):
+        sent = queue.send_arrow(reader(rows), "load", on_bad_row="divert", bad_rows=str(bad))
+        assert (sent, sent.refused) == expected
+    assert bodies(queue) == (["a"] if queue.fifo else ["a", "b"])
+    diverted = DeltaTable(bad).to_pyarrow_table(columns=["queue", "body", "reason"]).to_pylist()
+    found = [("", "has no body (SND-1)"), *([("b", "has no valid group_id (SND-4)")] if queue.fifo else [])]
+    assert diverted == [{"queue": name, "body": body, "reason": reason} for body, reason in found]
+    assert not [path for path in files_of(queue) if path.name.startswith(("refused-", "spilled-"))]
+
+
+def test_of_a_send_that_fails_later_no_refused_row_is_kept(lq: LakeQueue, tmp_path: Path) -> None:
+    queue, bad = lq.create_queue("orders"), tmp_path / "bad"
+    before = files_of(queue)
+    with pytest.raises(QueueClientError, match="reading the rows failed: the source"):
+        queue.send_arrow(broken_reader("a", ""), on_bad_row="divert", bad_rows=str(bad))
+    assert files_of(queue) == before and not len(DeltaTable(bad).to_pyarrow_table())
 
 
 # --- attributes that change meanwhile

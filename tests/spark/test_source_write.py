@@ -21,6 +21,7 @@ from lakequeue.spark.source_schema import error_in
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.bad_rows import BadRows
+from lakequeue.storage.bulk.manifests import SendKey
 from spark.dropped_files import Folder
 
 if TYPE_CHECKING:
@@ -255,8 +256,13 @@ def sent_by_writer(spark: SparkSession, queue: Queue, df: DataFrame, **given: An
     writer.commit([message])
 
 
+def sent_arrow(_: SparkSession, queue: Queue, df: DataFrame, **given: Any) -> SentRows:
+    return queue.send_arrow(df.toArrow(), **given)
+
+
 Send = Callable[..., object]
-SENDS = [sent_frame, sent_by_writer]
+SENDS = [sent_frame, sent_arrow, sent_by_writer]
+CALLS = SENDS[:2]
 
 
 def repeated_send(
@@ -310,10 +316,11 @@ def test_a_repeated_send_diverts_what_the_rules_refuse_that_hold_by_then(
     repeated_send(spark, queue, tmp_path / "bad", monkeypatch, send)
 
 
+@pytest.mark.parametrize("send", CALLS)
 def test_a_send_that_begins_anew_diverts_rows_once(
-    spark: SparkSession, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, send: Send
 ) -> None:
-    send_begun_anew(spark, queue, tmp_path / "bad", monkeypatch, sent_frame)
+    send_begun_anew(spark, queue, tmp_path / "bad", monkeypatch, send)
 
 
 def by_key(key: Callable[[str], str]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -327,10 +334,8 @@ def by_key(key: Callable[[str], str]) -> Callable[[pytest.MonkeyPatch], None]:
 
 
 def unnamed_attempts(patch: pytest.MonkeyPatch) -> None:
-    send = send_dataframe.send_staged
-    patch.setattr(
-        send_dataframe, "send_staged", lambda queue, columns, _, *rest: send(queue, columns, None, *rest)
-    )
+    send = send_dataframe.send_rows
+    patch.setattr(send_dataframe, "send_rows", lambda target, _, *rest: send(target, SendKey.new(), *rest))
 
 
 @pytest.mark.parametrize(
@@ -339,6 +344,7 @@ def unnamed_attempts(patch: pytest.MonkeyPatch) -> None:
         pytest.param(by_key(lambda _: uuid.uuid4().hex), repeated_send, sent_by_writer, id="of its own"),
         pytest.param(by_key(lambda key: key.rpartition("-")[0]), repeated_send, sent_by_writer, id="no rules"),
         pytest.param(unnamed_attempts, send_begun_anew, sent_frame, id="of each attempt"),
+        pytest.param(unnamed_attempts, send_begun_anew, sent_arrow, id="of each attempt, in Arrow"),
     ],
 )
 def test_with_another_key_refused_rows_come_twice_or_are_lost(
@@ -382,9 +388,10 @@ def test_where_bad_rows_cannot_go_is_told_before_a_task_starts(
         df = rows(spark, 1, 1)
         options = {"onBadRow": onBadRow} | ({} if badRows is None else {"badRows": badRows})
         assert said in str(refusal(lambda: write(df, queue, **options)))
-        with pytest.raises(InvalidOptions) as caught:
-            sent_frame(spark, queue, df, on_bad_row=onBadRow, bad_rows=badRows)
-        assert said in str(caught.value)
+        for call in CALLS:
+            with pytest.raises(InvalidOptions) as caught:
+                call(spark, queue, df, on_bad_row=onBadRow, bad_rows=badRows)
+            assert said in str(caught.value)
 
     refused("option onBadRow is skip, it must be fail, drop or divert", onBadRow="skip")
     refused("option badRows is missing", onBadRow="divert")

@@ -16,7 +16,7 @@ from lakequeue.shard.commands import ClaimedSpan, ClaimResult
 
 
 class SentRows(int):
-    """Number of messages that a DataFrame added to a queue.
+    """Number of messages that a bulk send added to a queue.
 
     Attributes:
         refused: number of rows that the call dropped or diverted since they break a rule.

@@ -54,13 +54,13 @@ def send_dataframe(
         refused = sum(part.refused_rows for part in written)
         return arrow_files.gather(tables, staging, written, in_order=queue.fifo)
 
-    # one key for all attempts of this call, by which refused rows are stored once
-    key = SendKey.new() if send_id is None else SendKey.of_send(send_id)
-    sent = send_staged(queue, write_files.columns_of(df.schema), key, order_by, stage)
+    sent = send_staged(queue, write_files.columns_of(df.schema), _key(send_id), order_by, stage)
     return SentRows(sent, refused)
 
 
-def bad_rows_of(queue: OpenQueue, on_bad_row: OnBadRow, table: str | None) -> BadRows | None:
+def bad_rows_of(
+    queue: OpenQueue, on_bad_row: OnBadRow, table: str | None, verb: str = "send_dataframe"
+) -> BadRows | None:
     """What becomes of rows that break a rule; None: they end the send. Makes the table if it is missing.
 
     Raises:
@@ -75,7 +75,7 @@ def bad_rows_of(queue: OpenQueue, on_bad_row: OnBadRow, table: str | None) -> Ba
     if table is not None and f"{table}/".startswith(f"{queue.root.path}/"):
         raise InvalidOptions([f"option badRows: {table} is in the root, where only lakequeue's tables are"])
     found = BadRows(queue.name, Store(table or "", queue.root.engine.store.options), table)
-    with queue.service("send_dataframe"):
+    with queue.service(verb):
         found.prepare()
     return found
 
@@ -83,7 +83,7 @@ def bad_rows_of(queue: OpenQueue, on_bad_row: OnBadRow, table: str | None) -> Ba
 def send_staged(
     queue: OpenQueue,
     columns: Sequence[tuple[str, str]],
-    name: SendKey | None,
+    key: SendKey,
     order_by: str | None,
     stage: Stage,
     verb: str = "send_dataframe",
@@ -93,7 +93,7 @@ def send_staged(
     Args:
         queue: the queue.
         columns: names and types of the rows' columns.
-        name: makes the send repeatable; None: it is not.
+        key: identifies the send in all attempts.
         order_by: column that orders the messages of each group, on FIFO queues.
         stage: checks and writes the rows below the queue's directory, in one process or many.
         verb: name of the operation in log and metrics.
@@ -104,7 +104,7 @@ def send_staged(
             try:
                 target = bulk_target(queue)
                 first = target.shards[0]
-                rows = send_rows(target, name, queue.now, stage, order_by)
+                rows = send_rows(target, key, queue.now, stage, order_by)
             except StaleAttributes:
                 queue.renew()
                 continue
@@ -156,9 +156,18 @@ def bulk_target(queue: OpenQueue) -> commit_files.Target:
     )
 
 
-def send_arrow(queue: OpenQueue, data: Any, send_id: str | None, order_by: str | None, body: str) -> int:
+def send_arrow(
+    queue: OpenQueue,
+    data: Any,
+    send_id: str | None,
+    order_by: str | None,
+    body: str,
+    on_bad_row: OnBadRow,
+    bad_rows: str | None,
+) -> SentRows:
     """Sends every row as a message; returns how many."""
-    name = None if send_id is None else SendKey.of_send(send_id)
+    key, verb, refused = _key(send_id), "send_arrow", 0
+    bad = bad_rows_of(queue, on_bad_row, bad_rows, verb)
     source = _Source(data)
     schema, batches = source.schema, source.batches
     if body != "body":
@@ -166,10 +175,17 @@ def send_arrow(queue: OpenQueue, data: Any, send_id: str | None, order_by: str |
         schema, batches = bodies.schema, lambda: bodies.of(source.batches())
 
     def stage(tables: Folder, staging: Staging) -> Manifest:
+        nonlocal refused
         check_order(schema, order_by)
-        return arrow_files.stage(tables, staging, batches())
+        manifest, refused = arrow_files.stage(tables, attrs.evolve(staging, bad_rows=bad), batches())
+        return manifest
 
-    return send_staged(queue, columns_of(schema), name, order_by, stage, "send_arrow")
+    return SentRows(send_staged(queue, columns_of(schema), key, order_by, stage, verb), refused)
+
+
+def _key(send_id: str | None) -> SendKey:
+    """One for all attempts of a call, by which refused rows are stored once."""
+    return SendKey.new() if send_id is None else SendKey.of_send(send_id)
 
 
 class _Source:

@@ -12,7 +12,7 @@ import hashlib
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import chain
@@ -136,17 +136,14 @@ def write_partition(
         batches: the rows, with columns that ``check_columns`` has accepted.
         in_order: whether rows of a FIFO queue are whole groups of one shard, each in its order.
     """
-    refused = None
-    if staging.bad_rows is not None:
-        path = f"{staging.folder}/{staged_files.new_name(partition, 'refused')}"
-        refused = RefusedRows(messages, path, staging.bad_rows)
-    checked = CheckedRows(staging, partition, batches, refused)
+    checked = CheckedRows(messages, staging, partition, batches)
     spilled = staging.rules.fifo is not None and not in_order
     path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled' if spilled else 'part')}"
     first, file = next(iter(checked), None), None
     if first is not None:
         rows = chain([first], checked)
         file = _spill(messages, path, rows) if spilled else write_file(messages, path, staging, rows)
+    refused = checked.refused
     if refused is None and checked.broken and file is not None:
         messages.remove([file.path])
         file = None
@@ -172,12 +169,7 @@ def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_orde
         for part in written:
             broken.update(part.broken)
         given = {name for part in written for name in part.given}
-        if staging.bad_rows is None:
-            staging.rules.refuse(given, broken)
-        elif broken:
-            refused = [part.refused for part in written if part.refused is not None]
-            by, said = f"{tables.uri} {staging.rules}", staging.rules.describe(given, broken)
-            staging.bad_rows.settle(messages, refused, staging.key, by, said)
+        _settle(tables, staging, given, broken, [part.refused for part in written])
         found = [part.file for part in written if part.file is not None]
         if staging.rules.fifo is None or in_order:
             return found
@@ -189,8 +181,24 @@ def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_orde
     return staging.finish(tables, files)
 
 
-def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> Manifest:
-    """Checks and writes the rows of a whole send; commits nothing.
+def _settle(
+    tables: Folder,
+    staging: Staging,
+    given: Collection[str],
+    broken: Mapping[str, int],
+    refused: Sequence[DataFile | None],
+) -> None:
+    """Refuses a send whose rows break rules, unless the attempt says what becomes of them."""
+    if staging.bad_rows is None:
+        staging.rules.refuse(given, broken)
+    elif broken:
+        by, said = f"{tables.uri} {staging.rules}", staging.rules.describe(given, broken)
+        files = [file for file in refused if file is not None]
+        staging.bad_rows.settle(staging.messages(tables), files, staging.key, by, said)
+
+
+def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:
+    """Checks and writes the rows of a whole send; commits nothing. Returns also how many rows it left out.
 
     It holds about a row group, of FIFO queues as much as ``sorted_by_group``.
 
@@ -198,10 +206,13 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
         InvalidParameterValue: rows break a rule; the message says which and how many. No file is left.
         InvalidMessageContents: likewise, for characters that are not allowed.
     """
-    messages, checked = staging.messages(tables), CheckedRows(staging, 0, batches)
+    messages = staging.messages(tables)
+    checked = CheckedRows(messages, staging, 0, batches)
+    refused = checked.refused
 
     def check() -> None:
-        staging.rules.refuse(checked.given, checked.broken)
+        if refused is None:
+            staging.rules.refuse(checked.given, checked.broken)
 
     def files() -> list[DataFile]:
         if staging.rules.fifo is not None:
@@ -211,10 +222,10 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
             for rows in _cut(iter(checked), FILE // len(staging.shards)):
                 path = f"{staging.folder}/{staged_files.new_name(len(found), 'part')}"
                 found.append(write_file(messages, path, staging, rows))
-        check()
+        _settle(tables, staging, checked.given, checked.broken, [refused.file()] if refused else [])
         return found
 
-    return staging.finish(tables, files)
+    return staging.finish(tables, files), refused.rows if refused else 0
 
 
 def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.RecordBatch]]:
@@ -233,21 +244,20 @@ def _cut(pieces: Iterator[pa.RecordBatch], size: int) -> Iterator[Iterator[pa.Re
 class CheckedRows:
     """The rows of a partition in pieces, numbered; an iterator.
 
-    It goes on as long as all rows obey the rules, or to the end without those that ``refused`` takes. All rows are
-    checked in any case, so that a refusal counts them.
+    It goes on as long as all rows obey the rules; if the attempt says what becomes of others, to the end without
+    those, which ``refused`` takes. All rows are checked in any case, so that a refusal counts them.
     """
 
     def __init__(
-        self,
-        staging: Staging,
-        partition: int,
-        batches: Iterable[pa.RecordBatch],
-        refused: RefusedRows | None = None,
+        self, messages: Folder, staging: Staging, partition: int, batches: Iterable[pa.RecordBatch]
     ) -> None:
+        self.refused: RefusedRows | None = None
+        if staging.bad_rows is not None:
+            path = f"{staging.folder}/{staged_files.new_name(partition, 'refused')}"
+            self.refused = RefusedRows(messages, path, staging.bad_rows)
         self.given: set[str] = set()
         self.broken: Counter[str] = Counter()
         self._staging = staging
-        self._refused = refused
         self._next = partition << _ROWS_OF_A_PARTITION
         self._rows = self._checked(batches)
 
@@ -262,9 +272,9 @@ class CheckedRows:
             numbers = pa.array(np.arange(self._next, self._next + len(rows)), pa.int64())
             self._next += len(rows)
             rows = rows.append_column(NUMBER, numbers)
-            if broken and self._refused is not None:
-                rows = self._refused.removed_from(rows, broken, rules.of(self.given))
-            if len(rows) and (self._refused is not None or not self.broken):
+            if broken and self.refused is not None:
+                rows = self.refused.removed_from(rows, broken, rules.of(self.given))
+            if len(rows) and (self.refused is not None or not self.broken):
                 yield rows
 
     def _seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

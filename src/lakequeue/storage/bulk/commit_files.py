@@ -272,7 +272,7 @@ def row_rules(attributes: QueueAttributes, order_by: str | None = None) -> RowRu
 
 
 def send_rows(
-    target: Target, key: SendKey | None, now: Callable[[], int], stage: Stage, order_by: str | None = None
+    target: Target, key: SendKey, now: Callable[[], int], stage: Stage, order_by: str | None = None
 ) -> int:
     """Sends the rows that ``stage`` writes; returns how many were added, 0 if ``key`` was sent before.
 
@@ -286,7 +286,6 @@ def send_rows(
         StaleAttributes: nothing was sent; repeat with the newest attributes.
         QueueClientError: storage failed; with ``outcome_unknown`` if a shard was reached before.
     """
-    key = key or SendKey.new()
     manifest = None
     if not key.anonymous:
         manifest = manifests.load_manifest(target.tables, key.files)
