@@ -396,45 +396,6 @@ def test_looks_of_the_console_are_not_those_of_clients(client: Client) -> None:
         assert found[f"lakequeue_queue_{total}_total", "orders"] == 0
 
 
-def test_an_error_has_the_same_code_in_both_protocols(client: Client) -> None:
-    client("CreateQueue", QueueName="orders")
-    orders = client.queue_url("orders")
-    wrong: list[tuple[str, dict[str, object], dict[str, str]]] = [
-        ("SendMessage", {"QueueUrl": client.queue_url("none"), "MessageBody": "A"}, {}),
-        ("SendMessage", {"QueueUrl": orders}, {}),
-        ("SendMessage", {"QueueUrl": orders, "MessageBody": "A", "DelaySeconds": -1}, {}),
-        ("DeleteMessage", {"QueueUrl": orders, "ReceiptHandle": "x"}, {}),
-        ("DeleteMessageBatch", {"QueueUrl": orders, "Entries": []}, {}),
-        ("CreateQueue", {"QueueName": "a/b"}, {}),
-        (
-            "CreateQueue",
-            {"QueueName": "orders", "Attributes": {"DelaySeconds": "9"}},
-            {"QueueName": "orders", "Attribute.1.Name": "DelaySeconds", "Attribute.1.Value": "9"},
-        ),
-        ("ReceiveMessage", {"QueueUrl": orders, "MaxNumberOfMessages": 11}, {}),
-        ("Nonsense", {}, {}),
-    ]
-    codes: list[dict[tuple[str, ...], float]] = []
-    for protocol in "json", "query":
-        before = samples(client)
-        for action, given, form in wrong:
-            if protocol == "json":
-                answer = client.post(action, **given)
-            else:
-                fields = form or {name: str(value) for name, value in given.items() if value != []}
-                answer = client.http.post(client.url, data={"Action": action, **fields})
-            assert answer.status_code in (400, 404), answer.text
-        codes.append(
-            {
-                key[1:]: value - before.get(key, 0)
-                for key, value in samples(client).items()
-                if key[0] == "lakequeue_requests_total" and value != before.get(key, 0)
-            }
-        )
-    assert codes[0] == codes[1]
-    assert not [code for _, code in codes[0] if "." in code]
-
-
 def test_each_request_is_a_line_of_json(root: Path) -> None:
     with ServerProcess(root) as server, client_of(server.url) as client:
         client("CreateQueue", QueueName="orders")

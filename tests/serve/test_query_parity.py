@@ -85,32 +85,6 @@ def test_an_unsigned_get_changes_nothing_and_receives_nothing(server: Running, p
     assert "made" not in [queue.name for queue in server.lake.list_queues()]
 
 
-@pytest.mark.parametrize(
-    ("fields", "code", "message"),
-    [
-        ({"Action": "FooBar"}, "InvalidAction", "The action FooBar is not valid for this endpoint."),
-        ({"Action": "GetQueueUrl"}, "MissingParameter", "The request must contain the parameter QueueName."),
-        (
-            {"Action": "GetQueueAttributes", "AttributeName.1": "Foobar"},
-            "InvalidAttributeName",
-            "Unknown Attribute Foobar.",
-        ),
-        (
-            {"Action": "PurgeQueue", "Version": "1"},
-            "NoSuchVersion",
-            "The version 1 is not supported; use 2012-11-05.",
-        ),
-        (
-            {"Action": "ListDeadLetterSourceQueues", "MaxResults": "more"},
-            "SerializationException",
-            "MaxResults must be of type integer.",
-        ),
-    ],
-)
-def test_refusals_by_get(server: Running, path: str, fields: dict[str, str], code: str, message: str) -> None:
-    assert refused(get(server, path, **fields)) == (400, code, message)
-
-
 @pytest.mark.parametrize("action", ["CreateQueue", "ListQueues"])
 def test_a_queue_does_not_create_or_list_queues(server: Running, query: Queries, path: str, action: str) -> None:
     told = (400, "InvalidAction", f"The action {action} is not valid for this endpoint.")
@@ -126,11 +100,6 @@ def test_a_get_without_an_action(server: Running, path: str, where: str, headers
     for place in (path, "/"):
         answer = httpx.get(server.url + place + where, headers=headers)
         assert (answer.status_code, answer.text) == (404, "<UnknownOperationException/>")
-
-
-@pytest.mark.parametrize("where", ["?Action=ListQueues&Action=ListQueues", "?Action", "?Action=%ff", "?&&"])
-def test_a_url_that_is_no_form(server: Running, where: str) -> None:
-    assert refused(httpx.get(server.url + where))[:2] == (400, "SerializationException")
 
 
 # --- with keys
@@ -273,27 +242,6 @@ def test_an_empty_list_is_none(query: Queries, path: str, empty: str) -> None:
     assert pairs(query("GetQueueAttributes", {"AttributeName": ""}, path), "Attribute") == {}
 
 
-@pytest.mark.parametrize("action", ["SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"])
-@pytest.mark.spec("BAT-5")
-def test_an_empty_batch_in_a_form(query: Queries, path: str, action: str) -> None:
-    entries = f"{action}RequestEntry"
-    told = (
-        400,
-        "AWS.SimpleQueueService.EmptyBatchRequest",
-        f"There should be at least one {entries} in the request.",
-    )
-    for fields in ({}, {entries: ""}, {"Entries": ""}):
-        assert refused(query.send(action, fields, path)) == told
-    missing = query.refused(action, {}, "/000000000000/never")
-    assert missing == (400, "AWS.SimpleQueueService.NonExistentQueue")
-
-
-def test_other_empty_lists_in_a_form(query: Queries, path: str) -> None:
-    assert query.refused("UntagQueue", {}, path) == (400, "InvalidParameterValue")
-    assert query.refused("AddPermission", {"Label": "x", "ActionName.1": "*"}, path) == (400, "MissingParameter")
-    assert query.refused("SendMessage", {"MessageBody": "x", "MessageAttribute": ""}, path)[0] == 400
-
-
 def test_tags_in_the_plural(query: Queries, server: Running) -> None:
     """Older SDKs for Java."""
     name = f"tagged{next(_names)}"
@@ -304,14 +252,6 @@ def test_tags_in_the_plural(query: Queries, server: Running) -> None:
     assert server.lake.queue(name).tags() == {"a": "1", "b": "2"}
     both = {"Tags.1.Key": "b", "Tags.1.Value": "2", "Tag.1.Key": "c", "Tag.1.Value": "3"}
     assert query.refused("TagQueue", both, path) == (400, "SerializationException")
-
-
-def test_a_missing_queue_in_the_words_of_the_query_protocol(query: Queries) -> None:
-    told = refused(query.send("GetQueueUrl", {"QueueName": "never"}))
-    assert told[1:] == (
-        "AWS.SimpleQueueService.NonExistentQueue",
-        "The specified queue does not exist for this wsdl version.",
-    )
 
 
 def test_parameters_that_every_action_may_have(query: Queries, path: str) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from urllib.parse import quote
 from xml.etree.ElementTree import Element
 
-import httpx
 import pytest
 
-from serve.queries import FORM, Queries, pairs, read, texts
+from serve.queries import Queries, pairs, texts
 from serve.serving import Running, wait_until
 
 TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793"
@@ -283,40 +282,6 @@ def test_text_that_xml_cannot_hold_is_shown_as_unknown(query: Queries, path: str
     fields = {"ReceiptHandle": "a\x01b"}
     assert query.refused("DeleteMessage", fields, path) == (404, "ReceiptHandleIsInvalid")
     assert "a\ufffdb" in query.send("DeleteMessage", fields, path).text
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        ("", "MissingAction"),
-        ("Version=2012-11-05", "MissingAction"),
-        ("Action=", "MissingAction"),
-        ("Action=Nonsense", "InvalidAction"),
-        ("Action=ListQueues&Version=2008-01-01", "NoSuchVersion"),
-        ("Action=ListQueues&Action=ListQueues", "SerializationException"),
-        ("Action=ListQueues&MaxResults=ten", "SerializationException"),
-        ("Action=ListQueues&MaxResults=1001", "InvalidParameterValue"),
-        ("Action=ListQueues&MaxResults.1=5", "SerializationException"),
-        ("Action=GetQueueUrl", "MissingParameter"),
-        ("Action=CreateQueue&QueueName=a&Attribute.1.Name=FifoQueue", "SerializationException"),
-        ("Action=CreateQueue&QueueName=a&Attribute.1.Value=true", "SerializationException"),
-        ("Action=CreateQueue&QueueName=a&Attribute.x.Name=a&Attribute.x.Value=b", "SerializationException"),
-        ("Action=CreateQueue&QueueName=a&Attribute=b", "SerializationException"),
-        ("Action=CreateQueue&QueueName=a&Attribute=b&Attribute.1.Name=c", "SerializationException"),
-        ("Action=CreateQueue&QueueName=a&Attribute.1.Name=Nope&Attribute.1.Value=b", "InvalidAttributeName"),
-        ("Action=ReceiveMessage", "MissingParameter"),
-        ("Action=ReceiveMessage&QueueUrl=nothing", "AWS.SimpleQueueService.NonExistentQueue"),
-        ("Action=SendMessageBatch&QueueUrl=x&SendMessageBatchRequestEntry.1.Id=a", "MissingParameter"),
-        ("Action=ListQueues&QueueNamePrefix=%ff", "SerializationException"),
-        ("no form at all", "SerializationException"),
-        ("&".join(["Action=ListQueues", *(f"a{number}=b" for number in range(2_001))]), "SerializationException"),
-    ],
-    ids=lambda text: text[:50],
-)
-def test_what_is_no_proper_request_is_refused(server: Running, content: str, code: str) -> None:
-    answer = httpx.post(server.url, content=content, headers=FORM)
-    assert answer.status_code == 400 and answer.headers["content-type"].startswith("text/xml")
-    assert read(answer).findtext("Error/Code") == code
 
 
 def test_a_name_is_quoted_in_no_url(server: Running, query: Queries) -> None:
