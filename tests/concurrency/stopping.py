@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,7 +25,7 @@ from lakequeue.storage.engines.point import Table
 
 def without_turns(patch: pytest.MonkeyPatch) -> None:
     """Lets processes decide on what they know, as those do that went on without a turn."""
-    patch.setattr("lakequeue.storage.engines.turns._DiskTurns.taken", lambda *_: nullcontext(False))
+    patch.setattr("lakequeue.storage.engines.turns._DiskTurns._take", lambda *_, **__: False)
 
 
 def older(root: str | Path, seconds: float) -> None:

@@ -16,6 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
 from concurrency.harness import apart, small_segments
+from concurrency.staged import abandoned, stages
 from insides import place_of, reopen
 from lakequeue import DamagedTable, LakeQueue, Queue, QueueClientError, RedrivePolicy
 from lakequeue.cli import app
@@ -367,20 +368,25 @@ def events_of(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> list[
 
 
 @pytest.mark.spec("DUR-1")
-@pytest.mark.parametrize("verb", ["send", "receive", "send_arrow"])
+@pytest.mark.parametrize("verb", ["send", "staged send", "receive", "send_arrow"])
 def test_a_call_returns_when_its_files_its_entry_and_their_folders_are_on_disk(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     import pyarrow as pa
 
-    queue = LakeQueue(str(tmp_path / "root"), clock=clock, durability="power").create_queue("orders")
+    monkeypatch.setenv("LAKEQUEUE_DURABILITY", "power")
+    queue = LakeQueue(str(tmp_path / "root"), clock=clock).create_queue("orders")
     calls = {
         "send": lambda: queue.send("body"),
+        "staged send": lambda: queue.send("body"),
         "receive": lambda: queue.receive(),
         "send_arrow": lambda: queue.send_arrow(pa.table({"body": ["a", "b"]})),
     }
     queue.send("first")
     path = folder(queue, "receipts" if verb == "receive" else "messages")
+    if verb == "staged send":  # it commits that of another process, too
+        abandoned(apart(tmp_path / "root", clock, 1)[0].queue("orders"), "other")
+        stages(queue)
     before = set(DeltaTable(path).file_uris())
     events = events_of(monkeypatch, calls[verb])
     entry = next(index for index, event in enumerate(events) if event == ("link", str(last_entry(path))))
@@ -389,6 +395,9 @@ def test_a_call_returns_when_its_files_its_entry_and_their_folders_are_on_disk(
     for file in added:
         assert ("sync", file) in events[:entry]
         assert ("sync", os.path.dirname(file)) in events[events.index(("sync", file)) : entry]
+        while verb == "staged send" and (file := os.path.dirname(file)) != str(path):
+            assert ("sync", os.path.dirname(file)) in events[:entry], "who made it may not have"
+    assert len(added) == (2 if verb == "staged send" else 1)
     assert ("sync", str(path / "_delta_log")) in events[entry:]
 
 

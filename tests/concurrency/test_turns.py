@@ -23,7 +23,7 @@ from concurrency.striking import Strike
 from lakequeue.model.clock import SystemClock
 from lakequeue.storage.engines import disk_turn, file_lock, locks
 from lakequeue.storage.engines.commit import Races
-from lakequeue.storage.engines.disk_turn import turn
+from lakequeue.storage.engines.disk_turn import Turn, turn
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.turns import Turns, turns_at
@@ -108,6 +108,20 @@ def test_a_thread_that_has_a_turn_has_it_again(tmp_path: Path) -> None:
             pass
         assert not free(tmp_path)
     assert free(tmp_path)
+
+
+def test_who_is_served_meanwhile_waits_no_longer(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(disk_turn, "STOPPED", 60)
+    answers = iter([False, False, True])
+    with turn(str(tmp_path)):
+        with ThreadPoolExecutor(1) as pool:
+
+            def wait() -> bool:
+                with turn(str(tmp_path), until=lambda: next(answers, True)) as mine:
+                    return mine.waited
+
+            assert pool.submit(wait).result()
+        assert free(tmp_path, "_next_turn.lock")
 
 
 @pytest.mark.spec("DUR-24")
@@ -256,7 +270,7 @@ def a_stopped_process_costs_the_others_a_quarter_of_a_second(root: Path, patch: 
 MUTATIONS = [
     Mutation(
         "take no turns",
-        replace("lakequeue.storage.engines.turns.turn", lambda _: nullcontext(lambda: None)),
+        replace("lakequeue.storage.engines.turns.turn", lambda *_, **__: nullcontext(Turn())),
         {nobody_loses_a_race: "DUR-24"},
     ),
     Mutation("decide on what was known before the turn", without_turns, {nobody_loses_a_race: "DUR-24"}),

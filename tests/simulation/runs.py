@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import attrs
@@ -171,7 +170,9 @@ def _knobs(patch: pytest.MonkeyPatch, setting: Setting) -> None:
     patch.setattr(f"{storage}.engines.log_trimming.LOG_ENTRIES", 3)
     patch.setattr(f"{storage}.engines.log_trimming.READING", 2.0 if setting.checkpoints > 4 else 0.3)
     if not setting.turns:
-        patch.setattr(f"{storage}.engines.turns._DiskTurns.taken", lambda *_: nullcontext(False))
+        patch.setattr(f"{storage}.engines.turns._DiskTurns._take", lambda *_, **__: False)
+        # of those that waited, the sends are staged
+        patch.setattr(f"{storage}.engines.turns._DiskTurns.waited", setting.prefilled == 0)
     for table in ("MESSAGES", "RECEIPTS", "QUEUES"):
         patch.setattr(layout, f"{table}_RETENTION", RETENTION)
     patch.setattr("lakequeue.operations.compact.FOLDERS_KEPT", 1)

@@ -139,6 +139,13 @@ def overlook_that_others_sent(patch: Patch) -> None:
     patch.setattr("lakequeue.runtime.shard_sender._Batch.shared", None)
 
 
+def offer_what_a_power_cut_tears(patch: Patch) -> None:
+    offer = Folder.offer
+    patch.setattr(
+        Folder, "offer", lambda self, *given: offer(Folder(self.uri, prefix=self._prefix, syncs=False), *given)
+    )
+
+
 def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
     run, window, known = ShardService._run_sends, Appender.window, dict[Any, DedupWindow]()
 
@@ -247,7 +254,11 @@ def sync_no_file(patch: Patch) -> None:
 def answer_what_others_did_not_sync(patch: Patch) -> None:
     """Builds on entries of others that are not on disk yet: a head beyond the log."""
     sync = Folder.sync
-    patch.setattr(Folder, "sync", lambda self, names: sync(self, [name for name in names if name != point.LOG]))
+    patch.setattr(
+        Folder,
+        "sync",
+        lambda self, names, **more: sync(self, [name for name in names if name != point.LOG], **more),
+    )
 
 
 def trim_without_a_checkpoint(patch: Patch) -> None:
@@ -375,7 +386,13 @@ _ALL = [
         Aim(kind="standard", style="calm", shards=1, verbs=({"send": 40, "receive": 40, "batch": 10},)),
     ),
     Safeguard("add staged sends again", add_staged_sends_again, "2", _STAGED),
-    Safeguard("overlook that others sent", overlook_that_others_sent, "2", _STAGED),
+    Safeguard("overlook that others sent", overlook_that_others_sent, "2", attrs.evolve(_STAGED, place="disk")),
+    Safeguard(
+        "offer what a power cut tears",
+        offer_what_a_power_cut_tears,
+        "DUR-1",
+        attrs.evolve(_STAGED, place="disk", style="cuts"),
+    ),
     Safeguard("read no newer log", read_no_newer_log, "1"),
     Safeguard(
         "accept any mac", replace("lakequeue.model.receipt_handles.hmac.compare_digest", lambda *_: True), "3"

@@ -233,6 +233,8 @@ class Client:
             return True
         if error.outcome_unknown or isinstance(error, RequestThrottled):
             return True
+        if "may have been removed" in str(error):  # it was stopped for an hour, or its clock was set
+            return True
         return self.history.setting.place == "store" or "was held by another process" in str(error)
 
     def _is_told(self, error: str) -> bool:

@@ -29,6 +29,9 @@ from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all, me
 from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.store_failures import first_line
 
+LOOKS = 3
+"""Commits of others in which a sender looks for its messages, before it waits for its own turn."""
+
 _log = logging.getLogger("lakequeue")
 
 
@@ -110,10 +113,16 @@ class ShardSender(ShardReader):
     @contextmanager
     def _send_in_turn(self) -> Iterator[None]:
         appender = self._appender  # read once: another thread may let go of it
-        with self._send_turns.taken(None if appender is None else appender.table) as stale:
-            if stale and appender is not None:
+        if appender is None:
+            with self._send_turns.taken(None):
+                yield
+            return
+        with self._send_turns.taken(appender.table, later=appender.stages) as stale:
+            if stale:
                 with self._at_log():
-                    appender.refresh()
+                    appender.look()
+            if self._send_turns.waited:
+                appender.stage_next()
             yield
 
     def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
@@ -173,6 +182,9 @@ class ShardSender(ShardReader):
                 # of these messages, a later decision may leave some out
                 alone = attributes.fifo or attributes.stored_limit is not None
                 batch.staged = appender.stage(places.new, version, alone=alone)
+            if batch.staged is not None and self._send_turns.take(appender.table, patient=batch.is_patient()):
+                appender.look()  # maybe others have committed it
+                continue
             with self._send_turns.commit():
                 if batch.staged is None:
                     done = appender.append(places.new, now, version, ids)
@@ -339,6 +351,8 @@ class _Batch:
 
     sends: Sequence[_Send]
     staged: StagedSend | None = None
+    looks: int = 0
+    """Commits of others in which it was looked for instead of waiting on."""
 
     @property
     def shared(self) -> StagedSend | None:
@@ -350,6 +364,11 @@ class _Batch:
         ids = [message.message_id for message in messages]
         staged = self.staged
         return staged is not None and appender.can_commit(staged) and staged.rows["message_id"].to_pylist() == ids
+
+    def is_patient(self) -> bool:
+        """Whether to wait for a turn beyond the next commit, which may be one of these messages, too."""
+        self.looks += 1
+        return self.shared is None or self.looks > LOOKS
 
     def attributes(self, version: int) -> QueueAttributes:
         """The attributes of this version, if a sender knows them."""

@@ -44,8 +44,9 @@ _LISTS = 8
 """About as many are kept."""
 _PINS = "_pinned"
 """File whose age is that of the last call of ``pin_files``."""
-_WAITING = "bulk/"
-"""Directory of files that wait for their commit; see ``staged_files``."""
+_BULK = "bulk/"
+_WAITING = {_BULK: 3600 * layout.PINNED_HOURS, "sent/": 60}
+"""Directories of files that wait for a commit, and how many seconds; see ``staged_files``, ``staged_sends``."""
 _log = logging.getLogger("lakequeue")
 
 
@@ -109,7 +110,7 @@ def vacuum(
         return Freed()
     unused, freed = _written_before(folder, old[-1].modified, now) - needed, Freed()
     if waiting is None:
-        unused = {name for name in unused if not name.startswith(_WAITING)}
+        unused = {name for name in unused if not name.startswith(_BULK)}
     for each in lists[len(old) - 1 :] if unused else []:
         try:
             unused.difference_update(json.loads(folder.read(each.name)))
@@ -127,13 +128,15 @@ def vacuum(
 
 
 def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
-    """Data files of a table; those of bulk sends only if they have waited for too long to be committed."""
-    late = min(instant, now - 3600 * layout.PINNED_HOURS)
+    """Data files of a table; those of sends only if they have waited for too long to be committed."""
+
+    def last(name: str) -> float:
+        return min(instant, now - next((waits for begin, waits in _WAITING.items() if name.startswith(begin)), 0))
+
     return {
         file.name
         for file in folder.files()
-        if not file.name.startswith(("_", "."))
-        and file.modified <= (late if file.name.startswith(_WAITING) else instant)
+        if not file.name.startswith(("_", ".")) and file.modified <= last(file.name)
     }
 
 

@@ -93,11 +93,11 @@ class Folder:
         self.local = local_path(self.uri)
         self._client = client
         self._prefix = prefix
-        self._syncs = syncs and self.local is not None
+        self.syncs = syncs and self.local is not None
 
     def __truediv__(self, name: str) -> Folder:
         """A directory below this one."""
-        return Folder(f"{self.uri}/{name}", self._client, self._at(name), syncs=self._syncs)
+        return Folder(f"{self.uri}/{name}", self._client, self._at(name), syncs=self.syncs)
 
     @property
     def _store(self) -> ObjectStore:
@@ -242,7 +242,17 @@ class Folder:
             return
         self._place(os.replace, data, self._sound(name))
 
-    def _place(self, place: Callable[[str, str], None], data: bytes, target: str) -> Mark:
+    def offer(self, name: str, data: Any) -> None:
+        """As ``write``, whole at once: whoever builds on the file syncs its directory."""
+        if self.local is None:
+            obstore.put(self._store, self._at(name), bytes(data))
+            return
+        target = self._sound(name)
+        self._in_folder(target, lambda: self._place(os.replace, data, target, with_name=False))
+
+    def _place(
+        self, place: Callable[[str, str], None], data: bytes, target: str, *, with_name: bool = True
+    ) -> Mark:
         """Puts a new local file where it belongs; if the process is killed, VACUUM removes what it wrote.
 
         VACUUM also takes the draft of a process that was stopped for an hour, before or after it was placed.
@@ -263,7 +273,8 @@ class Folder:
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(draft)
-        self._sync(os.path.dirname(target))
+        if with_name:
+            self._sync(os.path.dirname(target))
         return mark
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
@@ -319,14 +330,14 @@ class Folder:
             os.mkdir(path)
         self._sync(above)
 
-    def sync(self, names: Iterable[str]) -> None:
-        """Brings local files or directories that others wrote to the disk, with the directories they are in."""
-        paths = [self.path(name) for name in names] if self._syncs else []
-        for path in [*paths, *{os.path.dirname(path) for path in paths}]:
+    def sync(self, names: Iterable[str], *, above: bool = True) -> None:
+        """Brings local files or directories that others wrote to the disk; ``above``: those they are in, too."""
+        paths = [self.path(name) for name in names] if self.syncs else []
+        for path in [*paths, *({os.path.dirname(path) for path in paths} if above else ())]:
             self._sync(path)
 
     def _sync(self, path: str) -> None:
-        if self._syncs:
+        if self.syncs:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # in somebody's root it may be a pipe
             try:
                 _flush(descriptor)
@@ -337,23 +348,29 @@ class Folder:
                 os.close(descriptor)
 
     def _sync_file(self, file: IO[bytes]) -> None:
-        if self._syncs:
+        if self.syncs:
             file.flush()
             _flush(file.fileno())
 
     def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
-        """Files below a subdirectory, at any depth; of remote ones only those whose names sort after ``after``."""
+        """Files below a subdirectory, at any depth; with ``after`` only those whose names sort after it."""
         if self.local is None:
             for found in self._listed(prefix, after):
                 name = found["path"].removeprefix(self._prefix).lstrip("/")
                 yield _remote_entry(name, found)
             return
-        for folder, _, names in os.walk(self.path(prefix)):
+        for folder, folders, names in os.walk(self.path(prefix)):
             inside = os.path.relpath(folder, self.local)
-            for name in names:
-                path = name if inside == "." else f"{inside}/{name}"
+            below = "" if inside == "." else f"{inside}/"
+            if after is not None:  # of a directory, all may sort before it
+                folders[:] = sorted(
+                    each for each in folders if f"{below}{each}/" >= after[: len(below + each) + 1]
+                )
+                names.sort()
+            for path in map(below.__add__, names):
                 with suppress(FileNotFoundError):
-                    yield self.entry(path)
+                    if after is None or path > after:
+                        yield self.entry(path)
 
     def _listed(self, prefix: str, after: str | None) -> Iterator[ObjectMeta]:
         offset = None if after is None else self._at(after)

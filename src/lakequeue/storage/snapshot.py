@@ -234,6 +234,12 @@ class Snapshot(State):
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
+    def added_since(self, version: int) -> dict[str, LiveFile]:
+        """Files that the commits after a version added, by name; FileNotFoundError if one was trimmed."""
+        since, added = self.newest_files()
+        older = self._folder.for_each(self._entry, range(version + 1, since + 1))
+        return {file.name: file for entry in older for file in entry.added} | added
+
     def next(self) -> Entry:
         """The entry after this version; FileNotFoundError if there is none."""
         return self._entry(self.version + 1)

@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from lakequeue.storage import no_links
 from lakequeue.storage.engines.file_lock import FileLock
@@ -43,41 +44,59 @@ class _Mine(threading.local):
 _mine = _Mine()
 
 
+class Turn(NamedTuple):
+    """A turn that a process has, or went on without."""
+
+    still_here: Callable[[], None] = lambda: None
+    """Shows the others that this process is not stopped."""
+    waited: bool = False
+    """Whether others had it."""
+
+
 @contextmanager
-def turn(table_path: str, longest: float = LONGEST) -> Iterator[Callable[[], None]]:
+def turn(table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False) -> Iterator[Turn]:
     """Holds the turn at a local table, or nothing if others keep it for too long. It is reentrant in a thread.
 
-    Yields a function that shows the others that this process is not stopped.
+    ``until`` ends the wait without it.
     """
     try:
         folder = no_links.table_folder(local_path(table_path) or "")
     except FileNotFoundError:  # the commit tells what is wrong
-        yield lambda: None
+        yield Turn()
         return
     if folder in _mine.turns:
-        yield lambda: None
+        yield Turn()
         return
     place, holder = (FileLock(os.path.join(folder, name)) for name in TURN_LOCKS)
     _mine.turns[folder] = holder
+    pauses = 0
+
+    def waits(lock: FileLock) -> bool:
+        nonlocal pauses
+        # a process that was stopped, and a clock that was set back, make nobody wait again
+        if not 0 <= time.time() - lock.stamped < STOPPED or time.monotonic() > deadline or until():
+            return False
+        pauses += 1
+        return True
+
     try:
         with suppress(OSError):  # the commit tells what is wrong
             deadline = time.monotonic() + longest
-            _take(place, deadline, 3 * POLL)
-            if _take(holder, deadline, POLL):
+            _take(place, waits, 3 * POLL)
+            if _take(holder, waits, POLL):
                 place.release()
             else:  # those that go on without it do so one by one
                 place.stamp()
-        yield lambda: (holder if holder.exclusive else place).stamp()
+        yield Turn(lambda: (holder if holder.exclusive else place).stamp(), pauses > 0)
     finally:
         place.release()
         holder.release()
         _mine.turns.pop(folder, None)
 
 
-def _take(lock: FileLock, deadline: float, pause: float) -> bool:
+def _take(lock: FileLock, waits: Callable[[FileLock], bool], pause: float) -> bool:
     while not lock.take(exclusive=True):
-        # a process that was stopped, and a clock that was set back, make nobody wait again
-        if not 0 <= time.time() - lock.stamped < STOPPED or time.monotonic() > deadline:
+        if not waits(lock):
             return False
         time.sleep(random.uniform(pause / 2, pause))
     lock.stamp()

@@ -63,6 +63,7 @@ class Table(TableVersion):
         may not hold, as after a restore of a backup."""
         self.lost_races = 0
         """Races that this handle lost since its last commit, which records it; see ``commit``."""
+        self._unsettled = False
         self.state: Snapshot = self._newest() if version is None else Snapshot(self.folder, version)
         self._committed: tuple[int, Entry] | None = None  # the last entry written, and its version
 
@@ -72,16 +73,27 @@ class Table(TableVersion):
         Raises:
             OtherHistory: the log is not the one that this handle has read; open another handle.
         """
+        self.look()
+        self.settle()
+
+    def look(self) -> None:
+        """As ``refresh``, but a power cut may still take what is new: before it is relied on, call ``settle``."""
         self._follow(Snapshot.follow)
+
+    def settle(self) -> None:
+        """Brings what was looked at to the disk, as others may not have done it yet; each commit does it first."""
+        if self._unsettled:
+            self.folder.sync([LOG], above=False)
+            self._unsettled = False
 
     def confirm(self) -> None:
         """As ``refresh``, and the log is sure to be the one that this handle has read, on object stores, too."""
         self._follow(Snapshot.confirm)
+        self.settle()
 
     def _follow(self, follow: Callable[[Snapshot], bool]) -> None:
         try:
-            if follow(self.state):
-                self.folder.sync([LOG])
+            self._unsettled |= follow(self.state)
         except LogTrimmed:
             newest = self._newest()
             if newest.version < self.version:
@@ -176,7 +188,8 @@ class Table(TableVersion):
 
     def _newest(self) -> Snapshot:
         snapshot = self._repeated(lambda: Snapshot(self.folder))
-        # here as in `refresh`: others may not have synced yet what is answered or built on now
+        # here as in `refresh`: others may not have synced yet what is answered or built on now. Once for a handle
+        # the directory above is among it: with eight senders its drafts cost each sync of it some milliseconds.
         self.folder.sync([LOG])
         return snapshot
 
@@ -219,6 +232,7 @@ class Table(TableVersion):
         Raises:
             LostRace: another commit came first.
         """
+        self.settle()
         data = entries.entry(operation, added, removed, transactions, token)
         gone, before = {file.path for file in removed}, self.version
         # A root that went away since the check of the base, as a mount point does, must not be made again: the
@@ -236,7 +250,8 @@ class Table(TableVersion):
                 if other is not None and self.folder.local is None:  # there `refresh` also syncs what it reads
                     self.state.apply(other)
                 raise LostRace(f"{self.path} has moved on from version {before}")
-            self.folder.sync([LOG])  # as in `refresh`: a power cut could leave what is built on it now, without it
+            # as in `refresh`: a power cut could leave what is built on it now, without it
+            self.folder.sync([LOG], above=False)
             self.state.apply(other)
         entry = attrs.evolve(parse(data), mark=mark, follows=self.state.mark)
         self.state.apply(entry)
@@ -304,7 +319,10 @@ def write_file(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition as a file below a table, not yet committed; under a new name by default."""
+    """Writes rows of one partition as a file below a table, not yet committed.
+
+    Under a ``name``, for others to commit it, who sync it; see ``Table.add``.
+    """
     partition = {name: partition_text(rows[name][0].as_py()) for name in partitions}
     data = rows.drop_columns(list(partitions))
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
@@ -317,7 +335,10 @@ def write_file(
     many = len(data) > group
     write_table(data, target, row_group_size=group, store_schema=False, write_statistics=many, use_dictionary=many)
     content = target.getvalue()
-    table.write(path, content, new_folder=new_folder)
+    if name is None:
+        table.write(path, content, new_folder=new_folder)
+    else:
+        table.offer(path, content)
     minimum, maximum, nulls = {}, {}, {}
     for name in _STATISTICS & set(data.column_names):
         column = data[name]

@@ -33,7 +33,7 @@ after every commit, one that lost once does so once."""
 class StoreTurns:
     """See ``Turns``."""
 
-    moved = False
+    moved = waited = False
 
     def __init__(self) -> None:
         self._asked: int | None = None
@@ -43,9 +43,13 @@ class StoreTurns:
         """Commits after which this process still pauses."""
 
     @contextmanager
-    def taken(self, table: Table | None) -> Iterator[bool]:
+    def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
         """Pauses if the last commit was this process's and others commit, too; yields whether it did."""
         yield self._pause(table)
+
+    def take(self, _: Table, *, patient: bool) -> bool:
+        """Does nothing: a pause is over before its block."""
+        return False
 
     def _pause(self, table: Table | None) -> bool:
         if table is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Protocol
 
 from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.engines.disk_turn import turn
+from lakequeue.storage.engines.disk_turn import Turn, turn
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.store_turns import StoreTurns
@@ -23,10 +23,20 @@ class Turns(Protocol):
     moved: bool
     """Whether others committed since this process did, so that it would have lost a race without its turn."""
 
-    def taken(self, table: Table | None) -> AbstractContextManager[bool]:
+    waited: bool
+    """Whether others had the turn when this process wanted it."""
+
+    def taken(self, table: Table | None, later: bool = False) -> AbstractContextManager[bool]:
         """Waits for a turn, and has it during the block; yields whether what is known of the table is old.
 
-        Enter it before the callers are chosen whose requests go into the next commit.
+        Enter it before the callers are chosen whose requests go into the next commit. ``later``: what they need
+        can be prepared beside others, and locks are waited for in ``take``.
+        """
+
+    def take(self, table: Table, *, patient: bool) -> bool:
+        """Waits for the turn within such a block, and has it; returns whether what is known of the table is old.
+
+        If it is not ``patient``, it waits until somebody commits, and then does without.
         """
 
     def commit(self) -> AbstractContextManager[None]:
@@ -47,10 +57,13 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
 
 
 class _LocalTurns:
-    moved = False
+    moved = waited = False
 
     def __init__(self) -> None:
         self._held = ExitStack()
+
+    def take(self, _: Table, *, patient: bool) -> bool:
+        return False
 
     def end(self) -> None:
         self._held.close()
@@ -60,31 +73,50 @@ class _DiskTurns(_LocalTurns):
     def __init__(self, path: str) -> None:
         super().__init__()
         self._path = path
-        self._still_here: Callable[[], None] = lambda: None
+        self._turn: Turn | None = None
 
     @contextmanager
-    def taken(self, table: Table | None) -> Iterator[bool]:
+    def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
         with self._held:
-            self._still_here = self._held.enter_context(turn(self._path))
-            self.moved = table is not None and table.folder.exists(entry_name(table.version + 1))
-            if table is not None and self.moved:
-                table.lost_races = 1
-            yield self.moved
+            self._turn = None
+            yield later or self._take(table, patient=True)
+
+    def take(self, table: Table, *, patient: bool) -> bool:
+        moved = self._take(table, patient)
+        if moved and not patient:
+            self._held.close()
+            self._turn = None
+        return moved
+
+    def _take(self, table: Table | None, patient: bool) -> bool:
+        def moved() -> bool:
+            return table is not None and table.folder.exists(entry_name(table.version + 1))
+
+        if self._turn is None:
+            self._turn = self._held.enter_context(turn(self._path, until=lambda: not patient and moved()))
+        self.moved, self.waited = moved(), self._turn.waited
+        if table is not None and self.moved:
+            table.lost_races = 1
+        return self.moved
 
     def commit(self) -> AbstractContextManager[None]:
-        self._still_here()
+        self._show()
         return nullcontext()
 
     def lose(self, _: Table, __: int) -> bool:
-        self._still_here()
+        self._show()
         return False
+
+    def _show(self) -> None:
+        if self._turn is not None:
+            self._turn.still_here()
 
 
 class _AloneTurns(_LocalTurns):
     """Turns of an engine that commits through Spark, which takes a second to decide: longer than others wait."""
 
     @contextmanager
-    def taken(self, _: Table | None) -> Iterator[bool]:
+    def taken(self, _: Table | None, later: bool = False) -> Iterator[bool]:
         with self._held:
             yield False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -108,10 +109,17 @@ class Appender:
         self._loaded = self._load()
         self._to_stage = 0
         """Sends that are staged before it is tried again without."""
+        self._synced: set[str] = set()
+        """Directories of staged sends that are on the disk."""
 
     def refresh(self) -> None:
         """Loads the newest snapshot."""
         self.table.refresh()
+        self._follow()
+
+    def look(self) -> None:
+        """The same, for a decision that is committed, or a message that is found; see ``Table.look``."""
+        self.table.look()
         self._follow()
 
     def _follow(self) -> None:
@@ -162,7 +170,10 @@ class Appender:
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
         if not self._commit(lambda token: self.table.append(rows, ids, token), attributes_version):
-            self._to_stage = STAGED_SENDS
+            if (
+                self.table.folder.local is None
+            ):  # on disks waiting says that others commit: no race is lost in a turn
+                self.stage_next()
             return None
         if self._window is not None:
             by_group = self._window.by_group
@@ -178,8 +189,13 @@ class Appender:
 
     @property
     def stages(self) -> bool:
-        """Whether sends are staged: others commit, too, and no turns keep them apart."""
-        return self._to_stage > 0 and self.table.folder.local is None and not self.table.commits_alone
+        """Whether sends are staged: others commit, too. What a power cut tears must not be found by others."""
+        folder = self.table.folder
+        return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
+
+    def stage_next(self) -> None:
+        """Stages the next sends: others commit, too."""
+        self._to_stage = STAGED_SENDS
 
     def stage(self, messages: Sequence[NewMessage], attributes_version: int, *, alone: bool) -> StagedSend:
         """Writes messages for ``append_staged``; see ``staged_sends.stage``."""
@@ -188,6 +204,9 @@ class Appender:
 
     def can_commit(self, staged: StagedSend) -> bool:
         """Whether a staged file is still there, and in the log that the handle reads now."""
+        folder = self.table.folder
+        if folder.local is not None and not folder.exists(staged.file.path):
+            return False
         return not staged.too_old and staged.history is self.table.history
 
     def find(self, staged: StagedSend) -> Appended | None:
@@ -196,12 +215,15 @@ class Appender:
         Raises:
             QueueClientError: ``outcome_unknown``: too much happened since it was staged.
         """
-        known, added = self.table.state.newest_files()
-        file = added.get(staged.file.path)
+        try:
+            file = self.table.state.added_since(staged.since).get(staged.file.path)
+        except FileNotFoundError as error:
+            raise staged_sends.unknown("too much happened since") from error
         if file is not None:
+            self.table.settle()
             opened_at = to_micros(file.partition["opened_at"])
             return Appended(file.partition["base_offset"], _sent_at(staged.rows, opened_at), False)
-        if not staged.alone and (known > staged.since or not self.can_commit(staged)):
+        if not staged.alone and not self.can_commit(staged):
             raise staged_sends.unknown("too much happened since")
         return None
 
@@ -224,13 +246,14 @@ class Appender:
         def add(token: str) -> None:
             if not self.can_commit(staged):  # the process was stopped
                 raise FileNotFoundError(f"{staged.file.path} may have been removed")
+            self._sync_folders(added)
             self.table.add(added, ids, token)
 
         def arrived() -> bool:
             return staged.file.path in self.table.state.newest_files()[1]
 
         if not self._commit(add, staged.attributes_version, arrived):
-            self._to_stage = STAGED_SENDS
+            self.stage_next()
             return None
         self._loaded = self._load()
         if (found := self.find(staged)) is None:
@@ -239,6 +262,12 @@ class Appender:
         self._to_stage = self._to_stage - 1 if own and not others else STAGED_SENDS
         closes = own and self._loaded.staged // SEGMENT_COMMITS != before // SEGMENT_COMMITS
         return attrs.evolve(found, closed_segment=closes)
+
+    def _sync_folders(self, files: Sequence[DataFile]) -> None:
+        # made by others, maybe without syncs; each once, as the table's own costs some milliseconds beside drafts
+        folders = {staged_sends.FOLDER, *(os.path.dirname(file.path) for file in files)}
+        self.table.folder.sync(folders - self._synced)
+        self._synced = folders
 
     def place(self, now: int) -> Place:
         """The place for messages that are appended to the loaded snapshot at an instant.

@@ -1,0 +1,64 @@
+"""Two processes that stage their sends: each writes a file first, and who commits adds those of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from concurrency.harness import apart
+from insides import shard_of
+from lakequeue import LakeQueue, Queue, QueueClientError, SystemClock
+from lakequeue.model.messages import Message
+from lakequeue.storage.messages import append, staged_sends
+
+Pair = tuple[Queue, Queue]
+
+
+def stages(queue: Queue, sends: int = append.STAGED_SENDS) -> None:
+    shard_of(queue)._open_appender()._to_stage = sends
+
+
+def pair_of(lq: LakeQueue, name: str = "orders", **attributes: Any) -> Pair:
+    """One queue in two processes; each has lost a race there."""
+    [other] = apart(lq.root, SystemClock(), 1)
+    here = lq.create_queue(name, **attributes)
+    there = other.queue(name)
+    for queue in (here, there):
+        stages(queue)
+    return here, there
+
+
+def bodies(queue: Queue) -> list[str]:
+    found: list[Message] = []
+    while got := queue.receive(10):
+        found += got
+    return sorted(message.body for message in found)
+
+
+def before_others_are_listed(patch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+    """Makes a call once: the next sender has written its file, and has not decided yet."""
+    others, calls = staged_sends.others, [call]
+
+    def later(*arguments: Any) -> Any:
+        found = others(*arguments) if not calls else None
+        while calls:
+            calls.pop()()
+        return others(*arguments) if found is None else found
+
+    patch.setattr(staged_sends, "others", later)
+
+
+def abandoned(queue: Queue, body: str) -> None:
+    """A send whose process dies before its commit."""
+    stages(queue)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(append.Appender, "append_staged", _die)
+        with pytest.raises(QueueClientError) as caught:
+            queue.send(body)
+    assert caught.value.outcome_unknown, "others may commit it"
+
+
+def _die(*_: object) -> None:
+    raise OSError("killed")
