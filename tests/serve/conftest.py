@@ -15,7 +15,6 @@ from lakequeue.entry_verbs import prepare
 from lakequeue.testing import ManualClock
 from serve.consoles import Console, visited
 from serve.promql import Known, served
-from serve.queries import Queries
 from serve.serving import Running, serving, sqs
 
 
@@ -30,11 +29,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def client(server: Running) -> Any:
     """A boto3 client of the server."""
     return sqs(server.url)
-
-
-@pytest.fixture(scope="module")
-def query(server: Running) -> Queries:
-    return Queries(server.url)
 
 
 @pytest.fixture(scope="module")

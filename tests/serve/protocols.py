@@ -139,7 +139,9 @@ class Get(Form):
     def send(self, action: str, fields: dict[str, Any], path: str = "/") -> httpx.Response:
         if action not in READING:
             return super().send(action, fields, path)
-        return self.http.get(path, params={"Action": action} | fields)
+        answer = self.http.get(path, params={"Action": action} | fields)
+        assert answer.status_code != 200 or answer.headers["cache-control"] == "no-store"
+        return answer
 
 
 PROTOCOLS: dict[str, type[Ask]] = {"json": Json, "boto3": Boto3, "form": Form, "get": Get}

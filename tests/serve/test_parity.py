@@ -44,23 +44,6 @@ def text(value: str) -> dict[str, str]:
 # --- queues
 
 
-@pytest.mark.parametrize("true", ["True", "TRUE", "true"])
-def test_flags_may_be_capitalized(client: Any, true: str) -> None:
-    name = f"capital{next(_names)}.fifo"
-    given = {"FifoQueue": true, "ContentBasedDeduplication": true}
-    url = client.create_queue(QueueName=name, Attributes=given)["QueueUrl"]
-    assert attribute(client, url, "FifoQueue") == attribute(client, url, "ContentBasedDeduplication") == "true"
-    client.set_queue_attributes(QueueUrl=url, Attributes={"ContentBasedDeduplication": "False"})
-    assert attribute(client, url, "ContentBasedDeduplication") == "false"
-    client.set_queue_attributes(QueueUrl=url, Attributes={"FifoQueue": "true"})
-
-
-def test_permissions_have_the_version_that_aws_writes(client: Any, create: Create) -> None:
-    url = create()
-    client.add_permission(QueueUrl=url, Label="one", AWSAccountIds=["111122223333"], Actions=["SendMessage"])
-    assert json.loads(attribute(client, url, "Policy"))["Version"] == "2008-10-17"
-
-
 def test_what_is_removed_makes_room_for_more(client: Any, create: Create) -> None:
     url = create()
     client.tag_queue(QueueUrl=url, Tags={str(n): "" for n in range(50)})
@@ -169,46 +152,6 @@ def test_move_tasks_are_refused_in_the_words_of_aws(timed: Running) -> None:
 
 
 # --- messages
-
-
-@pytest.mark.spec("MSA-2")
-def test_attribute_names_have_letters_and_digits_of_ascii(client: Any, create: Create) -> None:
-    url = create()
-    given = {"attr.1-A_z": text("Valid"), "_": text("x")}
-    sent = client.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=given)
-    [message] = client.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
-    assert message["MessageAttributes"] == given
-    assert message["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
-
-
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        ([], []),
-        (["All"], ["General", "Hello", "Help.Me"]),
-        (["*"], ["General", "Hello", "Help.Me"]),
-        ([".*"], ["General", "Hello", "Help.Me"]),
-        (["Hel.*"], ["Hello", "Help.Me"]),
-        (["Help.*"], ["Help.Me"]),
-        (["Help..*"], ["Help.Me"]),
-        (["hel.*"], []),
-        (["Hello", "Gen.*"], ["General", "Hello"]),
-        (["Help", "AWS.", "..foo", "Hel*"], []),
-        (["*", "Foo"], ["General", "Hello", "Help.Me"]),
-    ],
-    ids=str,
-)
-@pytest.mark.spec("MSA-4")
-def test_message_attributes_are_chosen_as_aws_chooses_them(
-    client: Any, create: Create, names: list[str], found: list[str]
-) -> None:
-    url = create()
-    given = {"Help.Me": text("Me"), "Hello": text("There"), "General": text("Kenobi")}
-    client.send_message(QueueUrl=url, MessageBody="msg", MessageAttributes=given)
-    # boto3 compares the digest with what it received
-    [message] = client.receive_message(QueueUrl=url, MessageAttributeNames=names)["Messages"]
-    assert message.get("MessageAttributes", {}) == {name: given[name] for name in found}
-    assert ("MD5OfMessageAttributes" in message) == bool(found)
 
 
 @pytest.mark.spec("SND-15")

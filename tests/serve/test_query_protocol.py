@@ -1,292 +1,308 @@
-"""The Query protocol in its own words: forms as older SDKs send them, and the XML that they read."""
+"""The Query protocol in its own words: as older SDKs spell forms, by GET, by signed URLs, and answered in JSON."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable
-from urllib.parse import quote
-from xml.etree.ElementTree import Element
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
 
+import httpx
 import pytest
+from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
-from serve.queries import Queries, pairs, texts
-from serve.serving import Running, wait_until
+from lakequeue import LakeQueue
+from lakequeue.serve.keys import Key, Keys, Rule
+from lakequeue.serve.sqs.model import operations
+from serve.protocols import FORM, READING, Form, Refused, read, result
+from serve.serving import Running, serving
 
-TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793"
+JSON = {"accept": "application/json"}
+TRACE = "Root=1-3152b799-8954dae64eda91bc9a23a7e8"
 _names = itertools.count()
 
 
+@pytest.fixture(scope="module")
+def query(server: Running) -> Form:
+    return Form(server.url)
+
+
 @pytest.fixture
-def path(query: Queries, server: Running) -> str:
+def path(server: Running) -> str:
     """The path of a new queue's URL."""
-    name = f"queue{next(_names)}"
-    url = query("CreateQueue", {"QueueName": name}).findtext("QueueUrl")
-    assert url == f"{server.url}/000000000000/{name}"
-    return f"/000000000000/{name}"
+    queue = server.lake.create_queue(f"queue{next(_names)}", profile="sqs")
+    return f"/000000000000/{queue.name}"
 
 
-def test_queues_attributes_and_tags_are_spelled_out(query: Queries, server: Running) -> None:
-    fields = {
-        "QueueName": "spelled.fifo",
-        "Attribute.1.Name": "FifoQueue",
-        "Attribute.1.Value": "true",
-        "Attribute.2.Name": "VisibilityTimeout",
-        "Attribute.2.Value": "45",
-        "Tag.1.Key": "team",
-        "Tag.1.Value": "ä & <b>",
-        "Tag.2.Key": "stage",
-        "Tag.2.Value": "",
-    }
-    query("CreateQueue", fields)
-    path = "/000000000000/spelled.fifo"
-    assert query("GetQueueUrl", {"QueueName": "spelled.fifo"}).findtext("QueueUrl") == server.url + path
-    asked = {"AttributeName.1": "FifoQueue", "AttributeName.2": "VisibilityTimeout"}
-    assert pairs(query("GetQueueAttributes", asked, path), "Attribute") == {
-        "FifoQueue": "true",
-        "VisibilityTimeout": "45",
-    }
-    query("SetQueueAttributes", {"Attribute.1.Name": "DelaySeconds", "Attribute.1.Value": "7"}, path)
-    assert pairs(query("GetQueueAttributes", {"AttributeName.1": "All"}, path), "Attribute")["DelaySeconds"] == "7"
-    assert pairs(query("ListQueueTags", path=path), "Tag", "Key") == {"team": "ä & <b>", "stage": ""}
-    query("TagQueue", {"Tag.1.Key": "new", "Tag.1.Value": "x"}, path)
-    query("UntagQueue", {"TagKey.1": "team", "TagKey.2": "stage"}, path)
-    assert pairs(query("ListQueueTags", path=path), "Tag", "Key") == {"new": "x"}
-    query("DeleteQueue", path=path)
-    assert query.refused("ListQueueTags", path=path) == (400, "AWS.SimpleQueueService.NonExistentQueue")
+def get(server: Running, path: str, headers: dict[str, str] | None = None, **fields: str) -> httpx.Response:
+    return httpx.get(server.url + path, params=fields, headers=headers)
 
 
-def test_lists_of_queues_come_in_pages(query: Queries, server: Running) -> None:
-    for number in range(3):
-        server.lake.create_queue(f"paged{number}")
-    urls = [f"{server.url}/000000000000/paged{number}" for number in range(3)]
-    asked = {"QueueNamePrefix": "paged", "MaxResults": "2"}
-    first = query("ListQueues", asked)
-    assert texts(first, "QueueUrl") == urls[:2]
-    last = query("ListQueues", asked | {"NextToken": first.findtext("NextToken") or ""})
-    assert texts(last, "QueueUrl") == urls[2:] and last.find("NextToken") is None
+def post(server: Running, path: str, headers: dict[str, str] | None = None, **fields: str) -> httpx.Response:
+    return httpx.post(server.url + path, content=urlencode(fields), headers=FORM | (headers or {}))
 
 
-def test_permissions_are_spelled_out(query: Queries, path: str) -> None:
-    fields = {
-        "Label": "one",
-        "AWSAccountId.1": "111122223333",
-        "AWSAccountId.2": "444455556666",
-        "ActionName.1": "SendMessage",
-        "ActionName.2": "ReceiveMessage",
-    }
-    query("AddPermission", fields, path)
-    asked = {"AttributeName.1": "Policy"}
-    policy = json.loads(pairs(query("GetQueueAttributes", asked, path), "Attribute")["Policy"])
-    [statement] = policy["Statement"]
-    assert statement["Action"] == ["SQS:SendMessage", "SQS:ReceiveMessage"]
-    assert len(statement["Principal"]["AWS"]) == 2
-    query("RemovePermission", {"Label": "one"}, path)
-    assert pairs(query("GetQueueAttributes", asked, path), "Attribute") == {}
+def refused(answer: httpx.Response) -> tuple[int, str, str]:
+    """Status, code and message of a refusal."""
+    with pytest.raises(Refused) as told:
+        result(answer, "")
+    return told.value.status, told.value.code, told.value.message
 
 
-@pytest.mark.spec("MSA-1", "MSA-2", "RCV-11", "SND-15")
-def test_a_message_with_attributes_of_each_type_is_spelled_out(query: Queries, path: str) -> None:
-    body = "käse\r\n\t<&>\"' \U0001f9c0 "
-    fields = {
-        "MessageBody": body,
-        "DelaySeconds": "0",
-        "MessageAttribute.1.Name": "a",
-        "MessageAttribute.1.Value.DataType": "String",
-        "MessageAttribute.1.Value.StringValue": "x",
-        "MessageAttribute.2.Name": "n",
-        "MessageAttribute.2.Value.DataType": "Number",
-        "MessageAttribute.2.Value.StringValue": "42",
-        "MessageAttribute.3.Name": "b",
-        "MessageAttribute.3.Value.DataType": "Binary",
-        "MessageAttribute.3.Value.BinaryValue": "AP8=",
-        "MessageSystemAttribute.1.Name": "AWSTraceHeader",
-        "MessageSystemAttribute.1.Value.DataType": "String",
-        "MessageSystemAttribute.1.Value.StringValue": TRACE,
-    }
-    sent = query("SendMessage", fields, path)
-    assert sent.findtext("MD5OfMessageAttributes") == "1fe88e4d2f79f54876ff8f1d00671b3e"
-    assert sent.find("MD5OfMessageSystemAttributes") is not None
-    asked = {
-        "MaxNumberOfMessages": "10",
-        "VisibilityTimeout": "60",
-        "WaitTimeSeconds": "1",
-        "AttributeName.1": "All",
-        "MessageAttributeName.1": "a",
-        "MessageAttributeName.2": "b",
-        "MessageAttributeName.3": "n",
-    }
-    [message] = query("ReceiveMessage", asked, path).findall("Message")
-    for name, as_sent in (("MessageId", "MessageId"), ("MD5OfBody", "MD5OfMessageBody")):
-        assert message.findtext(name) == sent.findtext(as_sent)
-    assert message.findtext("Body") == body
-    assert message.findtext("MD5OfMessageAttributes") == sent.findtext("MD5OfMessageAttributes")
-    shown = pairs(message, "Attribute")
-    assert shown["AWSTraceHeader"] == TRACE and shown["ApproximateReceiveCount"] == "1"
-    own = {
-        each.findtext("Name"): [(part.tag, part.text) for part in each.findall("Value/*")]
-        for each in message.findall("MessageAttribute")
-    }
-    assert own == {
-        "a": [("StringValue", "x"), ("DataType", "String")],
-        "n": [("StringValue", "42"), ("DataType", "Number")],
-        "b": [("BinaryValue", "AP8="), ("DataType", "Binary")],
-    }
+def bodies(found: dict[str, Any]) -> list[str]:
+    return [message["Body"] for message in found["Messages"]]
 
 
-def test_system_attributes_may_be_asked_for_by_their_newer_name(query: Queries, path: str) -> None:
-    query("SendMessage", {"MessageBody": "x"}, path)
-    asked = {"MessageSystemAttributeName.1": "ApproximateReceiveCount"}
-    [message] = query("ReceiveMessage", asked, path).findall("Message")
-    assert pairs(message, "Attribute") == {"ApproximateReceiveCount": "1"}
-
-
-@pytest.mark.spec("BAT-4")
-def test_batches_are_spelled_out(query: Queries, path: str) -> None:
-    entry = "SendMessageBatchRequestEntry"
-    sent = query(
-        "SendMessageBatch",
-        {
-            f"{entry}.1.Id": "one",
-            f"{entry}.1.MessageBody": "first",
-            f"{entry}.1.MessageAttribute.1.Name": "MyAttribute",
-            f"{entry}.1.MessageAttribute.1.Value.DataType": "String",
-            f"{entry}.1.MessageAttribute.1.Value.StringValue": "foobar",
-            f"{entry}.2.Id": "two",
-            f"{entry}.2.MessageBody": "second",
-            f"{entry}.2.DelaySeconds": "901",
-            f"{entry}.10.Id": "ten",
-            f"{entry}.10.MessageBody": "last",
-        },
-        path,
-    )
-    results = sent.findall("SendMessageBatchResultEntry")
-    assert [result.findtext("Id") for result in results] == ["one", "ten"]  # 10 comes after 2
-    assert results[0].findtext("MD5OfMessageAttributes") == "adb59cd4678ea5a855436b949cd07ab6"
-    assert failures(sent) == [("two", "InvalidParameterValue", "true")]
-
-    received = query("ReceiveMessage", {"MaxNumberOfMessages": "10"}, path)
-    assert texts(received, "Message/Body") == ["first", "last"]
-    handles = texts(received, "Message/ReceiptHandle")
-    entry = "ChangeMessageVisibilityBatchRequestEntry"
-    fields = {f"{entry}.1.Id": "a", f"{entry}.1.ReceiptHandle": handles[0], f"{entry}.1.VisibilityTimeout": "99"}
-    fields |= {f"{entry}.2.Id": "b", f"{entry}.2.ReceiptHandle": "x", f"{entry}.2.VisibilityTimeout": "99"}
-    changed = query("ChangeMessageVisibilityBatch", fields, path)
-    assert texts(changed, "ChangeMessageVisibilityBatchResultEntry/Id") == ["a"]
-    assert failures(changed) == [("b", "ReceiptHandleIsInvalid", "true")]
-
-    query("ChangeMessageVisibility", {"ReceiptHandle": handles[1], "VisibilityTimeout": "0"}, path)
-    [again] = texts(query("ReceiveMessage", path=path), "Message/ReceiptHandle")
-    query("DeleteMessage", {"ReceiptHandle": again}, path)
-    entry = "DeleteMessageBatchRequestEntry"
-    fields = {f"{entry}.1.Id": "a", f"{entry}.1.ReceiptHandle": handles[0]}
-    fields |= {f"{entry}.2.Id": "b", f"{entry}.2.ReceiptHandle": "x"}
-    deleted = query("DeleteMessageBatch", fields, path)
-    assert texts(deleted, "DeleteMessageBatchResultEntry/Id") == ["a"]
-    assert failures(deleted) == [("b", "ReceiptHandleIsInvalid", "true")]
-    query("PurgeQueue", path=path)
-
-
-def failures(found: Element) -> list[tuple[str | None, ...]]:
-    parts = ("Id", "Code", "SenderFault")
-    assert all(failure.findtext("Message") for failure in found.findall("BatchResultErrorEntry"))
-    return [tuple(map(failure.findtext, parts)) for failure in found.findall("BatchResultErrorEntry")]
-
-
-@pytest.mark.spec("DDP-8", "ATT-3", "SEQ-2")
-def test_fifo_parameters_are_spelled_out(query: Queries) -> None:
-    query("CreateQueue", {"QueueName": "x.fifo", "Attribute.1.Name": "FifoQueue", "Attribute.1.Value": "true"})
-    path = "/000000000000/x.fifo"
-    fields = {"MessageBody": "x", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
-    first, second = (query("SendMessage", fields, path) for _ in range(2))
-    assert first.findtext("SequenceNumber") == second.findtext("SequenceNumber") != ""
-    asked = {"ReceiveRequestAttemptId": "a"}
-    received = [texts(query("ReceiveMessage", asked, path), "Message/ReceiptHandle") for _ in range(2)]
-    assert received[0] == received[1] and len(received[0]) == 1
-
-
-@pytest.mark.spec("DLQ-7", "DLQ-8")
-def test_dead_letters_and_move_tasks_are_spelled_out(query: Queries, server: Running, path: str) -> None:
-    arn = pairs(query("GetQueueAttributes", {"AttributeName.1": "QueueArn"}, path), "Attribute")["QueueArn"]
-    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
-    source = f"source{next(_names)}"
-    fields = {"QueueName": source, "Attribute.1.Name": "RedrivePolicy", "Attribute.1.Value": policy}
-    query("CreateQueue", fields)
-    sources = query("ListDeadLetterSourceQueues", path=path)
-    assert texts(sources, "QueueUrl") == [f"{server.url}/000000000000/{source}"]
-    handle = query("StartMessageMoveTask", {"SourceArn": arn}).findtext("TaskHandle")
-    assert handle
-
-    def tasks() -> list[Element]:
-        asked = {"SourceArn": arn, "MaxResults": "10"}
-        return query("ListMessageMoveTasks", asked).findall("ListMessageMoveTasksResultEntry")
-
-    wait_until(lambda: tasks()[0].findtext("Status") == "COMPLETED")
-    [task] = tasks()
-    assert task.findtext("ApproximateNumberOfMessagesMoved") == "0" and task.findtext("SourceArn") == arn
-    assert query.refused("CancelMessageMoveTask", {"TaskHandle": handle}) == (404, "ResourceNotFoundException")
+# --- forms as older SDKs spell them
 
 
 @pytest.mark.parametrize("place", ["path", "field", "legacy path", "quoted path"])
-def test_the_queue_is_named_by_the_path_or_by_a_field(
-    query: Queries, server: Running, path: str, place: str
-) -> None:
+def test_the_queue_is_named_by_the_path_or_by_a_field(query: Form, path: str, place: str) -> None:
     name = path.rpartition("/")[2]
-    where: dict[str, Callable[[str, dict[str, str]], Element]] = {
-        "path": lambda action, fields: query(action, fields, path),
-        "field": lambda action, fields: query(action, fields | {"QueueUrl": f"http://elsewhere:1/2/{name}"}),
-        "legacy path": lambda action, fields: query(action, fields, f"/queue/{name}"),
-        "quoted path": lambda action, fields: query(action, fields, f"/000000000000/%{ord(name[0]):x}{name[1:]}"),
-    }
-    where[place]("SendMessage", {"MessageBody": place})
-    assert texts(where[place]("ReceiveMessage", {}), "Message/Body") == [place]
+    elsewhere = {"QueueUrl": f"http://elsewhere:1/2/{name}"}
+    fields, where = {
+        "path": ({}, path),
+        "field": (elsewhere, "/000000000000/no-such-queue"),
+        "legacy path": ({}, f"/queue/{name}"),
+        "quoted path": ({}, f"/000000000000/%{ord(name[0]):x}{name[1:]}"),
+    }[place]
+    query.spelled("SendMessage", {"MessageBody": place} | fields, where)
+    assert bodies(query.spelled("ReceiveMessage", fields, where)) == [place]
 
 
-def test_a_field_wins_over_the_path(query: Queries, path: str) -> None:
-    query("SendMessage", {"MessageBody": "x", "QueueUrl": path}, "/000000000000/no-such-queue")
-    assert texts(query("ReceiveMessage", path=path), "Message/Body") == ["x"]
-
-
-def test_a_list_of_one_needs_no_number(query: Queries, path: str) -> None:
+def test_a_list_of_one_needs_no_number(query: Form, path: str) -> None:
     """As in the sample of the ReceiveMessage reference."""
     value = "MessageAttribute.1.Value"
     attribute = {"MessageAttribute.1.Name": "a", f"{value}.DataType": "String", f"{value}.StringValue": "b"}
-    query("SendMessage", {"MessageBody": "x"} | attribute, path)
-    asked = {"MaxNumberOfMessages": "5", "VisibilityTimeout": "15", "AttributeName": "All"}
-    [message] = query("ReceiveMessage", asked | {"MessageAttributeName": "a"}, path).findall("Message")
-    assert pairs(message, "Attribute")["ApproximateReceiveCount"] == "1"
-    assert message.findtext("MessageAttribute/Name") == "a"
-    shown = pairs(query("GetQueueAttributes", {"AttributeName": "All"}, path), "Attribute")
+    query.spelled("SendMessage", {"MessageBody": "x"} | attribute, path)
+    asked = {"AttributeName": "All", "MessageAttributeName": "a"}
+    [message] = query.spelled("ReceiveMessage", asked, path)["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1" and [*message["MessageAttributes"]] == ["a"]
+    shown = query.spelled("GetQueueAttributes", {"AttributeName": "All"}, path)["Attributes"]
     assert shown["QueueArn"].endswith(path.rpartition("/")[2])
-    query("TagQueue", {"Tag.1.Key": "k", "Tag.1.Value": "v"}, path)
-    query("UntagQueue", {"TagKey": "k"}, path)
-    assert pairs(query("ListQueueTags", path=path), "Tag", "Key") == {}
-    both = {"AttributeName": "All", "AttributeName.1": "All"}
-    assert query.refused("GetQueueAttributes", both, path) == (400, "SerializationException")
-    assert query.refused("SendMessageBatch", {"Entries": "x"}, path) == (400, "SerializationException")
+    query.spelled("TagQueue", {"Tag.1.Key": "k", "Tag.1.Value": "v"}, path)
+    query.spelled("UntagQueue", {"TagKey": "k"}, path)
+    assert query.spelled("ListQueueTags", {}, path) == {}
 
 
-def test_unknown_parameters_are_ignored(query: Queries, path: str) -> None:
+def test_entries_come_in_the_order_of_their_numbers(query: Form, path: str) -> None:
+    entry = "SendMessageBatchRequestEntry"
+    fields = {f"{entry}.{n}.{name}": str(n) for n in (10, 2, 1) for name in ("Id", "MessageBody")}
+    query.spelled("SendMessageBatch", fields, path)
+    assert bodies(query.spelled("ReceiveMessage", {"MaxNumberOfMessages": "10"}, path)) == ["1", "2", "10"]
+
+
+def test_unknown_parameters_are_ignored(query: Form, path: str) -> None:
     """As in AWS's "Making query API requests", where CreateQueue has a DefaultVisibilityTimeout."""
     name = f"unknown{next(_names)}"
-    query("CreateQueue", {"QueueName": name, "DefaultVisibilityTimeout": "40"})
-    shown = query("GetQueueAttributes", {"AttributeName": "VisibilityTimeout"}, f"/000000000000/{name}")
-    assert pairs(shown, "Attribute") == {"VisibilityTimeout": "30"}
+    query.spelled("CreateQueue", {"QueueName": name, "DefaultVisibilityTimeout": "40"})
+    shown = query.spelled("GetQueueAttributes", {"AttributeName": "VisibilityTimeout"}, f"/000000000000/{name}")
+    assert shown == {"Attributes": {"VisibilityTimeout": "30"}}
     entry = "SendMessageBatchRequestEntry.1"
     sent = {f"{entry}.Id": "a", f"{entry}.MessageBody": "x", f"{entry}.More.1": "y", "tags": "z"}
-    assert texts(query("SendMessageBatch", sent, path), "SendMessageBatchResultEntry/Id") == ["a"]
+    assert [done["Id"] for done in query.spelled("SendMessageBatch", sent, path)["Successful"]] == ["a"]
+    common = ("Timestamp", "Expires", "AWSAccessKeyId", "SignatureVersion", "SignatureMethod", "Signature")
+    signing = dict.fromkeys((*common, "SecurityToken", "X-Amz-Security-Token"), "x")
+    query.spelled("SendMessage", {"MessageBody": "x"} | signing, path)
 
 
-def test_text_that_xml_cannot_hold_is_shown_as_unknown(query: Queries, path: str) -> None:
+@pytest.mark.parametrize("empty", ["MessageAttributeName", "MessageAttributeNames", "AttributeName"])
+def test_an_empty_list_is_none(query: Form, path: str, empty: str) -> None:
+    attribute = {"a": {"DataType": "String", "StringValue": "b"}}
+    query("SendMessage", QueueUrl=path, MessageBody="x", MessageAttributes=attribute)
+    [message] = query.spelled("ReceiveMessage", {empty: ""}, path)["Messages"]
+    assert not {"MessageAttributes", "Attributes"} & message.keys()
+    assert query.spelled("GetQueueAttributes", {"AttributeName": ""}, path) == {}
+
+
+def test_tags_in_the_plural(query: Form, server: Running) -> None:
+    """Older SDKs for Java."""
+    name = f"tagged{next(_names)}"
+    query.spelled("CreateQueue", {"QueueName": name, "Tags.1.Key": "a", "Tags.1.Value": "1"})
+    path = f"/000000000000/{name}"
+    more = {"Tags.1.Key": "b", "Tags.1.Value": "2", "Tags.2.Key": "c", "Tags.2.Value": "3"}
+    query.spelled("TagQueue", more, path)
+    query.spelled("UntagQueue", {"TagKeys.1": "c"}, path)
+    assert server.lake.queue(name).tags() == {"a": "1", "b": "2"}
+
+
+def test_text_that_xml_cannot_hold_is_shown_as_unknown(query: Form, path: str) -> None:
     """An error repeats what it refuses, here a control character."""
-    fields = {"ReceiptHandle": "a\x01b"}
-    assert query.refused("DeleteMessage", fields, path) == (404, "ReceiptHandleIsInvalid")
-    assert "a\ufffdb" in query.send("DeleteMessage", fields, path).text
+    with pytest.raises(Refused, match="a\ufffdb"):
+        query("DeleteMessage", QueueUrl=path, ReceiptHandle="a\x01b")
 
 
-def test_a_name_is_quoted_in_no_url(server: Running, query: Queries) -> None:
-    """The names that queues may have need no quoting."""
-    name = "A-z_09.fifo"
-    fields = {"QueueName": name, "Attribute.1.Name": "FifoQueue", "Attribute.1.Value": "true"}
-    url = query("CreateQueue", fields).findtext("QueueUrl") or ""
-    assert url == quote(url, safe=":/")
+def test_an_empty_result_is_one_tag(query: Form, path: str) -> None:
+    answer = query.send("ReceiveMessage", {}, path).text
+    assert "<ReceiveMessageResult/>" in answer and "</ReceiveMessageResult>" not in answer
+
+
+def test_the_trace_header_of_a_form(server: Running, query: Form, path: str) -> None:
+    traced = {"X-Amzn-Trace-Id": TRACE}
+    for headers in (traced, traced | JSON):
+        post(server, path, headers, Action="SendMessage", MessageBody="x").raise_for_status()
+    received = query("ReceiveMessage", QueueUrl=path, MaxNumberOfMessages=10, AttributeNames=["AWSTraceHeader"])
+    assert [message["Attributes"] for message in received["Messages"]] == 2 * [{"AWSTraceHeader": TRACE}]
+
+
+# --- by GET
+
+
+@pytest.mark.parametrize("action", sorted(operations().keys() - READING))
+def test_an_unsigned_get_changes_nothing_and_receives_nothing(server: Running, path: str, action: str) -> None:
+    """Any page can cause a GET, by an image or by having it prefetched; no client of SQS needs it."""
+    queue = server.lake.queue(path.rpartition("/")[2])
+    queue.send("x")
+    fields = {"QueueName": "made", "MessageBody": "y", "QueueUrl": server.url + path}
+    browser = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)", "sec-fetch-site": "same-origin"}
+    for headers in ({}, browser):
+        place = "/" if action == "CreateQueue" else path
+        assert refused(get(server, place, headers, Action=action, **fields)) == (
+            403,
+            "AccessDenied",
+            "Unsigned requests by GET only read; use POST.",
+        )
+    assert (queue.counts().visible, queue.counts().in_flight) == (1, 0)
+    assert "made" not in [queue.name for queue in server.lake.list_queues()]
+
+
+@pytest.mark.parametrize("action", ["CreateQueue", "ListQueues"])
+def test_a_queue_does_not_create_or_list_queues(server: Running, query: Form, path: str, action: str) -> None:
+    told = (400, "InvalidAction", f"The action {action} is not valid for this endpoint.")
+    assert refused(get(server, path, Action=action, QueueName="never")) == told
+    assert refused(query.send(action, {"QueueName": "never"}, path)) == told
+    assert refused(query.send(action, {"QueueName": "never"}, "/queue/any")) == told
+    assert "never" not in [queue.name for queue in server.lake.list_queues()]
+
+
+@pytest.mark.parametrize("headers", [{}, JSON])
+@pytest.mark.parametrize("where", ["", "?", "?Action=", "?Version=2012-11-05"])
+def test_a_get_without_an_action(server: Running, path: str, where: str, headers: dict[str, str]) -> None:
+    for place in (path, "/"):
+        answer = httpx.get(server.url + place + where, headers=headers)
+        assert (answer.status_code, answer.text) == (404, "<UnknownOperationException/>")
+
+
+# --- with keys
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server with a key that may do everything and one that may send to orders."""
+    root = tmp_path_factory.mktemp("keyed") / "root"
+    for name in ("orders", "others"):
+        LakeQueue(str(root)).create_queue(name, profile="sqs")
+    rule = Rule(("orders",), frozenset({"SendMessage"}))
+    keys = Keys({"ALL": Key("ALL", "secret"), "SEND": Key("SEND", "secret", (rule,))})
+    with serving(root, access=keys) as running:
+        yield running
+
+
+def signed(keyed: Any, key: str, path: str, by_url: bool, **fields: str) -> httpx.Response:
+    asked = AWSRequest("GET", f"http://127.0.0.1:{keyed.port}{path}?{urlencode(fields)}")
+    signer = SigV4QueryAuth if by_url else SigV4Auth
+    signer(Credentials(key, "secret"), "sqs", "eu-west-1").add_auth(asked)
+    return httpx.get(asked.url, headers=dict(asked.headers))
+
+
+@pytest.mark.parametrize("by_url", [True, False], ids=["signed URL", "header"])
+def test_a_signed_get(keyed: Any, by_url: bool) -> None:
+    body = "a b+&/\u00e9"
+    asked = {"Action": "SendMessage", "MessageBody": body}
+    assert signed(keyed, "SEND", "/000000000000/orders", by_url, **asked).status_code == 200
+    received = signed(keyed, "ALL", "/000000000000/orders", by_url, Action="ReceiveMessage")
+    assert read(received).findtext("ReceiveMessageResult/Message/Body") == body
+    for path, action in (("others", "SendMessage"), ("orders", "PurgeQueue")):
+        answer = signed(keyed, "SEND", f"/000000000000/{path}", by_url, **(asked | {"Action": action}))
+        assert refused(answer)[:2] == (403, "AccessDenied")
+
+
+def test_an_unsigned_get_where_keys_are_needed(keyed: Any) -> None:
+    url = f"http://127.0.0.1:{keyed.port}/000000000000/orders"
+    assert refused(httpx.get(url, params={"Action": "PurgeQueue"}))[:2] == (403, "MissingAuthenticationToken")
+    assert httpx.get(url).text == "<UnknownOperationException/>"
+
+
+# --- in JSON
+
+
+def test_answers_in_json(server: Running, query: Form, path: str) -> None:
+    sent = post(server, path, JSON, Action="SendMessage", MessageBody="x")
+    assert sent.headers["content-type"] == "application/json"
+    [result] = sent.json().values()
+    assert sent.json().keys() == {"SendMessageResponse"}
+    assert result["ResponseMetadata"]["RequestId"] == sent.headers["x-amzn-requestid"]
+    message_id = result["SendMessageResult"].pop("MessageId")
+    assert result["SendMessageResult"] == {
+        "MD5OfMessageBody": "9dd4e461268c8034f5c8564e155c67a6",
+        "MD5OfMessageAttributes": None,
+        "MD5OfMessageSystemAttributes": None,
+        "SequenceNumber": None,
+    }
+    fields = {"Action": "ReceiveMessage", "AttributeName.1": "ApproximateReceiveCount"}
+    [message] = post(server, path, JSON, **fields).json()["ReceiveMessageResponse"]["ReceiveMessageResult"][
+        "messages"
+    ]
+    assert (message["MessageId"], message["Body"], message["MessageAttributes"]) == (message_id, "x", None)
+    assert message["Attributes"] == [{"Name": "ApproximateReceiveCount", "Value": "1"}]
+    empty = post(server, path, JSON, Action="ReceiveMessage").json()["ReceiveMessageResponse"]
+    assert empty["ReceiveMessageResult"] == {"messages": None}
+    listed = post(server, "/", JSON, Action="ListQueues", QueueNamePrefix=path.rpartition("/")[2]).json()
+    assert listed["ListQueuesResponse"]["ListQueuesResult"] == {
+        "NextToken": None,
+        "queueUrls": [server.url + path],
+    }
+    posted = httpx.post(server.url + path, content="Action=PurgeQueue", headers=FORM | JSON)
+    assert list(posted.json()["PurgeQueueResponse"]) == ["ResponseMetadata"]
+
+
+def test_attributes_of_each_type_and_failures_in_json(server: Running, query: Form, path: str) -> None:
+    value = "SendMessageBatchRequestEntry.1.MessageAttribute.1"
+    fields = {
+        "Action": "SendMessageBatch",
+        "SendMessageBatchRequestEntry.1.Id": "good",
+        "SendMessageBatchRequestEntry.1.MessageBody": "x",
+        f"{value}.Name": "b",
+        f"{value}.Value.DataType": "Binary",
+        f"{value}.Value.BinaryValue": "AP8=",
+        "SendMessageBatchRequestEntry.2.Id": "bad",
+        "SendMessageBatchRequestEntry.2.MessageBody": "x",
+        "SendMessageBatchRequestEntry.2.DelaySeconds": "901",
+    }
+    result = post(server, path, JSON, **fields).json()["SendMessageBatchResponse"]["SendMessageBatchResult"]
+    assert [done["Id"] for done in result["Successful"]] == ["good"]
+    assert [(each["Id"], each["Code"], each["SenderFault"]) for each in result["Failed"]] == [
+        ("bad", "InvalidParameterValue", True)
+    ]
+    fields = {"Action": "ReceiveMessage", "MessageAttributeName.1": "All"}
+    [message] = post(server, path, JSON, **fields).json()["ReceiveMessageResponse"]["ReceiveMessageResult"][
+        "messages"
+    ]
+    [attribute] = message["MessageAttributes"]
+    assert attribute["Name"] == "b"
+    assert {name: part for name, part in attribute["Value"].items() if part is not None} == {
+        "BinaryValue": "AP8=",
+        "DataType": "Binary",
+    }
+    handle = {"Action": "DeleteMessageBatch", "DeleteMessageBatchRequestEntry.1.Id": "a"}
+    handle["DeleteMessageBatchRequestEntry.1.ReceiptHandle"] = "x"
+    failed = post(server, path, JSON, **handle).json()["DeleteMessageBatchResponse"]["DeleteMessageBatchResult"]
+    assert failed["Successful"] is None and failed["Failed"][0]["Code"] == "ReceiptHandleIsInvalid"
+
+
+def test_errors_in_json(server: Running, path: str) -> None:
+    answer = post(server, path, JSON, Action="ListQueues")
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
+    assert answer.json() == {
+        "Error": {
+            "Code": "InvalidAction",
+            "Detail": None,
+            "Message": "The action ListQueues is not valid for this endpoint.",
+            "Type": "Sender",
+        },
+        "RequestId": answer.headers["x-amzn-requestid"],
+    }
+    missing = post(server, "/000000000000/never", JSON, Action="PurgeQueue").json()
+    assert missing["Error"]["Message"] == "The specified queue does not exist for this wsdl version."
