@@ -7,13 +7,11 @@ for a line of its input, and consumes by a ``Consumer`` or plain loops until the
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -21,7 +19,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from benchmarks.harness import BODY, Bench, Figure
+from benchmarks.harness import BODY, Bench, Figure, started
 from benchmarks.store import DELAY, ask, line, running_store, within
 from lakequeue import Consumer, Context, LakeQueue, Message, Queue
 
@@ -170,30 +168,14 @@ def _emptied(
     """What each process handled, or with ``lasts`` when; each starts ``pause`` seconds after the one before."""
     with ExitStack() as stack:
         arguments = [str(seconds), str(int(loops)), str(lasts)]
-        processes = [stack.enter_context(_process([root, name, *arguments], environment)) for name in names]
+        processes = [
+            stack.enter_context(started(Path(__file__), [root, name, *arguments], environment)) for name in names
+        ]
         for process in processes:
             assert process.stdin is not None
             print("go", file=process.stdin, flush=True)
             time.sleep(pause)
         return [tuple(json.loads(line(process))) for process in processes]
-
-
-@contextmanager
-def _process(arguments: Sequence[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    here = Path(__file__)
-    paths = os.pathsep.join([str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        [sys.executable, str(here), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment, "PYTHONPATH": paths},
-    )
-    try:
-        assert line(process) == "ready\n"
-        yield process
-    finally:
-        process.communicate()
 
 
 def main(root: str, name: str, seconds: str, loops: str, lasts: str) -> None:

@@ -6,8 +6,10 @@ import contextlib
 import functools
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -256,3 +258,23 @@ def seconds_of(action: Action) -> float:
     start = perf_counter()
     action()
     return perf_counter() - start
+
+
+@contextlib.contextmanager
+def started(
+    program: Path, arguments: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """A process of a benchmark, once it is ready; it goes on at a line of its input."""
+    paths = os.pathsep.join([str(program.parents[1]), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, str(program), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment, "PYTHONPATH": paths},
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.communicate()
