@@ -1,22 +1,24 @@
-"""What SQS answers where the service model leaves it open: texts, values and names that AWS accepts or refuses.
-
-Most answers were recorded from AWS by other projects' public tests.
-"""
+"""What queues do for a client of boto3 that no table of answers shows, and where the service model comes from."""
 
 from __future__ import annotations
 
 import base64
 import itertools
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from botocore.exceptions import ClientError
+from botocore.loaders import Loader
 from botocore.model import OperationModel
 
-from lakequeue.serve.sqs.model import operations
+from lakequeue.serve.sqs.model import VERSION, operations
+from serve.protocols import Json, Refused
 from serve.serving import Running, sqs
 
 Create = Callable[..., str]
@@ -37,11 +39,74 @@ def attribute(client: Any, url: str, name: str) -> str:
     return found
 
 
-def text(value: str) -> dict[str, str]:
-    return {"DataType": "String", "StringValue": value}
+# --- the service model
+
+
+def test_a_newer_service_model_in_the_home_directory_is_ignored(tmp_path: Path) -> None:
+    newer = tmp_path / ".aws" / "models" / "sqs" / VERSION / "service-2.json"
+    newer.parent.mkdir(parents=True)
+    model = Loader().load_service_model("sqs", "service-2", VERSION)
+    model["operations"]["Haunt"] = dict(model["operations"]["ListQueues"], name="Haunt")
+    newer.write_text(json.dumps(model))
+    asked = """
+import boto3, json
+from lakequeue.serve.sqs.model import operations
+client = boto3.client("sqs", region_name="local", aws_access_key_id="a", aws_secret_access_key="b")
+print(json.dumps([client.meta.service_model.operation_names, [*operations()]]))
+"""
+    environment = os.environ | {"HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, check=True)
+    theirs, ours = json.loads(done.stdout)
+    assert "Haunt" in theirs and "Haunt" not in ours and "ListQueues" in ours
+
+
+def test_every_action_of_the_service_model_is_there(client: Any) -> None:
+    assert {*client.meta.service_model.operation_names} == {*operations()}
+    assert len(operations()) == 23
+
+
+def test_what_only_a_newer_botocore_knows_is_refused(
+    server: Running, create: Create, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    purge, url = operations()["PurgeQueue"], create()
+    named = OperationModel(purge._operation_model, purge._service_model, "PurgeQueues")
+    newer = {**operations(), "PurgeQueues": named}
+    monkeypatch.setattr("lakequeue.serve.sqs.model.operations", lambda: newer)
+    ask = Json(server.url)
+    with pytest.raises(Refused) as refused:
+        ask("PurgeQueues", QueueUrl=url)
+    assert (refused.value.status, refused.value.name) == (400, "UnsupportedOperation")
+    monkeypatch.setitem(purge.input_shape.members, "Gently", purge.input_shape.members["QueueUrl"])
+    with pytest.raises(Refused, match="Gently is not a member"):
+        ask("PurgeQueue", QueueUrl=url, Gently="yes")
 
 
 # --- queues
+
+
+def test_a_queue_that_was_made_through_python_is_the_same_queue(server: Running, client: Any) -> None:
+    server.lake.create_queue("made-in-python", max_inflight_messages=5)
+    url = client.create_queue(QueueName="made-in-python")["QueueUrl"]
+    assert client.get_queue_url(QueueName="made-in-python")["QueueUrl"] == url
+    assert server.lake.queue("made-in-python").attributes()["profile"] == "lake"
+
+
+@pytest.mark.spec("QUE-3")
+def test_a_queue_that_another_process_deleted_and_made_again_is_found(timed: Running) -> None:
+    client = sqs(timed.url)
+    timed.lake.create_queue("again")
+    url = client.get_queue_url(QueueName="again")["QueueUrl"]
+    client.send_message(QueueUrl=url, MessageBody="before")
+    timed.lake.delete_queue("again")
+    timed.lake.create_queue("again").send("after")
+    received = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+    assert [message["Body"] for message in received] == ["after"]
+
+
+def test_urls_name_the_host_that_the_client_knows(server: Running, create: Create) -> None:
+    name = create().rpartition("/")[2]
+    known = server.url.replace("127.0.0.1", "localhost")
+    assert sqs(known).get_queue_url(QueueName=name)["QueueUrl"] == f"{known}/000000000000/{name}"
 
 
 def test_what_is_removed_makes_room_for_more(client: Any, create: Create) -> None:
@@ -58,33 +123,9 @@ def test_what_is_removed_makes_room_for_more(client: Any, create: Create) -> Non
     client.add_permission(Label="more", **permitted)
 
 
-def test_an_action_that_only_a_newer_botocore_knows(
-    client: Any, create: Create, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = operations()["PurgeQueue"]
-    named = OperationModel(known._operation_model, known._service_model, "PurgeQueues")
-    newer = {**operations(), "PurgeQueues": named}
-    monkeypatch.setattr("lakequeue.serve.sqs.model.operations", lambda: newer)
-    url = create()
-    target = {"X-Amz-Target": "AmazonSQS.PurgeQueues", "Content-Type": "application/x-amz-json-1.0"}
-    answer = httpx.post(client.meta.endpoint_url, json={"QueueUrl": url}, headers=target, trust_env=False)
-    assert answer.status_code == 400 and answer.json()["__type"].endswith("#UnsupportedOperation")
-
-
-def test_a_member_that_only_a_newer_botocore_knows(
-    client: Any, create: Create, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shape, url = operations()["PurgeQueue"].input_shape, create()
-    monkeypatch.setitem(shape.members, "Gently", shape.members["QueueUrl"])
-    target = {"X-Amz-Target": "AmazonSQS.PurgeQueue", "Content-Type": "application/x-amz-json-1.0"}
-    given = {"QueueUrl": url, "Gently": "yes"}
-    answer = httpx.post(client.meta.endpoint_url, json=given, headers=target, trust_env=False)
-    assert answer.status_code == 400 and "Gently is not a member" in answer.text
-
-
 @pytest.mark.spec("SND-15")
 def test_the_longest_trace_header_is_taken(client: Any, create: Create) -> None:
-    given = {"AWSTraceHeader": text("x" * 1_024)}
+    given = {"AWSTraceHeader": {"DataType": "String", "StringValue": "x" * 1_024}}
     client.send_message(QueueUrl=create(), MessageBody="x", MessageSystemAttributes=given)
 
 
