@@ -86,6 +86,33 @@ def test_a_process_that_is_killed_is_a_failure_of_its_queues_in_that_pass(root, 
     assert not any(each.failures for each in LakeQueue(root).compact())
 
 
+DEADLY = """
+import os, signal, sys
+from lakequeue import LakeQueue
+from lakequeue.operations import compact
+
+class Deadly(compact.QueuePass):
+    def run(self):
+        os.kill(os.getppid(), signal.SIGKILL)
+        return super().run()
+
+if __name__ == "__main__":
+    compact.QueuePass = Deadly
+    LakeQueue(sys.argv[1]).compact(processes=2)
+"""
+
+
+def test_processes_end_with_the_one_that_started_them(root, tmp_path):
+    busy(root)
+    script = tmp_path / "deadly.py"
+    script.write_text(DEADLY)
+    # returns when no process holds the output any more
+    done = subprocess.run([sys.executable, str(script), root], capture_output=True, env=environment(), timeout=100)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    lq = LakeQueue(root)
+    assert not any(each.failures for each in lq.compact()) and not lq.check()
+
+
 def test_processes_that_would_not_do_the_same_are_refused(root):
     LakeQueue(root).create_queue("orders")
     with pytest.raises(QueueClientError, match="the system's clock"):

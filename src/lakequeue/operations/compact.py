@@ -9,11 +9,13 @@ long, see ``storage.passes``.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from itertools import count
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import TypeAlias
 
 import attrs
@@ -160,7 +162,8 @@ def in_processes(processes: int) -> Deal:
     """Deals passes out to processes of this machine."""
 
     def deal(queues: Sequence[QueuePass]) -> Iterator[tuple[int, Passed]]:
-        pool = ProcessPoolExecutor(max(1, min(processes, len(queues))), get_context("spawn"))
+        workers = max(1, min(processes, len(queues)))
+        pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent)
         try:
             running = {pool.submit(each.run): index for index, each in enumerate(queues)}
             for done in as_completed(running):
@@ -170,6 +173,18 @@ def in_processes(processes: int) -> Deal:
             pool.shutdown(cancel_futures=True)
 
     return deal
+
+
+def _end_with_parent() -> None:
+    """Has this process end when its parent is killed; it would wait for another pass for ever."""
+
+    def watch() -> None:
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def can_be_dealt(root: Root) -> bool:
