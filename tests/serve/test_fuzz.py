@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -372,16 +374,13 @@ def often(examples: int) -> settings:
     )
 
 
-def fuzz(server: Fuzzed, examples: int, start: int) -> None:
-    """Asks a number of requests, others for each start."""
+def fuzz(ask: Callable[[Any], None], asked: st.SearchStrategy[Any], examples: int, start: int) -> None:
+    """Asks a number of times, other things for each start."""
 
-    @seed(start)
-    @often(examples)
-    @given(requests())
-    def ask(asked: Asked) -> None:
-        server.ask(asked)
+    def one(each: Any) -> None:
+        ask(each)
 
-    ask()
+    seed(start)(often(examples)(given(asked)(one)))()
 
 
 @st.composite
@@ -430,74 +429,48 @@ def changes(draw: st.DrawFn) -> tuple[str, Any]:
     return path, members if draw(st.integers(0, 9)) else draw(value)
 
 
-def fuzz_changes(server: Fuzzed, examples: int, start: int) -> None:
-    @seed(start)
-    @often(examples)
-    @given(changes())
-    def change(asked: tuple[str, Any]) -> None:
-        server.change(*asked)
-
-    change()
+CONSOLE = {
+    "conditions": (lambda server, asked: server.look(*asked), looks(), 60, "console messages"),
+    "changes": (lambda server, asked: server.change(*asked), changes(), 150, "console "),
+}
+"""How it is asked, for what, how often in the short form, and some of the answers, which are of both kinds."""
 
 
-def fuzz_console(server: Fuzzed, examples: int, start: int) -> None:
-    @seed(start)
-    @often(examples)
-    @given(looks())
-    def look(asked: tuple[str, dict[str, str]]) -> None:
-        server.look(*asked)
-
-    look()
-
-
-def test_no_condition_makes_the_console_fail(tmp_path, monkeypatch):
+@contextmanager
+def fuzzed_console(root: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fuzzed, Any]]:
+    """A server with hostile messages, and what has its console asked."""
     monkeypatch.setattr(sandbox, "SECONDS", 2.0)
-    with fuzzed(tmp_path / "root") as server:
+    ask, asked, *_ = CONSOLE[kind]
+    with fuzzed(root) as server:
         server.fill()
-        fuzz_console(server, 60, 0)
+        yield server, partial(fuzz, partial(ask, server), asked)
         assert server.serves()
-        assert server.answers["console messages", 200] and server.answers["console messages", 400]
 
 
-def test_no_change_makes_the_console_fail(tmp_path):
-    with fuzzed(tmp_path / "root") as server:
-        server.fill()
-        fuzz_changes(server, 150, 0)
-        assert server.serves()
-        statuses = Counter(status for _, status in server.answers.elements())
-        assert statuses[200] and statuses[400]
+@pytest.mark.parametrize("kind", CONSOLE)
+def test_nothing_makes_the_console_fail(tmp_path, monkeypatch, kind):
+    *_, examples, name = CONSOLE[kind]
+    with fuzzed_console(tmp_path / "root", kind, monkeypatch) as (server, fuzz_it):
+        fuzz_it(examples, 0)
+        assert {status for path, status in server.answers if path.startswith(name)} >= {200, 400}
 
 
 @pytest.mark.long
 @pytest.mark.timeout(LONG_SECONDS * 2)
-def test_no_change_makes_the_console_fail_for_ten_minutes(tmp_path):
-    end, start = time.monotonic() + LONG_SECONDS, 1
-    with fuzzed(tmp_path / "root") as server:
-        server.fill()
-        while time.monotonic() < end:
-            fuzz_changes(server, 100, start)
-            start += 1
-        assert server.serves()
-        print(f"{server.answers.total()} changes", sorted(server.answers.items()))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(LONG_SECONDS * 2)
-def test_no_condition_makes_the_console_fail_for_ten_minutes(tmp_path, monkeypatch):
-    monkeypatch.setattr(sandbox, "SECONDS", 2.0)
-    end, start = time.monotonic() + LONG_SECONDS, 1
-    with fuzzed(tmp_path / "root") as server:
-        server.fill()
-        while time.monotonic() < end:
-            fuzz_console(server, 100, start)
-            start += 1
-        assert server.serves()
-        print(f"{server.answers.total()} looks", sorted(server.answers.items()))
+@pytest.mark.parametrize("kind", CONSOLE)
+def test_nothing_makes_the_console_fail_for_ten_minutes(tmp_path, monkeypatch, kind):
+    end = time.monotonic() + LONG_SECONDS
+    with fuzzed_console(tmp_path / "root", kind, monkeypatch) as (server, fuzz_it):
+        for start in itertools.count(1):
+            fuzz_it(100, start)
+            if time.monotonic() > end:
+                break
+        print(f"{server.answers.total()} of the {kind}", sorted(server.answers.items()))
 
 
 def test_no_request_makes_the_server_fail(tmp_path):
     with fuzzed(tmp_path / "root") as server:
-        fuzz(server, 150, 0)
+        fuzz(server.ask, requests(), 150, 0)
         assert server.serves()
         assert {status for _, status in server.answers} >= {200, 400}
 
@@ -539,7 +512,7 @@ def fuzz_bytes(tmp_path, monkeypatch, examples, start, end=0.0) -> Counter[bytes
             found[answer[9:12]] += 1
 
         while True:
-            seed(start)(often(examples)(given(raw_requests())(ask)))()
+            fuzz(ask, raw_requests(), examples, start)
             start += 1
             if time.monotonic() > end:
                 break
@@ -568,6 +541,6 @@ def test_no_request_makes_the_server_fail_for_ten_minutes(tmp_path):
         round += 1
         with fuzzed(tmp_path / str(round)) as server:
             while time.monotonic() < end and server.answers.total() < 2_000:
-                fuzz(server, 250, round * 1_000 + server.answers.total())
+                fuzz(server.ask, requests(), 250, round * 1_000 + server.answers.total())
             assert server.serves()
             print(f"round {round}: {server.answers.total()} requests", sorted(server.answers.items()))
