@@ -207,7 +207,7 @@ def test_the_entry_that_a_commit_is_moved_behind_is_synced_first(
     stale, done = engine.open(table.path), list[str]()
     table.add([], {"ours": 1}, "1")
     sync, create = Folder.sync, Folder.create
-    monkeypatch.setattr(Folder, "sync", lambda *given: (done.append("sync"), sync(*given))[1])
+    monkeypatch.setattr(Folder, "sync", lambda *given, **more: (done.append("sync"), sync(*given, **more))[1])
     monkeypatch.setattr(
         Folder, "create", lambda *given, **more: (done.append("create"), create(*given, **more))[1]
     )

@@ -5,8 +5,8 @@ The process that made the last commit can start the next at once; one that has t
 told by a commit that conflicts with no other and makes it lose: the one that it keeps out asks for a turn.
 
 Four processes on one shard, the least served against their mean: 0.1 to 0.5 without pauses, 0.94 with them. They
-do as much as before with half of the requests, as each commit has more in it. Eight consumers with handlers of 100 ms
-do 0.97 of what they could, the least served 0.93 of the mean; without pauses it is 0.90 and 0.77.
+do as much as before with half of the requests, as each commit has more in it. Eight consumers with handlers of
+100 ms do 0.97 of what they could, the least served 0.93 of the mean; without pauses it is 0.90 and 0.77.
 """
 
 from __future__ import annotations
