@@ -23,6 +23,8 @@ def main(root: str, diary: str, rate: float, short: bool) -> None:
             os.write(book, f"sent {body}\n".encode())
             if number % 5 == 4:
                 messages = queue.receive(max_messages=3, visibility_timeout=60)
+                for message in messages:
+                    os.write(book, f"deleting {message.body}\n".encode())
                 done = queue.delete_batch([message.receipt_handle for message in messages])
                 for message in messages if not done.failed else ():
                     os.write(book, f"deleted {message.body}\n".encode())
