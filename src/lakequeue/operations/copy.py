@@ -153,6 +153,7 @@ class ShardCopies:
         Raises:
             QueueDoesNotExist: the queue was deleted.
             FileNotFoundError: files were removed meanwhile.
+            DamagedTable: the ledger was put back.
         """
         if self._source.living(key) is None:
             raise QueueDoesNotExist()
@@ -160,7 +161,11 @@ class ShardCopies:
         head, log = machine.head, reader.log
         if head.closed or log.closed:
             raise QueueDoesNotExist()
-        if log.begin > head.floor_offset:
+        removed = reader.table.transaction(layout.FORGOTTEN_ID) or 0
+        if log.begin > head.floor_offset or removed > head.epoch:
+            ledger.refresh()
+            if removed > (ledger.transaction(layout.RECEIPTS_ID) or 0):
+                raise DamagedTable(ledger.path, None, "is older than what its log was emptied by: it was put back")
             raise StaleSnapshot(f"the log has moved on since the snapshot of {ledger.path}")
         tables = TableSnapshot.of(ledger), TableSnapshot.of(reader.table)
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
