@@ -74,7 +74,7 @@ class CompactionSummary:
     segments_merged: int = 0
     """Parts of the log that were merged with others or into one file."""
     segments_cut: int = 0
-    """Parts of the log of which at least half was no longer needed, and was removed."""
+    """Parts of the log that were cut because at least half of them was no longer needed."""
     ledgers_rewritten: int = 0
     """Shards whose ledger had more files than it needs."""
     files_freed: int = 0
@@ -327,9 +327,7 @@ def _compact_shard(queue: OpenQueue, shard: ShardService, summary: CompactionSum
     with summary.step(f"expiry of shard {shard.shard}"):
         summary.expired += queue.command(shard, Expire())
     with summary.step(f"the log of shard {shard.shard}"):
-        # 0.2, which uses layout 4 at the same time, knows no rows without a body
-        empties = queue.row.layout_version >= layout.LAYOUT_VERSION
-        summary.merged(shard.compact(queue.now(), queue.fifo, empties))
+        summary.merged(shard.compact(queue.now(), queue.fifo))
     with summary.step(f"the ledger of shard {shard.shard}"):
         summary.ledgers_rewritten += shard.rewrite_ledger(queue.now)
 

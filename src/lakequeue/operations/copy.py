@@ -153,7 +153,6 @@ class ShardCopies:
         Raises:
             QueueDoesNotExist: the queue was deleted.
             FileNotFoundError: files were removed meanwhile.
-            DamagedTable: the ledger was put back.
         """
         if self._source.living(key) is None:
             raise QueueDoesNotExist()
@@ -161,11 +160,7 @@ class ShardCopies:
         head, log = machine.head, reader.log
         if head.closed or log.closed:
             raise QueueDoesNotExist()
-        removed = reader.table.transaction(layout.FORGOTTEN_ID) or 0
-        if log.begin > head.floor_offset or removed > head.epoch:
-            ledger.refresh()
-            if removed > (ledger.transaction(layout.RECEIPTS_ID) or 0):
-                raise DamagedTable(ledger.path, None, "is older than what its log was emptied by: it was put back")
+        if log.begin > head.floor_offset:
             raise StaleSnapshot(f"the log has moved on since the snapshot of {ledger.path}")
         tables = TableSnapshot.of(ledger), TableSnapshot.of(reader.table)
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))

@@ -141,8 +141,10 @@ class Judge:
         at = pa.array(place, mask=~within)
         run_state = runs["state"].take(at).to_numpy(zero_copy_only=False)
         settled = pc.fill_null(runs["settled"].take(at), False).to_numpy(zero_copy_only=False)
-        available = _or(integers(runs["visible_at"].take(at)), self._delayed_until(came_at, rows))
-        sent_at = _or(integers(rows["first_sent_at"]), came_at)
+        available = integers(runs["visible_at"].take(at))
+        available = np.where(available != NO_INSTANT, available, self._delayed_until(came_at, rows))
+        first_sent = integers(rows["first_sent_at"])
+        sent_at = np.where(first_sent != NO_INSTANT, first_sent, came_at)
         state = np.select(
             [
                 sent_at + self.attributes.retention_micros <= self.instant,
@@ -156,7 +158,7 @@ class Judge:
             DELAYED,
         )
         count, rewind = len(offsets), self.attributes.rewind_micros
-        shown_at = _or(available, came_at)
+        shown_at = np.where(available == NO_INSTANT, came_at, available)
         receive_count = pc.fill_null(pc.coalesce(runs["receive_count"].take(at), rows["source_receive_count"]), 0)
         gone = pa.array((state == EXPIRED) | (state == DELETED))
         columns: dict[str, Callable[[], pa.Array]] = {
@@ -169,7 +171,6 @@ class Judge:
             "first_received_at": lambda: runs["first_received_at"].take(at),
             "age": lambda: pa.array((self.instant - sent_at) / MICROS),
             "message_attributes": lambda: attribute_texts(_whole(rows["message_attributes"])),
-            "body": lambda: rows["body"] if rows["body"].null_count == 0 else pc.fill_null(rows["body"], ""),
             TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
             "source_queue": lambda: _source_names(_whole(rows["source_queue"])),
             "moved_at": lambda: pc.if_else(pc.is_valid(rows["source_queue"]), pa.array(came_at), None),
@@ -213,11 +214,6 @@ def integers(instants: pa.Array) -> Integers:
     """Instants in microseconds; NO_INSTANT for NULL."""
     numbers: Integers = pc.fill_null(instants.cast(pa.int64()), NO_INSTANT).to_numpy()
     return numbers
-
-
-def _or(instants: Integers, others: Integers) -> Integers:
-    """Instants, and others where there is none."""
-    return np.where(instants != NO_INSTANT, instants, others)
 
 
 def loaded_runs(runs: Sequence[Run], settled: bool) -> pa.RecordBatch:

@@ -60,8 +60,6 @@ class JudgedShard:
     """Of the messages that are not purged, by offset."""
     sent_before: Sequence[int | None]
     """For each file an instant in microseconds at which all its messages had been sent; None: not known."""
-    outdated: bool
-    """Whether messages may have been emptied that the ledger still had; see ``forgotten``."""
 
     @classmethod
     def load(cls, row: QueueRow, root: str, shard: int, open_: Callable[[str], Table], now: int) -> JudgedShard:
@@ -70,8 +68,7 @@ class JudgedShard:
         ledger = Ledger(open_(layout.receipts_path(root, row.key, shard)))
         head, rows = repeated(ledger.table, ledger.rows)
         # the ledger first, so that the log is at least as new as the head that refers to it
-        reader = LogReader(open_(messages))
-        log, outdated = reader.log, (reader.table.transaction(layout.FORGOTTEN_ID) or 0) > head.epoch
+        log = LogReader(open_(messages)).log
         check_head(head, log.end, ledger.table.path)
         judge = Judge.of(row.name, row.region, shard, head, now, log.end, stored_runs(rows.slice(1)))
         if judge.attributes.delayed_limit is not None:
@@ -81,15 +78,14 @@ class JudgedShard:
         after = dict(zip(opened, opened[1:], strict=False))
         files = [file for file in log.files if file.last >= head.purged_offset]
         before = [file.opened_at if file.bulk else after.get(file.opened_at) for file in files]
-        return cls(judge, messages, files, before, outdated)
+        return cls(judge, messages, files, before)
 
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
         """Columns of ``JUDGED`` of the messages that may meet a condition, in batches of bounded size."""
         folder = store.folder(self.messages)
-        wanted = {*names, "body"} if self.outdated else names
-        needed, purged = ["position", *log_columns(wanted)], self.judge.head.purged_offset
+        needed, purged = ["position", *log_columns(names)], self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
         for index in surviving(known, condition):
             file = self.files[index]
@@ -104,9 +100,6 @@ class JudgedShard:
                         if offsets[0] < purged:
                             batch = batch.slice(int(np.searchsorted(offsets, purged)))
                             offsets = offsets[len(offsets) - len(batch) :]
-                        if self.outdated:
-                            whole = pc.is_valid(batch["body"])
-                            offsets, batch = offsets[whole.to_numpy(zero_copy_only=False)], batch.filter(whole)
                         if len(batch):
                             yield self.judge.judge(offsets, file.sent_at(batch).to_numpy(), batch, names)
 

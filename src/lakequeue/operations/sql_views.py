@@ -215,8 +215,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
     """Messages of one queue with their states, and whether a rewind may bring them back.
 
     The run of a message is the last run that begins at or before it, if it includes it. A window over messages
-    and runs together finds it, in chunks of offsets, without a range join and in parallel. Rows without a body are
-    left out if a ledger has their messages as stored: Spark read it before they were emptied.
+    and runs together finds it, in chunks of offsets, without a range join and in parallel.
     """
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""
@@ -227,7 +226,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
             END AS receive_count,
             run.first_received_at,
             (unix_micros(instant) - unix_micros({_SENT_AT})) / 1e6D AS age,
-            coalesce(body, '') AS body, message_attributes, delay_seconds, dedup_id,
+            body, message_attributes, delay_seconds, dedup_id,
             substring_index(source_queue, ':', -1) AS source_queue,
             CASE WHEN source_queue IS NOT NULL THEN sent_at END AS moved_at,
             CASE WHEN source_receive_count IS NOT NULL THEN send_id END AS dead_letter_reason,
@@ -259,7 +258,6 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
                 WHERE `offset` >= head.purged_offset
             )
         )
-        WHERE body IS NOT NULL OR state IN ('deleted', 'expired')
     """
 
 

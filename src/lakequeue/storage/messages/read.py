@@ -119,8 +119,6 @@ class LogFile:
     """It may hold messages with a delay."""
     dead_letters: bool
     """It may hold messages that were received too often in another queue."""
-    emptied: int
-    """Its messages without what was sent, as far as its statistics tell; see ``forgotten``."""
     group: str | None
     """The message group of all its messages, "" for none; None if there are several, or if that is not known."""
 
@@ -128,7 +126,6 @@ class LogFile:
     def of(cls, file: LiveFile) -> LogFile:
         """A live file of ``messages`` as part of the log."""
         base, delay = file.partition["base_offset"], file.maximum.get("delay_seconds")
-        emptied = file.nulls.get("body")
         return cls(
             file=file,
             base=base,
@@ -138,7 +135,6 @@ class LogFile:
             bulk=file.nulls.get("sent_at") == file.rows,
             delayed=delay is None or delay > 0,
             dead_letters=file.nulls.get("source_receive_count") != file.rows,
-            emptied=emptied if isinstance(emptied, int) else 0,  # another program may have written anything
             group=_only_group(file),
         )
 
