@@ -19,8 +19,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from benchmarks.harness import BODY, Bench, Figure, started
-from benchmarks.store import DELAY, ask, line, running_store, within
+from benchmarks.harness import BODY, Bench, Figure, go, started
+from benchmarks.store import DELAY, ask, line, new_root, running_store, within
 from lakequeue import Consumer, Context, LakeQueue, Message, Queue
 
 PROCESSES = 4
@@ -88,7 +88,7 @@ def fleet(bench: Bench) -> Iterator[Figure]:
             if place != "a disk":
                 url, environment = stack.enter_context(running_store())
             for count, shards, seconds, bound in bench.track(rows[: bench.sizes.fleets], f"fleets on {place}"):
-                root = f"{scratch}/{uuid4().hex}" if url is None else f"s3://lake/{uuid4().hex}"
+                root = new_root(scratch, url)
                 ideal, lasts = count * CONCURRENCY / seconds, bench.sizes.fleet_seconds + 8 * seconds
                 with within(environment):
                     lake = LakeQueue(root, engine="point")
@@ -172,8 +172,7 @@ def _emptied(
             stack.enter_context(started(Path(__file__), [root, name, *arguments], environment)) for name in names
         ]
         for process in processes:
-            assert process.stdin is not None
-            print("go", file=process.stdin, flush=True)
+            go(process)
             time.sleep(pause)
         return [tuple(json.loads(line(process))) for process in processes]
 

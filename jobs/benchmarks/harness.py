@@ -278,3 +278,9 @@ def started(
         yield process
     finally:
         process.communicate()
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    """Lets a process go on that is ready."""
+    assert process.stdin is not None
+    print("go", file=process.stdin, flush=True)

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-from benchmarks.harness import Bench, Figure, started
-from benchmarks.store import DELAY, ask, line, running_store, within
+from benchmarks.harness import Bench, Figure, go, started
+from benchmarks.store import DELAY, ask, line, new_root, running_store, within
 from lakequeue import Consumer, Context, LakeQueue, Message
 
 BODY = "x" * 300
@@ -49,8 +48,8 @@ def producers(bench: Bench) -> Iterator[Figure]:
             if place != "a disk":
                 url, environment = stack.enter_context(running_store())
             for row in bench.track(rows[: bench.sizes.fleets], f"producers on {place}"):
-                yield from _sent(bench, place, _root(scratch, url), url, environment, row)
-            yield from _handled(bench, place, _root(scratch, url), url, environment)
+                yield from _sent(bench, place, new_root(scratch, url), url, environment, row)
+            yield from _handled(bench, place, new_root(scratch, url), url, environment)
 
 
 def _sent(
@@ -105,10 +104,6 @@ def _handled(
         yield Figure(f"{name}: requests / seconds", waiting[0], idle, ASKED, unit="requests")
 
 
-def _root(scratch: str, url: str | None) -> str:
-    return f"{scratch}/{uuid4().hex}" if url is None else f"s3://lake/{uuid4().hex}"
-
-
 def _run(
     arguments: Sequence[Sequence[str]],
     environment: Mapping[str, str],
@@ -120,8 +115,7 @@ def _run(
         if url is not None:
             ask(url, {"delay": DELAY})
         for process in processes:
-            assert process.stdin is not None
-            print("go", file=process.stdin, flush=True)
+            go(process)
         meanwhile()
         return [json.loads(line(process)) for process in processes]
 

@@ -127,6 +127,11 @@ def running_store() -> Iterator[tuple[str, dict[str, str]]]:
         process.communicate()
 
 
+def new_root(scratch: str, url: str | None) -> str:
+    """A root that does not exist yet: in a directory, or on the store if there is one."""
+    return f"{scratch}/{uuid4().hex}" if url is None else f"s3://lake/{uuid4().hex}"
+
+
 @contextmanager
 def within(more: Mapping[str, str]) -> Iterator[None]:
     before = dict(os.environ)

@@ -113,15 +113,12 @@ class ShardSender(ShardReader):
     @contextmanager
     def _send_in_turn(self) -> Iterator[None]:
         appender = self._appender  # read once: another thread may let go of it
-        if appender is None:
-            with self._send_turns.taken(None):
-                yield
-            return
-        with self._send_turns.taken(appender.table, later=appender.stages) as stale:
-            if stale:
+        table, later = (None, False) if appender is None else (appender.table, appender.stages)
+        with self._send_turns.taken(table, later) as stale:
+            if appender is not None and stale:
                 with self._at_log():
                     appender.look()
-            if self._send_turns.waited:
+            if appender is not None and self._send_turns.waited:
                 appender.stage_next()
             yield
 

@@ -236,9 +236,10 @@ class Snapshot(State):
 
     def added_since(self, version: int) -> dict[str, LiveFile]:
         """Files that the commits after a version added, by name; FileNotFoundError if one was trimmed."""
-        since, added = self.newest_files()
-        older = self._folder.for_each(self._entry, range(version + 1, since + 1))
-        return {file.name: file for entry in older for file in entry.added} | added
+        known = self.version - len(self._newest)
+        older = self._folder.for_each(self._entry, range(version + 1, known + 1))
+        newer = (self._newest[number] for number in range(max(version, known) + 1, self.version + 1))
+        return {file.name: file for entry in (*older, *newer) for file in entry.added}
 
     def next(self) -> Entry:
         """The entry after this version; FileNotFoundError if there is none."""

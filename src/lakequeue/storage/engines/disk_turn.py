@@ -69,14 +69,14 @@ def turn(table_path: str, longest: float = LONGEST, until: Callable[[], bool] = 
         return
     place, holder = (FileLock(os.path.join(folder, name)) for name in TURN_LOCKS)
     _mine.turns[folder] = holder
-    pauses = 0
+    waited = False
 
     def waits(lock: FileLock) -> bool:
-        nonlocal pauses
+        nonlocal waited
         # a process that was stopped, and a clock that was set back, make nobody wait again
         if not 0 <= time.time() - lock.stamped < STOPPED or time.monotonic() > deadline or until():
             return False
-        pauses += 1
+        waited = True
         return True
 
     try:
@@ -87,7 +87,7 @@ def turn(table_path: str, longest: float = LONGEST, until: Callable[[], bool] = 
                 place.release()
             else:  # those that go on without it do so one by one
                 place.stamp()
-        yield Turn(lambda: (holder if holder.exclusive else place).stamp(), pauses > 0)
+        yield Turn(lambda: (holder if holder.exclusive else place).stamp(), waited)
     finally:
         place.release()
         holder.release()

@@ -188,8 +188,8 @@ class Table(TableVersion):
 
     def _newest(self) -> Snapshot:
         snapshot = self._repeated(lambda: Snapshot(self.folder))
-        # here as in `refresh`: others may not have synced yet what is answered or built on now. Once for a handle
-        # the directory above is among it: with eight senders its drafts cost each sync of it some milliseconds.
+        # here as in `settle`: others may not have synced yet what is answered or built on now. Only here that
+        # includes the directory above: beside eight senders, whose drafts are in it, its sync takes milliseconds.
         self.folder.sync([LOG])
         return snapshot
 

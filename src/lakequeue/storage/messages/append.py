@@ -170,9 +170,8 @@ class Appender:
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
         if not self._commit(lambda token: self.table.append(rows, ids, token), attributes_version):
-            if (
-                self.table.folder.local is None
-            ):  # on disks waiting says that others commit: no race is lost in a turn
+            # on a disk no race is lost in a turn: there waiting for it says that others commit
+            if self.table.folder.local is None:
                 self.stage_next()
             return None
         if self._window is not None:
@@ -264,7 +263,7 @@ class Appender:
         return attrs.evolve(found, closed_segment=closes)
 
     def _sync_folders(self, files: Sequence[DataFile]) -> None:
-        # made by others, maybe without syncs; each once, as the table's own costs some milliseconds beside drafts
+        # who made one may have been killed before its sync; each once, as the table's own sync takes milliseconds
         folders = {staged_sends.FOLDER, *(os.path.dirname(file.path) for file in files)}
         self.table.folder.sync(folders - self._synced)
         self._synced = folders
