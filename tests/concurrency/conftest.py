@@ -17,7 +17,6 @@ from lakequeue import LakeQueue
 def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Workers]:
     """A queue with one shard, or as many as the test needs, or with the attributes that it needs."""
     short_logs(monkeypatch)
-    monkeypatch.setenv("LAKEQUEUE_DURABILITY", "power")  # the default of users: with it sends are staged
     param = getattr(request, "param", 1)
     attributes = param if isinstance(param, dict) else {"shards": param}
     root = tmp_path / "root"
