@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from lakequeue.testing import ManualClock
 
 @pytest.fixture(autouse=True)
 def record_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And has each take a millisecond: what a consumer holds follows from the longest one."""
+    monkeypatch.setattr("lakequeue.consumer.rounds.monotonic", count(step=0.001).__next__)
     monkeypatch.setattr("lakequeue.consumer.rounds.exchange", recorded)
     monkeypatch.setattr("lakequeue.consumer.consumer.receive_for_hands", received)
     monkeypatch.setattr("lakequeue.consumer.rounds.give_back", given_back)
