@@ -62,6 +62,7 @@ ROWS = {
     "producers": producers.producers,
     "store": store.store,
     "sql": sql.sql,
+    "queries": sql.queries,
     "profile": profile.profile,
     "cli": point.cli,
     "extend": bulk.extend,

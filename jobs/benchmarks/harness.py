@@ -46,6 +46,7 @@ class Sizes:
     search_rounds: int = 9
     leased: int = 100_000
     lease_rounds: int = 30
+    read: int = 3_000_000
     read_rounds: int = 5
     runs: int = 120_000
     commits: int = 20_000
@@ -88,6 +89,7 @@ QUICK = Sizes(
     search_rounds=3,
     leased=10_000,
     lease_rounds=12,
+    read=100_000,
     read_rounds=1,
     runs=12_000,
     commits=600,

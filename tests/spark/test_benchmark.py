@@ -70,10 +70,10 @@ def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_rows_of_dataframes_are_measured_and_judged_without_quick(tmp_path: Path) -> None:
-    only = "bulk,source,backlog,mixed,sql,extend,memory"
+    only = "bulk,source,backlog,mixed,sql,queries,extend,memory"
     document = measured(tmp_path, "--scale", "0.0005", "--only", only)
     assert not document["quick"]
-    assert len(document["rows"]) == 15
+    assert len(document["rows"]) == 41
     for row in document["rows"]:
         expected = {"figure"} if row["bound"] is None else {"within", "over"}
         assert row["verdict"] in expected
