@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lakequeue.errors import MissingPackage
+from lakequeue.errors import InvalidParameterValue, MissingPackage
 from lakequeue.model.arguments import (
     Condition,
     check_callable,
@@ -388,6 +388,28 @@ class Queue(QueueProperties):
         return None if leased is None else Lease(leased)
 
     # --- the queue itself
+
+    def pause(self, reason: str = "paused") -> None:
+        """Has every receive and lease find nothing, in every process, until ``resume``; sends go on.
+
+        Messages in flight can be settled and extended. Consumers and waiting receives wait on.
+
+        Args:
+            reason: what ``doctor``, the console and the attribute ``paused`` show, of up to 8,192 bytes.
+
+        Raises:
+            InvalidParameterValue: ``reason`` is empty.
+
+        JOB-1
+        """
+        check_string("reason", reason)
+        if not reason:
+            raise InvalidParameterValue.of(reason, "reason", "Must not be empty.")
+        self.set_attributes(paused=reason)
+
+    def resume(self) -> None:
+        """Ends a pause; receives that wait find messages at their next poll (JOB-1)."""
+        self.set_attributes(paused=None)
 
     def purge(self) -> None:
         """Removes every message sent before the call.

@@ -133,6 +133,7 @@ TABLE: dict[str, dict[str, str]] = {
     "Queue.lease": {"max_messages": "whole", "visibility_timeout": "seconds or none"},
     "Queue.rewind": {"to": "object"},
     "Queue.rewindable": {"to": "object"},
+    "Queue.pause": {"reason": "text"},
     "Queue.erase": {"message_id": "text"},
     "Queue.attributes": {"names": "texts", "wire": "flag"},
     "Queue.set_attributes": {"changes": "**"},

@@ -262,6 +262,23 @@ def test_purge_with_a_yes(run, queue):
     assert again.exit_code == 1 and again.stderr.startswith("error: PurgeQueueInProgress: ")
 
 
+@pytest.mark.spec("JOB-1")
+def test_a_queue_is_paused_and_resumed_and_doctor_says_so(run, ask, queue):
+    queue.send("A")
+    assert ask("pause", "orders", "--reason", "the bank is down") == {
+        "queue": "orders",
+        "paused": "the bank is down",
+    }
+    assert ask("receive", "orders") == []
+    assert ask("show", "orders")["attributes"]["paused"] == "the bank is down"
+    told = run("doctor")
+    assert told.exit_code == 0 and "orders is paused: the bank is down; lakequeue resume orders" in " ".join(
+        (told.stdout + told.stderr).split()
+    )
+    assert run("resume", "orders").stdout == "queue orders is resumed\n"
+    assert [message["body"] for message in ask("receive", "orders")] == ["A"]
+
+
 # --- messages
 
 

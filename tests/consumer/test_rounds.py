@@ -458,3 +458,21 @@ def test_a_group_keeps_its_order_whatever_is_given_back(fifo: Harness) -> None:
 def test_a_prefetch_out_of_range_is_refused(harness: Harness, wrong: Any) -> None:
     with pytest.raises(InvalidOptions, match="prefetch: must be a whole number of 0 to 10000, or None, not"):
         harness.consumer(sleeper(0), prefetch=wrong)
+
+
+@pytest.mark.spec("JOB-1")
+def test_a_consumer_waits_while_its_queue_is_paused(harness: Harness) -> None:
+    handled: list[str] = []
+
+    def handle(message: Message, context: Context) -> None:
+        handled.append(message.body)
+        if message.body == "A":
+            harness.other.pause("the bank is down")
+
+    harness.send("A", "B")
+    with harness.running(harness.consumer(handle, concurrency=1)) as running:
+        harness.clock.advance(60)
+        assert handled == ["A"] and running.thread.is_alive()
+        harness.other.resume()
+        harness.clock.advance(30)
+    assert handled == ["A", "B"] and harness.other.counts().visible == 0

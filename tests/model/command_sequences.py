@@ -116,6 +116,7 @@ def wire(settings: Settings) -> dict[str, str]:
         given["redrive_policy"] = policy
     given["max_inflight_messages"] = settings.cap
     given["max_delayed_messages"] = settings.delayed_cap
+    given["paused"] = "the bank is down" if settings.paused else None
     if settings.tenants:
         given |= {"fair_groups": settings.fair, "group_in_flight_limit": settings.group_limit}
     if settings.fifo:
@@ -331,6 +332,7 @@ class Comparison:
             tenants=self.tenants,
             fair=self.tenants and (a + c) % 8 > 0,
             group_limit=GROUP_LIMITS[(a // 4 + c) % len(GROUP_LIMITS)] if self.tenants else None,
+            paused=(a + b + c) % 8 == 0,
             version=self.model.settings.version + (b % 5 > 0),
         )
         self.add(SetAttributes(wire(new), new.version), "set_attributes", new)

@@ -116,6 +116,7 @@ class Settings:
     tenants: bool = False  # whether messages of a standard queue have groups
     fair: bool = False
     group_limit: int | None = None
+    paused: bool = False
     version: int = 1
 
     @property
@@ -471,7 +472,9 @@ class Model:
         return len(offsets)
 
     def allowed(self, count: int) -> int:
-        """How many of `count` messages the cap leaves room for."""
+        """How many of `count` messages a claim may take, by the cap, and unless the queue is paused."""
+        if self.settings.paused:
+            return 0
         if self.settings.cap is None:
             return count
         if self.full() and self.at_limit == "error":

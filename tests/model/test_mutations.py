@@ -66,6 +66,15 @@ def receipts_that_ended_count(patch: Patch) -> None:
     patch.setattr(Tenants, "count", only_up)
 
 
+def pause_ignored(patch: Patch) -> None:
+    allowed = claim._allowed
+    patch.setattr(
+        claim,
+        "_allowed",
+        lambda state, command: command.max_messages if state.attributes.paused else allowed(state, command),
+    )
+
+
 def visibility_timeout_ignored(patch: Patch) -> None:
     set_runs = ShardState.set_runs
 
@@ -357,6 +366,7 @@ MUTATIONS = [
         STANDARD,
     ),
     Mutation("visibility timeout ignored", visibility_timeout_ignored, STANDARD | FIFO),
+    Mutation("a pause ignored", pause_ignored, STANDARD | FIFO),
     Mutation("delay ignored", delay_ignored, STANDARD),
     Mutation("retention ignored", replace(expire, "expire", lambda state: None), STANDARD),
     Mutation(

@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).parents[2]
 PAGE = (HERE / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
 ID = re.compile(
-    r"\b(?:PRF|NAM|QUE|STA|RCP|SND|BAT|RCV|VIS|DEL|INF|RET|DLY|LPL|FIF|DDP|SEQ|ATT|RWD|HBN|HNS|DLQ|PUR|MSA"
+    r"\b(?:PRF|NAM|QUE|STA|RCP|SND|BAT|RCV|VIS|DEL|INF|RET|DLY|LPL|FIF|DDP|SEQ|ATT|RWD|HBN|HNS|DLQ|PUR|JOB|MSA"
     r"|ERR|QTA|PER|EXM|DLT|DUR|FAI)-\d+\b"
 )
 TOLD_ONLY = {

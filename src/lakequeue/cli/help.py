@@ -30,6 +30,8 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "moves.rewind": ("rewind orders -10m --dry-run", "rewind orders 2026-01-31T08:00Z"),
         "moves.redrive": ("redrive dead --dry-run", "redrive dead --max 100 --where 'age > 60'"),
         "drain.drain": ("drain orders archive", "drain orders jobs.fifo --group-by customer"),
+        "queues.pause": ("pause orders --reason 'the bank is down'",),
+        "queues.resume": ("resume orders",),
         "maintenance.consumers": ("consumers orders",),
         "maintenance.purge": ("purge orders --yes",),
         "maintenance.erase": ("erase orders 0b6f8a4e-5d3c-4f0e-9a57-3f1d2c4b5a69",),

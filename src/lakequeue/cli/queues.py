@@ -208,6 +208,24 @@ def untag(ctx: typer.Context, queue: Name, keys: Annotated[list[str], typer.Argu
     _answer_tags(session, untagged)
 
 
+def pause(
+    ctx: typer.Context,
+    queue: Name,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for whoever wonders.")] = "paused",
+) -> None:
+    """Stop what all consumers receive from a queue, until it is resumed; sends go on."""
+    session: Session = ctx.obj
+    session.queue(queue).pause(reason)
+    session.answer({"queue": queue, "paused": reason}, f"queue {queue} is paused")
+
+
+def resume(ctx: typer.Context, queue: Name) -> None:
+    """Let consumers receive again from a queue that was paused."""
+    session: Session = ctx.obj
+    session.queue(queue).resume()
+    session.answer({"queue": queue, "paused": None}, f"queue {queue} is resumed")
+
+
 def delete_queue(ctx: typer.Context, queue: Name, yes: Yes = False) -> None:
     """Delete a queue with everything in it."""
     session: Session = ctx.obj

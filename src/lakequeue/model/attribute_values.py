@@ -107,6 +107,7 @@ class ChangeableAttributes(TypedDict, total=False):
     allow_zero_visibility: bool
     profile_strict: bool
     shards: int
+    paused: str | None
     VisibilityTimeout: Any
     MessageRetentionPeriod: Any
     DelaySeconds: Any
@@ -130,6 +131,7 @@ class ChangeableAttributes(TypedDict, total=False):
     AllowZeroVisibility: Any
     ProfileStrict: Any
     Shards: Any
+    Paused: Any
     PollingWaitSeconds: Any
     MaxMsgSize: Any
     msgRetentionSeconds: Any

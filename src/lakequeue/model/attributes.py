@@ -101,6 +101,8 @@ class QueueAttributes:
     allow_zero_visibility: bool = _of("AllowZeroVisibility", "flag", True)
     profile_strict: bool = _of("ProfileStrict", "flag", True)
     shards: int = _of("Shards", "count", 1)
+    paused: str | None = _of("Paused", "text", None)
+    """Why receives find nothing (JOB-1)."""
 
     @classmethod
     def create(

@@ -63,6 +63,8 @@ class Health:
     letterless: list[str] = attrs.field(factory=list)
     """Queues whose policies name a dead-letter queue that does not exist, or themselves."""
 
+    paused: dict[str, str] = attrs.field(factory=dict)
+    """Why queues are paused, by name."""
     unreserved: list[str] = attrs.field(factory=list)
     """What a disk that is full would lack, see ``storage.reserve``."""
 
@@ -91,6 +93,8 @@ class Health:
                 )
         for name in self.letterless:
             yield f"{name}: its dead-letter queue does not exist; what fails is delivered again and again"
+        for name, reason in self.paused.items():
+            yield f"{name} is paused: {reason}; lakequeue resume {name} ends that"
         yield from self.unreadable
         yield from self.unreserved
 
@@ -101,6 +105,7 @@ def doctor(root: Root) -> Health:
     shards: list[ShardHealth] = []
     unreadable: list[str] = []
     letterless: list[str] = []
+    paused: dict[str, str] = {}
     newest = 0
     with root.storage_errors():
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name))
@@ -113,6 +118,8 @@ def doctor(root: Root) -> Health:
                 target = None if place is None else root.living_at(place)
                 if target is None or target.key == row.key:
                     letterless.append(row.name)
+            if queue.attributes.paused:
+                paused[row.name] = queue.attributes.paused
             for counts in by_shard(queue):
                 runs, files, committed_at = queue.shards[counts.shard].ledger_size()
                 newest = max(newest, committed_at)
@@ -133,5 +140,6 @@ def doctor(root: Root) -> Health:
         sorted(shards, key=lambda each: -each.ledger_runs),
         unreadable,
         letterless,
+        paused,
         [*missing(root.path)],
     )

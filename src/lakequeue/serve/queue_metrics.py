@@ -116,9 +116,11 @@ class QueueMetrics:
         policies = [policy for queue in queues if (policy := settings(queue).redrive) is not None]
         sources = Counter(policy.dead_letter_queue for policy in policies)
         targets = _gauge("dead_letter_sources", "Queues whose dead letters go to this queue.")
+        paused = _gauge("paused", "1 if receives find nothing, as the queue is paused, else 0.")
         for queue in own:
             targets.add_metric([queue.name], sources[queue.arn])
-        return [readable(1), number, summed, compacted, targets, *self._gauges(own)]
+            paused.add_metric([queue.name], bool(settings(queue).paused))
+        return [readable(1), number, summed, compacted, targets, paused, *self._gauges(own)]
 
     def _gauges(self, queues: Collection[Queue]) -> list[Metric]:
         messages = _gauge("messages", "Messages by state.", "state")

@@ -225,7 +225,9 @@ def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimR
 
 
 def _allowed(state: ShardState, command: Claim) -> int:
-    """How many messages a claim may take (INF-6)."""
+    """How many messages a claim may take (INF-6, JOB-1)."""
+    if state.attributes.paused:
+        return 0
     room = state.room
     if room is None:
         return command.max_messages

@@ -1,0 +1,58 @@
+"""A pause through the tables: it holds in every process (JOB-1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.fifo import FifoHarness
+from conformance.harness import Harness
+from lakequeue import InvalidAttributeValue, InvalidParameterValue, SendEntry
+
+
+@pytest.mark.spec("JOB-1")
+def test_nobody_receives_from_a_paused_queue_and_all_else_goes_on(harness: Harness, clock):
+    queue, other = harness.create(), harness.queue()
+    queue.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("c")])
+    first, second = other.receive(2)
+    queue.pause("the bank is down")
+    assert other.attributes(["paused"]) == {"paused": "the bank is down"}
+    assert other.attributes(wire=True)["Paused"] == "the bank is down"
+    assert other.receive(10) == [] and other.lease() is None and harness.queue().receive(10) == []
+    other.send("d")
+    first.delete()
+    second.change_visibility(300)
+    clock.advance(299)
+    assert harness.queue().receive(10) == []
+    counts = harness.queue().counts()
+    assert (counts.visible, counts.in_flight) == (2, 1)
+
+    clock.advance(1)
+    other.resume()
+    assert other.attributes(["paused"]) == {"paused": None} and "Paused" not in other.attributes(wire=True)
+    assert sorted(message.body for message in queue.receive(10)) == ["b", "c", "d"]
+
+
+@pytest.mark.spec("JOB-1", "ATT-3")
+def test_a_paused_fifo_queue_only_repeats_what_was_received(fifo: FifoHarness):
+    queue = fifo.create()
+    queue.send_batch(
+        [SendEntry(f"{group}{n}", group_id=group, dedup_id=f"{group}{n}") for group in "ab" for n in "12"]
+    )
+    received = queue.receive(attempt_id="first")
+    fifo.queue().pause()
+    assert [one.receipt_handle for one in queue.receive(attempt_id="first")] == [received[0].receipt_handle]
+    assert queue.receive(10) == [] and queue.receive(10, attempt_id="second") == []
+    fifo.queue().resume()
+    assert [message.body for message in queue.receive(10)] == ["b1", "b2"]
+
+
+@pytest.mark.spec("JOB-1")
+def test_a_pause_needs_a_reason_that_can_be_stored(harness: Harness):
+    queue = harness.create()
+    for reason in ("", None, 5):
+        with pytest.raises(InvalidParameterValue, match="reason"):
+            queue.pause(reason)
+    with pytest.raises(InvalidAttributeValue, match="8,192 bytes"):
+        queue.pause("x" * 8_193)
+    queue.send("a")
+    assert len(queue.receive()) == 1
