@@ -245,6 +245,8 @@ class Queue(_Face, sync_queue.QueueProperties):
         lambda lease, threads: None if lease is None else Lease(lease, threads),
         lambda lease: None if lease is None else lease.release(),
     )
+    get = _verb(sync_queue.Queue.get)
+    cancel = _verb(sync_queue.Queue.cancel)
     pause = _verb(sync_queue.Queue.pause)
     resume = _verb(sync_queue.Queue.resume)
     purge = _verb(sync_queue.Queue.purge)

@@ -134,6 +134,8 @@ TABLE: dict[str, dict[str, str]] = {
     "Queue.rewind": {"to": "object"},
     "Queue.rewindable": {"to": "object"},
     "Queue.pause": {"reason": "text"},
+    "Queue.get": {"message_id": "text"},
+    "Queue.cancel": {"message_id": "text"},
     "Queue.erase": {"message_id": "text"},
     "Queue.attributes": {"names": "texts", "wire": "flag"},
     "Queue.set_attributes": {"changes": "**"},

@@ -213,6 +213,7 @@ COMMANDS = {
     "erase orders 0": False,
     "export orders": True,
     "list": False,
+    "cancel orders 0": False,
     "pause orders --reason {name}": False,
     "peek dead": True,
     "peek orders": True,

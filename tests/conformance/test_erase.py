@@ -304,7 +304,7 @@ def a_repeated_send_does_not_bring_it_back(lq: LakeQueue, clock: ManualClock) ->
 MUTATIONS = [
     Mutation(
         "only what is visible is deleted",
-        lambda patch: patch.setitem(decide._RULES, Erase, lambda *given: (False, admin.discard(*given)[1])),
+        lambda patch: patch.setitem(decide._RULES, Erase, lambda *given: ((0, False), admin.discard(*given)[1])),
         {it_is_never_received_again: "DUR-42"},
     ),
     Mutation(

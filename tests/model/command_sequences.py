@@ -236,8 +236,8 @@ class Comparison:
         self.add(Discard(spans), "discard", spans)
 
     def erase(self, a: int, b: int, c: int) -> None:
-        spans = self.spans(a, b, c)
-        self.add(Erase(spans), "erase", spans)
+        spans, for_good = self.spans(a, b, c), c % 2 > 0
+        self.add(Erase(spans, for_good), "erase", spans, for_good)
 
     def make_visible(self, a: int, b: int, c: int) -> None:
         spans, in_flight = self.spans(a, b, c), c % 3 > 0

@@ -136,9 +136,9 @@ class FifoModel(Model):
         self.stamp(before)
         return answer
 
-    def erase(self, spans: list[tuple[int, int]]) -> bool:
+    def erase(self, spans: list[tuple[int, int]], for_good: bool) -> tuple[int, bool]:
         before = self.heads()
-        answer = super().erase(spans)
+        answer = super().erase(spans, for_good)
         self.stamp(before)
         return answer
 

@@ -448,7 +448,7 @@ class Model:
             self.remove(self.messages[offset])
         return len(offsets)
 
-    def erase(self, spans: list[tuple[int, int]]) -> bool:
+    def erase(self, spans: list[tuple[int, int]], for_good: bool) -> tuple[int, bool]:
         asked = {offset for first, last in spans for offset in range(first, last + 1)}
         held = self.chosen(spans, "held")
         stored = self.chosen(spans, "visible", "in_flight", "delayed", "held")
@@ -457,9 +457,9 @@ class Model:
             message.held = False
         for offset in stored:
             self.remove(self.messages[offset])
-        for offset in asked & set(self.rewindable()):
+        for offset in asked & set(self.rewindable() if for_good else ()):
             self.messages[offset].rewindable = False
-        return bool(self.chosen(spans, "moving"))
+        return len(stored), bool(self.chosen(spans, "moving"))
 
     def make_visible(self, spans: list[tuple[int, int]], in_flight: bool) -> int:
         offsets = self.chosen(spans, "delayed", *(("in_flight",) if in_flight else ()))

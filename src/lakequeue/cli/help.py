@@ -20,7 +20,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
             "create jobs --dead-letter-queue dead --max-receive-count 5",
         ),
         "queues.list_": ("list --prefix ord", "list --json"),
-        "queues.show": ("show orders",),
+        "queues.show": ("show orders", "show orders 0b6f8a4e-5d3c-4f0e-9a57-3f1d2c4b5a69"),
         "queues.set_": ("set orders --retention 7d", "set orders -a rewind_range=1d"),
         "queues.tag": ("tag orders team=shop cost-center=42",),
         "queues.untag": ("untag orders team",),
@@ -46,6 +46,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "messages.receive": ("receive orders --max 10 --wait 20s", "receive orders --delete"),
         "messages.delete": ("delete orders HANDLE",),
         "messages.change_visibility": ("change-visibility orders HANDLE 10m",),
+        "messages.cancel": ("cancel orders 0b6f8a4e-5d3c-4f0e-9a57-3f1d2c4b5a69",),
         "messages.peek": ("peek orders --where \"state = 'in_flight'\"",),
         "consume.consume": (
             "consume orders shop.handlers:handle",

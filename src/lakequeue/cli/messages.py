@@ -164,6 +164,20 @@ def change_visibility(
     session.answer({"queue": queue, "receipt_handle": handle, "visibility_timeout": seconds}, text)
 
 
+def cancel(
+    ctx: typer.Context,
+    queue: Name,
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")],
+) -> None:
+    """Delete one message by its id, even while a consumer has it."""
+    session: Session = ctx.obj
+    cancelled = session.queue(queue).cancel(message_id)
+    outcome = "is cancelled" if cancelled else "was gone before"
+    session.answer(
+        {"queue": queue, "message_id": message_id, "cancelled": cancelled}, f"message {message_id} {outcome}"
+    )
+
+
 def peek(
     ctx: typer.Context,
     queue: Name,

@@ -130,8 +130,16 @@ def list_(
     session.answer(answer, render.table(columns, rows))
 
 
-def show(ctx: typer.Context, queue: Name) -> None:
+def show(
+    ctx: typer.Context,
+    queue: Name,
+    message_id: Annotated[
+        str | None, typer.Argument(metavar="[MESSAGE_ID]", help="Show this message instead, in whatever state.")
+    ] = None,
+) -> None:
     """Show a queue's attributes, tags and shards, and the largest message groups if they are tenants."""
+    if message_id is not None:
+        return _show_message(ctx.obj, queue, message_id)
     from rich.console import Group
 
     from lakequeue.entry_verbs import settings
@@ -153,6 +161,12 @@ def show(ctx: typer.Context, queue: Name) -> None:
         | {"arn": shown.arn, "attributes": attributes, "tags": tags, "shards": parts, "groups": groups},
         Group(*tables),
     )
+
+
+def _show_message(session: Session, queue: str, message_id: str) -> None:
+    document = documents.peeked(session.queue(queue).get(message_id))
+    rows = [(name, render.setting(name, value)) for name, value in document.items() if value not in (None, {})]
+    session.answer(document, render.table(["field", "value"], rows))
 
 
 def _parts(parts: list[dict[str, Any]]) -> render.Fitting | str:

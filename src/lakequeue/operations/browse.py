@@ -57,7 +57,7 @@ BYTES = 8 * 2**20
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
 _LOGGED = pa.schema([layout.MESSAGES.field(name) for name in log_columns(JUDGED.names)])
-_PEEKED = [
+PEEKED = [
     *("message_id", "body", "state", "receive_count", "sent_at", "visible_at", TYPED_ATTRIBUTES),
     *("group_id", "source_queue", "moved_at", "dedup_id", "trace_header", "dead_letter_reason", "consumer"),
 ]
@@ -84,7 +84,7 @@ class Batch:
 
     @cached_property
     def _peeked(self) -> pa.Table:
-        return self.table(_PEEKED)
+        return self.table(PEEKED)
 
     def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
         """The messages that meet a condition, with their indexes in the batch."""

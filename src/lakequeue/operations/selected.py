@@ -15,8 +15,11 @@ import pyarrow.compute as pc
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, move
+from lakequeue.operations.judge import TYPED_ATTRIBUTES
+from lakequeue.operations.results import PeekedMessage, peeked_message
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Discard, Erase, MakeVisible, Spans
 from lakequeue.shard.spans import joined
 
@@ -60,26 +63,70 @@ def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool
 
 def erase(queue: OpenQueue, message_id: str) -> bool:
     """Deletes a message for good and clears what was sent; see ``Queue.erase``."""
-    steps = Steps("the erasure")
+    steps, erased = Steps("the erasure"), False
     with queue.service("erase") as call, steps.rest():
-        known = erased = False
-        queue.shards[0].query(lambda _: None)  # it knows of shards that were added
-        for shard in queue.shards:
-            offsets = shard.offsets_of(message_id)
-            if not offsets:
-                continue
-            known = True
-            # deleted first, so that nobody receives an empty body
-            with steps.step():
-                while queue.command(shard, Erase(joined((offset, offset) for offset in offsets))):
-                    move.finish(queue, shard)
+        for shard, offsets in _places(queue, message_id):
+            _remove(queue, shard, offsets, steps)  # first, so that nobody receives an empty body
             with steps.step():
                 erased |= shard.erase(message_id, offsets, queue.now(), queue.fifo)
-        if not known:
-            reason = "The queue has no message with this id, or none any more."
-            raise InvalidParameterValue.of(message_id, "message_id", reason)
         call.messages = int(erased)
         return erased
+
+
+def cancel(queue: OpenQueue, message_id: str) -> bool:
+    """Deletes a message in any state; see ``Queue.cancel``."""
+    steps, removed = Steps("the cancellation"), 0
+    with queue.service("cancel") as call, steps.rest():
+        for shard, offsets in _places(queue, message_id):
+            removed += _remove(queue, shard, offsets, steps, for_good=False)
+        queue.tally(deleted=removed)
+        call.messages = removed
+        return removed > 0
+
+
+def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
+    """A message in any state; see ``Queue.get``."""
+    from lakequeue.operations.relations import of_queue  # imports pyarrow.dataset
+
+    with queue.service("get") as call:
+        found: list[PeekedMessage] = []
+        messages = of_queue(queue.root, queue.row, None)["messages"]
+        for shard, offsets in _places(queue, message_id):
+            place = pc.field("shard") == pa.scalar(shard.shard, pa.int32())
+            wanted = place & pc.field("log_offset").isin(pa.array(offsets))
+            rows = messages.to_table(columns=browse.PEEKED, filter=wanted).to_pylist()
+            found += [peeked_message(row, row.pop(TYPED_ATTRIBUTES)) for row in rows]
+        if not found:
+            raise _unknown(message_id)
+        call.messages = 1
+        # of one that was moved away and came back, what is there now
+        return max(found, key=lambda message: (message.state is not MessageState.DELETED, message.sent_at))
+
+
+def _places(queue: OpenQueue, message_id: str) -> list[tuple[ShardService, list[int]]]:
+    """Where the log has messages with an id; several if one was moved away and back."""
+    queue.shards[0].query(lambda _: None)  # it knows of shards that were added
+    found = [(shard, shard.offsets_of(message_id)) for shard in queue.shards]
+    if not any(offsets for _, offsets in found):
+        raise _unknown(message_id)
+    return [(shard, offsets) for shard, offsets in found if offsets]
+
+
+def _unknown(message_id: str) -> InvalidParameterValue:
+    reason = "The queue has no message with this id, or none any more."
+    return InvalidParameterValue.of(message_id, "message_id", reason)
+
+
+def _remove(queue: OpenQueue, shard: ShardService, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
+    """Deletes messages in any state, once they are not on their way to another queue; returns how many."""
+    command, removed, moving = Erase(joined((offset, offset) for offset in offsets), for_good), 0, True
+    with steps.step():
+        while moving:
+            erased, moving = queue.command(shard, command)
+            removed += erased
+            if moving:
+                move.finish(queue, shard)
+    return removed
 
 
 def _apply(

@@ -126,12 +126,12 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
     return sum(last - first + 1 for first, last in found), bool(found)
 
 
-def erase(state: ShardState, command: Erase) -> tuple[bool, bool]:
-    """Deletes the messages of the spans in any state, and from the history; those that are moving stay."""
+def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
+    """Deletes the messages of the spans in any state, also from the history if for good; those moving stay."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
-    moving = changed = False
+    erased, moving, forgotten = 0, False, False
     for first, last in sorted(command.spans):
         last = min(last, state.log.end - 1)
         for run in list(state.known(first, last)):
@@ -144,12 +144,12 @@ def erase(state: ShardState, command: Erase) -> tuple[bool, bool]:
                 state.remove(part)
             if held:
                 state.change_cap()
-            changed = True
-        if any(state.history.pieces(first, last)):
+            erased += run.size
+        if command.for_good and any(state.history.pieces(first, last)):
             state.history.cut(first, last)
-            changed = True
+            forgotten = True
     state.serve_groups()
-    return moving, changed
+    return (erased, moving), erased > 0 or forgotten
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:

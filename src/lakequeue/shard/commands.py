@@ -136,12 +136,14 @@ class Discard:
 
 @attrs.frozen
 class Erase:
-    """Deletes the messages of ``spans`` for good, in whatever state and without a receipt, from the history too.
+    """Deletes the messages of ``spans`` in whatever state and without a receipt.
 
-    The answer is whether one of them is on its way to another queue: that must be completed first.
+    The answer is their number, and whether one of them is on its way to another queue, which must end first.
+    ``for_good``: also from the history.
     """
 
     spans: Spans
+    for_good: bool = True
 
 
 @attrs.frozen

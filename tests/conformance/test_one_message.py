@@ -1,0 +1,111 @@
+"""One message by its id: what it is, and cancelling it in any state (JOB-2, JOB-3)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from conformance.fifo import FifoHarness
+from conformance.harness import Harness
+from lakequeue import InvalidParameterValue, LakeQueue, SendEntry
+
+STATES = ["visible", "in_flight", "delayed", "held", "deleted", "expired"]
+
+
+def in_state(harness: Harness, clock, state: str) -> str:
+    """The id of a message in a state, between others."""
+    queue = harness.create(rewind_range=3600, message_retention_period=7200, visibility_timeout=600)
+    if state == "held":
+        queue.set_attributes(max_delayed_messages=1)
+        queue.send("before", delay=600)
+    sent = queue.send("it", delay=600 if state == "delayed" else None, attributes={"lang": "en"}, group_id="g")
+    received = queue.receive(consumer="me") if state in ("in_flight", "deleted") else []
+    queue.send("after")
+    if state == "deleted":
+        received[0].delete()
+    if state == "expired":
+        clock.advance(7200)
+    return sent.message_id
+
+
+@pytest.mark.spec("JOB-2")
+@pytest.mark.parametrize("state", STATES)
+def test_a_message_is_shown_in_any_state(harness: Harness, clock, state: str):
+    sent_at = clock.now()
+    message_id = in_state(harness, clock, state)
+    found = harness.queue().get(message_id)
+    assert (found.message_id, found.body, found.state) == (message_id, "it", state)
+    assert found.sent_at == sent_at and found.group_id == "g" and found.message_attributes["lang"].value == "en"
+    assert found.receive_count == (state == "in_flight") and found.consumer == (
+        "me" if state == "in_flight" else None
+    )
+    assert found.visible_at == {
+        "visible": sent_at,
+        "in_flight": sent_at + timedelta(seconds=600),
+        "delayed": sent_at + timedelta(seconds=600),
+    }.get(state)
+
+
+@pytest.mark.spec("JOB-3")
+@pytest.mark.parametrize("state", STATES)
+def test_a_message_is_cancelled_in_any_state(harness: Harness, clock, state: str):
+    message_id = in_state(harness, clock, state)
+    queue, other = harness.queue(), harness.queue()
+    before = queue.counts()
+    assert queue.cancel(message_id) is (state not in ("deleted", "expired"))
+    assert queue.cancel(message_id) is False
+    if state != "expired":
+        assert other.get(message_id).state == "deleted"
+        assert other.counts().rewindable == 1
+        clock.advance(1)
+        assert other.rewind(queue.created_at) == 1
+        assert "it" in [message.body for message in other.receive(10)]
+    else:
+        assert other.counts() == before
+
+
+@pytest.mark.spec("JOB-3", "HBN-5")
+def test_who_has_a_cancelled_message_loses_it(harness: Harness):
+    queue = harness.create()
+    sent = queue.send("order 17")
+    [message] = queue.receive()
+    assert harness.queue().cancel(sent.message_id)
+    with pytest.raises(InvalidParameterValue, match="does not exist"):
+        message.change_visibility(60)
+    message.delete()  # a late one is no error
+
+
+@pytest.mark.spec("JOB-3", "DEL-5")
+def test_the_next_message_of_a_group_follows_a_cancelled_one(fifo: FifoHarness):
+    queue = fifo.create()
+    first, *_ = queue.send_batch([SendEntry(n, group_id="g", dedup_id=n) for n in "123"]).successful
+    queue.receive(1)
+    assert queue.receive(10) == []
+    assert fifo.queue().cancel(first.message_id)
+    assert [message.body for message in queue.receive(10)] == ["2", "3"]
+
+
+@pytest.mark.spec("JOB-2", "JOB-3", "DLQ-2")
+def test_a_dead_letter_is_found_in_the_queue_where_it_went(lq: LakeQueue):
+    dead = lq.create_queue("dead")
+    queue = lq.create_queue("orders", dead_letter_queue="dead", max_receive_count=1)
+    sent = queue.send("poison")
+    queue.receive(visibility_timeout=0)
+    assert queue.receive() == []
+    assert queue.get(sent.message_id).state == "deleted" and queue.cancel(sent.message_id) is False
+    found = dead.get(sent.message_id)
+    assert (found.state, found.source_queue, found.receive_count) == ("visible", queue.name, 1)
+    assert dead.redrive() == 1
+    assert queue.get(sent.message_id).state == "visible"
+    assert queue.cancel(sent.message_id) and queue.receive() == []
+
+
+@pytest.mark.spec("JOB-2", "JOB-3")
+def test_an_unknown_id_is_refused(harness: Harness):
+    queue = harness.create()
+    queue.send("a")
+    for verb in queue.get, queue.cancel:
+        with pytest.raises(InvalidParameterValue, match="no message with this id"):
+            verb("nobody")
+    assert queue.counts().visible == 1
