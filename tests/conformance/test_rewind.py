@@ -36,6 +36,33 @@ def bodies(queue: Queue) -> list[str]:
     return [message.body for message in queue.receive(1_000)]
 
 
+@pytest.mark.spec("RWD-4", "DLT-5")
+def test_the_history_says_when_messages_were_received_and_deleted(harness: Harness, clock: ManualClock) -> None:
+    def history() -> list[tuple[object, ...]]:
+        shown = harness.open().arrow_views()["history"].to_table(names).to_pylist()
+        return [tuple(row.values()) for row in sorted(shown, key=lambda row: row["log_offset"])]
+
+    names = ["log_offset", "body", "receive_count", "first_received_at", "settled_at"]
+    queue = harness.create(rewind_range=HOUR)
+    start = clock.now()
+    send_each(queue, clock, "a", "b", "c", "d", every=0)
+    queue.receive(2, visibility_timeout=1)
+    clock.advance(1)
+    both, others = queue.receive(2), queue.receive(2)
+    assert [message.body for message in [*both, *others]] == ["a", "b", "c", "d"]
+    clock.advance(1)
+    queue.delete_batch([message.receipt_handle for message in [*both, others[0]]])
+    clock.advance(1)
+    queue.delete(others[1].receipt_handle)
+    after = [start + timedelta(seconds=seconds) for seconds in range(4)]
+    twice, once = (2, start, after[2]), (1, after[1], after[2])
+    assert history() == [(0, "a", *twice), (1, "b", *twice), (2, "c", *once), (3, "d", 1, after[1], after[3])]
+    queue.rewind(start)
+    clock.advance(1)
+    queue.delete(queue.receive()[0].receipt_handle)
+    assert history() == [(0, "a", 1, clock.now(), clock.now())]
+
+
 @pytest.mark.spec("RWD-4", "RWD-7", "RWD-9", "RWD-10", "RWD-19", "RWD-20", "STA-9", "DEL-4", "QUE-22")
 def test_what_was_deleted_comes_back_in_the_order_of_sending(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(rewind_range=HOUR)

@@ -40,7 +40,7 @@ from lakequeue.shard.commands import (
     SetAttributes,
 )
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.shard.runs import Head, Run
+from lakequeue.shard.runs import Head, Run, joined_runs
 from lakequeue.storage.ledger import run_rows
 
 from . import fair, fifo
@@ -533,12 +533,15 @@ class Comparison:
             self.look(machine, model)
 
     def check_history(self, model: Model) -> None:
-        """The settled runs are the rewindable messages, nothing else is kept of them, and neighbours are one."""
+        """The settled runs are the rewindable messages with their receives and deletes, and neighbours are one."""
         history = self.machine.history
-        assert all(run == Run(run.first, run.last, DELETED) for run in history)
-        assert all(left.last + 1 < right.first for left, right in pairwise(history)), "equal neighbours"
-        told = [offset for run in history for offset in range(run.first, run.last + 1)]
-        assert told == model.rewindable()
+        assert joined_runs(history) == history, "equal neighbours"
+        told = [(offset, run[2:]) for run in history for offset in range(run.first, run.last + 1)]
+        kept = [(offset, model.messages[offset]) for offset in model.rewindable()]
+        assert told == [
+            (offset, Run(0, 0, DELETED, None, one.count, one.deleted_at, None, one.first_received_at)[2:])
+            for offset, one in kept
+        ]
 
     def look(self, machine: ShardMachine, model: Model) -> None:
         """What is told of the whole shard; the machine looks at every message for it."""

@@ -143,6 +143,7 @@ class Message:
     attempted_at: int | None = None
     attempt_place: int | None = None  # of a redrive: how often it was received before
     rewindable: bool = False  # deleted, and kept for a rewind
+    deleted_at: int | None = None
     first_sent_at: int | None = None
     move_number: int | None = None
     held: bool = False
@@ -546,7 +547,7 @@ class Model:
         self.hide(message, self.now + timeout)
 
     def remove(self, message: Message) -> None:
-        message.status = DELETED
+        message.status, message.deleted_at = DELETED, self.now
         message.rewindable = self.settings.rewind > 0 and message.sent_at >= self.earliest()
 
     def hide(self, message: Message, until: int) -> None:

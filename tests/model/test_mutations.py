@@ -199,6 +199,10 @@ def no_history(patch: Patch) -> None:
     patch.setattr(ShardState, "remove", for_good)
 
 
+def history_without_times(patch: Patch) -> None:
+    patch.setattr(Run, "deleted", lambda self, now: Run(self.first, self.last, DELETED))
+
+
 def history_kept_when_disabled(patch: Patch) -> None:
     def only_by_purge(self: ShardState) -> None:
         if self.attributes.rewind_micros:
@@ -435,6 +439,7 @@ MUTATIONS = [
     Mutation("attempts survive changes", attempts_survive_changes, FIFO),
     Mutation("attempts lose their order", attempts_lose_their_order, FIFO),
     Mutation("no history", no_history, REWINDS),
+    Mutation("history without times", history_without_times, REWINDS),
     Mutation("history kept when disabled", history_kept_when_disabled, REWINDS),
     Mutation(
         "range ignored",

@@ -14,6 +14,7 @@ import pytest
 from concurrency.harness import log_versions
 from insides import receipts_of, shard_of
 from lakequeue import LakeQueue, Queue
+from lakequeue.model.clock import to_micros
 from lakequeue.shard.runs import DELETED, Run
 from lakequeue.testing import ManualClock
 
@@ -75,10 +76,12 @@ def runs(queue: Queue) -> tuple[list[Run], list[Run]]:
 def test_many_messages_are_rewound_by_one_small_commit(queue: Queue, clock: ManualClock) -> None:
     messages, half = 300_000, 150_000
     second = consume(queue, clock, messages)
-    assert runs(queue) == ([], [Run(0, messages - 1, DELETED)])
+    at = to_micros(clock.now())
+    deleted = Run(0, messages - 1, DELETED, receive_count=1, visible_at=at, first_received_at=at)
+    assert runs(queue) == ([], [deleted])
 
     assert rewind(queue, second) == half
-    assert runs(queue) == ([Run(half, messages - 1)], [Run(0, half - 1, DELETED)])
+    assert runs(queue) == ([Run(half, messages - 1)], [deleted._replace(last=half - 1)])
     counts = queue.counts()
     assert (counts.visible, counts.in_flight, counts.rewindable) == (half, 0, half)
     lease = queue.lease()

@@ -12,6 +12,7 @@ from lakequeue.errors import QueueServiceError
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.failures import DeadLetterReason, failed_together
+from lakequeue.shard import state
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
@@ -822,6 +823,28 @@ def test_rewound_messages_are_visible_though_a_delay_that_was_ended_early_is_not
     assert q.counts(4) == (4, 0, 0)
     assert [(run.first, run.last) for run in q.machine.runs] == [(0, 0), (1, 1), (2, 3)]  # no more than it takes
     assert q.receive(4, 10) == "0 1 2 3"
+
+
+@pytest.mark.spec("RWD-4", "RWD-7")
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_history_says_of_the_newest_deletes_when_they_were_and_stays_short(
+    monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    monkeypatch.setattr(state, "TIMED_RUNS", 8)
+    monkeypatch.setattr(state.ShardState, "_history_limit", 8)
+    q = shard(sent=[0] * 1_000, rewind_range=3_600)
+    q.receive(0, 1_000, 7_200, lease="a")
+    for second, offset in enumerate(range(0, 1_000, parts), start=1):
+        q.delete(second, offset, "a")
+        q.machine.decide([], second * S)
+        history = q.machine.history
+        timed = [run for run in history if run.visible_at is not None]
+        assert timed == history[-len(timed) :] and min(4, second) <= len(timed) <= 8
+        assert [run.visible_at for run in timed] == [
+            (second - len(timed) + 1 + at) * S for at in range(len(timed))
+        ]
+        assert sum(run.size for run in history) == second
+        assert parts > 1 or len(history) <= 9
 
 
 @pytest.mark.spec("INF-8", "INF-9", "DLY-5", "QTA-5", "DLY-11", "LPL-4", "STA-13")

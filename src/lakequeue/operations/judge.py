@@ -39,6 +39,7 @@ SCHEMA = pa.schema(
         ("visible_at", layout.INSTANT),
         ("receive_count", pa.int32()),
         ("first_received_at", layout.INSTANT),
+        ("settled_at", layout.INSTANT),
         ("age", pa.float64()),
         ("body", pa.string()),
         ("message_attributes", _TEXTS),
@@ -56,11 +57,12 @@ SCHEMA = pa.schema(
 """The columns of SQL's ``messages``, which conditions may name too.
 
 ``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when
-the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``receive_count`` is NULL
-for deleted and expired messages; ``consumer`` is the name of a consumer that gave one and has the message in
-flight; a dead letter keeps the ``sent_at`` of its first send, except on FIFO queues (DLQ-4), and ``moved_at`` says
-when a message came from another queue; ``age`` is in seconds since ``sent_at``; ``message_attributes`` are texts,
-binary values in base64; standard queues have no sequence numbers."""
+the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``settled_at``: when it
+was deleted, if the history says so; else ``receive_count`` is NULL for deleted messages, as for expired ones;
+``consumer`` is the name of a consumer that gave one and has the message in flight; a dead letter keeps the
+``sent_at`` of its first send, except on FIFO queues (DLQ-4), and ``moved_at`` says when a message came from
+another queue; ``age`` is in seconds since ``sent_at``; ``message_attributes`` are texts, binary values in base64;
+standard queues have no sequence numbers."""
 REWINDABLE = "rewindable"
 """A further column: whether a rewind may bring the message back."""
 TYPED_ATTRIBUTES = "typed_attributes"
@@ -139,36 +141,27 @@ class Judge:
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
         at = pa.array(place, mask=~within)
-        run_state = runs["state"].take(at).to_numpy(zero_copy_only=False)
         settled = pc.fill_null(runs["settled"].take(at), False).to_numpy(zero_copy_only=False)
-        available = integers(runs["visible_at"].take(at))
-        available = np.where(available != NO_INSTANT, available, self._delayed_until(came_at, rows))
+        until = integers(runs["visible_at"].take(at))
+        available = np.where(until != NO_INSTANT, until, self._delayed_until(came_at, rows))
         first_sent = integers(rows["first_sent_at"])
         sent_at = np.where(first_sent != NO_INSTANT, first_sent, came_at)
-        state = np.select(
-            [
-                sent_at + self.attributes.retention_micros <= self.instant,
-                (~within & (offsets < self.head.head_offset)) | settled,
-                run_state == MessageState.MOVING.value,
-                ~within & (offsets >= self.held_from),
-                available <= self.instant,
-                run_state == MessageState.IN_FLIGHT.value,
-            ],
-            [EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT],
-            DELAYED,
-        )
+        run_state = runs["state"].take(at).to_numpy(zero_copy_only=False)
+        state = self._states(offsets, within, settled, run_state, sent_at, available)
         count, rewind = len(offsets), self.attributes.rewind_micros
         shown_at = np.where(available == NO_INSTANT, came_at, available)
         receive_count = pc.fill_null(pc.coalesce(runs["receive_count"].take(at), rows["source_receive_count"]), 0)
-        gone = pa.array((state == EXPIRED) | (state == DELETED))
+        settled_at = np.where(state == DELETED, until, NO_INSTANT)
+        gone = pa.array(np.isin(state, (EXPIRED, DELETED)) & (settled_at == NO_INSTANT))
         columns: dict[str, Callable[[], pa.Array]] = {
             "queue": lambda: pa.repeat(self.queue, count),
             "region": lambda: pa.repeat(self.region, count),
             "state": lambda: pa.array(_NAMES).take(pa.array(state)),
-            "sent_at": lambda: pa.array(sent_at).cast(layout.INSTANT),
-            "visible_at": lambda: pa.array(shown_at, mask=~np.isin(state, _SHOWN_FROM)).cast(layout.INSTANT),
-            "receive_count": lambda: pc.if_else(gone, pa.scalar(None, pa.int32()), receive_count),
+            "sent_at": lambda: pa.array(sent_at),
+            "visible_at": lambda: pa.array(shown_at, mask=~np.isin(state, _SHOWN_FROM)),
+            "receive_count": lambda: pc.if_else(gone, None, receive_count),
             "first_received_at": lambda: runs["first_received_at"].take(at),
+            "settled_at": lambda: pa.array(until, mask=settled_at == NO_INSTANT),
             "age": lambda: pa.array((self.instant - sent_at) / MICROS),
             "message_attributes": lambda: attribute_texts(_whole(rows["message_attributes"])),
             TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
@@ -185,6 +178,28 @@ class Judge:
         shown = [field for field in JUDGED if field.name in names]
         arrays = [(columns.get(each.name) or partial(rows.column, each.name))().cast(each.type) for each in shown]
         return type(rows).from_arrays(arrays, schema=pa.schema(shown))
+
+    def _states(
+        self,
+        offsets: Integers,
+        within: npt.NDArray[np.bool_],
+        settled: npt.NDArray[np.bool_],
+        run_state: npt.NDArray[np.object_],
+        sent_at: Integers,
+        available: Integers,
+    ) -> Integers:
+        return np.select(
+            [
+                sent_at + self.attributes.retention_micros <= self.instant,
+                (~within & (offsets < self.head.head_offset)) | settled,
+                run_state == MessageState.MOVING.value,
+                ~within & (offsets >= self.held_from),
+                available <= self.instant,
+                run_state == MessageState.IN_FLIGHT.value,
+            ],
+            [EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT],
+            DELAYED,
+        )
 
     def _delayed_until(self, came_at: Integers, rows: _Rows) -> Integers:
         """When the delays of messages end; ``NO_INSTANT`` without one."""

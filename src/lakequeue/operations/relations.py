@@ -64,11 +64,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
         ]
     ),
     # deleted messages that can be rewound now
-    "history": pa.schema(
-        field
-        for field in SCHEMA
-        if field.name not in ("state", "visible_at", "receive_count", "first_received_at")
-    ),
+    "history": pa.schema(field for field in SCHEMA if field.name not in ("state", "visible_at")),
     "groups": group_depth.GROUPS,
     # counts of every queue, deleted ones too, at each minute in which the compactor passed, further back than the
     # logs of the other tables reach; `sent` is all that were ever sent

@@ -223,8 +223,10 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
             CASE WHEN state IN ({_RELEASED}) THEN coalesce(available_at, sent_at) END AS visible_at,
             CASE
                 WHEN state IN ({_STORED}) THEN coalesce(run.receive_count, source_receive_count, 0)
+                WHEN state = 'deleted' AND run.visible_at IS NOT NULL THEN run.receive_count
             END AS receive_count,
             run.first_received_at,
+            CASE WHEN state = 'deleted' THEN run.visible_at END AS settled_at,
             (unix_micros(instant) - unix_micros({_SENT_AT})) / 1e6D AS age,
             body, message_attributes, delay_seconds, dedup_id,
             substring_index(source_queue, ':', -1) AS source_queue,

@@ -27,9 +27,9 @@ class Run(NamedTuple):
     ``visible_at`` None: never received, so each message becomes available when the log says so. A ``visible`` run
     with a ``lease_id`` was handed back by that lease (VIS-4). An ``in_flight`` run whose ``visible_at`` has passed
     may be claimed again; until then its lease stays the latest one (RCP-8). A ``deleted`` run is history: deleted
-    messages that a rewind may restore; nothing else is kept of them, so that neighbours are one run. A ``moving``
-    run is on
-    its way to another queue: no receipt holds it, and any process that finds it completes the move.
+    messages that a rewind may restore; its ``visible_at`` is when they were deleted, None if no more is kept of
+    them, so that neighbours are one run. A ``moving`` run is on its way to another queue: no receipt holds it, and
+    any process that finds it completes the move.
     """
 
     first: int
@@ -70,6 +70,10 @@ class Run(NamedTuple):
     def failed_together(self) -> int | None:
         """Number of messages of the batch that failed last with these; None: they did not fail as a batch."""
         return None if self.attempted_at is not None else together_in(self.attempt_id)
+
+    def deleted(self, now: int) -> Run:
+        """The run once it was deleted."""
+        return Run(self.first, self.last, DELETED, None, self.receive_count, now, None, self.first_received_at)
 
     def alike(self, other: Run) -> bool:
         """Whether everything but the range is equal, so that neighbours form one run."""
