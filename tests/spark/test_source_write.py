@@ -127,6 +127,27 @@ def test_columns_match_as_the_session_compares_names(
             send()
 
 
+def test_sql_inserts_into_a_view_that_names_the_columns_to_send(spark: SparkSession, lq: LakeQueue) -> None:
+    queue = lq.create_queue("by-sql.fifo", fifo=True)
+    place = f"USING lakequeue OPTIONS (root '{lq.root}', queue '{queue.name}')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW sink (body STRING, group_id STRING, dedup_id STRING) {place}")
+    spark.sql("INSERT INTO sink VALUES ('a1', 'a', '1'), ('b1', 'b', '2'), ('a2', 'a', '3')")
+    spark.sql("INSERT INTO sink BY NAME SELECT '4' AS dedup_id, 'a3' AS body, 'a' AS group_id")
+    spark.sql("INSERT INTO sink (dedup_id, group_id, body) VALUES ('4', 'a', 'again')")  # within the five minutes
+    assert [message.body for message in queue.receive(10)] == ["a1", "a2", "a3", "b1"]
+    assert [row.body for row in spark.sql("SELECT body FROM sink ORDER BY body").collect()] == [
+        "a1",
+        "a2",
+        "a3",
+        "b1",
+    ]
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW all_columns {place}")
+    error = refusal(lambda: spark.sql("INSERT INTO all_columns (body) VALUES ('x')"))
+    assert "a DataFrame of messages has body" in str(error)
+    assert "append" in str(refusal(lambda: spark.sql("INSERT OVERWRITE sink VALUES ('x', 'a', '5')")))
+    assert queue.counts().in_flight == 4
+
+
 @pytest.mark.spec("FIF-1", "DDP-1")
 @pytest.mark.parametrize("order_by", [None, "place"])
 def test_groups_stay_in_order_over_partitions(spark: SparkSession, lq: LakeQueue, order_by: str | None) -> None:
