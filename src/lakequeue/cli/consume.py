@@ -37,6 +37,13 @@ def consume(
         str, typer.Argument(metavar="MODULE:FUNCTION", help="Handler of a message and its context; may be async.")
     ],
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Messages handled at a time.")] = 10,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, metavar="N", help="Call the handler with lists of up to N messages."),
+    ] = None,
+    batch_wait: Annotated[
+        float, duration_option("How long a message waits for others of its batch: 1 s by default.")
+    ] = 1,
     prefetch: Annotated[
         int | None,
         typer.Option(
@@ -143,6 +150,8 @@ def consume(
         metrics_port=metrics_port,
         metrics_host=metrics_host,
         name=consumer_name,
+        batch=batch,
+        batch_wait=batch_wait,
     )
     stopping = _Stopping(consumer, drain_timeout)
     logging.getLogger("lakequeue").info("consuming %s with %s, %s at a time", name, handler, concurrency)

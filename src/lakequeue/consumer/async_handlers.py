@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import datetime
 from typing import Generic
 
 from lakequeue.consumer.hands import Job
@@ -24,6 +25,7 @@ class Tasks(Generic[Job]):
         take: returns the next job; None if there is none.
         run: runs a job.
         broken: called with an error that ended the event loop.
+        due: as for ``Threads``.
     """
 
     def __init__(
@@ -33,12 +35,14 @@ class Tasks(Generic[Job]):
         take: Callable[[], Job | None],
         run: Callable[[Job], Awaitable[None]],
         broken: Callable[[BaseException], None],
+        due: Callable[[], datetime | None] = lambda: None,
     ) -> None:
         self._number = number
         self._clock = clock
         self._take = take
         self._run = run
         self._broken = broken
+        self._due = due
         self._count = 0
         self._tasks: set[asyncio.Future[None]] = set()
         self._lock = threading.Lock()
@@ -79,7 +83,7 @@ class Tasks(Generic[Job]):
                         self._count += 1
                     jobs.append(job)
                 if not jobs:
-                    self._clock.wait(NEVER, self._wake)
+                    self._clock.wait(self._due() or NEVER, self._wake)
                     continue
                 begun = threading.Event()
                 with suppress(RuntimeError):  # the loop has ended

@@ -57,6 +57,10 @@ class Consumer:
         handler: called with the message and its ``Context``: a function in threads of the consumer, or an
             ``async def`` in one event loop of the consumer, in a thread of its own.
         concurrency: maximum number of handlers at a time (HBN-18).
+        batch: maximum number of messages of one call, 1 to 10,000: the handler gets a list of messages and a list
+            of their contexts, and returns an outcome for all or a list of outcomes. A message that was received
+            before comes alone, and of a FIFO group one at a time. None: a message and its context (JOB-4).
+        batch_wait: seconds for which a message waits for others of its batch, 0 to 60.
         renewal: how receipts are extended while handlers run: ``HeartbeatRenewal``, ``ComputedRenewal``,
             ``NoRenewal``, or a ``Renewal`` of your own.
         retry_failed_at_once: whether failed messages become visible at once rather than at their timeout; None: at
@@ -97,6 +101,8 @@ class Consumer:
         metrics_host: str = "127.0.0.1",
         name: str | None = None,
         retry_failed_at_once: bool | None = None,
+        batch: int | None = None,
+        batch_wait: Duration = 1,
     ) -> None:
         failed_at_once = make_failed_messages_visible_immediately
         if failed_at_once is not None and retry_failed_at_once is not None:
@@ -115,6 +121,8 @@ class Consumer:
             retry_delay,
             metrics_port,
             self.name,
+            batch,
+            batch_wait,
         )
         self._queue = queue
         self._clock = queue.clock

@@ -42,7 +42,7 @@ class Context:
 
     Attributes:
         message: the message.
-        lost: set once the receipt is lost: another consumer has received the message, or will.
+        lost: set once the receipt is lost: another consumer has received the message, or will, or it was deleted.
     """
 
     def __init__(self, message: Message, queue: Queue, hold: Callable[[], Hold | None]) -> None:
@@ -92,8 +92,12 @@ class Context:
         return not self.lost
 
 
-Handler: TypeAlias = Callable[[Message, Context], "Outcome | None | Awaitable[Outcome | None]"]
-"""A function of a message and its context, plain or ``async def``."""
+_Outcomes: TypeAlias = "Outcome | None | list[Outcome | None]"
+Handler: TypeAlias = (
+    Callable[[Message, Context], "Outcome | None | Awaitable[Outcome | None]"]
+    | Callable[[list[Message], list[Context]], "_Outcomes | Awaitable[_Outcomes]"]
+)
+"""A function of a message and its context, plain or ``async def``; of lists of them if batches are wanted."""
 
 
 def is_async(handler: object) -> bool:
@@ -103,9 +107,11 @@ def is_async(handler: object) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
-def handler_problem(handler: Any) -> str | None:
-    """Why a value cannot be a handler; None if it can."""
+def handler_problem(handler: Any, batch: bool) -> str | None:
+    """Why a value cannot be a handler, or one of batches; None if it can."""
     expected = "a handler takes a message and its context: def handle(message, context)"
+    if batch:
+        expected = "a handler of batches takes two lists: def handle(messages, contexts)"
     if not callable(handler):
         return f"must be callable, not {handler!r}; {expected}"
     name = getattr(handler, "__qualname__", None) or repr(handler)
@@ -119,7 +125,7 @@ def handler_problem(handler: Any) -> str | None:
         signature.bind(None, None)
     except TypeError:
         return f"{name}{_shown(signature)} cannot be called with two arguments; {expected}"
-    wrong = _wrong_result(handler)
+    wrong = None if batch else _wrong_result(handler)
     return wrong and f"{name} returns {wrong}; a handler returns an Outcome or None"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
 from lakequeue.model.clock import NEVER, Clock
@@ -35,15 +36,22 @@ class Threads(Generic[Job]):
         clock: the queue's clock.
         take: returns the next job; None if there is none.
         run: runs a job.
+        due: returns when to ask for a job again, if nothing comes before; None: never.
     """
 
     def __init__(
-        self, number: int, clock: Clock, take: Callable[[], Job | None], run: Callable[[Job], None]
+        self,
+        number: int,
+        clock: Clock,
+        take: Callable[[], Job | None],
+        run: Callable[[Job], None],
+        due: Callable[[], datetime | None] = lambda: None,
     ) -> None:
         self._number = number
         self._clock = clock
         self._take = take
         self._run = run
+        self._due = due
         self._lock = threading.Lock()
         self._count = 0
         self._idle: list[threading.Event] = []
@@ -99,9 +107,9 @@ class Threads(Generic[Job]):
                         self._idle.append(wake)
                     job = self._take()  # what came before it was known to be idle
                     if job is None:
-                        self._clock.wait(NEVER, wake)
-                        continue
+                        self._clock.wait(self._due() or NEVER, wake)
                     with self._lock:
                         if wake in self._idle:
                             self._idle.remove(wake)
-                self._run(job)
+                if job is not None:
+                    self._run(job)

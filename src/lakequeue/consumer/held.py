@@ -19,6 +19,8 @@ class HeldMessages:
         concurrency: maximum number of handlers at a time.
         prefetch: messages that are claimed ahead on request; None: as ``Ahead`` chooses.
         longest: microseconds after which what nobody began is given back at the latest.
+        batch: maximum number of messages that a handler gets.
+        batch_wait: microseconds for which a message waits for others of its batch.
         largest_batch: maximum number of messages of a call; None: any.
 
     Attributes:
@@ -26,11 +28,20 @@ class HeldMessages:
         hungry: set when a hand finds nothing to do.
     """
 
-    def __init__(self, concurrency: int, prefetch: int | None, longest: int, largest_batch: int | None) -> None:
+    def __init__(
+        self,
+        concurrency: int,
+        prefetch: int | None,
+        longest: int,
+        largest_batch: int | None,
+        batch: int = 1,
+        batch_wait: int = 0,
+    ) -> None:
         self.concurrency = concurrency
         self.largest_batch = largest_batch
         self.ahead = Ahead(concurrency, prefetch, longest)
         self._prefetch = prefetch
+        self._batch, self._batch_wait = batch, batch_wait
         self._lock = threading.Lock()
         self._active: dict[str, Job] = {}
         self._ready: deque[Turn] = deque()
@@ -74,20 +85,20 @@ class HeldMessages:
                     before.append(turn)
                     if len(before) > 1:
                         continue
-                if turn.jobs[0].context.message.last_receive:
+                if turn.jobs[0].context.message.last_receive or self._alone(turn):
                     self._ready.appendleft(turn)
                 else:
                     self._ready.append(turn)
             self.hungry.clear()
 
-    def take(self) -> Job | None:
-        """The next message to handle; None if there is none."""
+    def take(self, first: bool = True) -> Job | None:
+        """The next message to handle, unless it is to be the first of a batch; None if there is none."""
         with self._lock:
             while self._ready:
-                jobs = self._ready[0].jobs
-                kept = self.busy + self._kept >= self.concurrency
-                if kept and not (jobs and jobs[0].context.message.last_receive):
+                if self._keeps_back(self._ready[0]):
                     break
+                if not first and self._alone(self._ready[0]):
+                    return None
                 turn = self._ready.popleft()
                 while turn.jobs:
                     job = turn.jobs.popleft()
@@ -98,6 +109,40 @@ class HeldMessages:
                 self._leave(turn)
             self.hungry.set()
         return None
+
+    def take_batch(self, now: int) -> list[Job] | None:
+        """The next batch to handle; None if there is none yet.
+
+        A message that was received before is one of its own: if it is what made its batch fail, it fails alone.
+        """
+        due = self.batch_due()
+        if due is None or (len(self._ready) < self._batch and now < due):
+            self.hungry.set()
+            return None
+        jobs: list[Job] = []
+        while len(jobs) < self._batch and (job := self.take(first=not jobs)) is not None:
+            jobs.append(job)
+            if job.context.message.receive_count > 1:
+                break
+        return jobs or None
+
+    def batch_due(self) -> int | None:
+        """When the next batch is due though it is not full, in microseconds; None: nothing waits."""
+        with self._lock:
+            if not self._ready or self._keeps_back(self._ready[0]):
+                return None
+            if self._alone(self._ready[0]):
+                return 0
+            return min((job.since for turn in self._ready for job in turn.jobs), default=0) + self._batch_wait
+
+    def _keeps_back(self, turn: Turn) -> bool:
+        """Whether the hands that are free are for last receives, of which the turn is none."""
+        kept = self.busy + self._kept >= self.concurrency
+        return kept and not (turn.jobs and turn.jobs[0].context.message.last_receive)
+
+    def _alone(self, turn: Turn) -> bool:
+        """Whether the next message of a turn was received before, and batches are wanted."""
+        return self._batch > 1 and bool(turn.jobs) and turn.jobs[0].context.message.receive_count > 1
 
     def _leave(self, turn: Turn) -> None:
         """Lets the next messages of a group begin, if there are any."""

@@ -76,6 +76,17 @@ class Call:
     raised: BaseException | None = None
 
 
+def outcomes_of(call: Call, count: int) -> Sequence[object]:
+    """What a handler returned for each message of a batch: one outcome for all, or a list of them."""
+    if not isinstance(call.result, list | tuple):
+        return [call.result] * count
+    if len(call.result) == count:
+        return call.result
+    expected = f"an Outcome for all or a list of {count}"
+    call.raised = TypeError(f"a handler of {count} messages returns {expected}, not a list of {len(call.result)}")
+    return [None] * count
+
+
 def newest(jobs: Sequence[Job], number: int) -> Sequence[Job]:
     """The last ones, of jobs in the order of their receive."""
     return jobs[max(0, len(jobs) - number) :] if number > 0 else []

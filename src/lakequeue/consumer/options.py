@@ -85,6 +85,8 @@ def retry_delay_problem(given: object) -> str | None:
 
 
 MOST_PREFETCH = 10_000
+MOST_BATCH = 10_000
+LONGEST_BATCH_WAIT = 60
 
 
 @attrs.frozen
@@ -107,6 +109,13 @@ class ConsumerOptions:
     retry_delay: RetryDelay | None
     metrics_port: int | None
     name: str
+    batch: int | None = None
+    batch_wait: Duration = 0
+
+    @property
+    def most(self) -> int:
+        """Maximum number of messages of one call of the handler."""
+        return self.batch or 1
 
     @property
     def hands_back(self) -> bool:
@@ -131,7 +140,7 @@ class ConsumerOptions:
         if not isinstance(self.queue, Queue):
             raise InvalidOptions([f"queue: must be a Queue, not {self.queue!r}"])
         problems, renewal, failed_at_once, name = [], self.renewal, self.failed_at_once, self.name
-        if (problem := handler_problem(self.handler)) is not None:
+        if (problem := handler_problem(self.handler, self.batch is not None)) is not None:
             problems.append(f"handler: {problem}")
         if (problem := concurrency_problem(self.concurrency)) is not None:
             problems.append(problem)
@@ -152,6 +161,14 @@ class ConsumerOptions:
         if not _is_number(self.prefetch, MOST_PREFETCH):
             whole = f"a whole number of 0 to {MOST_PREFETCH}"
             problems.append(f"prefetch: must be {whole}, or None, not {self.prefetch!r}")
+        if self.batch is not None and not (_is_number(self.batch, MOST_BATCH) and self.batch >= 1):
+            problems.append(f"batch: must be a whole number of 1 to {MOST_BATCH}, or None, not {self.batch!r}")
+        try:
+            fits = 0 <= duration_micros(self.batch_wait) <= LONGEST_BATCH_WAIT * MICROS
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            problems.append(f"batch_wait: must be 0 to {LONGEST_BATCH_WAIT} seconds, not {self.batch_wait!r}")
         if not isinstance(self.outage, Outage):
             problems.append(f"outage: must be an Outage, not {self.outage!r}")
         if (problem := retry_delay_problem(self.retry_delay)) is not None:

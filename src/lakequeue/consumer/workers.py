@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ from lakequeue.consumer.async_handlers import Tasks
 from lakequeue.consumer.handler import Context, Outcome, checked_outcome, is_async
 from lakequeue.consumer.hands import Hands, Threads
 from lakequeue.consumer.held import HeldMessages
-from lakequeue.consumer.jobs import Call, Done, Job, State, Turn, hold_of
+from lakequeue.consumer.jobs import Call, Done, Job, State, Turn, hold_of, outcomes_of
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import OutageMonitor
@@ -82,7 +82,14 @@ class WorkerPool:
         known = settings(queue)
         longest = known.visibility_timeout_micros if timeout is None else duration_micros(timeout)
         largest_batch = known.profile_rules.max_batch
-        self.held = HeldMessages(options.concurrency, options.prefetch, longest // 3, largest_batch)
+        self.held = HeldMessages(
+            options.concurrency * options.most,
+            options.prefetch,
+            longest // 3,
+            largest_batch,
+            options.most,
+            duration_micros(options.batch_wait),
+        )
         self.rounds = Rounds(options, self.held)
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
             self._clock, options.renewal, self._extend, self._lose, broken, largest_batch
@@ -91,17 +98,20 @@ class WorkerPool:
 
     def start(self) -> None:
         """Starts the heartbeat, and the event loop of an ``async def`` handler."""
-        number, clock, take = self.held.concurrency, self._clock, self.held.take
+        number, clock, batch = self._options.concurrency, self._clock, self._options.batch is not None
+        take: Callable[[], Any] = self._take_batch if batch else self.held.take
         if is_async(self._handler):
-            self._hands = Tasks(number, clock, take, self._work_async, self._broken)
+            work: Callable[[Any], Any] = self._work_batch_async if batch else self._work_async
+            self._hands = Tasks(number, clock, take, work, self._broken, self._batch_due)
         else:
-            self._hands = Threads(number, clock, take, self._work)
+            work = self._work_batch if batch else self._work
+            self._hands = Threads(number, clock, take, work, self._batch_due)
         self._heartbeat.start()
 
     def resize(self, concurrency: int) -> None:
         """Changes the maximum number of handlers, if it is another."""
-        if concurrency != self.held.concurrency:
-            self.held.resize(concurrency)
+        if concurrency * self._options.most != self.held.concurrency:
+            self.held.resize(concurrency * self._options.most)
             self._hands.resize(concurrency)
 
     def begin(self, messages: Sequence[Message]) -> None:
@@ -163,6 +173,45 @@ class WorkerPool:
                     call.raised.__cause__ = error
                 except BaseException as error:  # SystemExit would end the loop under the other handlers
                     call.raised = error
+
+    def _take_batch(self) -> list[Job] | None:
+        return self.held.take_batch(to_micros(self._clock.now()))
+
+    def _batch_due(self) -> datetime | None:
+        due = None if self._options.batch is None else self.held.batch_due()
+        return None if due is None else from_micros(due)
+
+    def _work_batch(self, jobs: Sequence[Job]) -> None:
+        with self._handling_batch(jobs) as (call, messages, contexts):
+            if messages:
+                try:
+                    call.result = self._handler(messages, contexts)
+                except BaseException as error:
+                    call.raised = error
+
+    async def _work_batch_async(self, jobs: Sequence[Job]) -> None:
+        with self._handling_batch(jobs) as (call, messages, contexts):
+            if messages:
+                try:
+                    call.result = await self._handler(messages, contexts)
+                except asyncio.CancelledError as error:
+                    call.raised = RuntimeError("the handler was cancelled")
+                    call.raised.__cause__ = error
+                except BaseException as error:  # as above
+                    call.raised = error
+
+    @contextmanager
+    def _handling_batch(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, list[Message], list[Context]]]:
+        """Yields the call for those of a batch whose receipts are not lost, and acts on its outcomes."""
+        with ExitStack() as ending:
+            # the last one first, so that they end in order
+            calls = [(job.context, ending.enter_context(self._handling(job))) for job in reversed(jobs)]
+            begun = [(context, each) for context, each in reversed(calls) if each is not None]
+            call = Call(0)
+            yield call, [context.message for context, _ in begun], [context for context, _ in begun]
+            results = outcomes_of(call, len(begun))
+            for (_, each), result in zip(begun, results, strict=True):
+                each.result, each.raised = result, call.raised
 
     @contextmanager
     def _handling(self, job: Job) -> Iterator[Call | None]:
@@ -424,7 +473,5 @@ class WorkerPool:
 
 
 def _verdict(failure: BatchFailure) -> Verdict:
-    if failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE):
-        return Verdict.FAILED
-    # a deleted message and an older receipt have one code; only the text tells them apart (RCP-7, RCP-11)
-    return Verdict.GONE if "Message does not exist" in failure.message else Verdict.LOST
+    waits = failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE)
+    return Verdict.FAILED if waits else Verdict.LOST

@@ -29,9 +29,7 @@ class Verdict(Enum):
 
     EXTENDED = "extended"
     LOST = "lost"
-    """Another consumer has the message, or soon may."""
-    GONE = "gone"
-    """The message was deleted, so there is nothing to extend or report (HBN-20)."""
+    """Another consumer has the message, or soon may; or it was deleted."""
     FAILED = "failed"
     """Nothing is known to have changed; it may be retried."""
 
@@ -145,7 +143,7 @@ class HeartbeatScheduler(Generic[Key]):
         }
         wanted |= tight
         verdicts |= self._extended(tight)
-        lost = []
+        lost: list[Key] = []
         with self._lock:
             for key, timeout in wanted.items():
                 if key not in self._holds:
@@ -159,7 +157,7 @@ class HeartbeatScheduler(Generic[Key]):
                     self._holds[key] = held[key].refused(now)
                 else:
                     self._over.add(key)
-                    lost += [key] if verdict is Verdict.LOST else []
+                    lost.append(key)
         for key in lost:
             self._lost(key)
 

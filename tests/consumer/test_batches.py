@@ -1,0 +1,184 @@
+"""Handlers of batches (JOB-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from consumer.harness import Harness
+from lakequeue import Consumer, Context, InvalidOptions, LakeQueue, Message, Outcome, RedrivePolicy
+
+pytestmark = pytest.mark.spec("JOB-4")
+Make = Callable[..., Harness]
+
+
+class Seen:
+    """A handler that notes each call: when it began, and the bodies."""
+
+    def __init__(
+        self, harness: Harness, result: Callable[[list[str]], Any] = lambda bodies: None, seconds: float = 0
+    ):
+        self.harness, self.result, self.seconds = harness, result, seconds
+        self.calls: list[tuple[float, list[str]]] = []
+        self.running = self.most = 0
+
+    def __call__(self, messages: list[Message], contexts: list[Context]) -> Any:
+        assert [context.message for context in contexts] == messages
+        bodies = [message.body for message in messages]
+        self.calls.append(((self.harness.clock.now() - self.harness.queue.began).total_seconds(), bodies))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        if self.seconds:
+            contexts[0].sleep(self.seconds)
+        self.running -= 1
+        return self.result(bodies)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(bodies) for _, bodies in self.calls]
+
+
+class SeenAsync(Seen):
+    async def __call__(self, messages: list[Message], contexts: list[Context]) -> Any:
+        seconds, self.seconds = self.seconds, 0
+        result = super().__call__(messages, contexts)
+        if seconds:
+            await contexts[0].sleep_async(seconds)
+        self.seconds = seconds
+        return result
+
+
+@pytest.mark.parametrize("kind", [Seen, SeenAsync])
+def test_full_batches_begin_at_once_and_the_last_one_after_its_wait(harness: Harness, kind: type[Seen]) -> None:
+    harness.send(*(str(number) for number in range(25)))
+    seen = kind(harness)
+    with harness.running(harness.consumer(seen, concurrency=1, batch=10, batch_wait=5)):
+        harness.clock.advance(4)
+        assert seen.sizes == [10, 10] and harness.other.counts().in_flight == 5
+        harness.send("late")
+        harness.clock.advance(2)
+        assert seen.calls[2:] == [(5, ["20", "21", "22", "23", "24", "late"])]
+        harness.clock.advance(2)
+    assert harness.other.counts().visible == harness.other.counts().in_flight == 0
+    assert sorted(sum((bodies for _, bodies in seen.calls), [])) == sorted([*map(str, range(25)), "late"])
+
+
+@pytest.mark.spec("HBN-18")
+def test_concurrency_counts_calls(harness: Harness) -> None:
+    harness.send(*(str(number) for number in range(100)))
+    seen = Seen(harness, seconds=1)
+    with harness.running(harness.consumer(seen, concurrency=3, batch=10, batch_wait=0)):
+        harness.clock.advance(10)
+    assert seen.most == 3 and sum(seen.sizes) == 100
+
+
+@pytest.mark.parametrize("kind", [Seen, SeenAsync])
+def test_each_message_of_a_batch_has_an_outcome(harness: Harness, kind: type[Seen]) -> None:
+    def result(bodies: list[str]) -> list[Outcome | None]:
+        return [
+            Outcome.FAILED if body == "bad" else Outcome.SUCCESS if body == "good" else None for body in bodies
+        ]
+
+    harness.send("good", "bad", "plain")
+    seen = kind(harness, result)
+    consumer = harness.consumer(seen, batch=3, retry_delay=10)
+    with harness.running(consumer):
+        harness.clock.advance(1)
+        assert harness.queue.deletes() == [(0, "good"), (0, "plain")]
+        assert (consumer.handled, consumer.failed) == (2, 1)
+        harness.clock.advance(10)
+    assert seen.calls[1:] == [(10, ["bad"])]
+
+
+@pytest.mark.parametrize("result", [[None], (None, None, None), "yes", Outcome.FAILED])
+def test_what_is_no_outcome_of_all_fails_all(
+    harness: Harness, result: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.send("a", "b")
+    consumer = harness.consumer(Seen(harness, lambda bodies: result), batch=2)
+    with harness.running(consumer):
+        harness.clock.advance(1)
+        assert (consumer.handled, consumer.failed) == (0, 2)
+    assert ("a handler of 2 messages returns an Outcome for all or a list of 2" in caplog.text) is not isinstance(
+        result, str | Outcome
+    )
+    assert harness.other.counts().in_flight == 2
+
+
+@pytest.mark.spec("DLQ-1", "DLQ-4")
+@pytest.mark.parametrize("kind", [Seen, SeenAsync])
+def test_a_poison_message_becomes_a_dead_letter_alone(harness: Harness, kind: type[Seen]) -> None:
+    def result(bodies: list[str]) -> None:
+        if "poison" in bodies:
+            raise ValueError("cannot read it")
+
+    harness.lq.create_queue("dead")
+    harness.queue.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=2))
+    harness.send(*"abcd", "poison", *"efgh")
+    seen = kind(harness, result)
+    with harness.running(harness.consumer(seen, concurrency=2, batch=9, retry_failed_at_once=True)):
+        harness.clock.advance(5)
+    assert seen.sizes[0] == 9 and seen.sizes[1:] == [1] * 9
+    [letter] = harness.lq.queue("dead").peek()
+    assert letter.body == "poison" and letter.dead_letter_reason is not None
+    assert letter.dead_letter_reason.text == "cannot read it"
+    assert sorted(body for _, body in harness.queue.deletes()) == list("abcdefgh")
+
+
+@pytest.mark.spec("FIF-1")
+def test_a_batch_has_one_message_of_each_group(fifo: Harness) -> None:
+    fifo.send("a1", "a2", "b1", "b2", "c1")
+    seen = Seen(fifo)
+    with fifo.running(fifo.consumer(seen, batch=10, batch_wait=1)):
+        fifo.clock.advance(5)
+    assert [sorted(bodies) for _, bodies in seen.calls] == [["a1", "b1", "c1"], ["a2", "b2"]]
+
+
+@pytest.mark.spec("HBN-20")
+def test_a_stop_returns_a_batch_that_has_not_begun_as_never_received(harness: Harness) -> None:
+    harness.send("a", "b")
+    seen = Seen(harness)
+    with harness.running(harness.consumer(seen, batch=10, batch_wait=30)) as running:
+        harness.clock.advance(1)
+        assert harness.other.counts().in_flight == 2
+        running._consumer.stop()
+        running.join()
+    assert seen.calls == [] and harness.visible() == ["a", "b"]
+    assert [message.receive_count for message in harness.other.peek()] == [0, 0]
+
+
+def test_a_message_that_was_lost_is_not_in_the_batch_and_has_no_outcome(harness: Harness) -> None:
+    harness.send("a", "b", "c")
+    lost: list[list[bool]] = []
+
+    def handle(messages: list[Message], contexts: list[Context]) -> None:
+        harness.other.cancel(messages[1].message_id)
+        contexts[0].sleep(40)
+        lost.append([bool(context.lost) for context in contexts])
+
+    consumer = harness.consumer(handle, batch=3)
+    with harness.running(consumer):
+        harness.clock.advance(60)
+    assert lost == [[False, True, False]]
+    assert [body for _, body in harness.queue.deletes()] == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch": 0}, "batch: must be a whole number of 1 to 10000, or None, not 0"),
+        ({"batch": 10_001}, "batch: "),
+        ({"batch": 2.0}, "batch: "),
+        ({"batch": 2, "batch_wait": 61}, "batch_wait: must be 0 to 60 seconds, not 61"),
+        ({"batch": 2, "batch_wait": -1}, "batch_wait: "),
+        ({"batch": 2, "batch_wait": "1"}, "batch_wait: "),
+    ],
+)
+def test_bad_options_are_named(tmp_path: Any, options: dict[str, Any], text: str) -> None:
+    queue = LakeQueue(str(tmp_path / "root")).create_queue("orders")
+    with pytest.raises(InvalidOptions, match=text):
+        Consumer(queue, lambda messages, contexts: None, **options)
+    with pytest.raises(InvalidOptions, match=r"a handler of batches takes two lists"):
+        Consumer(queue, lambda messages: None, batch=5)  # type: ignore[arg-type,misc]
