@@ -797,7 +797,7 @@ def no_history_in_the_floor(patch: Patch) -> None:
 
 def no_fence(patch: Patch) -> None:
     commit = merge_segments.commit
-    patch.setattr(merge_segments, "commit", lambda table, _, attempt: commit(table, {}, attempt))
+    patch.setattr(merge_segments, "commit", lambda table, _, attempt, **told: commit(table, {}, attempt))
     replace = Table.replace
     patch.setattr(
         Table,

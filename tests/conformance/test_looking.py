@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 from deltalake import DeltaTable
 
-from conformance.harness import Harness
+from conformance.harness import Harness, every_engine
 from hostile import SLOW, SLOW_BODY
-from insides import messages_of, shard_of
+from insides import messages_of, receipts_of, shard_of
 from lakequeue import Queue, SendEntry, errors
 from lakequeue.conditions import sandbox
 from lakequeue.operations import browse
@@ -25,6 +26,28 @@ def found(queue: Queue, where: str, limit: int = 100) -> list[str]:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browse, "ROWS", 3)
+
+
+@every_engine
+@pytest.mark.spec("DLT-5")
+def test_the_history_of_the_tables_names_the_verbs_with_their_numbers_of_messages(harness: Harness) -> None:
+    def told(path: str) -> list[dict[str, int]]:
+        found = [json.loads(each["userMetadata"]) for each in DeltaTable(path).history()[-2::-1]]
+        assert all(each.pop("lost_races") == 0 and len(each.pop("commit")) == 32 for each in found)
+        return found
+
+    other = harness.create("dead")
+    queue = harness.create(dead_letter_queue="dead", max_receive_count=2)
+    queue.send_batch([SendEntry(body) for body in "abc"])
+    received = queue.receive(2)
+    queue.receive(5, visibility_timeout=0)
+    queue.delete_batch([*(message.receipt_handle for message in received), received[0].receipt_handle])
+    assert queue.receive(visibility_timeout=0) and queue.receive() == []
+    queue.purge()
+    assert told(messages_of(queue)) == [{"send": 3}]
+    assert told(messages_of(other)) == [{"deliver": 1}]
+    received_and_deleted = [{"claim": 2}, {"claim": 1}, {"delete": 2}, {"claim": 1}]
+    assert told(receipts_of(queue)) == [*received_and_deleted, {"claim": 0}, {"moved": 1}, {"purge": 1}]
 
 
 @pytest.mark.spec("QUE-23", "STA-6", "DLT-3")

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from conformance.harness import Harness
+from conformance.harness import Harness, every_engine
 from lakequeue import Queue, SendEntry, errors
 from lakequeue.storage import ledger
 from lakequeue.storage.messages import append, merge_segments
@@ -36,6 +36,7 @@ def bodies(queue: Queue) -> list[str]:
     return [message.body for message in queue.receive(1_000)]
 
 
+@every_engine
 @pytest.mark.spec("RWD-4", "DLT-5")
 def test_the_history_says_when_messages_were_received_and_deleted(harness: Harness, clock: ManualClock) -> None:
     def history() -> list[tuple[object, ...]]:

@@ -35,10 +35,10 @@ def test_a_lost_race_keeps_the_file(store: Counted, lq: LakeQueue, monkeypatch: 
     there.send("a")
     commit, races = append.commit, [lambda: there.send("b")]
 
-    def late(*arguments: Any) -> bool:
+    def late(*arguments: Any, **told: Any) -> bool:
         while races:
             races.pop()()
-        return commit(*arguments)
+        return commit(*arguments, **told)
 
     here.counts()
     monkeypatch.setattr(append, "commit", late)

@@ -64,7 +64,7 @@ def drop_whatever_is_closed(patch: Patch) -> None:
 
 def merge_without_a_fence(patch: Patch) -> None:
     commit = merge_segments.commit
-    patch.setattr(merge_segments, "commit", lambda table, _, attempt: commit(table, {}, attempt))
+    patch.setattr(merge_segments, "commit", lambda table, _, attempt, **told: commit(table, {}, attempt))
 
 
 def answer_from_memory(patch: Patch) -> None:
@@ -135,7 +135,7 @@ def add_staged_sends_again(patch: Patch) -> None:
 
 def overlook_that_others_sent(patch: Patch) -> None:
     commit = append.commit
-    patch.setattr(append, "commit", lambda table, fence, attempt, *_: commit(table, fence, attempt))
+    patch.setattr(append, "commit", lambda table, fence, attempt, *_, **told: commit(table, fence, attempt))
     patch.setattr("lakequeue.runtime.shard_sender._Batch.shared", None)
 
 

@@ -319,6 +319,8 @@ class Decision:
     head: Head
     settled_puts: list[Run] = attrs.field(factory=list)
     settled_deletes: list[int] = attrs.field(factory=list)
+    told: dict[str, int] = attrs.field(factory=dict)
+    """The rules that changed the shard, each with its number of messages, for the history of the table."""
 
 
 @attrs.frozen

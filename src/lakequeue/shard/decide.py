@@ -6,6 +6,7 @@ lives as long as its commits succeed; after a failed commit it is discarded and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from lakequeue.shard.claim.standard import attempt_lives, claim
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
+    ClaimResult,
     Close,
     Command,
     Counts,
@@ -25,6 +27,7 @@ from lakequeue.shard.commands import (
     Discard,
     Erase,
     Expire,
+    LeaseCounts,
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
@@ -129,7 +132,7 @@ class ShardMachine:
         state: the caller commits it and calls ``committed``, or discards the machine.
         """
         state = self._at(now)
-        results = []
+        results, told = [], Counter[str]()
         for command in commands:
             try:
                 value, changed = self._apply(command)
@@ -137,13 +140,15 @@ class ShardMachine:
                 results.append(Result(error=error, changed=self._pending))
             else:
                 self._pending = self._pending or changed
+                if changed:
+                    told[_RULES[type(command)].__name__.removeprefix("lease_")] += _messages(value)
                 results.append(Result(value=value, changed=self._pending))
         head = attrs.evolve(state.current_head(), epoch=state.head.epoch + 1, committed_at=state.now)
         if not self._pending:
             return Decision(results, False, [], [], head)
         self._decided = head
         self._expired = state.expired
-        return Decision(results, True, *state.runs.changes(), head, *state.history.changes())
+        return Decision(results, True, *state.runs.changes(), head, *state.history.changes(), told)
 
     def committed(self) -> None:
         """Takes the last decision as committed; expiry applied by reads since then stays pending.
@@ -271,6 +276,18 @@ class ShardMachine:
         except KeyError:
             raise TypeError(f"not a command of a shard: {command!r}") from None
         return rule(self._state, command)
+
+
+def _messages(value: Any) -> int:
+    """The number of messages that a rule changed, as its answer says; 1 if it does not."""
+    match value:
+        case ClaimResult():
+            return value.message_count
+        case LeaseCounts():
+            return value.done + value.released
+        case int(count) | (int(count), _):
+            return int(count)
+    return 1
 
 
 _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {

@@ -137,14 +137,18 @@ class Ledger:
         fence = {layout.RECEIPTS_ID: epoch - 1}
         ids = {layout.RECEIPTS_ID: epoch, **more_ids}
         if rewrite or self._wants_compaction(machine):
-            return self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids)
+            runs = machine.runs, machine.history
+            return self.rewrite(epoch - 1, decision.head, *runs, more_ids, decision.told)
         source = run_rows(decision.puts, decision.deletes, decision.head, with_op=True)
         if decision.settled_puts or decision.settled_deletes:
             settled = run_rows(decision.settled_puts, decision.settled_deletes, None, with_op=True, settled=True)
             source = pa.concat_tables([source, settled])
         self._merges += 1
         landed = commit(
-            self.table, fence, lambda token: self.table.merge(source, "first_offset", ids, token, self._known)
+            self.table,
+            fence,
+            lambda token: self.table.merge(source, "first_offset", ids, token, self._known),
+            told=decision.told,
         )
         if landed:
             vacuum_if_busy(self.table, layout.RECEIPTS_RETENTION)
@@ -157,12 +161,13 @@ class Ledger:
         runs: Sequence[Run],
         history: Sequence[Run],
         more_ids: Mapping[str, int] = MappingProxyType({}),
+        told: Mapping[str, int] = MappingProxyType({}),
     ) -> bool:
         """Replaces all rows; False: the ledger has another epoch than ``since``, so load again."""
         files = [run_rows([], [], head), *self._ranges(runs), *self._ranges(history, settled=True)]
         fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
         parts = {"settled": [False, True]}
-        return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token))
+        return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token), told=told)
 
     def _ranges(self, runs: Sequence[Run], *, settled: bool = False) -> list[pa.Table]:
         return [

@@ -230,7 +230,7 @@ class _ShardCommit:
             check_exist(table.folder, added)  # under the lock: the process may have been stopped before
             table.add(added, ids, token)
 
-        return commit(table, fence, add)
+        return commit(table, fence, add, told={"send": end - version})
 
 
 def too_old_error(table: Folder, send_id: str) -> QueueClientError:

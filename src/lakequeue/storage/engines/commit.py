@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 import attrs
@@ -40,8 +42,8 @@ _REPEATS = 30
 """Attempts at a commit that loses to commits outside its fence, such as merges of segments."""
 _UNANSWERED = 2
 """Attempts without an answer that are repeated: if another one gets the version, the first can no longer land."""
-_LOST = "-lost-"
-"""Stands in a token before the number of races that were lost before the commit."""
+_LOST = "lost_races"
+"""Field of a token: the number of races that were lost before the commit."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -109,6 +111,7 @@ def commit(
     fence: Mapping[str, int],
     attempt: Callable[[str], None],
     done_by_another: Callable[[], bool] = lambda: False,
+    told: Mapping[str, int] = MappingProxyType({}),
 ) -> bool:
     """Runs ``attempt(token)`` if the decision was made on the loaded snapshot.
 
@@ -117,6 +120,7 @@ def commit(
         fence: application ids with the versions that the decision was based on (0: never committed).
         attempt: makes the commit; it must carry the fence's ids and the token.
         done_by_another: whether the commit that refused this one did the same; the handle has loaded it.
+        told: what the commit does, with numbers of messages, for who reads the history of the table.
 
     Returns:
         True if it is committed, by whomever; False if the race is lost, and then the newest snapshot is loaded.
@@ -125,7 +129,7 @@ def commit(
         QueueClientError: storage failed, or others held the table's lock for too long; with ``outcome_unknown`` if
             not even the token search could tell whether it landed, or whether it still will.
     """
-    token = f"{uuid.uuid4().hex}{_LOST}{table.lost_races}"
+    token = json.dumps({**told, _LOST: table.lost_races, "commit": uuid.uuid4().hex})
     landed = _Commit(table, fence, attempt, token, done_by_another).run()
     table.lost_races = 0 if landed else table.lost_races + 1
     return landed
@@ -136,11 +140,12 @@ def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
 
     def lost(number: int) -> int | None:
         try:
-            token = read_entry(folder, number).token or ""
+            races = json.loads(read_entry(folder, number).token or "")[_LOST]
         except FileNotFoundError:  # trimmed
             return None
-        races = token.rpartition(_LOST)[2]
-        return int(races) if races.isdigit() else 0
+        except (ValueError, TypeError, KeyError):  # that of a creation or repair, or of an earlier release
+            return 0
+        return races if isinstance(races, int) else 0
 
     found = folder.for_each(lost, range(max(0, version - most + 1), version + 1))
     known = [races for races in found if races is not None]

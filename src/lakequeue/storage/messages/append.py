@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -169,7 +170,7 @@ class Appender:
         segment, first, sent_at = place.segment, place.first, place.sent_at
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
-        if not self._commit(lambda token: self.table.append(rows, ids, token), attributes_version):
+        if not self._commit(partial(self.table.append, rows, ids), attributes_version, len(rows)):
             # on a disk no race is lost in a turn: there waiting for it says that others commit
             if self.table.folder.local is None:
                 self.stage_next()
@@ -251,7 +252,7 @@ class Appender:
         def arrived() -> bool:
             return staged.file.path in self.table.state.newest_files()[1]
 
-        if not self._commit(add, staged.attributes_version, arrived):
+        if not self._commit(add, staged.attributes_version, end - first, arrived):
             self.stage_next()
             return None
         self._loaded = self._load()
@@ -319,9 +320,10 @@ class Appender:
         self,
         attempt: Callable[[str], None],
         attributes_version: int,
+        send: int,
         done_by_another: Callable[[], bool] = lambda: False,
     ) -> bool:
-        done = commit(self.table, self.fence(attributes_version), attempt, done_by_another)
+        done = commit(self.table, self.fence(attributes_version), attempt, done_by_another, told={"send": send})
         if done:
             vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         else:

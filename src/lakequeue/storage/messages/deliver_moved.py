@@ -7,6 +7,7 @@ repeated or late move finds it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -65,7 +66,7 @@ def deliver(
         # Delta would accept a lower number, so the current one is part of the fence
         fence = {move: table.transaction(move) or 0, layout.SEND_ID: place.first}
         rows, ids = place.rows(messages), {move: source.number, **place.ids(len(messages)), **more}
-        if commit(table, fence, lambda token, rows=rows, ids=ids: table.append(rows, ids, token)):  # type: ignore[misc]
+        if commit(table, fence, partial(table.append, rows, ids), told={"deliver": len(rows)}):
             return place.closes
         races.lose()
     raise RequestThrottled("too many lost races; the messages are on their way")

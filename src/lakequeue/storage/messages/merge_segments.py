@@ -292,4 +292,5 @@ def _replace(table: Table, seen: _Snapshot, step: _Step) -> bool:
     if step.with_send:
         fence[layout.SEND_ID] = ids[layout.SEND_ID] = seen.send_version
     partition = {"base_offset": bases}
-    return commit(table, fence, lambda token: table.replace(partition, step.rows(table), ids, token))
+    told = {"merge_segments": len(bases)}
+    return commit(table, fence, lambda token: table.replace(partition, step.rows(table), ids, token), told=told)
