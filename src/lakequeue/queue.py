@@ -11,6 +11,7 @@ from lakequeue.model.arguments import (
     Condition,
     check_callable,
     check_interrupt,
+    check_priority,
     check_string,
     check_tags,
     check_type,
@@ -119,6 +120,7 @@ class Queue(QueueProperties):
         system_attributes: Mapping[str, Any] | None = None,
         *,
         json: Any = ABSENT,
+        priority: int | None = None,
     ) -> SendResult:
         """Sends one message; it is stored when the call returns.
 
@@ -131,15 +133,16 @@ class Queue(QueueProperties):
                 content-based deduplication.
             system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
+            priority: 0 to one less than the queue's ``priorities``; higher ones are received first. None is 0.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
             OverLimit: the queue has reached its cap on stored messages.
 
-        SND-3, QUE-33, SND-1, SND-2, DLY-9, MSA-3, SND-4, FAI-1, DDP-1, SND-15, QUE-21
+        SND-3, QUE-33, SND-1, SND-2, DLY-9, MSA-3, SND-4, FAI-1, DDP-1, SND-15, QUE-21, JOB-5
         """
-        entry = SendEntry(body, None, delay, attributes, group_id, dedup_id, system_attributes, json=json)
-        return send.send(self._runtime, entry)
+        given = (body, None, delay, attributes, group_id, dedup_id, system_attributes)
+        return send.send(self._runtime, SendEntry(*given, json=json, priority=priority))
 
     def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
         """Sends a batch, with a result for each entry; a refused entry does not fail the others.
@@ -283,6 +286,7 @@ class Queue(QueueProperties):
         order_by: str | None = None,
         on_bad_row: OnBadRow = "fail",
         bad_rows: str | None = None,
+        priority: int | None = None,
     ) -> SentRows:
         """Sends every row of a DataFrame as a message, in one commit; returns how many.
 
@@ -297,6 +301,7 @@ class Queue(QueueProperties):
                 log says which rules they break.
             bad_rows: path or URI of a Delta table outside the root, as in ``stream_to_queue``. With a ``send_id``,
                 a repeated call adds no row to it twice.
+            priority: of all rows, see ``send``.
 
         Duplicates on FIFO queues are accepted and do not count.
 
@@ -316,7 +321,8 @@ class Queue(QueueProperties):
         check_string("order_by", order_by, optional=True)
         check_string("on_bad_row", on_bad_row)
         check_string("bad_rows", bad_rows, optional=True)
-        return send_dataframe(self._runtime, df, send_id, order_by, on_bad_row, bad_rows)
+        of = check_priority(self._runtime.attributes, priority)
+        return send_dataframe(self._runtime, df, send_id, order_by, on_bad_row, bad_rows, of)
 
     def send_arrow(
         self,
@@ -327,6 +333,7 @@ class Queue(QueueProperties):
         body: str = "body",
         on_bad_row: OnBadRow = "fail",
         bad_rows: str | None = None,
+        priority: int | None = None,
     ) -> SentRows:
         """Sends every row of Arrow data as a message, in one commit, without Spark; returns how many.
 
@@ -345,6 +352,7 @@ class Queue(QueueProperties):
             body: name of the column with the bodies; ``*`` sends each row as a JSON object of all its columns,
                 without NULLs. Of the other columns only those of ``send_dataframe`` are read then.
             on_bad_row, bad_rows: what becomes of rows that break a rule, see ``send_dataframe``.
+            priority: of all rows, see ``send``.
 
         Duplicates on FIFO queues are accepted and do not count.
 
@@ -363,7 +371,8 @@ class Queue(QueueProperties):
         check_string("body", body)
         check_string("on_bad_row", on_bad_row)
         check_string("bad_rows", bad_rows, optional=True)
-        return send_arrow(self._runtime, data, send_id, order_by, body, on_bad_row, bad_rows)
+        of = check_priority(self._runtime.attributes, priority)
+        return send_arrow(self._runtime, data, send_id, order_by, body, on_bad_row, bad_rows, of)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
         """Claims up to ``max_messages`` messages under one lease; None if no message is available.

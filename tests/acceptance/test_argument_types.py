@@ -98,6 +98,7 @@ TABLE: dict[str, dict[str, str]] = {
         "dedup_id": "or none",  # a standard queue has none
         "system_attributes": "mapping",
         "json": "anything",
+        "priority": "or none",  # this queue has none
     },
     "Queue.send_batch": {"entries": "object"},
     "Queue.receive": {
@@ -120,6 +121,7 @@ TABLE: dict[str, dict[str, str]] = {
         "order_by": "text or none",
         "on_bad_row": "text",
         "bad_rows": "text or none",
+        "priority": "or none",
     },
     "Queue.send_arrow": {
         "data": "object",
@@ -128,6 +130,7 @@ TABLE: dict[str, dict[str, str]] = {
         "body": "text",
         "on_bad_row": "text",
         "bad_rows": "text or none",
+        "priority": "or none",
     },
     "Queue.compact": {"now": "seconds or none"},
     "Queue.lease": {"max_messages": "whole", "visibility_timeout": "seconds or none"},

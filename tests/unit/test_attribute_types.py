@@ -5,7 +5,7 @@ from __future__ import annotations
 from lakequeue.model import attributes
 from lakequeue.model.attribute_values import ChangeableAttributes, NewQueueAttributes
 
-FIXED = {"profile", "Profile", "FifoQueue"}
+FIXED = {"profile", "Profile", "FifoQueue", "priorities", "Priorities"}
 POLICY = {"dead_letter_queue", "max_receive_count"}
 """Another form of ``redrive_policy``."""
 

@@ -61,6 +61,10 @@ def send(
         str | None,
         typer.Option(metavar="ID", help="Deduplication id, sent once within five minutes; FIFO queues only."),
     ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Higher ones are received first; for queues created with priorities."),
+    ] = None,
 ) -> None:
     """Send a message, or one for each line; skips empty lines."""
     session: Session = ctx.obj
@@ -71,6 +75,7 @@ def send(
     if jsonl and lines is None and body != "-":
         usage("--jsonl is for lines: give - or --lines FILE")
     options: dict[str, Any] = {"delay": delay, "attributes": _attributes(attribute), "group_id": group}
+    options |= {"priority": priority}
     target = session.queue(queue)
     parse = (
         Reader(target, options).entry if jsonl else lambda number, line: SendEntry(line, str(number), **options)

@@ -176,6 +176,15 @@ def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
     return None if attributes.fifo else micros
 
 
+def check_priority(attributes: QueueAttributes, value: Any = None) -> int:
+    """The priority of a message; None means the lowest one, 0 (JOB-5)."""
+    if value is None or (type(value) is int and 0 <= value < attributes.classes):
+        return value or 0
+    if attributes.priorities is None:
+        raise InvalidParameterValue.of(value, "priority", "The queue was created without priorities.")
+    raise InvalidParameterValue.of(value, "priority", f"Must be a whole number of 0 to {attributes.classes - 1}.")
+
+
 def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
     """The maximum number of messages of a receive; None means 1 (RCV-1)."""
     if value is None:

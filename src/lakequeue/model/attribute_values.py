@@ -141,5 +141,7 @@ class NewQueueAttributes(ChangeableAttributes, total=False):
     """Keyword arguments of ``LakeQueue.create_queue``; those added here are fixed at creation."""
 
     profile: Literal["lake", "sqs", "sqs-2018", "cmq"]
+    priorities: int
     Profile: Any
     FifoQueue: Any
+    Priorities: Any

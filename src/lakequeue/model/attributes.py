@@ -53,11 +53,13 @@ Scope = Literal["queue", "message_group"]
 _SCOPES = {"queue": "queue", "message_group": "messageGroup"}
 ThroughputLimit = Literal["per_queue", "per_message_group_id"]
 _THROUGHPUT_LIMITS = {"per_queue": "perQueue", "per_message_group_id": "perMessageGroupId"}
+_LAKE = DEFAULT_PROFILE
 HIDDEN = frozenset({"CreatedDeduplicationScope"})
 """Wire names of attributes that the tables store, but that users can neither set nor see."""
 
 _PER_SHARD = ("max_inflight_messages", "max_delayed_messages", "max_stored_messages")
-_FIXED = ("profile",)
+_PRIORITIES = Limits(1, 1, 10)
+_FIXED = ("profile", "priorities")
 _TENANTS = ("fair_groups", "group_in_flight_limit")
 _FIFO_ONLY = ("content_based_deduplication", "deduplication_scope", "fifo_throughput_limit")
 
@@ -101,6 +103,8 @@ class QueueAttributes:
     allow_zero_visibility: bool = _of("AllowZeroVisibility", "flag", True)
     profile_strict: bool = _of("ProfileStrict", "flag", True)
     shards: int = _of("Shards", "count", 1)
+    priorities: int | None = _of("Priorities", "count", None)
+    """Number of classes of messages, each of which has shards of its own (JOB-5); None: one."""
     paused: str | None = _of("Paused", "text", None)
     """Why receives find nothing (JOB-1)."""
 
@@ -125,7 +129,8 @@ class QueueAttributes:
             fields = _fields(given, rules)
             _check_kind(fields, _parsed({"fifo": fields["fifo"]})["fifo"], rules)
             values = _parsed(fields)
-            settings = _with_whole_range(_defaults(rules, values) | values)
+            shards = {"shards": values.get("priorities", 1)}
+            settings = _with_whole_range(_defaults(rules, values) | shards | values)
             checked = cls(**settings, created_deduplication_scope=settings["deduplication_scope"])
             checked._check(values)
         return checked
@@ -179,6 +184,7 @@ class QueueAttributes:
     def values(self) -> dict[str, Any]:
         """The attributes that such a queue has, by name, as ``create`` takes them; None: no limit, or not set."""
         absent = {*_TENANTS} if self.fifo or self.profile_rules.fair_groups is None else set[str]()
+        absent |= {"priorities"} if self.fifo or self.profile != _LAKE else set()
         absent |= set() if self.fifo else {*_FIFO_ONLY}
         found = {each.field: getattr(self, each.field) for each in _SETTABLE if each.field not in absent}
         allow = redrive_allow_policy(self.redrive_allow_policy)
@@ -240,6 +246,11 @@ class QueueAttributes:
         return self.fifo or self.group_in_flight_limit is not None
 
     @property
+    def classes(self) -> int:
+        """Number of priorities, from 0, the lowest one; that of a shard is its number modulo this (JOB-5)."""
+        return self.priorities or 1
+
+    @property
     def groups_are_tenants(self) -> bool:
         """Whether message groups name tenants that share the queue (FAI-1, FAI-4)."""
         return bool(self.fair_groups or self.group_in_flight_limit)
@@ -297,8 +308,8 @@ class QueueAttributes:
 
     def limits(self, field: str) -> Limits:
         """The range of an attribute on this queue, given its other attributes."""
-        if field == "shards":
-            return _SHARDS
+        if field in ("shards", "priorities"):
+            return _SHARDS if field == "shards" else _PRIORITIES
         if field == "max_inflight_messages" and self.fifo:
             field = "max_inflight_messages_fifo"
         own: Limits = getattr(self.profile_rules, field)
@@ -337,6 +348,10 @@ class QueueAttributes:
                 raise _invalid(attribute, 10700 if beyond else None, hint)
         if self.fifo:
             self._check_fifo()
+        if self.shards % self.classes:
+            raise _invalid(_BY_FIELD["shards"], hint=f"must be a multiple of the priorities, {self.priorities}")
+        if self.classes > 1 and self.group_in_flight_limit is not None:
+            raise _invalid(_BY_FIELD["group_in_flight_limit"], hint="a queue with priorities has no such limit")
 
     def _check_fifo(self) -> None:
         """Checks which attributes of a FIFO queue go together (DDP-14); a group never spans shards."""
@@ -419,7 +434,7 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
         case "seconds":
             return seconds(parse_micros(value))
         case "count":
-            return parse_whole(value)
+            return None if value is None and attribute.field == "priorities" else parse_whole(value)
         case "cap":
             return None if value is None or value == "unlimited" else parse_whole(value)
         case "flag":
@@ -446,6 +461,9 @@ def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
         if field in fields and (fifo or rules.fair_groups is None):
             where = "on a standard queue" if fifo else f"outside profile {rules.name}"
             raise InvalidAttributeName(f"You can specify the {{}} only {where}.", names=[field])
+    if "priorities" in fields and (fifo or rules.name != _LAKE):
+        where = "on a standard queue of profile lake"
+        raise InvalidAttributeName(f"You can specify the {{}} only {where}.", names=["priorities"])
     if fifo:
         return
     if "content_based_deduplication" in fields:

@@ -109,6 +109,7 @@ class SendEntry:
         system_attributes: only ``AWSTraceHeader``.
         sender_id: who sent it, as a server knows; receivers see it as ``SenderId``.
         json: a value whose compact JSON is the body; ``Message.json`` reads it. No attribute says that it is JSON.
+        priority: 0 to one less than the queue's priorities; higher ones are received first. None is 0.
     """
 
     body: str = ""
@@ -120,6 +121,7 @@ class SendEntry:
     system_attributes: Mapping[str, Any] | None = None
     sender_id: str | None = None
     json: Any = attrs.field(default=ABSENT, kw_only=True)
+    priority: int | None = attrs.field(default=None, kw_only=True)
 
 
 @attrs.frozen
@@ -140,6 +142,7 @@ class ValidEntry:
     system_attributes: dict[str, str]
     size: int
     sender_id: str | None = None
+    priority: int = 0
 
 
 @attrs.frozen
@@ -281,6 +284,7 @@ class Message(_Attached):
             settled it otherwise.
         moved_at: when it was moved here from another queue; None if it was sent here.
         last_receive: whether it becomes a dead letter if this receive does not delete it (DLQ-13).
+        priority: that of its send; 0 where the queue has no priorities.
     """
 
     message_id: str
@@ -301,6 +305,7 @@ class Message(_Attached):
     dead_letter_reason: DeadLetterReason | None = None
     moved_at: datetime | None = None
     last_receive: bool = attrs.field(default=False, eq=False)
+    priority: int = 0
 
     @property
     def md5_of_body(self) -> str:

@@ -21,7 +21,7 @@ from lakequeue.errors import (
     TooManyEntriesInBatchRequest,
     coded_for,
 )
-from lakequeue.model.arguments import check_delay, check_identifier, check_mapping
+from lakequeue.model.arguments import check_delay, check_identifier, check_mapping, check_priority
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.messages import (
     ABSENT,
@@ -158,6 +158,7 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
         system_attributes=_check_system_attributes(entry.system_attributes),
         size=size,
         sender_id=entry.sender_id,
+        priority=check_priority(attributes, entry.priority),
     )
 
 

@@ -303,8 +303,10 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
     shards = queue.shards
     if attempt_id is None or len(shards) == 1:
         home = shards[0].shared.home
-        order, other = in_home_order(shards, home), home.elsewhere()
-        if other is not None and shards[other].is_unattended():
+        order, other, classes = in_home_order(shards, home), home.elsewhere(), queue.attributes.classes
+        if classes > 1:  # now and then the lowest first, so that none of them starves (JOB-5)
+            order = sorted(order, key=lambda shard: shard % classes, reverse=other is None)
+        elif other is not None and shards[other].is_unattended():
             order = [other, *(shard for shard in order if shard != other)]
         yield from (shards[shard] for shard in order)
         yield from shards[len(order) :]  # those that another process added: the others have just learnt of them
@@ -401,6 +403,8 @@ def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Messa
     """Messages of several shards by send time (RWD-10, RWD-12); those of a group, or shard, keep their order."""
     if len(by_shard) < 2:
         return by_shard[0] if by_shard else []
+    if queue.attributes.classes > 1:  # in the order in which the shards were asked
+        return list(itertools.chain.from_iterable(by_shard))
     if queue.fifo:
         groups: dict[str | None, list[Message]] = {}
         for message in itertools.chain.from_iterable(by_shard):
@@ -412,10 +416,10 @@ def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Messa
 def _messages(queue: OpenQueue, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
     signer = receipt_handles.HandleSigner(queue.key, shard.shard, claimed.lease_id, queue.row.handle_key)
     rows, unreadable = _rows(queue, shard, claimed)
-    settler = Settler(queue)
+    settler, priority = Settler(queue), shard.shard % queue.attributes.classes
     found = {
         offset: received_message(
-            row, claimed, span, signer.sign(offset), names, _sequence(queue, shard, offset), settler
+            row, claimed, span, signer.sign(offset), names, _sequence(queue, shard, offset), settler, priority
         )
         for span in claimed.spans
         for offset in range(span.first, span.last + 1)

@@ -155,6 +155,7 @@ def received_message(
     names: Sequence[str],
     sequence: str | None,
     settler: Settler,
+    priority: int = 0,
 ) -> Message:
     """A received message; ``names`` selects its attributes (MSA-4)."""
     system = {"AWSTraceHeader": row["trace_header"]}
@@ -178,6 +179,7 @@ def received_message(
         dead_letter_reason=_reason(row),
         moved_at=None if row["source_queue"] is None else row["sent_at"],
         last_receive=span.last_receive,
+        priority=priority,
     )
     attach(message, settler)
     return message

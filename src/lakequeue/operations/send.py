@@ -130,6 +130,11 @@ def in_turn(queue: OpenQueue) -> list[ShardService]:
     return [queue.shards[shard] for shard in in_home_order(queue.shards, queue.shards[0].shared.sends)]
 
 
+def of_priority(queue: OpenQueue, shards: list[ShardService], priority: int) -> list[ShardService]:
+    """Those of the shards that have the messages of a priority (JOB-5)."""
+    return [shard for shard in shards if shard.shard % queue.attributes.classes == priority]
+
+
 def _deliver(
     queue: OpenQueue, check: Callable[[], list[Any]]
 ) -> list[SendResult | BatchFailure | QueueServiceError | QueueClientError]:
@@ -169,7 +174,10 @@ def _deliver(
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[ShardService], Entries]]:
     """Entries with the shards to try in order: the shard of the group where it determines that, else all."""
     if not queue.attributes.by_group:
-        return [(in_turn(queue), entries)]
+        order = in_turn(queue)
+        classes = {entry.priority for entry in entries.values()} if queue.attributes.classes > 1 else {0}
+        parts = {each: {n: e for n, e in entries.items() if e.priority == each} for each in classes}
+        return [(of_priority(queue, order, each), part) for each, part in parts.items()]
     found: dict[int, dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
         found.setdefault(shard_of_group(entry.group_id or "", len(queue.shards)), {})[index] = entry

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakequeue.errors import InvalidOptions, InvalidParameterValue, QueueClientError
 from lakequeue.operations.json_rows import Bodies
 from lakequeue.operations.results import SentRows
-from lakequeue.operations.send import in_turn
+from lakequeue.operations.send import in_turn, of_priority
 from lakequeue.runtime import calls
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, commit_files, write_files
@@ -41,6 +41,7 @@ def send_dataframe(
     order_by: str | None,
     on_bad_row: OnBadRow,
     bad_rows: str | None,
+    priority: int,
 ) -> SentRows:
     """Sends every row of a DataFrame as a message; returns how many, 0 if the id was sent before."""
     queue.root.require_spark("send_dataframe")
@@ -54,8 +55,8 @@ def send_dataframe(
         refused = sum(part.refused_rows for part in written)
         return arrow_files.gather(tables, staging, written, in_order=queue.fifo)
 
-    sent = send_staged(queue, write_files.columns_of(df.schema), _key(send_id), order_by, stage)
-    return SentRows(sent, refused)
+    columns = write_files.columns_of(df.schema)
+    return SentRows(send_staged(queue, columns, _key(send_id), order_by, stage, priority=priority), refused)
 
 
 def bad_rows_of(
@@ -87,6 +88,7 @@ def send_staged(
     order_by: str | None,
     stage: Stage,
     verb: str = "send_dataframe",
+    priority: int = 0,
 ) -> int:
     """Sends the rows that ``stage`` writes; it is called again if attributes change meanwhile.
 
@@ -97,12 +99,13 @@ def send_staged(
         order_by: column that orders the messages of each group, on FIFO queues.
         stage: checks and writes the rows below the queue's directory, in one process or many.
         verb: name of the operation in log and metrics.
+        priority: that of all messages.
     """
     with queue.service(verb) as call:
         while True:
             check_rows(queue.attributes, columns, order_by)
             try:
-                target = bulk_target(queue)
+                target = bulk_target(queue, priority)
                 first = target.shards[0]
                 rows = send_rows(target, key, queue.now, stage, order_by)
             except StaleAttributes:
@@ -138,14 +141,15 @@ def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
     return commit_files.sweep_manifests(bulk_target(queue))
 
 
-def bulk_target(queue: OpenQueue) -> commit_files.Target:
-    """The queue as bulk sends see it, with its attributes as last read."""
+def bulk_target(queue: OpenQueue, priority: int | None = None) -> commit_files.Target:
+    """The queue as bulk sends see it, with its attributes as last read; of one priority, or whole."""
+    shards = in_turn(queue)
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     return commit_files.Target(
         queue.root.engine,
         queue.root.path,
         queue.key,
-        [shard.shard for shard in in_turn(queue)],
+        [shard.shard for shard in (shards if priority is None else of_priority(queue, shards, priority))],
         attributes,
         version,
         lambda shard: queue.shards[shard].room(attributes, queue.now()),
@@ -164,6 +168,7 @@ def send_arrow(
     body: str,
     on_bad_row: OnBadRow,
     bad_rows: str | None,
+    priority: int,
 ) -> SentRows:
     """Sends every row as a message; returns how many."""
     key, verb, refused = _key(send_id), "send_arrow", 0
@@ -180,7 +185,7 @@ def send_arrow(
         manifest, refused = arrow_files.stage(tables, attrs.evolve(staging, bad_rows=bad), batches())
         return manifest
 
-    return SentRows(send_staged(queue, columns_of(schema), key, order_by, stage, verb), refused)
+    return SentRows(send_staged(queue, columns_of(schema), key, order_by, stage, verb, priority), refused)
 
 
 def _key(send_id: str | None) -> SendKey:

@@ -1,0 +1,112 @@
+"""Priorities of standard queues: each has shards of its own (JOB-5)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from concurrency.harness import apart
+from conformance.harness import Harness, bodies
+from lakequeue import (
+    InvalidAttributeName,
+    InvalidAttributeValue,
+    InvalidParameterValue,
+    LakeQueue,
+    SendEntry,
+)
+from lakequeue.runtime.home_shard import ELSEWHERE_EVERY
+
+pytestmark = pytest.mark.spec("JOB-5")
+
+
+@pytest.mark.parametrize("shards", [3, 6])
+def test_higher_priorities_are_received_first_in_every_process(harness: Harness, clock, shards: int):
+    queue = harness.create(priorities=3, shards=shards)
+    queue.send("bulk")
+    queue.send("normal", priority=1)
+    clock.advance(1)
+    queue.send_batch([SendEntry("urgent", priority=2), SendEntry("later"), SendEntry("soon", priority=1)])
+    received = [harness.queue().receive()[0] for _ in range(3)]
+    assert received[0].body == "urgent" and bodies(received[1:]) == ["normal", "soon"]
+    assert [message.priority for message in received] == [2, 1, 1]
+    rest = harness.queue().receive(10)
+    assert sorted(bodies(rest)) == ["bulk", "later"] and {message.priority for message in rest} == {0}
+
+
+def test_one_receive_and_a_lease_take_them_in_order(harness: Harness):
+    queue = harness.create(priorities=3)
+    queue.send_batch([SendEntry(str(number), priority=number % 3) for number in range(9)])
+    assert [message.priority for message in queue.receive(5)] == [2, 2, 2, 1, 1]
+    lease = harness.queue().lease(2)
+    assert lease is not None and sorted(int(body) % 3 for body in lease.arrow()["body"].to_pylist()) == [0, 1]
+
+
+def test_one_receive_in_sixteen_begins_with_the_lowest_priority(harness: Harness):
+    queue = harness.create(priorities=2)
+    queue.send_batch([SendEntry(f"bulk {number}") for number in range(20)])
+    queue.send_batch([SendEntry(f"urgent {number}", priority=1) for number in range(2 * ELSEWHERE_EVERY)])
+    received = [queue.receive()[0].priority for _ in range(2 * ELSEWHERE_EVERY)]
+    assert received == ([1] * (ELSEWHERE_EVERY - 1) + [0]) * 2
+
+
+def test_bulk_sends_have_a_priority(harness: Harness):
+    queue = harness.create(priorities=2, shards=4)
+    rows = pa.table({"body": ["a", "b"]})
+    assert queue.send_arrow(rows, priority=1) == 2 and queue.send_arrow(rows, send_id="once") == 2
+    assert queue.send_arrow(rows, send_id="once") == 0
+    assert [message.priority for message in harness.queue().receive(10)] == [1, 1, 0, 0]
+
+
+def test_shards_are_a_multiple_and_may_grow_so(harness: Harness):
+    queue = harness.create(priorities=2)
+    assert queue.attributes(["priorities", "shards"]) == {"priorities": 2, "shards": 2}
+    queue.send("urgent", priority=1)
+    for shards in (3, 5):
+        with pytest.raises(InvalidAttributeValue, match="must be a multiple of the priorities, 2"):
+            queue.set_attributes(shards=shards)
+    queue.set_attributes(shards=6)
+    queue.send_batch([SendEntry(str(number), priority=number % 2) for number in range(12)])
+    received = harness.queue().receive(20)
+    assert [message.priority for message in received] == [1] * 7 + [0] * 6
+
+
+def test_a_queue_without_priorities_takes_none(lq: LakeQueue):
+    queue = lq.create_queue("orders")
+    assert queue.attributes(["priorities"]) == {"priorities": None}
+    assert "Priorities" not in queue.attributes(wire=True)
+    queue.send("a", priority=0)
+    for priority in (1, -1, True, "1", 1.0):
+        with pytest.raises(InvalidParameterValue, match="priority"):
+            queue.send("b", priority=priority)
+        with pytest.raises(InvalidParameterValue, match="priority"):
+            queue.send_arrow(pa.table({"body": ["b"]}), priority=priority)
+    result = queue.send_batch([SendEntry("c", priority=1), SendEntry("d")])
+    assert [failure.id for failure in result.failed] == ["0"]
+    assert bodies(queue.receive(10)) == ["a", "d"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error", "text"),
+    [
+        ({"priorities": 0}, InvalidAttributeValue, "priorities"),
+        ({"priorities": 11}, InvalidAttributeValue, "1 to 10"),
+        ({"priorities": 3, "shards": 4}, InvalidAttributeValue, "multiple of the priorities, 3"),
+        ({"priorities": 2, "group_in_flight_limit": 5}, InvalidAttributeValue, "no such limit"),
+        ({"priorities": 2, "profile": "sqs"}, InvalidAttributeName, "profile lake"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(lq: LakeQueue, attributes, error, text: str):
+    lq.create_queue("other")
+    with pytest.raises(error, match=text):
+        lq.create_queue("orders", **attributes)
+    with pytest.raises(InvalidAttributeName, match="standard queue"):
+        lq.create_queue("orders.fifo", fifo=True, priorities=2)
+    assert [queue.name for queue in lq.list_queues()] == ["other"]
+
+
+def test_priorities_are_fixed(lq: LakeQueue):
+    queue = lq.create_queue("orders", priorities=2)
+    with pytest.raises(InvalidAttributeName, match="created"):
+        queue.set_attributes(priorities=3)
+    [other] = apart(lq.root, queue.clock, 1)
+    assert other.queue("orders").attributes(["priorities"]) == {"priorities": 2}
