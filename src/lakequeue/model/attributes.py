@@ -286,19 +286,19 @@ class QueueAttributes:
         """Maximum number of stored messages in one shard (QUE-21), divided likewise."""
         return None if self.max_stored_messages is None else self.max_stored_messages // self.shards
 
-    @property
+    @cached_property
     def visibility_timeout_micros(self) -> int:
         return duration_micros(self.visibility_timeout)
 
-    @property
+    @cached_property
     def retention_micros(self) -> int:
         return duration_micros(self.message_retention_period)
 
-    @property
+    @cached_property
     def rewind_micros(self) -> int:
         return duration_micros(self.rewind_range)
 
-    @property
+    @cached_property
     def delay_micros(self) -> int:
         return duration_micros(self.delay)
 

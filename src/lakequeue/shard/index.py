@@ -256,7 +256,7 @@ class ShardIndex:
 
     def visible_since(self, offset: int) -> int:
         """Instant at which a message becomes, or became, visible."""
-        run = self.runs.at(offset)
+        run = None if offset >= self.head.head_offset else self.runs.at(offset)
         if run is not None and run.visible_at is not None:
             return run.visible_at
         if self.delay is None:
