@@ -63,6 +63,11 @@ class QueueProperties:
         return self._runtime.fifo
 
     @property
+    def priorities(self) -> int | None:
+        """Number of priorities of its messages; None without (JOB-5)."""
+        return self._runtime.attributes.priorities
+
+    @property
     def clock(self) -> Clock:
         """Source of time, that of the ``LakeQueue``."""
         return self._runtime.root.clock

@@ -202,11 +202,30 @@ def test_a_root_on_an_object_store_is_a_broker_too(s3_root: str, tmp_path: Path)
         assert jobs.persist.delay("käse").get(PATIENCE) == {"text": "käse", "retries": 2}
 
 
-def test_a_priority_is_refused(jobs: Any) -> None:
+def test_a_priority_is_refused_where_a_queue_has_none(jobs: Any) -> None:
     from kombu.exceptions import OperationalError
 
-    with pytest.raises(OperationalError, match="priority: queues have no priorities"):
+    with pytest.raises(OperationalError, match="priority: queue celery was created without priorities"):
         jobs.add.apply_async((1, 2), priority=3)
+
+
+@pytest.mark.spec("JOB-5")
+@pytest.mark.parametrize("top", [2, 10])
+def test_urgent_tasks_overtake(tmp_path: Path, top: int) -> None:
+    from kombu import Connection, Exchange
+    from kombu import Queue as Declared
+
+    declared = Declared("urgent", Exchange("urgent"), "urgent", max_priority=top)
+    with Connection(broker(tmp_path), transport_options={"queue_name_prefix": PREFIX}) as connection:
+        with connection.Producer() as producer:
+            for priority in (None, 1, 99, 0, 2):
+                producer.publish(
+                    priority, routing_key="urgent", exchange="urgent", declare=[declared], priority=priority
+                )
+        queue = LakeQueue(str(tmp_path / "root")).queue(f"{PREFIX}urgent")
+        assert queue.attributes(["priorities"]) == {"priorities": min(top + 1, 10)}
+        received = [queue.receive()[0].priority for _ in range(5)]
+    assert received == [min(top, 9), 2, 1, 0, 0]
 
 
 def test_a_worker_that_acknowledges_early_lets_go_of_a_task_when_it_begins(tmp_path: Path) -> None:

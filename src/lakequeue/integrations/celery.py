@@ -22,11 +22,11 @@ from lakequeue.errors import (
     QueueDoesNotExist,
     QueueServiceError,
     RequestThrottled,
-    UnsupportedOperation,
 )
 
 try:
     from kombu.transport import TRANSPORT_ALIASES, virtual
+    from kombu.transport.base import to_rabbitmq_queue_arguments
     from kombu.utils.json import dumps
 except ModuleNotFoundError as error:
     raise MissingPackage.of("lakequeue.integrations.celery", "celery", error) from None
@@ -182,12 +182,13 @@ class Channel(virtual.Channel):
 
     # --- queues
 
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
+        return to_rabbitmq_queue_arguments(arguments, **kwargs)  # x-max-priority
+
     def _new_queue(self, queue: str, auto_delete: bool = False, arguments: Any = None, **kwargs: Any) -> None:
-        if (arguments or {}).get("x-max-priority"):
-            raise _no_priorities("queue_arguments x-max-priority, task_queue_max_priority")
         if auto_delete:
             self._auto_delete.add(queue)
-        self.broker.declare(queue, auto_delete)
+        self.broker.declare(queue, auto_delete, (arguments or {}).get("x-max-priority"))
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         return bool(self.broker.exists(queue))
@@ -222,10 +223,8 @@ class Channel(virtual.Channel):
         return found
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
-        if message["properties"].get("priority"):
-            raise _no_priorities("priority")
         try:
-            self.broker.send(queue, dumps(message), eta_of(message))
+            self.broker.send(queue, dumps(message), eta_of(message), message["properties"].get("priority") or 0)
         except QueueDoesNotExist:
             if "task" in message["headers"] or "correlation_id" not in message["properties"]:
                 raise  # else it is a reply, and whoever asked is gone
@@ -283,10 +282,6 @@ class Transport(virtual.Transport):
                 raise TimeoutError from None
             if subscription.deliver(message):
                 return
-
-
-def _no_priorities(what: str) -> UnsupportedOperation:
-    return UnsupportedOperation(f"{what}: queues have no priorities; give urgent tasks a queue of their own")
 
 
 TRANSPORT_ALIASES["lakequeue"] = "lakequeue.integrations.celery:Transport"

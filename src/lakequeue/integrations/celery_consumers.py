@@ -130,7 +130,7 @@ class Subscription:
             return Outcome.SUCCESS
         eta = eta_of(payload)
         if eta is not None and self._broker.until(eta) > _EARLY:
-            await asyncio.to_thread(self._broker.send, self.name, message.body, eta)
+            await asyncio.to_thread(self._broker.send, self.name, message.body, eta, message.priority)
             return Outcome.SUCCESS
         tag = mark_delivery(payload, message)
         if self._no_ack:

@@ -25,7 +25,7 @@ from lakequeue.errors import (
     RootDoesNotExist,
     UnsupportedOperation,
 )
-from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.attributes import MOST_PRIORITIES, QueueAttributes
 
 _DAY = 24 * 3600
 _LONGEST = 14 * _DAY
@@ -123,20 +123,30 @@ class Broker:
             return True
         return False
 
-    def declare(self, name: str, auto_delete: bool) -> None:
+    def declare(self, name: str, auto_delete: bool, top_priority: int | None) -> None:
         """Creates a queue unless it exists, with whatever attributes."""
         with suppress(QueueDoesNotExist):
             self.used(name, lambda queue: queue.tags())
             return
         tags = {_AUTO_DELETE: "1"} if auto_delete else None
         kept = {"message_retention_period": _KEPT if auto_delete else _LONGEST}
+        classes = {"priorities": min(top_priority + 1, MOST_PRIORITIES)} if top_priority else {}
         with suppress(QueueNameExists):  # another process was first
-            self._queues[name] = self._lake.create_queue(self._own(name), tags=tags, **kept | self._attributes)
+            attributes = kept | classes | self._attributes
+            self._queues[name] = self._lake.create_queue(self._own(name), tags=tags, **attributes)
         self._new = False
 
-    def send(self, name: str, body: str, eta: datetime | None) -> None:
+    def send(self, name: str, body: str, eta: datetime | None, priority: int) -> None:
         """Sends a message that becomes visible at ``eta``, or after the longest delay."""
-        self.used(name, lambda queue: queue.send(body, self._delay(queue, eta)).message_id)
+
+        def send(queue: Queue) -> str:
+            top = (queue.priorities or 1) - 1
+            if priority > 0 and not top:
+                hint = "set x-max-priority, task_queue_max_priority or queue_attributes"
+                raise UnsupportedOperation(f"priority: queue {name} was created without priorities; {hint}")
+            return queue.send(body, self._delay(queue, eta), priority=max(0, min(priority, top))).message_id
+
+        self.used(name, send)
 
     def until(self, eta: datetime) -> float:
         """Seconds until an instant."""

@@ -58,7 +58,8 @@ HIDDEN = frozenset({"CreatedDeduplicationScope"})
 """Wire names of attributes that the tables store, but that users can neither set nor see."""
 
 _PER_SHARD = ("max_inflight_messages", "max_delayed_messages", "max_stored_messages")
-_PRIORITIES = Limits(1, 1, 10)
+MOST_PRIORITIES = 10
+_PRIORITIES = Limits(1, 1, MOST_PRIORITIES)
 _FIXED = ("profile", "priorities")
 _TENANTS = ("fair_groups", "group_in_flight_limit")
 _FIFO_ONLY = ("content_based_deduplication", "deduplication_scope", "fifo_throughput_limit")
