@@ -38,9 +38,9 @@ def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
     queue = harness.queue()
     shown = past(queue, begin)
     assert [(message.body, message.state, message.receive_count) for message in shown] == [
-        ("0", "deleted", 0),
-        ("2", "deleted", 0),
-        ("4", "deleted", 0),
+        ("0", "deleted", 1),
+        ("2", "deleted", 1),
+        ("4", "deleted", 1),
     ]
     for seconds, count in ((0, 3), (2, 2), (2.5, 1), (4, 1), (5, 0), (6, 0)):
         assert (seconds, queue.rewindable(begin + timedelta(seconds=seconds))) == (seconds, count)

@@ -25,8 +25,8 @@ from lakequeue.operations.judge import (
     Integers,
     Judge,
     integers,
-    loaded_runs,
     log_columns,
+    stored_runs,
 )
 from lakequeue.operations.results import PeekedMessage, peeked_message
 from lakequeue.runtime.open_queue import OpenQueue
@@ -35,6 +35,7 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Run
 from lakequeue.shard.spans import joined
 from lakequeue.storage import layout
+from lakequeue.storage.ledger import run_rows
 
 if TYPE_CHECKING:
     from lakequeue.conditions.predicate import Predicate
@@ -152,7 +153,7 @@ def _peek(
     runs, held_from = machine.peek(now, limit, start, history, newest), machine.held_from(now)
     head = machine.head
     known = [run for run in runs if run.first < head.head_offset]  # fresh messages are in no run
-    loaded = loaded_runs(known, settled=history)
+    loaded = stored_runs(run_rows(known, [], None, settled=history))
     return runs, Judge.of(queue.name, queue.region, shard, head, now, held_from, loaded)
 
 

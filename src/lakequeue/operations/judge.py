@@ -7,9 +7,8 @@ its own, which tests compare with it, as they do the SQL text of ``sql_views``.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
-from operator import attrgetter
 from typing import TypeVar
 
 import attrs
@@ -24,7 +23,7 @@ from lakequeue.model.failures import consumer_of
 from lakequeue.model.names import sequence_number
 from lakequeue.model.states import MessageState
 from lakequeue.operations.results import WITH_VISIBLE_AT
-from lakequeue.shard.runs import Head, Run
+from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
 
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -125,7 +124,7 @@ class Judge:
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """The judge of a shard at an instant; ``stored_runs`` or ``loaded_runs`` make its runs."""
+        """The judge of a shard at an instant; ``stored_runs`` makes its runs."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
@@ -141,13 +140,11 @@ class Judge:
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
         at = pa.array(place, mask=~within)
-        settled = pc.fill_null(runs["settled"].take(at), False).to_numpy(zero_copy_only=False)
         until = integers(runs["visible_at"].take(at))
         available = np.where(until != NO_INSTANT, until, self._delayed_until(came_at, rows))
         first_sent = integers(rows["first_sent_at"])
         sent_at = np.where(first_sent != NO_INSTANT, first_sent, came_at)
-        run_state = runs["state"].take(at).to_numpy(zero_copy_only=False)
-        state = self._states(offsets, within, settled, run_state, sent_at, available)
+        state = self._states(offsets, at, runs, sent_at, available)
         count, rewind = len(offsets), self.attributes.rewind_micros
         shown_at = np.where(available == NO_INSTANT, came_at, available)
         receive_count = pc.fill_null(pc.coalesce(runs["receive_count"].take(at), rows["source_receive_count"]), 0)
@@ -173,21 +170,18 @@ class Judge:
             "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
             "log_offset": lambda: pa.array(offsets),
             LOG_VERSION: lambda: pa.repeat(pa.scalar(self.log_version, pa.int64()), count),
-            REWINDABLE: lambda: pa.array((state == DELETED) & settled & (came_at >= self.instant - rewind)),
+            REWINDABLE: lambda: pa.array((state == DELETED) & within & (came_at >= self.instant - rewind)),
         }
         shown = [field for field in JUDGED if field.name in names]
         arrays = [(columns.get(each.name) or partial(rows.column, each.name))().cast(each.type) for each in shown]
         return type(rows).from_arrays(arrays, schema=pa.schema(shown))
 
     def _states(
-        self,
-        offsets: Integers,
-        within: npt.NDArray[np.bool_],
-        settled: npt.NDArray[np.bool_],
-        run_state: npt.NDArray[np.object_],
-        sent_at: Integers,
-        available: Integers,
+        self, offsets: Integers, at: pa.Array, runs: pa.RecordBatch, sent_at: Integers, available: Integers
     ) -> Integers:
+        within = at.is_valid().to_numpy(zero_copy_only=False)
+        settled = pc.fill_null(runs["settled"].take(at), False).to_numpy(zero_copy_only=False)
+        run_state = runs["state"].take(at).to_numpy(zero_copy_only=False)
         return np.select(
             [
                 sent_at + self.attributes.retention_micros <= self.instant,
@@ -229,14 +223,6 @@ def integers(instants: pa.Array) -> Integers:
     """Instants in microseconds; NO_INSTANT for NULL."""
     numbers: Integers = pc.fill_null(instants.cast(pa.int64()), NO_INSTANT).to_numpy()
     return numbers
-
-
-def loaded_runs(runs: Sequence[Run], settled: bool) -> pa.RecordBatch:
-    """Runs of a machine, by offset; ``settled``: of its history."""
-    names = ["first", "last", *_RUNS.names[3:]]
-    types = _RUNS.types[1:]
-    columns = [pa.array(map(attrgetter(name), runs), type_) for name, type_ in zip(names, types, strict=True)]
-    return pa.RecordBatch.from_arrays([pa.repeat(settled, len(runs)), *columns], schema=_RUNS)
 
 
 def stored_runs(rows: pa.Table) -> pa.RecordBatch:
