@@ -134,8 +134,8 @@ class Queue(QueueProperties):
             delay: seconds until it becomes visible; None is the queue's delay, 0 overrides it.
             attributes: at most ten, each a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues; on standard queues a tenant.
-            dedup_id: on FIFO queues, sends with the same id within 300 s are one message; optional with
-                content-based deduplication.
+            dedup_id: sends with the same id within the queue's ``deduplication_interval``, on FIFO queues within
+                300 s, are one message; on FIFO queues optional with content-based deduplication.
             system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
             priority: 0 to one less than the queue's ``priorities``; higher ones are received first. None is 0.

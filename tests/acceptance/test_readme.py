@@ -60,6 +60,7 @@ RULES = {
     "docs/guides/dead-letters.md": ("DLQ-2", "DLQ-8"),
     "docs/guides/fair-queues.md": ("FAI-1", "FAI-2", "FAI-4"),
     "docs/guides/priorities.md": ("JOB-5",),
+    "docs/guides/unique-sends.md": ("JOB-6",),
     "docs/guides/rewind.md": ("RWD-4", "RWD-9"),
     "docs/reference/cli.md": ("EXM-10",),
     UPGRADING: ("DUR-43",),

@@ -24,6 +24,7 @@ from lakequeue import (
 )
 from lakequeue.operations import lease as leases
 from lakequeue.operations import receive as receives
+from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.shard import admin, decide
 from lakequeue.shard.commands import Erase
 from lakequeue.shard.decide import ShardMachine
@@ -313,7 +314,7 @@ MUTATIONS = [
     Mutation("rows stay", replace(erase, "rewrite", lambda *_: False), {no_file_holds_it: "DUR-42"}),
     Mutation(
         "deduplication ids go at once",
-        replace("lakequeue.runtime.shard_sender.WINDOW", 0),
+        replace(ShardSender, "_window_start", lambda self, table, now, dedup: now),
         {a_repeated_send_does_not_bring_it_back: "DUR-42"},
     ),
 ]

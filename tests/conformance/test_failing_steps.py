@@ -158,6 +158,8 @@ VERBS: dict[str, Callable[[LakeQueue, Queue, Given], object]] = {
     "Queue.redrive elsewhere": lambda lake, queue, given: queue.redrive(destination=lake.queue("dead")),
     "delete chosen": lambda lake, queue, given: selected.delete(queue._runtime, ids(queue)),
     "make chosen visible": lambda lake, queue, given: selected.make_visible(queue._runtime, ids(queue), True),
+    "Queue.cancel": lambda lake, queue, given: queue.cancel(given.messages[0].message_id),
+    "Queue.pause": lambda lake, queue, given: queue.pause("the bank is down"),
     "Queue.erase": lambda lake, queue, given: queue.erase(given.messages[0].message_id),
     "Queue.set_attributes": lambda lake, queue, given: queue.set_attributes(visibility_timeout=7),
     "Queue.set_attributes of a policy": lambda lake, queue, given: queue.set_attributes(
@@ -179,13 +181,14 @@ OTHERS = {
     "Queue.send_dataframe": "commits as send_arrow",
     "Queue.update_attributes": "is set_attributes",
     "Queue.remove_tags": "is one commit, as set_tags",
+    "Queue.resume": "is set_attributes, as pause",
     "Lease.keep_alive": "extends",
     "Lease.delete_except": "is delete",
     "LakeQueue.repair": "has a test of its own below",
     "LakeQueue.upgrade": "has tests in test_upgrade",
     **dict.fromkeys(
         (
-            *("Queue.rewindable", "Queue.attributes", "Queue.counts", "Queue.peek"),
+            *("Queue.rewindable", "Queue.attributes", "Queue.counts", "Queue.peek", "Queue.get"),
             *("Queue.shard_counts", "Queue.groups", "Queue.redrivable", "Queue.dead_letter_sources", "Queue.tags"),
             *("Lease.batches", "Lease.arrow", "LakeQueue.queue", "LakeQueue.list_queues", "LakeQueue.all_queues"),
             *("LakeQueue.register_views", "LakeQueue.view_statements", "LakeQueue.create_views"),

@@ -91,7 +91,7 @@ def test_a_queue_without_priorities_takes_none(lq: LakeQueue):
         ({"priorities": 0}, InvalidAttributeValue, "priorities"),
         ({"priorities": 11}, InvalidAttributeValue, "1 to 10"),
         ({"priorities": 3, "shards": 4}, InvalidAttributeValue, "multiple of the priorities, 3"),
-        ({"priorities": 2, "group_in_flight_limit": 5}, InvalidAttributeValue, "no such limit"),
+        ({"priorities": 2, "group_in_flight_limit": 5}, InvalidAttributeValue, "does not go with priorities"),
         ({"priorities": 2, "profile": "sqs"}, InvalidAttributeName, "profile lake"),
     ],
 )

@@ -59,7 +59,9 @@ def send(
     ] = None,
     dedup_id: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Deduplication id, sent once within five minutes; FIFO queues only."),
+        typer.Option(
+            metavar="ID", help="Deduplication id, taken once: within five minutes, or what the queue says."
+        ),
     ] = None,
     priority: Annotated[
         int | None,

@@ -62,7 +62,7 @@ def compacted(summaries: Sequence[CompactionSummary]) -> str:
 
 def setting(name: str, value: Any) -> object:
     """The value of an attribute with its unit: ``345600 s (4d)``, ``1048576 bytes (1 MiB)``."""
-    if kind_of(name) == "seconds":
+    if kind_of(name) == "seconds" and value is not None:
         return f"{value} s" if value < 60 else f"{value} s ({shown_duration(value)})"
     if name == "maximum_message_size":
         long = shown_size(value)

@@ -107,6 +107,7 @@ class ChangeableAttributes(TypedDict, total=False):
     allow_zero_visibility: bool
     profile_strict: bool
     shards: int
+    deduplication_interval: Duration | None
     paused: str | None
     VisibilityTimeout: Any
     MessageRetentionPeriod: Any
@@ -131,6 +132,7 @@ class ChangeableAttributes(TypedDict, total=False):
     AllowZeroVisibility: Any
     ProfileStrict: Any
     Shards: Any
+    DeduplicationInterval: Any
     Paused: Any
     PollingWaitSeconds: Any
     MaxMsgSize: Any

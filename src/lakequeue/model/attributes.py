@@ -23,7 +23,7 @@ from lakequeue.model.attribute_values import (
     parse_policy,
     parse_whole,
 )
-from lakequeue.model.clock import duration_micros, seconds
+from lakequeue.model.clock import MICROS, duration_micros, seconds
 from lakequeue.model.profiles import DEFAULT_PROFILE, HOUR, Limits, Profile, profile, widest
 from lakequeue.model.redrive_policies import (
     RedriveAllowPolicy,
@@ -32,7 +32,6 @@ from lakequeue.model.redrive_policies import (
     redrive_policy,
 )
 
-_SHARDS = Limits(1, 1, 1_024)
 _Kind = Literal["seconds", "count", "cap", "flag", "text", "choice", "redrive", "redrive allow", "policy", "mark"]
 
 
@@ -59,8 +58,14 @@ HIDDEN = frozenset({"CreatedDeduplicationScope"})
 
 _PER_SHARD = ("max_inflight_messages", "max_delayed_messages", "max_stored_messages")
 MOST_PRIORITIES = 10
-_PRIORITIES = Limits(1, 1, MOST_PRIORITIES)
+_RANGES = {
+    "shards": Limits(1, 1, 1_024),
+    "priorities": Limits(1, 1, MOST_PRIORITIES),
+    "deduplication_interval": Limits(1, 1, 24 * HOUR),
+}
+FIFO_DEDUP_MICROS = 300 * MICROS
 _FIXED = ("profile", "priorities")
+_LAKE_ONLY = ("priorities", "deduplication_interval")
 _TENANTS = ("fair_groups", "group_in_flight_limit")
 _FIFO_ONLY = ("content_based_deduplication", "deduplication_scope", "fifo_throughput_limit")
 
@@ -106,6 +111,8 @@ class QueueAttributes:
     shards: int = _of("Shards", "count", 1)
     priorities: int | None = _of("Priorities", "count", None)
     """Number of classes of messages, each of which has shards of its own (JOB-5); None: one."""
+    deduplication_interval: Seconds | None = _of("DeduplicationInterval", "seconds", None)
+    """For how long a standard queue takes a deduplication id once (JOB-6); None: it takes none."""
     paused: str | None = _of("Paused", "text", None)
     """Why receives find nothing (JOB-1)."""
 
@@ -164,7 +171,10 @@ class QueueAttributes:
         return changed
 
     def _check_homes(self, before: QueueAttributes) -> None:
-        """Refuses what would leave messages of one group on several shards of a queue with a limit (FAI-5)."""
+        """Refuses what would leave a group with a limit, or a known id, on several shards (FAI-5, JOB-6)."""
+        if self.deduplication_interval is not None and self.shards > before.shards:
+            hint = f"must stay {before.shards} while deduplication_interval is set: an id belongs to one shard"
+            raise _invalid(_BY_FIELD["shards"], hint=hint)
         if self.group_in_flight_limit is None:
             return
         if self.shards > before.shards:
@@ -185,7 +195,7 @@ class QueueAttributes:
     def values(self) -> dict[str, Any]:
         """The attributes that such a queue has, by name, as ``create`` takes them; None: no limit, or not set."""
         absent = {*_TENANTS} if self.fifo or self.profile_rules.fair_groups is None else set[str]()
-        absent |= {"priorities"} if self.fifo or self.profile != _LAKE else set()
+        absent |= {*_LAKE_ONLY} if self.fifo or self.profile != _LAKE else set()
         absent |= set() if self.fifo else {*_FIFO_ONLY}
         found = {each.field: getattr(self, each.field) for each in _SETTABLE if each.field not in absent}
         allow = redrive_allow_policy(self.redrive_allow_policy)
@@ -240,6 +250,13 @@ class QueueAttributes:
     def dedup_by_group(self) -> bool:
         """Whether deduplication ids are unique per message group only (DDP-14); fixed at creation."""
         return self.created_deduplication_scope == "message_group"
+
+    @property
+    def dedup_micros(self) -> int | None:
+        """For how long deduplication ids count, from the first accepted send (DDP-9, JOB-6); None: not at all."""
+        if self.fifo:
+            return FIFO_DEDUP_MICROS
+        return None if self.deduplication_interval is None else duration_micros(self.deduplication_interval)
 
     @property
     def by_group(self) -> bool:
@@ -309,8 +326,8 @@ class QueueAttributes:
 
     def limits(self, field: str) -> Limits:
         """The range of an attribute on this queue, given its other attributes."""
-        if field in ("shards", "priorities"):
-            return _SHARDS if field == "shards" else _PRIORITIES
+        if field in _RANGES:
+            return _RANGES[field]
         if field == "max_inflight_messages" and self.fifo:
             field = "max_inflight_messages_fifo"
         own: Limits = getattr(self.profile_rules, field)
@@ -351,8 +368,13 @@ class QueueAttributes:
             self._check_fifo()
         if self.shards % self.classes:
             raise _invalid(_BY_FIELD["shards"], hint=f"must be a multiple of the priorities, {self.priorities}")
-        if self.classes > 1 and self.group_in_flight_limit is not None:
-            raise _invalid(_BY_FIELD["group_in_flight_limit"], hint="a queue with priorities has no such limit")
+        # each of them says in which shard a message is
+        placing = ("priorities", "group_in_flight_limit", "deduplication_interval")
+        one, *others = [field for field in placing if getattr(self, field) is not None] or [""]
+        if others:
+            raise _invalid(
+                _BY_FIELD[others[0]], hint=f"does not go with {one}: both choose the shard of a message"
+            )
 
     def _check_fifo(self) -> None:
         """Checks which attributes of a FIFO queue go together (DDP-14); a group never spans shards."""
@@ -432,10 +454,12 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
     match attribute.kind:
         case "seconds" if value is True and attribute.field == "rewind_range":
             return True
+        case "seconds" if value is None and attribute.field in _LAKE_ONLY:
+            return None
         case "seconds":
             return seconds(parse_micros(value))
         case "count":
-            return None if value is None and attribute.field == "priorities" else parse_whole(value)
+            return None if value is None and attribute.field in _LAKE_ONLY else parse_whole(value)
         case "cap":
             return None if value is None or value == "unlimited" else parse_whole(value)
         case "flag":
@@ -462,9 +486,10 @@ def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
         if field in fields and (fifo or rules.fair_groups is None):
             where = "on a standard queue" if fifo else f"outside profile {rules.name}"
             raise InvalidAttributeName(f"You can specify the {{}} only {where}.", names=[field])
-    if "priorities" in fields and (fifo or rules.name != _LAKE):
-        where = "on a standard queue of profile lake"
-        raise InvalidAttributeName(f"You can specify the {{}} only {where}.", names=["priorities"])
+    for field in _LAKE_ONLY:
+        if field in fields and (fifo or rules.name != _LAKE):
+            where = "on a standard queue of profile lake"
+            raise InvalidAttributeName(f"You can specify the {{}} only {where}.", names=[field])
     if fifo:
         return
     if "content_based_deduplication" in fields:

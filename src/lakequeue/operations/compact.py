@@ -327,7 +327,7 @@ def _compact_shard(queue: OpenQueue, shard: ShardService, summary: CompactionSum
     with summary.step(f"expiry of shard {shard.shard}"):
         summary.expired += queue.command(shard, Expire())
     with summary.step(f"the log of shard {shard.shard}"):
-        summary.merged(shard.compact(queue.now(), queue.fifo))
+        summary.merged(shard.compact(queue.now(), queue.attributes.dedup_micros))
     with summary.step(f"the ledger of shard {shard.shard}"):
         summary.ledgers_rewritten += shard.rewrite_ledger(queue.now)
 

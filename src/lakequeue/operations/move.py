@@ -279,7 +279,8 @@ def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueR
     place = Destination.parse(move.target_key)
     if not place.shards:  # marked in a root of layout 4
         place = Destination.of(target)
-    fifo = QueueAttributes.from_wire(target.attributes).fifo
+    attributes = QueueAttributes.from_wire(target.attributes)
+    fifo, dedup = attributes.fifo, attributes.dedup_micros
     turn = (shard.shard + move.number) % place.shards
     messages: dict[int, list[Cells]] = {}
     for first, last, count, failure, first_received_at in move.parts:
@@ -289,7 +290,7 @@ def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueR
                 index = shard_of_group(group, place.shards) if place.by_group else turn
                 messages.setdefault(index, []).append(_cells(queue, row, count, failure, first_received_at, fifo))
     shards = queue.root.shards(target)
-    return all(shards[index].deliver(source, cells, queue.now, fifo) for index, cells in messages.items())
+    return all(shards[index].deliver(source, cells, queue.now, dedup) for index, cells in messages.items())
 
 
 def _cells(

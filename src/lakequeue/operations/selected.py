@@ -68,7 +68,7 @@ def erase(queue: OpenQueue, message_id: str) -> bool:
         for shard, offsets in _places(queue, message_id):
             _remove(queue, shard, offsets, steps)  # first, so that nobody receives an empty body
             with steps.step():
-                erased |= shard.erase(message_id, offsets, queue.now(), queue.fifo)
+                erased |= shard.erase(message_id, offsets, queue.now(), queue.attributes.dedup_micros)
         call.messages = int(erased)
         return erased
 

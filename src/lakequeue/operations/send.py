@@ -172,16 +172,17 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[ShardService], Entries]]:
-    """Entries with the shards to try in order: the shard of the group where it determines that, else all."""
-    if not queue.attributes.by_group:
-        order = in_turn(queue)
-        classes = {entry.priority for entry in entries.values()} if queue.attributes.classes > 1 else {0}
-        parts = {each: {n: e for n, e in entries.items() if e.priority == each} for each in classes}
-        return [(of_priority(queue, order, each), part) for each, part in parts.items()]
-    found: dict[int, dict[int, ValidEntry]] = {}
+    """Entries with the shards to try in order: that of a group or deduplication id, else all of a priority."""
+    found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
-        found.setdefault(shard_of_group(entry.group_id or "", len(queue.shards)), {})[index] = entry
-    return [([queue.shards[shard]], part) for shard, part in found.items()]
+        name = entry.group_id or "" if queue.attributes.by_group else entry.dedup_id
+        shard = None if name is None else shard_of_group(name, len(queue.shards))
+        found.setdefault((shard, entry.priority), {})[index] = entry
+    order = in_turn(queue) if any(shard is None for shard, _ in found) else []
+    return [
+        (of_priority(queue, order, priority) if shard is None else [queue.shards[shard]], part)
+        for (shard, priority), part in found.items()
+    ]
 
 
 def _append(

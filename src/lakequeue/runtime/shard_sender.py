@@ -23,7 +23,7 @@ from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import check_head
 from lakequeue.storage.messages import erase
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
-from lakequeue.storage.messages.dedup_window import WINDOW, DedupWindow, Key, dedup_key
+from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
 from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
 from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all, merge_recent
 from lakequeue.storage.messages.staged_sends import StagedSend, unknown
@@ -71,7 +71,7 @@ class ShardSender(ShardReader):
         attributes: QueueAttributes,
         attributes_version: int,
     ) -> Sent:
-        """Appends messages validated under a version of the attributes, except duplicates on FIFO queues.
+        """Appends messages validated under a version of the attributes, except duplicates.
 
         Raises:
             StaleAttributes: the queue has newer attributes.
@@ -129,7 +129,7 @@ class ShardSender(ShardReader):
                 self.wake()
                 if appended.closed_segment:
                     self.shared.sends.leave(self.shard)
-                    self._merge_segments(sends[0].now(), sends[0].attributes.fifo)
+                    self._merge_segments(sends[0].now(), sends[0].attributes.dedup_micros)
             return answers
 
     def _append(self, sends: Sequence[_Send]) -> tuple[list[Sent | BaseException], Appended | None]:
@@ -177,7 +177,7 @@ class ShardSender(ShardReader):
                 if batch.shared is not None and batch.shared.attributes_version == version:
                     raise unknown("it is too old")
                 # of these messages, a later decision may leave some out
-                alone = attributes.fifo or attributes.stored_limit is not None
+                alone = attributes.dedup_micros is not None or attributes.stored_limit is not None
                 batch.staged = appender.stage(places.new, version, alone=alone)
             if batch.staged is not None and self._send_turns.take(appender.table, patient=batch.is_patient()):
                 appender.look()  # maybe others have committed it
@@ -216,9 +216,9 @@ class ShardSender(ShardReader):
     def _places(self, attributes: QueueAttributes, now: int) -> _Places:
         appender = self._open_appender()
         room = self._room(attributes, now, appender.end)
-        if not attributes.fifo:
+        if attributes.dedup_micros is None:
             return _Places(appender.end, room)
-        window = appender.window(attributes.dedup_by_group, now)
+        window = appender.window(attributes.dedup_by_group, attributes.dedup_micros, now)
         return _Places(appender.end, room, window, self._original)
 
     def _original(self, window: DedupWindow, key: Key) -> Placed | None:
@@ -256,17 +256,17 @@ class ShardSender(ShardReader):
             return None
         return self.query(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
 
-    def _merge_segments(self, now: int, fifo: bool) -> None:
+    def _merge_segments(self, now: int, dedup: int | None) -> None:
         try:
             floor = self._committed_floor()
             appender = self._open_appender()
-            merge_recent(appender.table, floor, now - WINDOW if fifo else None)
+            merge_recent(appender.table, floor, None if dedup is None else now - dedup)
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
             self._appender = None
 
-    def deliver(self, source: Source, messages: Sequence[Cells], now: Now, fifo: bool) -> bool:
+    def deliver(self, source: Source, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
         """Appends messages that are moved here, unless they arrived before; False if the log is closed.
 
         Raises:
@@ -281,12 +281,16 @@ class ShardSender(ShardReader):
             return False
         if closes:
             with self._at_log():
-                self._merge_segments(now(), fifo)
+                self._merge_segments(now(), dedup)
         self.wake()
         return True
 
-    def compact(self, now: int, fifo: bool) -> MergeCounts:
+    def compact(self, now: int, dedup: int | None) -> MergeCounts:
         """Drops the part of the log below the floor, and merges small files.
+
+        Args:
+            now: the instant, in microseconds.
+            dedup: for how long deduplication ids count, in microseconds; None: they do not.
 
         Raises:
             QueueDoesNotExist: the log is closed.
@@ -296,25 +300,25 @@ class ShardSender(ShardReader):
         table = self._engine.open(self._messages)
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist()
-        return merge_all(table, floor, now, self._window_start(table, now) if fifo else None)
+        return merge_all(table, floor, now, self._window_start(table, now, dedup))
 
     def offsets_of(self, message_id: str) -> list[int]:
         """Offsets of the messages with an id in the newest log."""
         return erase.offsets_of(self._engine.open(self._messages), message_id)
 
-    def erase(self, message_id: str, offsets: Sequence[int], now: int, fifo: bool) -> bool:
+    def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
         """Clears a message in the log and removes the local files that held it; returns whether any was left."""
         table = self._engine.open(self._messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
-        window_start = self._window_start(table, now)
-        cleared = erase.erase(table, message_id, offsets, window_start if fifo else layout.CLOSED)
+        window_start = self._window_start(table, now, dedup)
+        cleared = erase.erase(table, message_id, offsets, layout.CLOSED if window_start is None else window_start)
         self._bodies.clear()
         return bool(erase.remove_former(table, message_id).files) or cleared
 
-    def _window_start(self, table: Table, now: int) -> int:
+    def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
         """The instant from which on deduplication ids count, for whom removes older ones."""
         self.settle_clock(now, table.transaction(layout.CLOCK_ID) or 0, table)
-        return now - WINDOW
+        return None if dedup is None else now - dedup
 
     @contextmanager
     def _at_log(self) -> Iterator[None]:
@@ -400,7 +404,7 @@ class _Places:
 
     def put(self, message: NewMessage) -> Placed | None:
         """The place of a message or of the message that it repeats; None if there is no room."""
-        if self._window is None:
+        if self._window is None or message.entry.dedup_id is None:
             return self._append(message)
         key = dedup_key(message.entry.group_id, message.entry.dedup_id, self._window.by_group)
         placed = self._by_key.get(key) or self._original(self._window, key) or self._append(message)

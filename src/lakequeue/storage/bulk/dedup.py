@@ -10,12 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.model.attributes import FIFO_DEDUP_MICROS as WINDOW
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import staged_files
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.messages.dedup_window import WINDOW
 from lakequeue.storage.messages.read import log_files
 
 _KEY = ["group_id", "dedup_id"]

@@ -142,10 +142,10 @@ class Appender:
         """Version of the queue attributes that a sender must know, in the loaded snapshot."""
         return self.table.transaction(layout.ATTRIBUTES_ID) or 0
 
-    def window(self, by_group: bool, now: int) -> DedupWindow:
+    def window(self, by_group: bool, micros: int, now: int) -> DedupWindow:
         """The deduplication ids that a send at ``now`` on the loaded snapshot must not repeat."""
-        if self._window is None:
-            self._window = DedupWindow(by_group)
+        if self._window is None or self._window.micros != micros:
+            self._window = DedupWindow(by_group, micros)
         now = max(now, self.last_sent_at)  # the instant that the messages will get
         if self._window.end < self.end:
             self._window.follow(self.table, log_files(self.table), self.end, now)

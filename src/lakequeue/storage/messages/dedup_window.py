@@ -1,4 +1,4 @@
-"""The deduplication window of a FIFO shard: ids sent within the last five minutes, with their offsets (DDP-1)."""
+"""The deduplication window of a shard: ids sent within the last minutes, with their offsets (DDP-1, JOB-6)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.model.clock import MICROS
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages.read import LogFile, stretches
-
-WINDOW = 300 * MICROS
-"""Microseconds from the first accepted send (DDP-9)."""
 
 Key = str | tuple[str, str]
 
@@ -25,13 +21,14 @@ def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key
 
 
 class DedupWindow:
-    """Offsets by key of messages sent less than ``WINDOW`` ago; follows the log of a shard.
+    """Offsets by key of messages sent less than ``micros`` ago; follows the log of a shard.
 
     Not thread-safe, its owner locks.
     """
 
-    def __init__(self, by_group: bool) -> None:
+    def __init__(self, by_group: bool, micros: int) -> None:
         self.by_group = by_group
+        self.micros = micros
         self.end = 0
         """Offset after the last message that was added."""
         self._offsets: dict[Key, int] = {}
@@ -42,8 +39,8 @@ class DedupWindow:
         return self._offsets.get(key)
 
     def advance(self, now: int) -> None:
-        """Forgets what was sent ``WINDOW`` ago or earlier (DDP-9, DDP-11)."""
-        while self._sends and self._sends[0][0] <= now - WINDOW:
+        """Forgets what was sent ``micros`` ago or earlier (DDP-9, DDP-11)."""
+        while self._sends and self._sends[0][0] <= now - self.micros:
             _, first, keys = self._sends.popleft()
             for offset, key in enumerate(keys, first):
                 if key is not None and self._offsets.get(key) == offset:
@@ -68,10 +65,10 @@ class DedupWindow:
             rows = table.read([file.file], ["position", "sent_at", "group_id", "dedup_id", "source_queue"])[0]
             file.check(rows["position"], file.first, table.path)
             recent.append((file, rows))
-            if file.sent_at(rows)[0].as_py() <= now - WINDOW:
+            if file.sent_at(rows)[0].as_py() <= now - self.micros:
                 break
         for file, rows in reversed(recent):
-            self._add_rows(file, rows, now - WINDOW)
+            self._add_rows(file, rows, now - self.micros)
         self.end = end
 
     def _add_rows(self, file: LogFile, rows: pa.Table, horizon: int) -> None:

@@ -1,0 +1,114 @@
+"""Deduplication ids of standard queues (JOB-6)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from concurrency.harness import apart
+from conformance.harness import Harness, bodies
+from lakequeue import (
+    InvalidAttributeName,
+    InvalidAttributeValue,
+    InvalidParameterValue,
+    LakeQueue,
+    SendEntry,
+)
+
+pytestmark = pytest.mark.spec("JOB-6")
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_an_id_is_taken_once_within_the_interval_by_all_processes(harness: Harness, clock, shards: int):
+    queue = harness.create(deduplication_interval=3600, shards=shards)
+    first = queue.send("invoice 17", dedup_id="17")
+    for again in queue, harness.queue():
+        assert again.send("invoice 17 again", dedup_id="17").message_id == first.message_id
+    for number in range(20):
+        queue.send(f"{number}", dedup_id=f"other-{number}")
+        harness.queue().send(f"{number}", dedup_id=f"other-{number}")
+    queue.send("without"), queue.send("without")
+    received = queue.receive(50)
+    assert bodies(received) == sorted(["invoice 17", *map(str, range(20)), "without", "without"])
+    queue.delete_batch(received)
+    clock.advance(3599)
+    assert harness.queue().send("late", dedup_id="17").message_id == first.message_id
+    clock.advance(1)
+    assert harness.queue().send("later", dedup_id="17").message_id != first.message_id
+    assert bodies(queue.receive(50)) == ["later"]
+
+
+def test_a_deleted_message_still_counts_and_a_purged_one_does_not(harness: Harness, clock):
+    queue = harness.create(deduplication_interval=86_400)
+    first = queue.send("a", dedup_id="x")
+    queue.receive()[0].delete()
+    for _ in range(3):
+        clock.advance(700)
+        harness.queue().compact()
+    assert harness.queue().send("b", dedup_id="x").message_id == first.message_id
+    queue.purge()
+    assert harness.queue().send("c", dedup_id="x").message_id != first.message_id
+    assert bodies(queue.receive(10)) == ["c"]
+
+
+def test_a_batch_holds_an_id_once(harness: Harness):
+    queue = harness.create(deduplication_interval=60, shards=3)
+    entries = [SendEntry(f"{id} {number}", dedup_id=id) for number in range(3) for id in ("a", "b", None)]
+    sent = [done.message_id for done in queue.send_batch(entries).successful]
+    assert sent[0] == sent[3] == sent[6] and sent[1] == sent[4] == sent[7] and len({*sent}) == 5
+    received = queue.receive(10)
+    assert bodies(received) == sorted(["a 0", "b 0", "None 0", "None 1", "None 2"])
+    assert {message.dedup_id for message in received} == {"a", "b", None}
+
+
+def test_the_interval_can_change_and_end(harness: Harness, clock):
+    queue = harness.create(deduplication_interval=60)
+    first = queue.send("a", dedup_id="x")
+    clock.advance(100)
+    harness.queue().set_attributes(deduplication_interval=600)
+    assert queue.send("b", dedup_id="x").message_id == first.message_id
+    harness.queue().set_attributes(deduplication_interval=None)
+    with pytest.raises(InvalidParameterValue, match="dedup_id"):
+        queue.send("c", dedup_id="x")
+    queue.send("d")
+    assert bodies(queue.receive(10)) == ["a", "d"]
+
+
+@pytest.mark.spec("DUR-42")
+def test_an_erased_message_keeps_its_id_while_that_counts(harness: Harness, clock):
+    queue = harness.create(deduplication_interval=3600)
+    first = queue.send("secret", dedup_id="x")
+    assert harness.queue().erase(first.message_id)
+    assert harness.queue().send("secret", dedup_id="x").message_id == first.message_id
+    assert queue.receive() == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error", "text"),
+    [
+        ({"deduplication_interval": 0.5}, InvalidAttributeValue, "1 to 86,?400"),
+        ({"deduplication_interval": 86_401}, InvalidAttributeValue, "1 to 86,?400"),
+        ({"deduplication_interval": 60, "priorities": 2}, InvalidAttributeValue, "does not go with priorities"),
+        ({"deduplication_interval": 60, "group_in_flight_limit": 2}, InvalidAttributeValue, "does not go with"),
+        ({"deduplication_interval": 60, "profile": "sqs"}, InvalidAttributeName, "profile lake"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(lq: LakeQueue, attributes, error, text: str):
+    lq.create_queue("other")
+    with pytest.raises(error, match=text):
+        lq.create_queue("orders", **attributes)
+    with pytest.raises(InvalidAttributeName, match="standard queue"):
+        lq.create_queue("orders.fifo", fifo=True, deduplication_interval=60)
+    assert [queue.name for queue in lq.list_queues()] == ["other"]
+
+
+def test_shards_stay_and_bulk_sends_have_no_ids(lq: LakeQueue):
+    queue = lq.create_queue("orders", deduplication_interval=60)
+    with pytest.raises(InvalidAttributeValue, match="must stay 1 while deduplication_interval is set"):
+        queue.set_attributes(shards=2)
+    with pytest.raises(InvalidParameterValue, match="dedup"):
+        queue.send_arrow(pa.table({"body": ["a"], "dedup_id": ["x"]}))
+    assert queue.send_arrow(pa.table({"body": ["a"]})) == 1
+    [other] = apart(lq.root, queue.clock, 1)
+    assert other.queue("orders").attributes(["deduplication_interval"]) == {"deduplication_interval": 60}
+    assert other.queue("orders").attributes(wire=True)["DeduplicationInterval"] == "60"
