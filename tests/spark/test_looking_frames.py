@@ -64,7 +64,8 @@ def test_a_condition_chooses_the_same_messages_in_sql(spark: SparkSession, tmp_p
     clock.advance(1)
     lq.register_views(spark, now=clock.now())
     instants = [str(message.sent_at.replace(tzinfo=None)) for message in queue.peek(limit=10)]
-    conditions = [f"{name} IS NOT NULL" for name in browse.SCHEMA.names] + [
+    # a peek shows no deleted message
+    conditions = [f"{name} IS NOT NULL" for name in browse.SCHEMA.names if name != "settled_at"] + [
         "state = 'in_flight' AND receive_count = 1",
         "state = 'delayed' AND delay_seconds = 60 AND visible_at > sent_at",
         "state = 'visible' AND visible_at = sent_at",
