@@ -46,7 +46,7 @@ def test_the_send_of_a_process_that_died_arrives_once_or_never(pair: Pair) -> No
     for number in range(3):
         there.send(str(number))
         here.send(str(number))
-    shard_of(there).compact(0, False)
+    shard_of(there).compact(0, False, False)
     there.send("last")
     assert bodies(here) == ["0", "0", "1", "1", "2", "2", "dead", "last"]
 
@@ -224,7 +224,7 @@ def test_a_repair_finds_what_a_torn_entry_committed(pair: Pair) -> None:
 def test_senders_merge_staged_sends_but_no_files_of_bulk_sends() -> None:
     def segments(folder: str, size: int) -> list[list[LogFile]]:
         files = [LiveFile("", f"{folder}/{number}", size, 1, {}, {}, {}, {}) for number in range(20)]
-        return [[LogFile(file, 0, 0, 0, 0, True, False, False, None)] for file in files]
+        return [[LogFile(file, 0, 0, 0, 0, True, False, False, 0, None)] for file in files]
 
     limit = merge_segments.TIERS[-1]
     bulk, staged = segments("bulk", 1), segments(staged_sends.FOLDER, 1)

@@ -83,6 +83,8 @@ class Aim:
     """Shares of the verbs of each process, the last of those that follow, too."""
     shards: int | None = None
     length: int | None = None
+    settled: bool = False
+    """Whether most messages are deleted behind some that are not, and compacted; so are some of the other runs."""
 
 
 def script(seed: int, aim: Aim = Aim()) -> Script:
@@ -105,7 +107,12 @@ def script(seed: int, aim: Aim = Aim()) -> Script:
     if style in ("asleep", "reading", "trims"):
         setting, length = attrs.evolve(setting, shards=1, checkpoints=4), 10
     busy = style == "asleep" or chance.random() < 0.4
-    common = workloads.RESTORED if style == "restores" else workloads.CORE if busy else workloads.RARE
+    settled = aim.settled or (aim == attrs.evolve(Aim(), place=aim.place) and apart.random() < 0.1)
+    if settled:
+        length, setting = 10, attrs.evolve(setting, empties=True)
+    restores = style == "restores"
+    common = workloads.SETTLED if settled else workloads.CORE if busy and not restores else workloads.RARE
+    common = {name: share for name, share in common.items() if name not in workloads.NOT_RESTORED or not restores}
     shares = aim.verbs or (common | workloads.OF_KIND[kind],)
     verbs = tuple(
         tuple(workloads.drawn(chance, length, number, shares[min(number, len(shares) - 1)]))
@@ -178,6 +185,8 @@ def _knobs(patch: pytest.MonkeyPatch, setting: Setting) -> None:
     patch.setattr("lakequeue.operations.compact.FOLDERS_KEPT", 1)
     patch.setattr(f"{storage}.messages.append.SEGMENT_COMMITS", 2)
     patch.setattr(f"{storage}.messages.merge_segments.TIER_SEGMENTS", 3)
+    if setting.empties:
+        patch.setattr(f"{storage}.messages.merge_segments.CUT_BYTES", 0)
 
 
 def _start(setting: Setting, encoded: bool) -> tuple[Disk | None, dict[str, Object] | None]:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import numpy as np
 
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
@@ -347,6 +348,25 @@ def verify_no_checksums(patch: Patch) -> None:
     )
 
 
+def overlook_in_ledgers(settled: bool) -> Callable[[Patch], None]:
+    """Bodies of messages in such runs are removed."""
+
+    def take_out(patch: Patch) -> None:
+        forgotten = Ledger.forgotten
+
+        def without(self: Ledger, log: Any) -> Any:
+            found = forgotten(self, log)
+            kept = self.load()[1 if settled else 2]
+            firsts, lasts = (
+                np.array([getattr(run, name) for run in kept], np.int64) for name in ("first", "last")
+            )
+            return attrs.evolve(found, firsts=firsts, lasts=lasts)
+
+        patch.setattr(Ledger, "forgotten", without)
+
+    return take_out
+
+
 _FIFO = Aim(kind="fifo")
 _LETTERS = Aim(kind="letters")
 _LEDGER = {"send": 20, "receive": 40, "delete": 40}
@@ -462,6 +482,11 @@ _ALL = [
     Safeguard("store no attempts", store_no_attempts, "ATT-3", _ATTEMPTS),
     Safeguard("store no places of attempts", store_no_places_of_attempts, "ATT-1", _ATTEMPTS),
     Safeguard("let attempts live on", let_attempts_live_on, "ATT-5", _FIFO),
+    # bodies of settled messages
+    Safeguard("empty what is stored", overlook_in_ledgers(False), "DLT-6", Aim(settled=True)),
+    Safeguard(
+        "empty what a rewind restores", overlook_in_ledgers(True), "RWD-4", Aim("disk", "history", settled=True)
+    ),
     # groups with a limit
     Safeguard(
         "forget what of a group is in flight",

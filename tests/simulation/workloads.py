@@ -57,6 +57,8 @@ class Setting:
     """Messages that are there at the beginning."""
     turns: bool = True
     """Whether processes take turns; else they decide on what they know, as those do that waited for too long."""
+    empties: bool = False
+    """Whether the compactor empties and cuts small segments, too."""
 
     @property
     def name(self) -> str:
@@ -126,8 +128,10 @@ RARE = CORE | {
     **{"consume": 6, "forge": 2, "erase": 2, "repair": 1, "create": 2, "pause": 2},
 }
 """Shares of all verbs."""
-RESTORED = {name: share for name, share in RARE.items() if name not in ("purge", "create", "erase", "repair")}
-"""Where the root goes back."""
+SETTLED = RARE | {"send": 40, "receive": 12, "consume": 40, "delete": 8, "compact": 30, "purge": 0, "create": 0}
+"""Where most messages are deleted behind some that are not, and compacted."""
+NOT_RESTORED = {"purge", "create", "erase", "repair"}
+"""Not where the root goes back."""
 OF_KIND = {
     "standard": {},
     "fifo": {"attempt": 10, "repeat": 5},

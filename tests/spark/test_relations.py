@@ -7,10 +7,12 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from lakequeue import LakeQueue, RedrivePolicy, SendEntry
 from lakequeue.operations import relations, sql_views
+from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
 from random_consumer import consumed
 
@@ -21,8 +23,9 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> LakeQueue:
-    """A root with messages in every state, sent one by one and by a DataFrame."""
+def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
+    """A root with messages in every state, sent one by one and by a DataFrame; some deleted ones were emptied."""
+    monkeypatch.setattr(merge_segments, "CUT_BYTES", 0)
     lq = LakeQueue(str(tmp_path / "it's a `root`"), spark=spark, clock=clock, region="o'hara\\")
     lq.create_queue("dead")
     policy = RedrivePolicy(dead_letter_queue="dead", max_receive_count=1)
@@ -72,6 +75,12 @@ def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> LakeQueue:
     lq.create_queue("deleted").send("nowhere")
     lq.delete_queue("deleted")
     lq.create_queue("empty")
+    old = lq.create_queue("old")
+    old.send_arrow(pa.table({"body": list("abcd"), "delay_seconds": [0.0, 1.0, 2.0, 3.0]}))
+    old.receive(1, visibility_timeout=7_200)
+    clock.advance(3)
+    old.delete_batch(old.receive(3))
+    old.send("e")
     tenants = lq.create_queue("tenants", shards=2)
     groups = [None, *"abcde", *["noisy"] * 80]
     for index in range(8):
@@ -119,7 +128,11 @@ def compare(
 def test_all_are_equal_whatever_happened(spark: SparkSession, lq: LakeQueue, clock: ManualClock) -> None:
     now = clock.now()
     found = compare(spark, lq, now=now)
-    assert found["history"] and found["stats"] and len(found["queues"]) == 8
+    assert found["history"] and found["stats"] and len(found["queues"]) == 9
+    emptied = [row for row in found["messages"] if not row["body"]]
+    assert [(row["queue"], row["state"], row["delay_seconds"]) for row in emptied] == [
+        ("old", "deleted", None)
+    ] * 3
     assert {row["noisy"] for row in found["groups"]} == {True, False, None}
     seen = {row["state"] for row in found["messages"]}
     # timeouts, delays and some retention have ended; two views do not read `now`

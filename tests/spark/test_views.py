@@ -7,13 +7,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
+from insides import messages_of, shard_of
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.cli import app, sql
 from lakequeue.operations import sql_views, task_views
+from lakequeue.storage.messages import merge_segments
+from lakequeue.storage.messages.forgotten import Forgotten
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 
@@ -112,6 +117,29 @@ def test_runs_across_chunks_reach_every_message(
     lq.register_views(spark, now=clock.now())
     expected = {f"{i:02}": "in_flight" if i < 17 else "visible" for i in range(20)}
     assert states(spark) == expected | dict.fromkeys(("04", "05", "12"), "deleted")
+
+
+@pytest.mark.spec("DLT-5")
+def test_a_message_that_was_emptied_since_the_ledger_was_read_is_left_out(
+    spark: SparkSession, lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, reading: str
+) -> None:
+    monkeypatch.setattr(merge_segments, "CUT_BYTES", 0)
+    queue = lq.create_queue("orders")
+    queue.send_arrow(pa.table({"body": list("abcd")}))
+    queue.send_arrow(pa.table({"body": ["e"]}))
+    queue.delete(queue.receive(1)[0])
+    newer, none = shard_of(queue)._engine.open(messages_of(queue)), np.array([], np.int64)
+    merge_segments.merge_all(newer, 0, 0, None, lambda: Forgotten(99, 3, none, none))
+    lq.register_views(spark, now=clock.now())
+    assert states(spark, "state != 'deleted'") == {"d": "visible", "e": "visible"}
+    assert spark.sql("SELECT sum(visible) FROM groups").head()[0] == 2
+    if reading == "tables":  # and are there without the filter
+        judged = sql_views._judged
+        monkeypatch.setattr(
+            sql_views, "_judged", lambda *given: judged(*given).rpartition("WHERE delay_seconds")[0]
+        )
+        lq.register_views(spark, now=clock.now())
+        assert spark.sql("SELECT count(*) FROM messages WHERE state != 'deleted'").head()[0] == 4
 
 
 def test_a_filter_on_queue_leaves_other_queues_unread(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import attrs
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakequeue.model.arguments import Condition, check_whole
 from lakequeue.model.clock import to_micros
@@ -284,10 +285,12 @@ def _read(
     rows = size = 0
     for first, last in joined((run.first, run.last) for run in runs):
         while first <= last:
-            first, table = shard.rows(first, last)
-            offsets.append(np.arange(first, first + len(table)))
-            tables.append(table.select(_LOGGED.names).cast(_LOGGED))
-            first, rows, size = first + len(table), rows + len(table), size + table.nbytes
+            first, found = shard.rows(first, last)
+            whole = pc.is_valid(found["body"])  # else it was deleted, and emptied, since the runs were read
+            table = found.select(_LOGGED.names).cast(_LOGGED).filter(whole)
+            offsets.append(np.arange(first, first + len(found))[whole.to_numpy()])
+            tables.append(table)
+            first, rows, size = first + len(found), rows + len(table), size + table.nbytes
             if rows >= most or size >= most_bytes:
                 yield np.concatenate(offsets), pa.concat_tables(tables)
                 offsets, tables, rows, size = [], [], 0, 0

@@ -74,7 +74,7 @@ class CompactionSummary:
     segments_merged: int = 0
     """Parts of the log that were merged with others or into one file."""
     segments_cut: int = 0
-    """Parts of the log that were cut because at least half of them was no longer needed."""
+    """Parts of the log of which at least half was no longer needed, and was removed."""
     ledgers_rewritten: int = 0
     """Shards whose ledger had more files than it needs."""
     files_freed: int = 0
@@ -327,7 +327,9 @@ def _compact_shard(queue: OpenQueue, shard: ShardService, summary: CompactionSum
     with summary.step(f"expiry of shard {shard.shard}"):
         summary.expired += queue.command(shard, Expire())
     with summary.step(f"the log of shard {shard.shard}"):
-        summary.merged(shard.compact(queue.now(), queue.attributes.dedup_micros))
+        # 0.2, which uses layout 4 at the same time, knows no rows without a body
+        empties = queue.row.layout_version >= layout.LAYOUT_VERSION
+        summary.merged(shard.compact(queue.now(), queue.attributes.dedup_micros, empties))
     with summary.step(f"the ledger of shard {shard.shard}"):
         summary.ledgers_rewritten += shard.rewrite_ledger(queue.now)
 

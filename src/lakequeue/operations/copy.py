@@ -269,9 +269,9 @@ def _opened(engine: Engine, root: str, key: str, shard: int) -> tuple[ShardMachi
 
     def log() -> ShardLog:
         readers.append(LogReader(engine.open(layout.messages_path(root, key, shard))))
-        return readers[0].log
+        return readers[-1].log
 
-    return Ledger(ledger).machine(log), ledger, readers[0]
+    return Ledger(ledger).machine(log), ledger, readers[-1]
 
 
 def _tables(engine: Engine, key: str) -> Folder:

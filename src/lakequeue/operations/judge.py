@@ -161,6 +161,8 @@ class Judge:
             "settled_at": lambda: pa.array(until, mask=settled_at == NO_INSTANT),
             "age": lambda: pa.array((self.instant - sent_at) / MICROS),
             "message_attributes": lambda: attribute_texts(_whole(rows["message_attributes"])),
+            "body": lambda: rows["body"] if rows["body"].null_count == 0 else pc.fill_null(rows["body"], ""),
+            "delay_seconds": lambda: pc.if_else(pc.less(rows["delay_seconds"], 0), None, rows["delay_seconds"]),
             TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
             "source_queue": lambda: _source_names(_whole(rows["source_queue"])),
             "moved_at": lambda: pc.if_else(pc.is_valid(rows["source_queue"]), pa.array(came_at), None),

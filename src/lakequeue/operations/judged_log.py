@@ -34,6 +34,7 @@ from lakequeue.operations.judge import (
     names_are,
     stored_runs,
 )
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import repeated
@@ -60,6 +61,8 @@ class JudgedShard:
     """Of the messages that are not purged, by offset."""
     sent_before: Sequence[int | None]
     """For each file an instant in microseconds at which all its messages had been sent; None: not known."""
+    outdated: bool
+    """Whether messages may have been emptied that the ledger still had; see ``forgotten``."""
 
     @classmethod
     def load(cls, row: QueueRow, root: str, shard: int, open_: Callable[[str], Table], now: int) -> JudgedShard:
@@ -72,13 +75,15 @@ class JudgedShard:
         check_head(head, log.end, ledger.table.path)
         judge = Judge.of(row.name, row.region, shard, head, now, log.end, stored_runs(rows.slice(1)))
         if judge.attributes.delayed_limit is not None:
-            judge = attrs.evolve(judge, held_from=ledger.machine(lambda: log).held_from(judge.instant))
+            head, stored, history = ledger.load()
+            held_from = ShardMachine(head, stored, log, history).held_from(judge.instant)
+            judge = attrs.evolve(judge, held_from=held_from)
         judge = attrs.evolve(judge, log_version=log.version)
         opened = sorted({file.opened_at for file in log.files})
         after = dict(zip(opened, opened[1:], strict=False))
         files = [file for file in log.files if file.last >= head.purged_offset]
         before = [file.opened_at if file.bulk else after.get(file.opened_at) for file in files]
-        return cls(judge, messages, files, before)
+        return cls(judge, messages, files, before, log.forgotten > head.epoch)
 
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None
@@ -100,6 +105,9 @@ class JudgedShard:
                         if offsets[0] < purged:
                             batch = batch.slice(int(np.searchsorted(offsets, purged)))
                             offsets = offsets[len(offsets) - len(batch) :]
+                        if self.outdated:
+                            whole = pc.not_equal(pc.fill_null(batch["delay_seconds"], 0), layout.EMPTIED)
+                            offsets, batch = offsets[whole.to_numpy(zero_copy_only=False)], batch.filter(whole)
                         if len(batch):
                             yield self.judge.judge(offsets, file.sent_at(batch).to_numpy(), batch, names)
 

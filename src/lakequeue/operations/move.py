@@ -285,7 +285,7 @@ def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueR
     messages: dict[int, list[Cells]] = {}
     for first, last, count, failure, first_received_at in move.parts:
         for row in shard.messages(first, last):
-            if row is not None:  # else it expired meanwhile
+            if row is not None and row["body"]:  # else it expired meanwhile, or has arrived and is forgotten
                 group = row["group_id"] or ""
                 index = shard_of_group(group, place.shards) if place.by_group else turn
                 messages.setdefault(index, []).append(_cells(queue, row, count, failure, first_received_at, fifo))

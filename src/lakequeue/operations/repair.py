@@ -29,7 +29,7 @@ from lakequeue.storage.repair.catalog import found_rows
 from lakequeue.storage.repair.clock import clock_steps
 from lakequeue.storage.repair.ledger import MendedLedger, ledger_steps, mended, new_ledger
 from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
-from lakequeue.storage.repair.messages import log_step
+from lakequeue.storage.repair.messages import fence_step, log_step
 from lakequeue.storage.repair.steps import Step, files_step
 from lakequeue.storage.roots import is_local_folder
 from lakequeue.storage.stores import Store
@@ -165,7 +165,7 @@ def _plan(
         found = attrs.evolve(found, receipts=receipts.log)
     send = state.transaction(layout.SEND_ID) or 0
     base = found.ledger or newest_readable(found.receipts)
-    why, newest = "what is lost counts as deleted", found.ledger is not None
+    why, newest = "what is lost counts as deleted", found.is_newest
     if base is None:
         low = found.low(None)
         base = new_ledger(row.attributes, row.attributes_version, low, send, root.now())
@@ -176,10 +176,10 @@ def _plan(
     gone = found.gone(base, blank)
     low, end = found.low(base), found.end(base)
     rows = mended(found, base, gone, low)
-    writing = log_step(engine, found, missing, end)
+    writing = log_step(engine, found, missing, end, messages.log.last + (not newest))
     barrier = {} if writing is None else {layout.SEND_ID: send - layout.end_of(send) + end}
     steps = list(log_steps(messages, barrier))
-    epoch = _newest_epoch(found) + 1
+    epoch = max(_newest_epoch(found), found.forgotten) + 1
     if receipts is not None and receipts.log.start is not None:
         steps += log_steps(receipts, {layout.RECEIPTS_ID: epoch})
     if rows.changed or not newest:
@@ -187,6 +187,7 @@ def _plan(
         if not newest:
             number = max(rows.head.move_number, _moves(root, engine.store, row.key, shard))
             head = attrs.evolve(head, move_number=number)
+            steps.append(fence_step(engine, found))
         steps += ledger_steps(engine, found, attrs.evolve(rows, head=head), why)
     if writing is not None:
         steps.append(writing)
@@ -197,7 +198,7 @@ def _plan(
             steps.append(checkpoint_step(engine, path))  # from there on the log says nothing of it
     notes = [f"{found.messages_path}: {file or 'the log'} {problem}" for file, problem in doubts(found)]
     before = _Before(_deliverable(base, end, low), newest)
-    for span in blank:
+    for span in () if newest else blank:
         before.messages.discard(*span)
     report = before.compared(attrs.evolve(report, notes=notes), _deliverable(rows, end), messages.log)
     unknown = [*_unknown(found, end), *([_UNKNOWN_DELETIONS] if report.again and not newest else [])]

@@ -215,7 +215,8 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
     """Messages of one queue with their states, and whether a rewind may bring them back.
 
     The run of a message is the last run that begins at or before it, if it includes it. A window over messages
-    and runs together finds it, in chunks of offsets, without a range join and in parallel.
+    and runs together finds it, in chunks of offsets, without a range join and in parallel. Rows that were emptied
+    are left out if a ledger has their messages as stored: Spark read it before.
     """
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""
@@ -228,7 +229,8 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
             run.first_received_at,
             CASE WHEN state = 'deleted' THEN run.visible_at END AS settled_at,
             (unix_micros(instant) - unix_micros({_SENT_AT})) / 1e6D AS age,
-            body, message_attributes, delay_seconds, dedup_id,
+            coalesce(body, '') AS body, coalesce(message_attributes, map()) AS message_attributes, dedup_id,
+            nullif(delay_seconds, {layout.EMPTIED}) AS delay_seconds,
             substring_index(source_queue, ':', -1) AS source_queue,
             CASE WHEN source_queue IS NOT NULL THEN sent_at END AS moved_at,
             CASE WHEN source_receive_count IS NOT NULL THEN send_id END AS dead_letter_reason,
@@ -260,6 +262,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
                 WHERE `offset` >= head.purged_offset
             )
         )
+        WHERE delay_seconds IS DISTINCT FROM {layout.EMPTIED} OR state IN ('deleted', 'expired')
     """
 
 

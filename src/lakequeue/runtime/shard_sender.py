@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import attrs
@@ -17,14 +18,15 @@ from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_ledger import Now, Shared
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import Races, StaleAttributes, retried
+from lakequeue.storage.engines.commit import Races, StaleAttributes, repeated, retried
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.turns import turns_at
-from lakequeue.storage.ledger import check_head
+from lakequeue.storage.ledger import Ledger, check_head
 from lakequeue.storage.messages import erase
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
 from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
+from lakequeue.storage.messages.forgotten import Forgotten
 from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all, merge_recent
 from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.store_failures import first_line
@@ -285,22 +287,32 @@ class ShardSender(ShardReader):
         self.wake()
         return True
 
-    def compact(self, now: int, dedup: int | None) -> MergeCounts:
-        """Drops the part of the log below the floor, and merges small files.
+    def compact(self, now: int, dedup: int | None, empties: bool) -> MergeCounts:
+        """Drops the part of the log below the floor, merges small files, and may empty rows of settled messages.
 
         Args:
             now: the instant, in microseconds.
             dedup: for how long deduplication ids count, in microseconds; None: they do not.
+            empties: whether it may empty rows.
 
         Raises:
             QueueDoesNotExist: the log is closed.
         """
-        floor = self._committed_floor()
         # a separate handle, so that sends need not wait; the fences separate its commits from theirs
         table = self._engine.open(self._messages)
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist()
-        return merge_all(table, floor, now, self._window_start(table, now, dedup))
+        floor, drop_before = self._committed_floor(), self._window_start(table, now, dedup)
+        return merge_all(table, floor, now, drop_before, cache(self._forgotten) if empties else None)
+
+    def _forgotten(self) -> Forgotten:
+        """What the ledger has forgotten, as storage has it.
+
+        It is read after the log was opened, and not from memory: one that a repair takes back cannot be read, or
+        was read before the repair raised the log's fence.
+        """
+        ledger = Ledger(self._engine.open(self._receipts))
+        return repeated(ledger.table, lambda: ledger.forgotten(self.log))
 
     def offsets_of(self, message_id: str) -> list[int]:
         """Offsets of the messages with an id in the newest log."""

@@ -71,6 +71,8 @@ MESSAGES = pa.schema(
     ]
 )
 MESSAGE_PARTITIONS = ["base_offset", "opened_at"]
+EMPTIED = -1.0
+"""``delay_seconds`` of a message without what was sent, so queries need not read bodies; see ``forgotten``."""
 
 
 LATER = "first_received_at"
@@ -260,6 +262,8 @@ CLOCK_ID = "clock"
 """On ``messages``: version, the last ``sent_at`` in microseconds."""
 FILES_ID = "files"
 """On ``messages``: version, the number of merges and drops of segments."""
+FORGOTTEN_ID = "forgotten"
+"""On ``messages``: version, the newest epoch by which bodies were removed: an older ledger may still name them."""
 ATTRIBUTES_ID = "attributes"
 """On ``messages``: version, that of the queue attributes that senders must know."""
 PAUSE_ID = "pause"

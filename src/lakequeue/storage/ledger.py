@@ -8,6 +8,7 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,6 +24,7 @@ from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.messages.forgotten import Forgotten
 from lakequeue.storage.messages.read import ShardLog
 from lakequeue.storage.store_failures import first_line
 
@@ -81,13 +83,19 @@ class Ledger:
         """The shard in the loaded snapshot; ``log`` reads the newest one, after the head that refers to it.
 
         Raises:
-            DamagedTable: messages that were delivered are not in the log.
+            DamagedTable: messages that were delivered are not in the log; or the log was emptied by a newer ledger
+                than the newest, which was put back and would deliver what is gone.
         """
         head, runs, history = self.load()
         self._history = self.table.history
         newest = log()
         check_head(head, newest.end, self.table.path)
-        return ShardMachine(head, runs, newest, history)
+        if head.epoch >= newest.forgotten:
+            return ShardMachine(head, runs, newest, history)
+        self.table.refresh()  # others may have committed since it was loaded
+        if self.epoch < newest.forgotten:
+            raise DamagedTable(self.table.path, None, put_back(self.epoch, newest.forgotten))
+        return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
         """Whether the machine that was made last is the shard in the loaded snapshot."""
@@ -101,6 +109,23 @@ class Ledger:
             parts.append(part.add_column(0, layout.RECEIPTS.field("settled"), pa.repeat(settled, len(part))))
         rows = pa.concat_tables(parts).sort_by("first_offset")
         return self._head(rows.slice(0, 1)), rows
+
+    def forgotten(self, log: Callable[[], ShardLog]) -> Forgotten:
+        """What the loaded snapshot has forgotten; ``log`` reads the newest one, after the head that refers to it.
+
+        Raises:
+            DamagedTable: rows contradict each other, or another program removed some, which are not gone; or
+                messages that were delivered are not in the log.
+        """
+        head, rows = self.rows()
+        check_head(head, log().end, self.table.path)
+        first, last = (rows[name].slice(1).to_numpy() for name in ("first_offset", "last_offset"))
+        whole = not self.table.state.lost_files and head.epoch == self.epoch
+        # NULL is NaN, which compares as False
+        ordered = (first >= 0) & (first <= last) & (last < np.append(first[1:], head.head_offset)[: len(last)])
+        if not (whole and ordered.all()):
+            raise DamagedTable(self.table.path, None, "its rows contradict each other; another program wrote some")
+        return Forgotten(self.epoch, head.head_offset, first, last, self.table.confirm)
 
     def _head(self, rows: pa.Table) -> Head:
         heads = rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist()
@@ -216,6 +241,12 @@ def check_head(head: Head, end: int, table: str) -> None:
     """
     if head.head_offset > end:
         raise DamagedTable(table, None, f"its head is at offset {head.head_offset}, and the log ends at {end}")
+
+
+def put_back(epoch: int, forgotten: int) -> str:
+    """What is wrong with a ledger whose log was emptied by a newer one, see ``forgotten``."""
+    problem = f"is of epoch {epoch}, and its log was emptied by epoch {forgotten}"
+    return f"{problem}: it was put back, and `lakequeue repair` mends it"
 
 
 def create_ledger(engine: Engine, path: str, head: Head, runs: Sequence[Run] = ()) -> None:

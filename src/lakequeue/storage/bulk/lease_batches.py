@@ -238,7 +238,7 @@ def read_places(
 ) -> Iterator[pa.RecordBatch]:
     """The messages at places in one file, a batch for each row group; holds two row groups at a time.
 
-    Where bodies are read, messages that were erased after the claim are left out.
+    Where bodies are read, messages that were erased or emptied after the claim are left out.
 
     Args:
         store: the root's storage.
@@ -265,8 +265,9 @@ def read_places(
                 counts = np.repeat([part.place.receive_count for part in parts], [part.rows for part in parts])
                 rows = rows.append_column("receive_count", pa.array(counts))
                 if "body" in wanted:
-                    full = pc.not_equal(rows["body"].cast(pa.string()), "")  # an empty one marks an erased message
-                    rows = rows if pc.all(full).as_py() else rows.filter(full)
+                    # an empty one marks an erased message, NULL one that others deleted
+                    full = pc.not_equal(rows["body"].cast(pa.string()), "")
+                    rows = rows if pc.all(full, skip_nulls=False).as_py() else rows.filter(full)
                 yield _Rows(rows.combine_chunks(), places[0], lease)
 
     for found in _ahead(read()):

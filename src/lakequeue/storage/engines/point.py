@@ -347,4 +347,6 @@ def write_file(
             bounds = pa.compute.min_max(column).as_py()
             if bounds["min"] == bounds["max"] or not pa.types.is_string(column.type):
                 minimum[name], maximum[name] = bounds["min"], bounds["max"]
+    if "body" in data.column_names and data["body"].null_count:  # how much of a segment was emptied
+        nulls["body"] = data["body"].null_count
     return DataFile(path, content.size, len(data), partition, minimum, maximum, nulls)

@@ -44,7 +44,7 @@ class FoundFile:
     doubt: str | None = None
     """What the log says of it that its rows do not, nor others: nothing tells which of them is right."""
     blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
-    """Offsets of rows without a message: it was erased, or an earlier repair reported it as lost."""
+    """Offsets of rows without a message: erased, ``forgotten``, or reported as lost by an earlier repair."""
 
     @property
     def first(self) -> int:

@@ -25,6 +25,7 @@ from lakequeue.storage.inspection.message_files import (
     shown,
 )
 from lakequeue.storage.inspection.unnamed_files import rejoined
+from lakequeue.storage.ledger import put_back
 from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
@@ -62,6 +63,16 @@ class FoundShard:
         """End offset of the log, as its entries say."""
         return 0 if self.state is None else layout.end_of(self.state.transaction(layout.SEND_ID))
 
+    @property
+    def forgotten(self) -> int:
+        """The newest epoch by which the log says that messages were emptied."""
+        return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID) or 0
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether the ledger is sound, and not older than one by which messages were emptied."""
+        return self.ledger is not None and self.forgotten <= self.ledger.head.epoch
+
     def low(self, ledger: LedgerRows | None) -> int:
         """The offset from which on every message must be in the log; ``ledger`` is the newest that is known."""
         kept = [each.first for each in kept_files(self.files)]
@@ -69,7 +80,7 @@ class FoundShard:
         named = [each.told_first for each in self.files if each.named and each.told_first is not None]
         begin = min([*kept, *named], default=self.send_end)
         # an older ledger has a lower floor: what was dropped since was settled before
-        exact = ledger is not None and (self.ledger is ledger or not self.intact_log)
+        exact = ledger is not None and (self.is_newest or not self.intact_log)
         return min(begin, ledger.head.floor_offset) if ledger is not None and exact else begin
 
     def end(self, ledger: LedgerRows | None) -> int:
@@ -95,7 +106,7 @@ class FoundShard:
         return sorted([*gone, *blank])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
-        """What was erased, or lost in an earlier repair, and a ledger, which is older, has as not deleted."""
+        """What was erased, forgotten or lost before, and a ledger, which is older, has as not deleted."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
@@ -159,7 +170,9 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
     for file, problem in doubts(found):
         yield finding(found.messages_path, file, problem, RESTORE)
     ledger = found.ledger
-    if gone := found.gone(ledger, found.blank(ledger)):
+    if ledger is not None and not found.is_newest:
+        yield finding(found.receipts_path, None, put_back(ledger.head.epoch, found.forgotten), _PUT_BACK)
+    if gone := found.gone(ledger, found.blank(ledger) if found.is_newest else []):
         problem = f"the log has no message at {shown(gone)}"
         yield finding(found.messages_path, None, problem, "what was not deleted yet is reported as lost")
     if found.intact_log:  # as a repair leaves it that was killed
@@ -218,6 +231,7 @@ def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
 
 
 _REBUILD = "goes back to its newest readable version, or to none; what was received since then comes again"
+_PUT_BACK = "what was deleted since comes again unless it was emptied"
 RESTORE = "nothing; restore it from a copy"
 
 

@@ -1,4 +1,4 @@
-"""Keeping the log in few files: drops segments below the floor and merges small ones.
+"""Keeping the log in few files: drops segments below the floor, merges small ones, and empties settled messages.
 
 A segment is closed if a later one exists in the snapshot that the commit is made on. The last segment is open: it
 is replaced only when nothing was sent for an hour, or when all of it lies below the floor, and then in a commit
@@ -19,6 +19,7 @@ from lakequeue.model.clock import MICROS
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.messages.forgotten import Forgotten
 from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
 
@@ -30,7 +31,7 @@ JOINED_BYTES = 128 * 1024 * 1024
 IDLE = 3600 * MICROS
 """Microseconds without a send after which the open segment counts as closed."""
 CUT_BYTES = 256 * 1024
-"""Smaller segments are not rewritten to drop rows below the floor; they are dropped or merged as a whole."""
+"""Smaller segments are not rewritten to drop or empty rows; they are dropped or merged as a whole."""
 CUT_ROWS = 100_000
 """Rows of a file that replaces a part of a segment."""
 
@@ -48,7 +49,7 @@ class MergeCounts:
     merged: int = 0
     """Segments that became part of another file."""
     cut: int = 0
-    """Segments of which the part below the floor was dropped."""
+    """Segments of which the part below the floor was dropped, or messages above it were emptied."""
 
     def __add__(self, other: MergeCounts) -> MergeCounts:
         return MergeCounts(self.dropped + other.dropped, self.merged + other.merged, self.cut + other.cut)
@@ -67,7 +68,13 @@ def merge_recent(table: Table, floor: int, drop_before: int | None = None) -> No
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small))
 
 
-def merge_all(table: Table, floor: int, now: int, drop_before: int | None = None) -> MergeCounts:
+def merge_all(
+    table: Table,
+    floor: int,
+    now: int,
+    drop_before: int | None = None,
+    forgotten: Callable[[], Forgotten] | None = None,
+) -> MergeCounts:
     """Does the same for all small segments, for rows below ``floor`` in large segments, and for the open segment
     if it is idle or below the floor; for the compactor.
 
@@ -75,14 +82,25 @@ def merge_all(table: Table, floor: int, now: int, drop_before: int | None = None
         table: a handle on ``messages`` that nothing else uses meanwhile.
         floor, drop_before: as for ``merge_recent``.
         now: an instant in microseconds.
+        forgotten: reads what a ledger has forgotten, which is read after the table was opened; rows of these
+            messages are emptied where that frees half of a segment, and where it is rewritten anyway. None: none.
     """
+    if table.commits_alone:  # Delta's own commits do not tell how many bodies are NULL
+        forgotten = None
+    history, done = table.history, set[int]()
 
     def step(seen: _Snapshot) -> _Step | None:
-        return (
+        if table.history is not history:
+            return None  # a restore: its messages may be others
+        found = (
             _next_step(seen, floor, drop_before, _any_small)
             or _cut_step(seen, floor, drop_before)
+            or (forgotten and _empty_step(seen, now, drop_before, forgotten, done))
             or _open_step(seen, floor, now, drop_before)
         )
+        if forgotten is None or found is None or found.outcome.dropped:
+            return found
+        return _emptied(found, forgotten(), drop_before)
 
     return _run(table, step)
 
@@ -100,9 +118,7 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
         return False
 
     def rows(table: Table) -> Iterator[pa.Table]:
-        # a file of a bulk send may be too large for memory, so it becomes several segments
-        parts = _Rest(segment[0], segment[0].first)(table) if segment[0].bulk else [_merged(table, [segment])]
-        return map(change, parts)
+        return map(change, _rows_of(segment)(table))
 
     return _replace(table, seen, _Step([segment], rows, MergeCounts(), with_send=segment is seen.open_one))
 
@@ -131,6 +147,8 @@ class _Step:
     outcome: MergeCounts
     with_send: bool = False
     """Whether the open segment is among them, so that the commit must carry ``send``."""
+    epoch: int = 0
+    """Of the ledger by which rows are emptied."""
 
 
 def _run(table: Table, next_step: Callable[[_Snapshot], _Step | None]) -> MergeCounts:
@@ -235,6 +253,45 @@ def _cut_step(seen: _Snapshot, floor: int, drop_before: int | None) -> _Step | N
     return None
 
 
+def _empty_step(
+    seen: _Snapshot, now: int, drop_before: int | None, forgotten: Callable[[], Forgotten], done: set[int]
+) -> _Step | None:
+    """Rewrites a segment once half of its messages can be emptied, so that none is copied often.
+
+    ``done`` has the first offsets of those that this pass has rewritten.
+    """
+    idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
+    for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
+        first, last = segment[0].first, segment[-1].last
+        if _size(segment) < CUT_BYTES or first in done or (drop_before is not None and end >= drop_before):
+            continue
+        before = sum(file.emptied for file in segment)
+        count = forgotten().count(first, last) - before
+        if count > 0 and 2 * count >= last - first + 1 - before:
+            done.add(first)
+            is_open = segment is seen.open_one
+            return _Step([segment], _rows_of(segment), MergeCounts(cut=1), with_send=is_open)
+    return None
+
+
+def _emptied(step: _Step, forgotten: Forgotten, drop_before: int | None) -> _Step:
+    """A step, its rows emptied."""
+
+    def rows(table: Table) -> Iterator[pa.Table]:
+        for each in step.rows(table):
+            yield forgotten.empty(each, drop_before)
+        forgotten.confirm()  # once all is written, right before the commit
+
+    return attrs.evolve(step, rows=rows, epoch=forgotten.epoch)
+
+
+def _rows_of(segment: Segment) -> Callable[[Table], Iterable[pa.Table]]:
+    """All rows of a segment; a file of a bulk send may be too large for memory, so it becomes several segments."""
+    if segment[0].bulk:
+        return _Rest(segment[0], segment[0].first)
+    return lambda table: [_merged(table, [segment])]
+
+
 @attrs.frozen
 class _Rest:
     """The rows of a file from an offset on, in pieces."""
@@ -289,6 +346,8 @@ def _replace(table: Table, seen: _Snapshot, step: _Step) -> bool:
     bases = [segment[0].base for segment in step.segments]
     fence = {layout.FILES_ID: seen.number}
     ids = {layout.FILES_ID: seen.number + 1}
+    if step.epoch:
+        ids[layout.FORGOTTEN_ID] = max(step.epoch, table.transaction(layout.FORGOTTEN_ID) or 0)
     if step.with_send:
         fence[layout.SEND_ID] = ids[layout.SEND_ID] = seen.send_version
     partition = {"base_offset": bases}

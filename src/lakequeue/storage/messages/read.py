@@ -119,6 +119,8 @@ class LogFile:
     """It may hold messages with a delay."""
     dead_letters: bool
     """It may hold messages that were received too often in another queue."""
+    emptied: int
+    """Its messages without what was sent, as far as its statistics tell; see ``forgotten``."""
     group: str | None
     """The message group of all its messages, "" for none; None if there are several, or if that is not known."""
 
@@ -126,6 +128,7 @@ class LogFile:
     def of(cls, file: LiveFile) -> LogFile:
         """A live file of ``messages`` as part of the log."""
         base, delay = file.partition["base_offset"], file.maximum.get("delay_seconds")
+        emptied = file.nulls.get("body")
         return cls(
             file=file,
             base=base,
@@ -135,6 +138,7 @@ class LogFile:
             bulk=file.nulls.get("sent_at") == file.rows,
             delayed=delay is None or delay > 0,
             dead_letters=file.nulls.get("source_receive_count") != file.rows,
+            emptied=emptied if isinstance(emptied, int) else 0,  # another program may have written anything
             group=_only_group(file),
         )
 
@@ -170,12 +174,17 @@ class ShardLog:
         closed: bool,
         version: int,
         columns: Callable[[LogFile], Columns],
+        forgotten: int = 0,
     ) -> None:
-        """``files`` are by offset, ``version`` is the table's; ``columns`` reads a file's columns."""
+        """``files`` are by offset, ``version`` is the table's; ``columns`` reads a file's columns.
+
+        ``forgotten`` is the newest epoch of the ledger by which messages were emptied.
+        """
         self.files = files
         self.end = end
         self.closed = closed
         self.version = version
+        self.forgotten = forgotten
         self._columns = columns
         self._firsts = [file.first for file in self.files]
         self._opened = [file.opened_at for file in self.files]
@@ -341,8 +350,9 @@ class LogReader:
 
     def _load(self) -> ShardLog:
         version = self.table.transaction(layout.SEND_ID) or 0
-        files = log_files(self.table)
-        return ShardLog(files, layout.end_of(version), version >= layout.CLOSED, self.table.version, self._columns)
+        files, forgotten = log_files(self.table), self.table.transaction(layout.FORGOTTEN_ID) or 0
+        end, closed = layout.end_of(version), version >= layout.CLOSED
+        return ShardLog(files, end, closed, self.table.version, self._columns, forgotten)
 
     def _columns(self, file: LogFile) -> Columns:
         # after a restore a file of a bulk send may be committed again, at another time

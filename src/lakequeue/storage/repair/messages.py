@@ -33,14 +33,33 @@ class Segment:
     sent_at: int
 
 
-def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: int) -> Step | None:
-    """The commit after which the log holds every offset once; None if it does.
+def fence_step(engine: Engine, found: FoundShard) -> Step:
+    """The commit after which no compactor empties by a ledger that it read before a repair goes back to another.
+
+    A ledger that was put back is known by ``forgotten``, which stays: it is written anew, in a later epoch.
+    """
+    assert found.messages is not None
+    version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
+
+    def apply() -> None:
+        table = engine.open(found.messages_path)
+        done(table.version == version, table.path)
+        files, send = (table.transaction(name) or 0 for name in (layout.FILES_ID, layout.SEND_ID))
+        fence = {layout.FILES_ID: files, layout.SEND_ID: send}
+        ids = {**fence, layout.FILES_ID: files + 1, layout.FORGOTTEN_ID: forgotten}
+        done(commit(table, fence, lambda token: table.exchange([], [], ids, token)), table.path)
+
+    return Step("keeps compactors from emptying by what they read before", apply)
+
+
+def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int) -> Step | None:
+    """The commit after which the log holds every offset once, made on a version of it; None if it does.
 
     Offsets whose message is lost get a row without one, which the ledger knows as deleted: a reader finds the row
     of an offset by its number in the file.
     """
-    assert found.state is not None and found.messages is not None
-    kept, version = kept_files(found.files), found.messages.last
+    assert found.state is not None
+    kept = kept_files(found.files)
     paths = {each.file.path for each in kept}
     replaced = [each for each in found.files if each.file.path not in paths]
     if not missing and not replaced and found.send_end == end:

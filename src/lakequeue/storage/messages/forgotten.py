@@ -1,0 +1,68 @@
+"""Messages that a ledger has forgotten, and their rows without what was sent.
+
+Above the floor rows keep their places, as a reader finds a message by the number of its row. But a message below
+the head that is in no run, neither of stored messages nor of the history, is gone for good: no later commit gives
+it a run again. So its row needs no body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakequeue.storage import layout
+
+Integers = npt.NDArray[np.int64]
+
+_EMPTIED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
+"""Columns that become NULL; ids, instants, and what dead letters brought, stay."""
+
+
+@attrs.frozen(eq=False)
+class Forgotten:
+    """What one committed snapshot of a ledger has forgotten above its floor.
+
+    It stays so: heads only rise, and runs are made of runs, of the history, and of messages from the head on.
+    """
+
+    epoch: int
+    head: int
+    """Messages from this offset on were never received."""
+    firsts: Integers
+    lasts: Integers
+    """Of all runs, the history's included, by offset."""
+    confirm: Callable[[], None] = lambda: None
+    """Raises OtherHistory if the ledger's log is another one by now, as after a restore: it has older runs."""
+
+    def count(self, first: int, last: int) -> int:
+        """Number of forgotten messages in a range of offsets."""
+        last = min(last, self.head - 1)
+        start = int(np.searchsorted(self.lasts, first))
+        stop = int(np.searchsorted(self.firsts, last, side="right"))
+        kept = np.minimum(self.lasts[start:stop], last) - np.maximum(self.firsts[start:stop], first) + 1
+        return max(0, last - first + 1) - int(kept.sum())
+
+    def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
+        """Rows of ``messages``, those of forgotten messages without what was sent.
+
+        With ``sent_before`` messages sent at that instant or later stay as they are.
+        """
+        offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
+        place = np.searchsorted(self.firsts, offsets, side="right") - 1
+        kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)
+        gone = (offsets < self.head) & ~kept
+        if sent_before is not None:
+            gone &= rows["sent_at"].cast(pa.int64()).to_numpy() < sent_before
+        if not gone.any():
+            return rows
+        for name in (*_EMPTIED, "delay_seconds"):
+            field = rows.schema.field(name)
+            value = layout.EMPTIED if name == "delay_seconds" else None
+            cleared = pc.if_else(pa.array(gone), pa.scalar(value, field.type), rows[name])
+            rows = rows.set_column(rows.schema.get_field_index(name), field, cleared)
+        return rows
