@@ -46,7 +46,7 @@ def test_the_send_of_a_process_that_died_arrives_once_or_never(pair: Pair) -> No
     for number in range(3):
         there.send(str(number))
         here.send(str(number))
-    shard_of(there).compact(0, False, False)
+    shard_of(there).compact(0, None, False)
     there.send("last")
     assert bodies(here) == ["0", "0", "1", "1", "2", "2", "dead", "last"]
 

@@ -819,7 +819,7 @@ MUTATIONS = [
     Mutation("no history in the floor", no_history_in_the_floor, {_history_is_kept: "RWD-4"}),
     Mutation(
         "no floor",
-        replace("lakequeue.runtime.shard_ledger.ShardLedger._committed_floor", lambda _: 2**40),
+        replace("lakequeue.runtime.shard_ledger.ShardLedger._committed_floor", lambda _: (2**40, lambda: None)),
         {_history_is_kept: "RWD-4", _what_waits_is_kept: "DLT-6"},
     ),
     Mutation("no fence", no_fence, {_two_at_once_join_once: "DLT-1"}),

@@ -23,6 +23,7 @@ from lakequeue.operations import copy as copying
 from lakequeue.operations import judged_log, move
 from lakequeue.operations import repair as repairing
 from lakequeue.runtime import shard_sender
+from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
@@ -430,6 +431,39 @@ def what_a_restored_root_has_stays(lq: LakeQueue, clock: ManualClock) -> None:
     assert sorted(taken(reopen(lq).queue("orders"))) == sorted(["old", *"abcdefg", "open"])
 
 
+def stays_above_the_floor_of_a_restored_ledger(
+    lq: LakeQueue, clock: ManualClock, verb: Callable[[Queue], object]
+) -> None:
+    """It went back once a process had read its floor, and the log is as it was."""
+    queue = lq.create_queue("orders")
+    for body in "abcdefg":
+        queue.send(body)
+    kept = files_of(lq, receipts_of(queue))
+    taken(queue)
+    commit, late = merge_segments.commit, []
+
+    def slow(*given: Any, **more: Any) -> bool:
+        if not late:
+            late.append(1)
+            put_back(lq, receipts_of(queue), kept)
+        return commit(*given, **more)
+
+    [other] = apart(lq.root, clock, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge_segments, "commit", slow)
+        verb(other.queue("orders"))
+    assert late and full(queue) == list("abcdefg")
+    sound(lq)
+
+
+def a_compactor_drops_nothing_above_the_floor_of_a_restored_ledger(lq: LakeQueue, clock: ManualClock) -> None:
+    stays_above_the_floor_of_a_restored_ledger(lq, clock, Queue.compact)
+
+
+def a_sender_drops_nothing_above_the_floor_of_a_restored_ledger(lq: LakeQueue, clock: ManualClock) -> None:
+    stays_above_the_floor_of_a_restored_ledger(lq, clock, lambda queue: shard_of(queue)._merge_segments(0, None))
+
+
 def a_log_that_was_restored_before_its_ledger_stays(lq: LakeQueue, clock: ManualClock) -> None:
     queue = lq.create_queue("orders")
     one_old(queue)
@@ -515,7 +549,7 @@ def a_check_notices_what_lost_its_body(lq: LakeQueue, clock: ManualClock) -> Non
         queue.send(body)
     table = shard_of(queue)._engine.open(messages_of(queue))
     nothing = np.array([], np.int64)
-    merge_segments.merge_all(table, 0, 0, None, lambda: Forgotten(0, 4, nothing, nothing))
+    merge_segments.merge_all(table, 0, 0, forgotten=lambda: Forgotten(0, 4, nothing, nothing))
     found = reopen(lq).check()
     assert [("no message at offsets 0 to 3" in each.problem, each.damage) for each in found] == [(True, True)]
     reports = reopen(lq).repair(apply=True, force=True)
@@ -581,8 +615,8 @@ def believe_what_was_put_back(patch: Patch) -> None:
 
 
 def look_for_no_restore(patch: Patch) -> None:
-    read = Ledger.forgotten
-    patch.setattr(Ledger, "forgotten", lambda *given: attrs.evolve(read(*given), confirm=lambda: None))
+    read = ShardLedger._committed_floor
+    patch.setattr(ShardLedger, "_committed_floor", lambda self: (read(self)[0], lambda: None))
 
 
 def bring_rows_without_a_body(patch: Patch) -> None:
@@ -641,7 +675,11 @@ MUTATIONS = [
     Mutation(
         "never look whether a root was restored",
         look_for_no_restore,
-        {what_a_restored_root_has_stays: "DUR-80"},
+        {
+            what_a_restored_root_has_stays: "DUR-80",
+            a_compactor_drops_nothing_above_the_floor_of_a_restored_ledger: "DUR-80",
+            a_sender_drops_nothing_above_the_floor_of_a_restored_ledger: "DUR-80",
+        },
     ),
     Mutation(
         "believe any head",

@@ -165,7 +165,7 @@ def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
 
 def drop_segments_with_live_ids(patch: Patch) -> None:
     merge = merge_segments.merge_recent
-    patch.setattr("lakequeue.runtime.shard_sender.merge_recent", lambda table, floor, _: merge(table, floor))
+    patch.setattr("lakequeue.runtime.shard_sender.merge_recent", lambda table, floor, *_: merge(table, floor))
 
 
 def forget_what_is_in_flight_on_loading(patch: Patch) -> None:

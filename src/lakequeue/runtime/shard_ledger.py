@@ -423,11 +423,18 @@ class ShardLedger:
         if reader is not None:
             reader.table.learn(table)
 
-    def _committed_floor(self) -> int:
+    def _committed_floor(self) -> tuple[int, Callable[[], None]]:
+        """The newest floor; and what raises OtherHistory if the ledger was put back since: its floor is lower."""
         with self._at_ledger():
             ledger = self._open_ledger()
             ledger.table.refresh()
-            return ledger.head().floor_offset
+            floor = ledger.head().floor_offset
+
+        def confirm() -> None:
+            with self._at_ledger():
+                ledger.table.confirm()
+
+        return floor, confirm
 
     def wake(self) -> None:
         """Wakes a long poll; called after every change that this process makes."""

@@ -260,9 +260,9 @@ class ShardSender(ShardReader):
 
     def _merge_segments(self, now: int, dedup: int | None) -> None:
         try:
-            floor = self._committed_floor()
+            floor, confirm = self._committed_floor()
             appender = self._open_appender()
-            merge_recent(appender.table, floor, None if dedup is None else now - dedup)
+            merge_recent(appender.table, floor, None if dedup is None else now - dedup, confirm)
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
@@ -302,8 +302,9 @@ class ShardSender(ShardReader):
         table = self._engine.open(self._messages)
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist()
-        floor, drop_before = self._committed_floor(), self._window_start(table, now, dedup)
-        return merge_all(table, floor, now, drop_before, cache(self._forgotten) if empties else None)
+        floor, confirm = self._committed_floor()
+        drop_before = self._window_start(table, now, dedup)
+        return merge_all(table, floor, now, drop_before, confirm, cache(self._forgotten) if empties else None)
 
     def _forgotten(self) -> Forgotten:
         """What the ledger has forgotten, as storage has it.

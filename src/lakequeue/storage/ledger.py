@@ -125,7 +125,7 @@ class Ledger:
         ordered = (first >= 0) & (first <= last) & (last < np.append(first[1:], head.head_offset)[: len(last)])
         if not (whole and ordered.all()):
             raise DamagedTable(self.table.path, None, "its rows contradict each other; another program wrote some")
-        return Forgotten(self.epoch, head.head_offset, first, last, self.table.confirm)
+        return Forgotten(self.epoch, head.head_offset, first, last)
 
     def _head(self, rows: pa.Table) -> Head:
         heads = rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist()

@@ -7,8 +7,6 @@ it a run again. So its row needs no body.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +34,6 @@ class Forgotten:
     firsts: Integers
     lasts: Integers
     """Of all runs, the history's included, by offset."""
-    confirm: Callable[[], None] = lambda: None
-    """Raises OtherHistory if the ledger's log is another one by now, as after a restore: it has older runs."""
 
     def count(self, first: int, last: int) -> int:
         """Number of forgotten messages in a range of offsets."""

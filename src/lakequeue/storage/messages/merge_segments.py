@@ -55,7 +55,9 @@ class MergeCounts:
         return MergeCounts(self.dropped + other.dropped, self.merged + other.merged, self.cut + other.cut)
 
 
-def merge_recent(table: Table, floor: int, drop_before: int | None = None) -> None:
+def merge_recent(
+    table: Table, floor: int, drop_before: int | None = None, confirm: Callable[[], None] = lambda: None
+) -> None:
     """Drops closed segments below ``floor`` and merges the newest small ones; for senders that closed a segment.
 
     Args:
@@ -64,8 +66,9 @@ def merge_recent(table: Table, floor: int, drop_before: int | None = None) -> No
             what lies below (forget first, drop later).
         drop_before: only segments sent before this instant may be dropped, as FIFO queues need the deduplication
             ids of younger ones (RET-11).
+        confirm: raises an error if the ledger was put back since: right before a commit, once all is written.
     """
-    _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small))
+    _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small), confirm)
 
 
 def merge_all(
@@ -73,6 +76,7 @@ def merge_all(
     floor: int,
     now: int,
     drop_before: int | None = None,
+    confirm: Callable[[], None] = lambda: None,
     forgotten: Callable[[], Forgotten] | None = None,
 ) -> MergeCounts:
     """Does the same for all small segments, for rows below ``floor`` in large segments, and for the open segment
@@ -80,7 +84,7 @@ def merge_all(
 
     Args:
         table: a handle on ``messages`` that nothing else uses meanwhile.
-        floor, drop_before: as for ``merge_recent``.
+        floor, drop_before, confirm: as for ``merge_recent``.
         now: an instant in microseconds.
         forgotten: reads what a ledger has forgotten, which is read after the table was opened; rows of these
             messages are emptied where that frees half of a segment, and where it is rewritten anyway. None: none.
@@ -102,7 +106,7 @@ def merge_all(
             return found
         return _emptied(found, forgotten(), drop_before)
 
-    return _run(table, step)
+    return _run(table, step, confirm)
 
 
 def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> bool:
@@ -120,7 +124,8 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
     def rows(table: Table) -> Iterator[pa.Table]:
         return map(change, _rows_of(segment)(table))
 
-    return _replace(table, seen, _Step([segment], rows, MergeCounts(), with_send=segment is seen.open_one))
+    step = _Step([segment], rows, MergeCounts(), with_send=segment is seen.open_one)
+    return _replace(table, seen, step, lambda: None)
 
 
 @attrs.frozen
@@ -151,13 +156,13 @@ class _Step:
     """Of the ledger by which rows are emptied."""
 
 
-def _run(table: Table, next_step: Callable[[_Snapshot], _Step | None]) -> MergeCounts:
+def _run(table: Table, next_step: Callable[[_Snapshot], _Step | None], confirm: Callable[[], None]) -> MergeCounts:
     done = MergeCounts()
     # each step reads anew: another process may have merged in the newest snapshot
     while True:
         seen = _snapshot(table)
         step = next_step(seen)
-        if step is None or not _replace(table, seen, step):
+        if step is None or not _replace(table, seen, step, confirm):
             return done
         done += step.outcome
 
@@ -278,9 +283,7 @@ def _emptied(step: _Step, forgotten: Forgotten, drop_before: int | None) -> _Ste
     """A step, its rows emptied."""
 
     def rows(table: Table) -> Iterator[pa.Table]:
-        for each in step.rows(table):
-            yield forgotten.empty(each, drop_before)
-        forgotten.confirm()  # once all is written, right before the commit
+        return (forgotten.empty(each, drop_before) for each in step.rows(table))
 
     return attrs.evolve(step, rows=rows, epoch=forgotten.epoch)
 
@@ -342,7 +345,7 @@ def _segment_rows(rows: pa.Table, first: int, base: int, opened_at: int) -> pa.T
     return pa.Table.from_arrays([*partition, *rows.columns], schema=layout.MESSAGES)
 
 
-def _replace(table: Table, seen: _Snapshot, step: _Step) -> bool:
+def _replace(table: Table, seen: _Snapshot, step: _Step, confirm: Callable[[], None]) -> bool:
     bases = [segment[0].base for segment in step.segments]
     fence = {layout.FILES_ID: seen.number}
     ids = {layout.FILES_ID: seen.number + 1}
@@ -350,6 +353,10 @@ def _replace(table: Table, seen: _Snapshot, step: _Step) -> bool:
         ids[layout.FORGOTTEN_ID] = max(step.epoch, table.transaction(layout.FORGOTTEN_ID) or 0)
     if step.with_send:
         fence[layout.SEND_ID] = ids[layout.SEND_ID] = seen.send_version
-    partition = {"base_offset": bases}
-    told = {"merge_segments": len(bases)}
-    return commit(table, fence, lambda token: table.replace(partition, step.rows(table), ids, token), told=told)
+    partition, told = {"base_offset": bases}, {"merge_segments": len(bases)}
+
+    def rows() -> Iterator[pa.Table]:
+        yield from step.rows(table)
+        confirm()
+
+    return commit(table, fence, lambda token: table.replace(partition, rows(), ids, token), told=told)
