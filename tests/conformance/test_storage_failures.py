@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from obstore.exceptions import GenericError
 
 from conformance.harness import Harness, every_engine, local_only
 from insides import engine_of
@@ -73,6 +74,30 @@ def test_a_commit_that_lands_late_is_not_taken_for_one_of_others(harness: Harnes
     monkeypatch.setattr(Table, "confirm", landed)
     queue.send("A")
     assert late and [message.body for message in harness.queue().receive(10)] == ["A"]
+
+
+@local_only
+@pytest.mark.spec("SND-17", "DLT-1")
+def test_a_try_without_an_answer_is_not_refused_by_the_look_after_it(harness: Harness, monkeypatch):
+    """On an object store: no answer came, and before the next try the log cannot be listed."""
+    monkeypatch.setattr(commit, "OLDEST_BASE", 0.0)
+    monkeypatch.setattr(commit, "local_path", lambda path: None)
+    queue, confirm, failed = harness.create(), Table.confirm, []
+
+    def unanswered(self, *_):
+        failed.append(1)
+        raise GenericError(f"Error performing PUT {self.path}/_delta_log/{self.version + 1:020}.json in 20s")
+
+    def listed(self):
+        if failed:
+            raise OSError("the storage is busy")
+        confirm(self)
+
+    monkeypatch.setattr(Table, "append", unanswered)
+    monkeypatch.setattr(Table, "confirm", listed)
+    with pytest.raises(errors.QueueClientError, match="may have landed") as error:
+        queue.send("A")
+    assert error.value.outcome_unknown and len(failed) == 1
 
 
 @pytest.mark.spec("ERR-2", "ERR-8")

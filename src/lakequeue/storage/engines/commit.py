@@ -176,7 +176,7 @@ class _Commit:
         for _ in races:
             # no log entries may be removed from the check of the base to the answer, see `locks`
             with committing(table.path, exclusive=table.commits_alone):
-                landed = self._try() if _may_commit(table, self.fence) else self._came_late()
+                landed = self._try() if self._may_commit() else self._came_late()
                 if landed is None:
                     return False
             if landed:
@@ -187,6 +187,14 @@ class _Commit:
                 return False  # the search for the token loaded the newest snapshot
             races.lose()
         return False
+
+    def _may_commit(self) -> bool:
+        try:
+            return _may_commit(self.table, self.fence)
+        except Exception as error:
+            if not self.unanswered:
+                raise
+            raise _unknown(self.table, error, "an earlier try may have landed, or still land") from error
 
     def _came_late(self) -> bool | None:
         """Whether what ended the race was a try of this commit without an answer; None: it was another commit."""
