@@ -286,9 +286,11 @@ def _read(
     for first, last in joined((run.first, run.last) for run in runs):
         while first <= last:
             first, found = shard.rows(first, last)
-            whole = pc.is_valid(found["body"])  # else it was deleted, and emptied, since the runs were read
-            table = found.select(_LOGGED.names).cast(_LOGGED).filter(whole)
-            offsets.append(np.arange(first, first + len(found))[whole.to_numpy()])
+            table, at = found.select(_LOGGED.names).cast(_LOGGED), np.arange(first, first + len(found))
+            if table["body"].null_count:  # deleted, and emptied, since the runs were read; a filter copies bodies
+                whole = pc.is_valid(table["body"])
+                table, at = table.filter(whole), at[whole.to_numpy()]
+            offsets.append(at)
             tables.append(table)
             first, rows, size = first + len(found), rows + len(table), size + table.nbytes
             if rows >= most or size >= most_bytes:
