@@ -127,6 +127,34 @@ def test_a_poison_message_becomes_a_dead_letter_alone(harness: Harness, kind: ty
     assert sorted(body for _, body in harness.queue.deletes()) == list("abcdefgh")
 
 
+@pytest.mark.spec("HBN-23", "DLQ-1")
+@pytest.mark.parametrize("batch", [1, 20])
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_last_receive_is_for_a_hand_that_begins_at_once(harness: Harness, concurrency: int, batch: int) -> None:
+    """So that a consumer that is killed makes no dead letter that no handler has seen."""
+    harness.lq.create_queue("dead")
+    harness.queue.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=2))
+    harness.send(*(str(number) for number in range(60)))
+    again: list[float] = []
+
+    def handle(messages: list[Message], contexts: list[Context]) -> None:
+        if messages[0].receive_count == 2:
+            assert messages[0].received_at is not None and len(messages) == 1
+            again.append((harness.clock.now() - messages[0].received_at).total_seconds())
+        contexts[0].sleep(0.1)
+        if messages[0].receive_count == 1 and len(again) < 10:
+            raise ValueError("not now")
+
+    consumer = harness.consumer(
+        handle, concurrency=concurrency, batch=batch, batch_wait=0, retry_failed_at_once=True
+    )
+    with harness.running(consumer):
+        harness.clock.advance(30)
+    assert len(again) >= 10 and {*again} == {0}
+    assert harness.other.counts().visible == harness.other.counts().in_flight == 0
+    assert harness.lq.queue("dead").counts().visible == 0
+
+
 @pytest.mark.spec("FIF-1")
 def test_a_batch_has_one_message_of_each_group(fifo: Harness) -> None:
     fifo.send("a1", "a2", "b1", "b2", "c1")

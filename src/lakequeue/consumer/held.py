@@ -16,7 +16,7 @@ class HeldMessages:
     """The active messages of a consumer. Thread-safe.
 
     Args:
-        concurrency: maximum number of handlers at a time.
+        concurrency: maximum number of messages that are handled at a time.
         prefetch: messages that are claimed ahead on request; None: as ``Ahead`` chooses.
         longest: microseconds after which what nobody began is given back at the latest.
         batch: maximum number of messages that a handler gets.
@@ -24,7 +24,7 @@ class HeldMessages:
         largest_batch: maximum number of messages of a call; None: any.
 
     Attributes:
-        busy: hands that handle messages.
+        busy: messages that hands handle.
         hungry: set when a hand finds nothing to do.
     """
 
@@ -48,6 +48,7 @@ class HeldMessages:
         self._groups: dict[str, deque[Turn]] = {}
         self._kept = 0  # hands that stay free for last receives, see ``FreeHands``
         self.busy = 0
+        self._batches = 0  # that hands handle
         self.hungry = threading.Event()
         self.hungry.set()
 
@@ -124,7 +125,22 @@ class HeldMessages:
             jobs.append(job)
             if job.context.message.receive_count > 1:
                 break
+        with self._lock:
+            self._batches += bool(jobs)
         return jobs or None
+
+    def left_batch(self) -> None:
+        """Notes that a hand has left a batch."""
+        with self._lock:
+            self._batches -= 1
+
+    @property
+    def _hands(self) -> int:
+        return self.concurrency // self._batch
+
+    @property
+    def _busy_hands(self) -> int:
+        return self.busy if self._batch == 1 else self._batches
 
     def batch_due(self) -> int | None:
         """When the next batch is due though it is not full, in microseconds; None: nothing waits."""
@@ -137,7 +153,7 @@ class HeldMessages:
 
     def _keeps_back(self, turn: Turn) -> bool:
         """Whether the hands that are free are for last receives, of which the turn is none."""
-        kept = self.busy + self._kept >= self.concurrency
+        kept = self._busy_hands + self._kept >= self._hands
         return kept and not (turn.jobs and turn.jobs[0].context.message.last_receive)
 
     def _alone(self, turn: Turn) -> bool:
@@ -230,8 +246,12 @@ class HeldMessages:
         if self._prefetch:
             return None
         with self._lock:
-            held = len(self._active) - len(done)
-            return FreeHands(max(0, self.concurrency - held, min(self._kept, self.concurrency - self.busy)))
+            free = max(0, self._hands - len(self._active) + len(done))
+            if self._kept:  # for last receives; those that are claimed, but not begun yet, have a hand each
+                waiting = [job for job in self._active.values() if job.state is State.WAITING]
+                begun = self._busy_hands + sum(job.context.message.last_receive for job in waiting)
+                free = max(free, min(self._kept, self._hands - begun))
+            return FreeHands(free)
 
     def keep_free(self, hands: FreeHands | None) -> int:
         """After a claim: keeps hands free for the last receives that it left, which would wait for ever.
@@ -242,5 +262,5 @@ class HeldMessages:
         if hands is None:
             return 0
         with self._lock:
-            before, self._kept = self._kept, min(hands.passed, self.concurrency)
+            before, self._kept = self._kept, min(hands.passed, self._hands)
         return before if self._kept < before else 0

@@ -204,6 +204,7 @@ class WorkerPool:
     def _handling_batch(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, list[Message], list[Context]]]:
         """Yields the call for those of a batch whose receipts are not lost, and acts on its outcomes."""
         with ExitStack() as ending:
+            ending.callback(self.held.left_batch)
             # the last one first, so that they end in order
             calls = [(job.context, ending.enter_context(self._handling(job))) for job in reversed(jobs)]
             begun = [(context, each) for context, each in reversed(calls) if each is not None]
