@@ -427,7 +427,7 @@ _ALL = [
         "keep the machine after a failure",
         keep_the_machine_after_a_failure,
         "7",
-        Aim(place="store", style="requests", shards=1, verbs=(_LEDGER,)),
+        Aim(place="store", style="requests", shards=1, length=10, verbs=(_LEDGER,)),
     ),
     Safeguard("take a refused commit for landed", replace(f"{_COMMIT}._landed", lambda *_: True), "7"),
     Safeguard(
