@@ -303,7 +303,7 @@ class ShardSender(ShardReader):
         if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
             raise QueueDoesNotExist()
         floor, confirm = self._committed_floor()
-        drop_before = self._window_start(table, now, dedup)
+        drop_before = None if dedup is None else self._window_start(table, now, dedup)
         return merge_all(table, floor, now, drop_before, confirm, cache(self._forgotten) if empties else None)
 
     def _forgotten(self) -> Forgotten:
