@@ -71,6 +71,17 @@ def one_old(queue: Queue, **fields: Any) -> Message:
     return message
 
 
+def seven_held(lq: LakeQueue) -> tuple[Queue, list[Message]]:
+    """A queue with an old message, seven in flight that can be emptied once they are deleted, and one behind."""
+    queue = lq.create_queue("orders")
+    one_old(queue)
+    for body in "abcdefg":
+        queue.send(body)
+    held = queue.receive(7, visibility_timeout=60)
+    queue.send("open")
+    return queue, held
+
+
 def full(queue: Queue) -> list[str]:
     """The bodies that the log has."""
     return [row.body for row in log_rows(queue) if row.body is not None]
@@ -294,12 +305,7 @@ def a_copy_has_what_its_ledger_names(lq: LakeQueue, clock: ManualClock) -> None:
 
 
 def a_repair_neither_loses_nor_brings_back_what_was_emptied(lq: LakeQueue, clock: ManualClock) -> None:
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
-    held = queue.receive(7, visibility_timeout=60)
-    queue.send("open")
+    queue, held = seven_held(lq)
     version = ledger_of(queue).version
     queue.delete_batch(held)
     compact(reopen(lq))
@@ -310,12 +316,7 @@ def a_repair_neither_loses_nor_brings_back_what_was_emptied(lq: LakeQueue, clock
 
 
 def a_ledger_that_was_put_back_is_told_and_loses_nothing(lq: LakeQueue, clock: ManualClock) -> None:
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
-    held = queue.receive(7, visibility_timeout=60)
-    queue.send("open")
+    queue, held = seven_held(lq)
     kept = files_of(lq, receipts_of(queue))
     queue.delete_batch(held)
     compact(reopen(lq))
@@ -346,12 +347,7 @@ def a_ledger_that_is_made_anew_is_copied(lq: LakeQueue, clock: ManualClock) -> N
 
 
 def a_compactor_that_slept_through_a_repair_empties_nothing(lq: LakeQueue, clock: ManualClock) -> None:
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
-    held = queue.receive(7, visibility_timeout=60)
-    queue.send("open")
+    queue, held = seven_held(lq)
     queue.delete_batch(held)
     merge, late = shard_sender.merge_all, []
 
@@ -372,12 +368,7 @@ def a_compactor_that_slept_through_a_repair_empties_nothing(lq: LakeQueue, clock
 
 def what_only_memory_knows_is_not_emptied(lq: LakeQueue, clock: ManualClock) -> None:
     """A process knows a ledger that was damaged since, and begins a pass while a repair goes back."""
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
-    held = queue.receive(7, visibility_timeout=60)
-    queue.send("open")
+    queue, held = seven_held(lq)
     queue.delete_batch(held)
     damage_files(queue)
     merge, fence = shard_sender.merge_all, repairing.fence_step
@@ -405,12 +396,7 @@ def what_only_memory_knows_is_not_emptied(lq: LakeQueue, clock: ManualClock) -> 
 
 def what_a_restored_root_has_stays(lq: LakeQueue, clock: ManualClock) -> None:
     """Of which the ledger went back while a compactor slept, and the log is as it was."""
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
-    held = queue.receive(7, visibility_timeout=60)
-    queue.send("open")
+    queue, held = seven_held(lq)
     kept = files_of(lq, receipts_of(queue))
     queue.delete_batch(held)
     write, late = point.write_file, []
