@@ -116,8 +116,7 @@ class HeldMessages:
 
         A message that was received before is one of its own: if it is what made its batch fail, it fails alone.
         """
-        due = self.batch_due()
-        if due is None or (len(self._ready) < self._batch and now < due):
+        if len(self._ready) < self._batch and ((due := self.batch_due()) is None or now < due):
             self.hungry.set()
             return None
         jobs: list[Job] = []
