@@ -123,6 +123,10 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     assert run("export", "orders", "--out", str(tmp_path / "exported"))["messages"] == 3
     run("drain", "orders", "dead", "--yes")
     assert run("counts", "dead")["visible"] == 2
+    run("pause", "dead")
+    assert run("receive", "dead") == []
+    run("resume", "dead")
+    run("cancel", "dead", run("peek", "dead")[0]["message_id"])
     run("upgrade", "--yes")
     run("check")
     run("doctor")
