@@ -460,6 +460,23 @@ def test_a_prefetch_out_of_range_is_refused(harness: Harness, wrong: Any) -> Non
         harness.consumer(sleeper(0), prefetch=wrong)
 
 
+@pytest.mark.spec("JOB-11")
+def test_a_consumer_that_ends_with_the_last_message_waits_for_its_rate_limit(harness: Harness) -> None:
+    handled: list[tuple[str, float]] = []
+    begun = harness.clock.now()
+
+    def handle(message: Message, context: Context) -> None:
+        handled.append((message.body, (harness.clock.now() - begun).total_seconds()))
+
+    harness.other.set_attributes(rate_limit="6/m", rate_burst=2)
+    harness.send("A", "B", "C", "D")
+    with harness.running(harness.consumer(handle), until_empty=True) as running:
+        for _ in range(2):
+            harness.clock.advance(10)
+        running.thread.join(60)
+        assert handled == [("A", 0), ("B", 0), ("C", 10), ("D", 20)]
+
+
 @pytest.mark.spec("JOB-1")
 def test_a_consumer_waits_while_its_queue_is_paused(harness: Harness) -> None:
     handled: list[str] = []

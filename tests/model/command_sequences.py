@@ -72,6 +72,7 @@ DELAYS = (0, 0, 0, 5 * SECOND, 10 * SECOND, 45 * SECOND, 100 * SECOND)  # the la
 RETENTIONS = (345_600 * SECOND, 60 * SECOND, 150 * SECOND, 86_400 * SECOND)
 REWINDS = (345_600 * SECOND, 60 * SECOND, 0, 345_600 * SECOND, 10 * SECOND, 0, 3_600 * SECOND, 150 * SECOND)
 CAPS = (None, None, 2, 4)
+RATES = (None, None, None, (120, 3), (6, 1), (1, 2))
 GROUP_LIMITS = (None, None, 1, 2, 3)
 RECEIVES = (None, None, 1, 2, 3)
 KEYS: tuple[dict[str, str | None], ...] = (
@@ -117,6 +118,8 @@ def wire(settings: Settings) -> dict[str, str]:
     given["max_inflight_messages"] = settings.cap
     given["max_delayed_messages"] = settings.delayed_cap
     given["paused"] = "the bank is down" if settings.paused else None
+    if settings.rate is not None:
+        given |= {"rate_limit": f"{settings.rate[0]}/m", "rate_burst": settings.rate[1]}
     if settings.tenants:
         given |= {"fair_groups": settings.fair, "group_in_flight_limit": settings.group_limit}
     if settings.fifo:
@@ -333,6 +336,7 @@ class Comparison:
             fair=self.tenants and (a + c) % 8 > 0,
             group_limit=GROUP_LIMITS[(a // 4 + c) % len(GROUP_LIMITS)] if self.tenants else None,
             paused=(a + b + c) % 8 == 0,
+            rate=RATES[(a // 2 + c) % len(RATES)],
             version=self.model.settings.version + (b % 5 > 0),
         )
         self.add(SetAttributes(wire(new), new.version), "set_attributes", new)

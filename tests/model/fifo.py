@@ -225,6 +225,8 @@ class FifoModel(Model):
                 events.add(message.sent_at + message.delay)
             if state == "in_flight":
                 events.add(message.hidden_until or 0)
+        if not self.tokens():
+            events.update(self.let_through())
         assert told is None or (told in events and told > self.now), "a false alarm"
         now = self.obtainable()
         for event in sorted(events):
@@ -236,7 +238,7 @@ class FifoModel(Model):
 
     def obtainable(self) -> set[int]:
         """What might be delivered now."""
-        if self.full():
+        if self.full() or not self.tokens():
             return set()
         return set(self.deliverable())
 

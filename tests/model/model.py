@@ -117,6 +117,7 @@ class Settings:
     fair: bool = False
     group_limit: int | None = None
     paused: bool = False
+    rate: tuple[int, int] | None = None  # messages a minute, and how many at once
     version: int = 1
 
     @property
@@ -196,6 +197,7 @@ class Model:
     closed: bool = False
     expired: int = 0  # messages that age took since the last commit
     move_number: int = 0
+    refill: int = 0  # for how long nothing must be received until the rate limit has forgotten everything
 
     def copy(self) -> Model:
         """An independent copy."""
@@ -223,6 +225,7 @@ class Model:
 
     def advance(self, now: int) -> None:
         before = self.kept()
+        self.refill = max(0, self.refill - max(0, now - self.now))
         self.now = max(self.now, now)
         self.check_transitions(before)
         self.expire()
@@ -294,6 +297,18 @@ class Model:
         limit = self.settings.group_limit
         return limit is not None and self.load(group) >= limit
 
+    def let_through(self) -> list[int]:
+        """When the next messages may come by the rate limit, as many as may come at once (JOB-11)."""
+        if self.settings.rate is None:
+            return [self.now] * 1_000
+        rate, burst = self.settings.rate
+        step = 60 * SECOND // rate
+        return [max(self.now, self.now + self.refill - step * n) for n in range(burst)][::-1]
+
+    def tokens(self) -> int:
+        """How many messages the rate limit lets through now."""
+        return sum(instant <= self.now for instant in self.let_through())
+
     def stored(self) -> int:
         return sum(message.status not in GONE for message in self.messages)
 
@@ -321,6 +336,8 @@ class Model:
         if self.full() or blocked:
             stored = [message for message in self.messages if message.status not in GONE]
             instants += [self.born(message) + self.settings.retention for message in stored]
+        if "visible" in self.states() and not self.tokens():
+            instants += self.let_through()
         if "held" in self.states():
             oldest = self.states().index("delayed")
             instants.append(self.messages[oldest].sent_at + self.settings.retention)
@@ -473,20 +490,22 @@ class Model:
         return len(offsets)
 
     def allowed(self, count: int) -> int:
-        """How many of `count` messages a claim may take, by the cap, and unless the queue is paused."""
+        """How many of `count` messages a claim may take, by cap and rate, and unless the queue is paused."""
         if self.settings.paused:
             return 0
         if self.settings.cap is None:
-            return count
+            return min(count, self.tokens())
         if self.full() and self.at_limit == "error":
             raise Refused("OverLimit")
-        return min(count, max(0, self.settings.cap - self.in_flight()))
+        return min(count, self.tokens(), max(0, self.settings.cap - self.in_flight()))
 
     def until(self, timeout: int | None) -> int:
         return self.now + (self.settings.visibility_timeout if timeout is None else timeout)
 
     def receive(self, offsets: list[int], last: int, passed: int, timeout: int | None, lease: str) -> Claimed:
         claimed = Claimed(lease, self.until(timeout), [], bool(self.moving()), last=last, passed=passed)
+        if self.settings.rate is not None and offsets:
+            self.refill += len(offsets) * (60 * SECOND // self.settings.rate[0])
         for offset in offsets:
             message = self.messages[offset]
             message.status = IN_FLIGHT
@@ -617,6 +636,8 @@ class Model:
         if settings.version <= self.settings.version:
             return False
         self.settings = settings
+        if settings.rate is not None:
+            self.refill = min(self.refill, settings.rate[1] * (60 * SECOND // settings.rate[0]))
         for message in self.messages:
             message.rewindable = message.rewindable and settings.rewind > 0
         self.expire()

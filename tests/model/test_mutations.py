@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.rates import Pace
 from lakequeue.model.redrive_policies import RedrivePolicy
 from lakequeue.shard import admin, decide, expire, move, settle
 from lakequeue.shard.claim import standard as claim
@@ -73,6 +74,11 @@ def pause_ignored(patch: Patch) -> None:
         "_allowed",
         lambda state, command: command.max_messages if state.attributes.paused else allowed(state, command),
     )
+
+
+def nothing_is_let_through(patch: Patch) -> None:
+    """As if a receive that the rate limit stopped had to wait for another reason."""
+    patch.setattr(ShardMachine, "next_event", ShardMachine._next_change)
 
 
 def visibility_timeout_ignored(patch: Patch) -> None:
@@ -371,6 +377,8 @@ MUTATIONS = [
     ),
     Mutation("visibility timeout ignored", visibility_timeout_ignored, STANDARD | FIFO),
     Mutation("a pause ignored", pause_ignored, STANDARD | FIFO),
+    Mutation("a rate limit ignored", replace(Pace, "left", lambda *given: 10), STANDARD | FIFO),
+    Mutation("a rate limit wakes nobody", nothing_is_let_through, STANDARD | FIFO),
     Mutation("delay ignored", delay_ignored, STANDARD),
     Mutation("retention ignored", replace(expire, "expire", lambda state: None), STANDARD),
     Mutation(

@@ -264,7 +264,7 @@ class Consumer:
             if gives_up_at is not None and now >= gives_up_at and self._outages.error is not None:
                 raise self._outages.error
             self._prepare(pool)
-            last = until_empty and not pool.held
+            last = until_empty and not pool.held and not self._is_held_back()
             try:
                 found = pool.round(may_claim=not self._paused and now >= not_before)
                 if found is None:
@@ -305,6 +305,11 @@ class Consumer:
                 return
             elif found is None:
                 self._clock.wait(event or now + _BETWEEN_RECEIVES, self._interrupt)
+
+    def _is_held_back(self) -> bool:
+        """Whether only a rate limit keeps messages from being received (JOB-11)."""
+        known = settings(self._queue)
+        return known.pace is not None and known.paused is None and self._queue.counts().visible > 0
 
     def _prepare(self, pool: WorkerPool) -> None:
         """Adapts what the pool holds before a round."""

@@ -10,9 +10,18 @@ from decimal import Decimal
 from typing import Any, Literal, TypedDict
 
 from lakequeue.model.clock import Duration, duration_micros, seconds
-from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
+from lakequeue.model.rates import parse_rate
+from lakequeue.model.redrive_policies import (
+    RedriveAllowPolicy,
+    RedrivePolicy,
+    redrive_allow_policy,
+    redrive_policy,
+)
 
 Seconds = int | float
+Kind = Literal[
+    "seconds", "count", "cap", "flag", "mark", "text", "choice", "redrive", "redrive allow", "policy", "rate"
+]
 
 MAX_TEXT_BYTES = 8_192
 """Bytes of an attribute that is a text, such as a policy; as in SQS."""
@@ -71,6 +80,35 @@ def parse_choice(value: Any, choices: Mapping[str, str]) -> str:
     raise ValueError(f"none of {[*choices]}: {value!r}")
 
 
+def parse(kind: Kind, value: Any, choices: Mapping[str, str]) -> Any:
+    """A value of an attribute in its Python type; TypeError or ValueError if it is none."""
+    match kind:
+        case "seconds":
+            return seconds(parse_micros(value))
+        case "count":
+            return parse_whole(value)
+        case "cap":
+            return None if value is None or value == "unlimited" else parse_whole(value)
+        case "flag":
+            return parse_flag(value)
+        case "mark":
+            return parse_flag(value) or None
+        case "text":
+            return str(value) if value else None
+        case "redrive":
+            policy = redrive_policy(value)
+            return policy and policy.wire()
+        case "redrive allow":
+            allowed = redrive_allow_policy(value)
+            return allowed and allowed.wire()
+        case "policy":
+            return parse_policy(value)
+        case "rate":
+            return parse_rate(value) if value else None
+        case "choice":
+            return parse_choice(value, choices)
+
+
 def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -109,6 +147,8 @@ class ChangeableAttributes(TypedDict, total=False):
     shards: int
     deduplication_interval: Duration | None
     paused: str | None
+    rate_limit: str | None
+    rate_burst: int | None
     VisibilityTimeout: Any
     MessageRetentionPeriod: Any
     DelaySeconds: Any
@@ -134,6 +174,8 @@ class ChangeableAttributes(TypedDict, total=False):
     Shards: Any
     DeduplicationInterval: Any
     Paused: Any
+    RateLimit: Any
+    RateBurst: Any
     PollingWaitSeconds: Any
     MaxMsgSize: Any
     msgRetentionSeconds: Any

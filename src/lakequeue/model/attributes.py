@@ -13,18 +13,10 @@ from typing import Any, Literal, NamedTuple
 import attrs
 
 from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue, coded_for
-from lakequeue.model.attribute_values import (
-    MAX_TEXT_BYTES,
-    Seconds,
-    as_text,
-    parse_choice,
-    parse_flag,
-    parse_micros,
-    parse_policy,
-    parse_whole,
-)
-from lakequeue.model.clock import MICROS, duration_micros, seconds
+from lakequeue.model.attribute_values import MAX_TEXT_BYTES, Kind, Seconds, as_text, parse
+from lakequeue.model.clock import MICROS, duration_micros
 from lakequeue.model.profiles import DEFAULT_PROFILE, HOUR, Limits, Profile, profile, widest
+from lakequeue.model.rates import MOST_RATE, Pace, burst_problem
 from lakequeue.model.redrive_policies import (
     RedriveAllowPolicy,
     RedrivePolicy,
@@ -32,18 +24,16 @@ from lakequeue.model.redrive_policies import (
     redrive_policy,
 )
 
-_Kind = Literal["seconds", "count", "cap", "flag", "text", "choice", "redrive", "redrive allow", "policy", "mark"]
-
 
 class _Attribute(NamedTuple):
     wire: str
-    kind: _Kind
+    kind: Kind
     cmq: str = ""  # name in CMQ's own interface, accepted on cmq queues only
     choices: Mapping[str, str] | None = None  # wire value by allowed value
     field: str = ""
 
 
-def _of(wire: str, kind: _Kind, default: Any = attrs.NOTHING, **more: Any) -> Any:
+def _of(wire: str, kind: Kind, default: Any = attrs.NOTHING, **more: Any) -> Any:
     """A field that is an attribute."""
     return attrs.field(default=default, metadata={_Attribute: _Attribute(wire, kind, **more)})
 
@@ -62,10 +52,12 @@ _RANGES = {
     "shards": Limits(1, 1, 1_024),
     "priorities": Limits(1, 1, MOST_PRIORITIES),
     "deduplication_interval": Limits(1, 1, 24 * HOUR),
+    "rate_burst": Limits(1, 1, MOST_RATE),
 }
 FIFO_DEDUP_MICROS = 300 * MICROS
 _FIXED = ("profile", "priorities")
 _LAKE_ONLY = ("priorities", "deduplication_interval")
+_NONE_IS_UNSET = (*_LAKE_ONLY, "rate_burst")
 _TENANTS = ("fair_groups", "group_in_flight_limit")
 _FIFO_ONLY = ("content_based_deduplication", "deduplication_scope", "fifo_throughput_limit")
 
@@ -115,6 +107,10 @@ class QueueAttributes:
     """For how long a standard queue takes a deduplication id once (JOB-6); None: it takes none."""
     paused: str | None = _of("Paused", "text", None)
     """Why receives find nothing (JOB-1)."""
+    rate_limit: str | None = _of("RateLimit", "rate", None)
+    """How many messages consumers receive in a time, such as ``100/s`` (JOB-11)."""
+    rate_burst: int | None = _of("RateBurst", "count", None)
+    """How many of them at once; None: a tenth of a second's."""
 
     @classmethod
     def create(
@@ -160,6 +156,8 @@ class QueueAttributes:
                 raise InvalidAttributeName("Unknown Attribute {}.", names=["fifo"], hint=hint)
             _check_kind(fields, self.fifo, self.profile_rules)
             values = _parsed(fields)
+            if "rate_limit" in values and values["rate_limit"] is None:
+                values.setdefault("rate_burst", None)
             if not values.pop("fifo", True):
                 raise InvalidAttributeValue("Modifying queue type is not supported.")
             changed = type(self)(**_with_whole_range(attrs.asdict(self) | values))
@@ -262,6 +260,11 @@ class QueueAttributes:
     def by_group(self) -> bool:
         """Whether the message group determines the shard, so that one shard sees all messages of a group."""
         return self.fifo or self.group_in_flight_limit is not None
+
+    @cached_property
+    def pace(self) -> Pace | None:
+        """The rate limit of one shard: an equal share of the queue's (JOB-11)."""
+        return None if self.rate_limit is None else Pace.of(self.rate_limit, self.rate_burst, self.shards)
 
     @property
     def classes(self) -> int:
@@ -366,6 +369,8 @@ class QueueAttributes:
                 raise _invalid(attribute, 10700 if beyond else None, hint)
         if self.fifo:
             self._check_fifo()
+        if (problem := burst_problem(self.rate_limit, self.rate_burst)) is not None:
+            raise _invalid(_BY_FIELD["rate_burst"], hint=problem)
         if self.shards % self.classes:
             raise _invalid(_BY_FIELD["shards"], hint=f"must be a multiple of the priorities, {self.priorities}")
         # each of them says in which shard a message is
@@ -451,33 +456,11 @@ def _with_whole_range(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse(attribute: _Attribute, value: Any) -> Any:
-    match attribute.kind:
-        case "seconds" if value is True and attribute.field == "rewind_range":
-            return True
-        case "seconds" if value is None and attribute.field in _LAKE_ONLY:
-            return None
-        case "seconds":
-            return seconds(parse_micros(value))
-        case "count":
-            return None if value is None and attribute.field in _LAKE_ONLY else parse_whole(value)
-        case "cap":
-            return None if value is None or value == "unlimited" else parse_whole(value)
-        case "flag":
-            return parse_flag(value)
-        case "mark":
-            return parse_flag(value) or None
-        case "text":
-            return str(value) if value else None
-        case "redrive":
-            policy = redrive_policy(value)
-            return policy and policy.wire()
-        case "redrive allow":
-            allowed = redrive_allow_policy(value)
-            return allowed and allowed.wire()
-        case "policy":
-            return parse_policy(value)
-        case "choice":
-            return parse_choice(value, attribute.choices or {})
+    if value is None and attribute.field in _NONE_IS_UNSET:
+        return None
+    if value is True and attribute.field == "rewind_range":
+        return True
+    return parse(attribute.kind, value, attribute.choices or {})
 
 
 def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:

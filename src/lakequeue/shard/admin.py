@@ -84,6 +84,7 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
     state.attributes = QueueAttributes.from_wire(command.attributes)
     state.head = attrs.evolve(state.head, attributes=dict(command.attributes), attributes_version=command.version)
     state.forget_tenants()
+    state.change_pace()
     if state.delay != delay:
         state.change_delay()
     elif state.attributes.delayed_limit != cap:

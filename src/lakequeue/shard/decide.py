@@ -199,8 +199,16 @@ class ShardMachine:
 
         A visibility timeout or a delay ends; or the oldest message expires while the shard is at its cap, or while
         hidden messages may block others (RET-10, FAI-4); or the oldest delayed message expires while
-        others are held behind it (INF-9).
+        others are held behind it (INF-9); or the rate limit lets the next message through (JOB-11).
         """
+        change, state = self._next_change(now), self._state
+        pace = state.attributes.pace
+        if pace is None or not state.available.size or pace.left(state.head.paced_to, state.now):
+            return change
+        let_through = pace.next_at(state.head.paced_to, state.now)
+        return let_through if change is None else min(let_through, change)
+
+    def _next_change(self, now: int) -> int | None:
         state = self._at(now)
         instant = state.next_arrival()
         blocking = self.blocks and (instant is not None or state.moving.size > 0)
@@ -214,7 +222,7 @@ class ShardMachine:
         """Earliest instant from ``now`` on at which counts change without a commit, or something expires."""
         if self._at(now).history.size:
             return now
-        instants = (self.next_event(now), next_expiry(self._state))
+        instants = (self._next_change(now), next_expiry(self._state))
         return min((known for known in instants if known is not None), default=None)
 
     def attempt_lives(self, attempt_id: str, now: int) -> bool:

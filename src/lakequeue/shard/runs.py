@@ -97,7 +97,8 @@ class Head:
 
     Messages below ``floor_offset`` are gone; those from ``head_offset`` on were never delivered; in between, a
     message without a run is deleted. Messages below ``released_offset`` are not held, whatever the cap on delayed
-    ones is now (INF-9). ``attributes`` holds wire names and string values.
+    ones is now (INF-9). ``attributes`` holds wire names and string values. ``paced_to`` is the instant, in
+    nanoseconds, of the bucket of the rate limit (``model.rates``); it lies beside the row, in the table's log.
     """
 
     epoch: int = 0
@@ -111,6 +112,7 @@ class Head:
     attributes: dict[str, str] = attrs.field(factory=dict)
     attributes_version: int = 0
     released_offset: int = 0
+    paced_to: int = 0
 
 
 class DeadLetters(NamedTuple):

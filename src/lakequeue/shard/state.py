@@ -177,6 +177,24 @@ class ShardState(ShardIndex):
             self.runs.put(_unattempted(run))
         self.attempts.pop(attempt_id, None)
 
+    @property
+    def pace_left(self) -> int | None:
+        """Messages that the rate limit lets through now; None without one (JOB-11)."""
+        pace = self.attributes.pace
+        return None if pace is None else pace.left(self.head.paced_to, self.now)
+
+    def pass_pace(self, count: int) -> None:
+        """Counts received messages for the rate limit."""
+        pace = self.attributes.pace
+        if pace is not None and count:
+            self.head = attrs.evolve(self.head, paced_to=pace.taking(count, self.head.paced_to, self.now))
+
+    def change_pace(self) -> None:
+        """Applies another rate limit to what was received before."""
+        pace = self.attributes.pace
+        if pace is not None:
+            self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))
+
     def keep_released(self) -> None:
         """Records what is released now, before a change that would hold it again (INF-9)."""
         self.head = attrs.evolve(self.head, released_offset=self.released)

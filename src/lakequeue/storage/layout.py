@@ -271,6 +271,8 @@ PAUSE_ID = "pause"
 was more than a day."""
 RECEIPTS_ID = "receipts"
 """On ``receipts``: version, the epoch, which the head row repeats."""
+PACE_ID = "pace"
+"""On ``receipts``: version, the instant of the rate limit's bucket in nanoseconds, see ``model.rates``."""
 
 TURN_ID = "turn"
 """On ``messages`` and ``receipts`` of an object store: version, the number of requests for a turn."""

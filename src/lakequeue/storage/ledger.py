@@ -8,6 +8,7 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import Any
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -132,7 +133,7 @@ class Ledger:
         if len(heads) != 1:
             raise DamagedTable(self.table.path, None, f"it has {len(heads)} head rows")
         try:
-            return _head(heads[0])
+            return attrs.evolve(_head(heads[0]), paced_to=self.table.transaction(layout.PACE_ID) or 0)
         except (KeyError, TypeError, ValueError, LakeQueueError) as error:
             raise DamagedTable(self.table.path, None, f"its head cannot be read: {first_line(error)}") from error
 
@@ -160,7 +161,7 @@ class Ledger:
         """
         epoch = decision.head.epoch
         fence = {layout.RECEIPTS_ID: epoch - 1}
-        ids = {layout.RECEIPTS_ID: epoch, **more_ids}
+        ids = self._ids(decision.head, more_ids)
         if rewrite or self._wants_compaction(machine):
             runs = machine.runs, machine.history
             return self.rewrite(epoch - 1, decision.head, *runs, more_ids, decision.told)
@@ -190,9 +191,15 @@ class Ledger:
     ) -> bool:
         """Replaces all rows; False: the ledger has another epoch than ``since``, so load again."""
         files = [run_rows([], [], head), *self._ranges(runs), *self._ranges(history, settled=True)]
-        fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
+        fence, ids = {layout.RECEIPTS_ID: since}, self._ids(head, more_ids)
         parts = {"settled": [False, True]}
         return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token), told=told)
+
+    def _ids(self, head: Head, more: Mapping[str, int]) -> dict[str, int]:
+        paced = self.table.transaction(layout.PACE_ID) or 0
+        return {layout.RECEIPTS_ID: head.epoch, **more} | (
+            {layout.PACE_ID: head.paced_to} if head.paced_to not in (0, paced) else {}
+        )
 
     def _ranges(self, runs: Sequence[Run], *, settled: bool = False) -> list[pa.Table]:
         return [

@@ -67,6 +67,7 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
         if claimed:  # else nobody's turn was used
             state.tenants.add(left)
         state.tenants.placed(() if claimed else left)
+    state.pass_pace(sum(run.size for run in claimed))
     result = _result(state, claimed, state.now + timeout, command.lease_id, order)
     return attrs.evolve(result, last=last, passed=passed, halved=halved), bool(claimed)
 
@@ -225,15 +226,14 @@ def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimR
 
 
 def _allowed(state: ShardState, command: Claim) -> int:
-    """How many messages a claim may take (INF-6, JOB-1)."""
+    """How many messages a claim may take (INF-6, JOB-1, JOB-11)."""
     if state.attributes.paused:
         return 0
     room = state.room
-    if room is None:
-        return command.max_messages
     if room == 0 and state.attributes.inflight_limit_behavior == "error":
         raise OverLimit("The maximum number of messages in flight is reached.")
-    return min(command.max_messages, room)
+    limits = (command.max_messages, room, state.pace_left)
+    return min(limit for limit in limits if limit is not None)
 
 
 def _result(

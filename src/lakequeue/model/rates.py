@@ -1,0 +1,67 @@
+"""Rate limits as token buckets, each of which is one instant: when what was taken from it is full again (JOB-11).
+
+A message takes ``step`` nanoseconds of the bucket's time, and it holds ``burst`` of these steps. So nothing
+is counted or refilled, and whoever reads the instant knows what is left. In any time of ``w`` nanoseconds at most
+``burst + w / step`` messages come through.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+_RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+MOST_RATE = 1_000_000
+"""Messages of a limit; more in a second than one shard can give out."""
+
+
+def parse_rate(value: Any) -> str:
+    """A limit such as ``100/s`` or ``5/m``; ValueError if it is none."""
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or int(found[1]) > MOST_RATE:
+        raise ValueError(f"must be 1 to {MOST_RATE:,} messages per s, m, h or d, such as 100/s, not {value!r}")
+    return found[0]
+
+
+class Pace(NamedTuple):
+    """A rate limit of one shard."""
+
+    step: int
+    """Nanoseconds between two messages."""
+    burst: int
+    """Messages that may come at once."""
+
+    @classmethod
+    def of(cls, rate: str, burst: int | None, shards: int) -> Pace:
+        """A shard's share of a limit; the default for ``burst`` is a tenth of a second's messages."""
+        count, unit = rate.split("/")
+        step = -(-_SECONDS[unit] * 10**9 * shards // int(count))
+        return cls(step, max(1, (burst or int(int(count) / _SECONDS[unit] / 10)) // shards))
+
+    def left(self, used_to: int, now: int) -> int:
+        """Messages that may come at an instant in microseconds."""
+        return max(0, self.burst * self.step - max(0, used_to - 1_000 * now)) // self.step
+
+    def taking(self, count: int, used_to: int, now: int) -> int:
+        """The bucket's instant, in nanoseconds, once so many messages have come."""
+        return max(used_to, 1_000 * now) + count * self.step
+
+    def next_at(self, used_to: int, now: int) -> int:
+        """When the next message may come, in microseconds."""
+        return max(now, -(-(used_to - (self.burst - 1) * self.step) // 1_000))
+
+    def bounded(self, used_to: int, now: int) -> int:
+        """The instant of a bucket that was emptied by a lower limit: no emptier than empty."""
+        return min(used_to, 1_000 * now + self.burst * self.step)
+
+
+def burst_problem(rate: str | None, burst: int | None) -> str | None:
+    """What is wrong with how many messages of a limit may come at once; None if nothing is."""
+    if burst is None:
+        return None
+    if rate is None:
+        return "needs rate_limit"
+    count, unit = rate.split("/")
+    most = int(count) * 86_400 // _SECONDS[unit]
+    return None if burst <= most else f"must be at most what {rate} lets through in a day, {most:,}"

@@ -1,0 +1,82 @@
+"""A rate limit, a pause and unique sends in several processes, some of which are killed or stopped."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lakequeue import LakeQueue
+from lakequeue.model.clock import MICROS
+
+WORKER = Path(__file__).with_name("job_worker.py")
+NUMBER, RATE, BURST = 150, 60, 4
+PATIENCE = 120
+
+Start = Callable[[str], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(role: str) -> subprocess.Popen[bytes]:
+        words = [sys.executable, str(WORKER), str(tmp_path / "root"), role, str(NUMBER)]
+        paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        running.append(subprocess.Popen(words, env=os.environ | {"PYTHONPATH": paths}))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def wait(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.spec("JOB-1", "JOB-6", "JOB-11")
+def test_limit_pause_and_uniqueness_hold_whoever_is_killed(tmp_path: Path, start: Start) -> None:
+    queue = LakeQueue(str(tmp_path / "root")).create_queue(
+        "orders", rate_limit=f"{RATE}/s", rate_burst=BURST, deduplication_interval=3_600, rewind_range=3_600
+    )
+    senders, consumers = [start("send") for _ in range(2)], [start("consume") for _ in range(3)]
+    wait(lambda: queue.counts().rewindable >= NUMBER // 5)
+    senders[0].kill()
+    senders[0] = start("send")
+    consumers[0].kill()
+    consumers[1].send_signal(signal.SIGSTOP)
+    wait(lambda: queue.counts().rewindable >= NUMBER // 3)
+    queue.pause("the bank is down")
+    paused = time.time()
+    consumers[1].send_signal(signal.SIGCONT)
+    consumers[0] = start("consume")
+    time.sleep(1)
+    resumed = time.time()
+    queue.resume()
+    wait(lambda: queue.counts().rewindable >= NUMBER * 2 // 3)
+    random.choice(consumers).kill()
+    assert [sender.wait(PATIENCE) for sender in senders] == [0, 0]
+    wait(lambda: queue.counts().rewindable >= NUMBER)
+
+    counts = queue.counts()  # each number once, though it was sent two or three times
+    assert (counts.visible, counts.in_flight, counts.rewindable) == (0, 0, NUMBER)
+    runs = queue._runtime.shards[0].query(lambda machine: machine.history)
+    received = sorted(run.first_received_at for run in runs for _ in range(run.size))
+    assert len(received) == NUMBER and None not in received
+    for first, begin in enumerate(received):
+        for last, end in enumerate(received[first:], first):
+            assert last - first + 1 <= BURST + (end - begin) * RATE / MICROS
+    assert not [at for at in received if paused * MICROS < at < resumed * MICROS]
