@@ -84,6 +84,11 @@ def settings(queue: Queue) -> QueueAttributes:
     return queue._runtime.attributes
 
 
+def root_of(queue: Queue) -> str:
+    """Directory or URI that holds the queue."""
+    return queue._runtime.root.path
+
+
 def races(queue: Queue) -> dict[int, tuple[int, int]]:
     """Commits of this process and the races that it lost before them, by shard."""
     return queue._runtime.shards[0].shared.races.by_shard()

@@ -18,7 +18,7 @@ def record_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """And has each take a millisecond: what a consumer holds follows from the longest one."""
     monkeypatch.setattr("lakequeue.consumer.rounds.monotonic", count(step=0.001).__next__)
     monkeypatch.setattr("lakequeue.consumer.rounds.exchange", recorded)
-    monkeypatch.setattr("lakequeue.consumer.consumer.receive_for_hands", received)
+    monkeypatch.setattr("lakequeue.consumer.queue_loop.receive_for_hands", received)
     monkeypatch.setattr("lakequeue.consumer.rounds.give_back", given_back)
 
 

@@ -102,6 +102,21 @@ def test_it_consumes_until_the_queue_is_empty(queue: Queue, run: Any, handler: s
     assert queue.counts().visible == queue.counts().in_flight == 0
 
 
+@pytest.mark.spec("JOB-9")
+def test_several_queues_share_its_handlers(queue: Queue, run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    other = LakeQueue(place_of(queue)).create_queue("other")
+    queue.send_batch([SendEntry("0") for _ in range(5)])
+    other.send_batch([SendEntry("0"), SendEntry("bad")])
+    arguments = ("orders", "other", "application:handle", "--until-empty", "--retry-delay", "60")
+    assert run(*arguments, "--weights", "3,1").exit_code == 1
+    assert caplog.messages[-1] == "consumed orders, other, 1 wait for a retry: 6 handled, 1 failed"
+    assert queue.counts().visible == other.counts().visible == 0
+    for weights, text in (("3", "for each queue, of which there are 2, not [3]"), ("3,x", "--weights: must be")):
+        result = run(*arguments, "--weights", weights)
+        assert result.exit_code != 0 and text in result.output
+
+
 def test_it_can_end_with_an_error_if_a_handler_failed(queue: Queue, run: Any) -> None:
     queue.send_batch([SendEntry("0"), SendEntry("bad")])
     arguments = ("orders", "application:handle", "--until-empty", "--retry-delay", "60", "--name", "mine")

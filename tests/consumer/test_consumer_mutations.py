@@ -9,9 +9,10 @@ from consumer import test_consumer as consuming
 from consumer import test_outages as failing
 from consumer import test_rounds as rounds
 from consumer.harness import Harness, sleeper
-from lakequeue import Consumer, Context, HeartbeatRenewal, Message, Outcome
+from lakequeue import Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.handler import Lost
 from lakequeue.consumer.jobs import Job, Turn
+from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.consumer.rounds import Rounds
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.operations import move
@@ -157,13 +158,13 @@ def begins_whatever_comes(patch: Patch) -> None:
 
 
 def waits_for_nobody(patch: Patch) -> None:
-    wind_down = Consumer._wind_down
+    wind_down = QueueLoop._wind_down
 
-    def at_once(self: Consumer, pool: WorkerPool) -> None:
-        self._grace = 0
+    def at_once(self: QueueLoop, pool: WorkerPool) -> None:
+        self._controls.grace = 0
         wind_down(self, pool)
 
-    patch.setattr(Consumer, "_wind_down", at_once)
+    patch.setattr(QueueLoop, "_wind_down", at_once)
 
 
 def deletes_once(patch: Patch) -> None:
@@ -203,7 +204,7 @@ def goes_on_before_the_delete(patch: Patch) -> None:
             job.turn = ahead
         ahead.jobs, before.jobs = before.jobs, ahead.jobs
         self.held._ready.append(ahead)
-        self._hands.wake(1)
+        self.hands.wake(1)
 
     patch.setattr(WorkerPool, "_settle_later", at_once)
 

@@ -124,7 +124,7 @@ def test_a_coroutine_that_nobody_awaits_is_an_error_that_says_what_to_do(
 
 
 def test_a_queue_of_another_kind_is_refused() -> None:
-    with pytest.raises(InvalidOptions, match="queue: must be a Queue, not 'orders'"):
+    with pytest.raises(InvalidOptions, match="queue: must be a Queue or a list of them, not 'orders'"):
         Consumer("orders", sleeper(0))  # type: ignore[arg-type]
 
 

@@ -279,7 +279,7 @@ def test_a_claim_obeys_a_redrive_policy_of_which_its_process_has_not_heard(make:
     [other] = apart(harness.lq.root, harness.clock, 1)
     other.create_queue("dead")
     other.queue("orders").set_attributes(redrive_policy=RedrivePolicy("dead", max_receive_count=1))
-    found = exchange(harness.other, [], Request(3, hands=FreeHands(1)), 3)
+    found = exchange(harness.other, [], Request(3, hands=FreeHands(lambda: 1)), 3)
     assert [message.body for message in found.messages] == ["A"]
 
 

@@ -376,7 +376,7 @@ class Model:
     def next(self, count: int, hands: int | None) -> list[int]:
         """What a claim looks at, in the order of delivery."""
         if hands is not None and self.settings.max_receives == 1:
-            return self.heads_only(self.deliverable())[: min(count, hands)]
+            return self.heads_only(self.deliverable())[: min(count, max(1, hands))]
         return self.deliverable()[:count]
 
     def heads_only(self, offsets: list[int]) -> list[int]:

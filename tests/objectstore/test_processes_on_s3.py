@@ -13,7 +13,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from concurrency.processes import SOAK_SECONDS, Workers, anchor, stopped_again_and_again
-from lakequeue import LakeQueue
+from lakequeue import Consumer, LakeQueue, SendEntry
 from lakequeue.cli import app
 from objectstore.servers import Bucket
 from serve.serving import ServerProcess, sqs
@@ -138,3 +138,15 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     assert [queue["name"] for queue in run("list")] == ["dead"]
     group: Any = typer.main.get_command(app)
     assert group.commands.keys() - used == {"serve", "sql", "views", "demo", "consume", "deploy-files"}
+
+
+@pytest.mark.spec("JOB-9")
+def test_a_consumer_of_several_queues_works_them_all_off(lq: LakeQueue) -> None:
+    queues = [lq.create_queue(name) for name in ("orders", "other")]
+    for queue in queues:
+        queue.send_batch([SendEntry(str(number)) for number in range(50)])
+    seen: list[tuple[str, str]] = []
+    handler = Consumer(queues, lambda message, context: seen.append((context.queue.name, message.body)))
+    handler.run(until_empty=True)
+    assert sorted(seen) == sorted((queue.name, str(number)) for queue in queues for number in range(50))
+    assert [queue.counts().in_flight for queue in queues] == [0, 0]

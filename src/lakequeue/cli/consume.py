@@ -6,13 +6,15 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lakequeue.cli import completion
 from lakequeue.cli.imports import imported
-from lakequeue.cli.options import Name, duration_option
+from lakequeue.cli.options import duration_option
 from lakequeue.cli.output import printable
 from lakequeue.cli.session import REFUSED, Session, usage
 from lakequeue.cli.values import at_least
@@ -32,10 +34,20 @@ class RenewalName(str, Enum):
 
 def consume(
     ctx: typer.Context,
-    name: Name,
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="QUEUE...", autocompletion=completion.queues, help="Names of the queues."),
+    ],
     handler: Annotated[
         str, typer.Argument(metavar="MODULE:FUNCTION", help="Handler of a message and its context; may be async.")
     ],
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="How often a free handler takes a message of each queue; by default all equally often.",
+        ),
+    ] = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Messages handled at a time.")] = 10,
     batch: Annotated[
         int | None,
@@ -112,7 +124,7 @@ def consume(
         ),
     ] = False,
 ) -> None:
-    """Run a handler for each message of a queue, until SIGTERM or SIGINT."""
+    """Run a handler for each message of the queues, until SIGTERM or SIGINT."""
     session: Session = ctx.obj
     # a background job of a shell without job control begins with SIGINT ignored; whoever sends it here means it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -137,7 +149,7 @@ def consume(
         from lakequeue.otel import instrument
 
         instrument()
-    consumed = session.queue(name)
+    consumed = [session.queue(name) for name in names]
     consumer = Consumer(
         consumed,
         function,
@@ -152,7 +164,9 @@ def consume(
         name=consumer_name,
         batch=batch,
         batch_wait=batch_wait,
+        weights=None if weights is None else _weights(weights),
     )
+    name = ", ".join(names)
     stopping = _Stopping(consumer, drain_timeout)
     logging.getLogger("lakequeue").info("consuming %s with %s, %s at a time", name, handler, concurrency)
     consumer.run(until_empty)
@@ -167,11 +181,18 @@ def consume(
         raise typer.Exit(REFUSED)
 
 
-def _waiting(queue: Queue, consumer: str) -> str:
+def _weights(given: str) -> list[int]:
+    try:
+        return [int(weight) for weight in given.split(",")]
+    except ValueError:
+        usage(f"--weights: must be whole numbers such as 3,1, not {given!r}")
+
+
+def _waiting(queues: Sequence[Queue], consumer: str) -> str:
     """How many messages wait for a retry: they have no consumer, or this one until their timeout ends."""
     failed = "receive_count > 0 AND (consumer IS NULL OR consumer = ?)"
-    found = len(queue.peek(failed, 100, parameters=[consumer]))
-    return f"{found}{' or more' * (found == 100)} wait for a retry" if found else ""
+    found = sum(len(queue.peek(failed, 100, parameters=[consumer])) for queue in queues)
+    return f"{found}{' or more' * (found >= 100)} wait for a retry" if found else ""
 
 
 class _Stopping:

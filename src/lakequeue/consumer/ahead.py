@@ -79,13 +79,14 @@ class Ahead:
         self._took.clear()
         self._last = self._hands
 
-    def capacity(self) -> int:
-        """Maximum number of messages to hold now."""
+    def capacity(self, hands: int) -> int:
+        """Maximum number of messages to hold now, for the handlers that these messages may have."""
         if self._prefetch is not None:
-            return self._hands + self._prefetch
-        if self._took:
-            total = max(1, sum(self._took))
-            wanted = self._hands * self.window * len(self._took) // total
-            most = min(wanted, GROWTH * self._last, MOST, int(MOST_BYTES / self._size))
-            self._last = max(self._hands, most)
+            return hands + self._prefetch
+        if not self._took:
+            return hands
+        total = max(1, sum(self._took))
+        wanted = hands * self.window * len(self._took) // total
+        most = min(wanted, GROWTH * self._last, MOST, int(MOST_BYTES / self._size))
+        self._last = max(hands, most)
         return self._last

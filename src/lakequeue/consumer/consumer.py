@@ -8,41 +8,23 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import attrs
+
 from lakequeue.consumer.handler import Handler
-from lakequeue.consumer.observers import Observer, Observers, installed
-from lakequeue.consumer.options import ConsumerOptions, RetryDelay, concurrency_problem
-from lakequeue.consumer.outages import Health, Outage, OutageMonitor
-from lakequeue.consumer.workers import WorkerPool
-from lakequeue.entry_verbs import FreeHands, Request, is_permanent, races, receive_for_hands, settings
-from lakequeue.errors import (
-    InvalidOptions,
-    MissingPackage,
-    OverLimit,
-    QueueClientError,
-    QueueDoesNotExist,
-    RequestThrottled,
-)
-from lakequeue.model.clock import NEVER, Duration, Interrupt, duration_micros, from_micros, to_micros
-from lakequeue.model.messages import Message
+from lakequeue.consumer.options import ConsumerOptions, RetryDelay, checked_queues, concurrency_problem
+from lakequeue.consumer.outages import Health, Outage
+from lakequeue.consumer.queue_loop import STOP_TIMEOUT, Controls, QueueLoop
+from lakequeue.consumer.shared_hands import SharedHands
+from lakequeue.errors import InvalidOptions, LakeQueueError, MissingPackage
+from lakequeue.model.clock import NEVER, Duration, duration_micros
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
 
 if TYPE_CHECKING:
     from lakequeue.consumer.prometheus import Endpoint
 
-STOP_TIMEOUT = 30
-"""Seconds that running handlers get to end when a consumer stops, unless ``stop`` gets another timeout."""
-
-_REFUSED_PAUSE = timedelta(seconds=0.5)
-"""Time between receives while the queue refuses them for now."""
-_LONGEST_GATHER = 1.0
-"""Seconds for which what was handled waits for the next commit at most, and no longer than a round took lately.
-With 0.25 s eight processes on one shard of an object store did 0.74 of their work, with 1 s 0.92."""
-_BETWEEN_RECEIVES = timedelta(seconds=0.2)
-"""Minimum time from one empty receive to the next, where receives do not wait."""
 _DEFAULT_RENEWAL = HeartbeatRenewal()
 _DEFAULT_OUTAGE = Outage()
 
@@ -50,10 +32,10 @@ _log = logging.getLogger("lakequeue")
 
 
 class Consumer:
-    """Runs a handler for each message of a queue.
+    """Runs a handler for each message of a queue, or of several.
 
     Args:
-        queue: the queue to receive from.
+        queue: the queue to receive from, or a list of queues that share the handlers (JOB-9).
         handler: called with the message and its ``Context``: a function in threads of the consumer, or an
             ``async def`` in one event loop of the consumer, in a thread of its own.
         concurrency: maximum number of handlers at a time (HBN-18).
@@ -76,6 +58,8 @@ class Consumer:
         name: what the log, the reasons of dead letters, and messages in flight call the consumer; None: host and
             process id.
         make_failed_messages_visible_immediately: the longer name of ``retry_failed_at_once``.
+        weights: for each queue of several how often a free handler takes one of its messages while all have some:
+            1 to 1,000; None: equally often.
 
     Attributes:
         name: what the log, the reasons of dead letters, and messages in flight call the consumer.
@@ -87,7 +71,7 @@ class Consumer:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Queue | Sequence[Queue],
         handler: Handler,
         concurrency: int = 10,
         renewal: Renewal = _DEFAULT_RENEWAL,
@@ -103,45 +87,45 @@ class Consumer:
         retry_failed_at_once: bool | None = None,
         batch: int | None = None,
         batch_wait: Duration = 1,
+        weights: Sequence[int] | None = None,
     ) -> None:
         failed_at_once = make_failed_messages_visible_immediately
         if failed_at_once is not None and retry_failed_at_once is not None:
             reason = "is the same as make_failed_messages_visible_immediately; give one of the two"
             raise InvalidOptions([f"retry_failed_at_once: {reason}"])
         self.name = f"{socket.gethostname()}-{os.getpid()}" if name is None else name
-        self._options = options = ConsumerOptions(
-            queue,
-            handler,
-            concurrency,
-            renewal,
-            retry_failed_at_once if failed_at_once is None else failed_at_once,
-            wait_time,
-            prefetch,
-            outage,
-            retry_delay,
-            metrics_port,
-            self.name,
-            batch,
-            batch_wait,
-        )
-        self._queue = queue
-        self._clock = queue.clock
-        self._concurrency = concurrency
-        self._counted = 0, 0
+        options = [
+            ConsumerOptions(
+                each,
+                handler,
+                concurrency,
+                renewal,
+                retry_failed_at_once if failed_at_once is None else failed_at_once,
+                wait_time,
+                prefetch,
+                outage,
+                retry_delay,
+                metrics_port,
+                self.name,
+                batch,
+                batch_wait,
+                weight,
+            )
+            for each, weight in checked_queues(queue, weights)
+        ]
+        self._handler = handler
+        self._clock = options[0].queue.clock
+        self._controls = Controls(concurrency)
         self._runs = threading.Lock()
-        self._interrupt = Interrupt()
-        self._stopping = False
-        self._paused = False
-        self._grace: Duration = STOP_TIMEOUT
         self._runner: threading.Thread | None = None
-        self._pool: WorkerPool | None = None
-        self._error: BaseException | None = None
-        self._outages = OutageMonitor(options.outage, queue.name, self._clock, self._interrupt.set)
-        self._observers: list[Observer] = [make(queue) for make in installed]
+        self._loops = [QueueLoop(each, self._controls, self._stop_all) for each in options]
         self._endpoint = None if metrics_port is None else self._endpoint_at(metrics_host, metrics_port)
 
     def run(self, until_empty: bool = False) -> None:
         """Consumes until stopped; then running handlers get time to end, and all other messages are handed back.
+
+        Of several queues, one that cannot be received from any more does not end it for the others; its error is
+        logged at once, and raised in the end.
 
         Args:
             until_empty: end after an empty receive while no message is active; such receives do not wait.
@@ -156,26 +140,51 @@ class Consumer:
         """
         if not self._runs.acquire(blocking=False):
             raise RuntimeError("the consumer is already running")
-        self._runner, self._error = threading.current_thread(), None
+        self._runner = threading.current_thread()
         try:
             with self._clock.participant(), ExitStack() as running:
                 if self._endpoint is not None:
                     running.enter_context(self._endpoint.serving())
-                observers = Observers(self._observers)
-                pool = self._pool = WorkerPool(
-                    self._options, self._outages, observers, self._interrupt.set, self._fail, self.name
-                )
-                pool.start()
-                try:
-                    self._consume(pool, until_empty)
-                finally:
-                    self._wind_down(pool)
-                    self._counted = pool.handled, pool.failed
-            if self._error is not None:
-                raise self._error
+                hands = SharedHands(self._clock, len(self._loops) > 1)
+                for loop in self._loops:
+                    loop.open(hands)
+                hands.start(self._controls.concurrency, self._handler, self._loops[0].fail)
+                running.callback(hands.stop)
+                if len(self._loops) == 1:
+                    self._loops[0].run(until_empty)
+                else:
+                    self._run_each(until_empty)
         finally:
-            self._runner, self._pool, self._stopping, self._grace = None, None, False, STOP_TIMEOUT
+            self._runner, self._controls.stopping, self._controls.grace = None, False, STOP_TIMEOUT
             self._runs.release()
+
+    def _run_each(self, until_empty: bool) -> None:
+        """Runs the loop of each queue in a thread of its own."""
+        errors: list[BaseException] = []
+
+        def run(loop: QueueLoop, begun: threading.Event, ended: threading.Event) -> None:
+            try:
+                with self._clock.participant():
+                    begun.set()
+                    loop.run(until_empty)
+            except BaseException as error:
+                loop.fail(error)  # one that is not of the queue ends the others
+                errors.append(error)
+                _log.error("nothing more is received from %s: %s", loop.queue.name, error)
+            finally:
+                ended.set()
+
+        ends = []
+        for loop in self._loops:
+            begun, ended = threading.Event(), threading.Event()
+            name = f"lakequeue {loop.queue.name}"
+            threading.Thread(target=run, args=(loop, begun, ended), name=name, daemon=True).start()
+            begun.wait()  # as with hands
+            ends.append(ended)
+        for ended in ends:
+            self._clock.wait(NEVER, ended)
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, LakeQueueError))
 
     def stop(self, timeout: Duration = STOP_TIMEOUT) -> None:
         """Ends ``run``: no further message is begun, and those not begun are handed back.
@@ -187,166 +196,75 @@ class Consumer:
                 receipts, and their messages are handed back.
         """
         duration_micros(timeout)
-        self._grace = timeout
-        self._stopping = True
-        self._wake()
+        self._controls.grace = timeout
+        self._stop_all()
 
     def pause(self) -> None:
         """Receives no further messages until ``resume``; handlers that run go on. Returns at once."""
-        self._paused = True
+        self._controls.paused = True
         self._wake()
 
     def resume(self) -> None:
         """Ends a pause."""
-        self._paused = False
+        self._controls.paused = False
         self._wake()
 
     @property
     def concurrency(self) -> int:
         """Maximum number of handlers at a time; may be changed while it runs, and handlers that run go on."""
-        return self._concurrency
+        return self._controls.concurrency
 
     @concurrency.setter
     def concurrency(self, number: int) -> None:
         if (problem := concurrency_problem(number)) is not None:
             raise InvalidOptions([problem])
-        self._concurrency = number
+        self._controls.concurrency = number
         self._wake()
 
     @property
     def handled(self) -> int:
         """Messages of the current or last run whose handlers succeeded."""
-        return self._counted[0] if (pool := self._pool) is None else pool.handled
+        return sum(loop.pool.handled for loop in self._loops if loop.pool is not None)
 
     @property
     def failed(self) -> int:
         """Messages of the current or last run whose handlers failed."""
-        return self._counted[1] if (pool := self._pool) is None else pool.failed
+        return sum(loop.pool.failed for loop in self._loops if loop.pool is not None)
 
     @property
     def health(self) -> Health:
         """The state of the consumer; reads no storage."""
-        since, error, pool = self._outages.since, self._outages.error, self._pool
-        held = None if pool is None else pool.held
-        active, begun, took = (0, 0, 0.0) if held is None else (len(held), held.busy, held.round_seconds)
-        reason = None if error is None else error.message
-        return Health(pool is not None, self._paused, active, since, reason, begun, took)
+        each = [loop.health() for loop in self._loops]
+        first = min(each, key=lambda health: health.outage_since or NEVER)
+        return attrs.evolve(
+            first,
+            running=self._runner is not None,
+            active=sum(health.active for health in each),
+            begun=sum(health.begun for health in each),
+            round_seconds=max(health.round_seconds for health in each),
+        )
+
+    def _stop_all(self) -> None:
+        self._controls.stopping = True
+        self._wake()
 
     def _wake(self) -> None:
+        def wake() -> None:
+            for loop in self._loops:
+                loop.interrupt.set()
+
         if threading.current_thread() is self._runner:
             # in a signal handler this thread may hold the lock of the event
-            threading.Thread(target=self._interrupt.set, daemon=True).start()
+            threading.Thread(target=wake, daemon=True).start()
         else:
-            self._interrupt.set()
+            wake()
 
     def _endpoint_at(self, host: str, port: int) -> Endpoint:
         try:
             from lakequeue.consumer.prometheus import Endpoint
         except ModuleNotFoundError as error:
             raise MissingPackage.of("metrics_port", "metrics", error) from error
-        endpoint = Endpoint(host, port, self._queue.name, lambda: self.health, lambda: races(self._queue))
-        self._observers.append(endpoint)
+        endpoint = Endpoint(host, port)
+        for loop in self._loops:
+            loop.observers.append(endpoint.observer(loop.queue.name, loop.health, loop.races))
         return endpoint
-
-    def _fail(self, error: BaseException) -> None:
-        """Stops the consumer; ``run`` raises the error."""
-        self._error = self._error or error
-        self._stopping = True
-        self._interrupt.set()
-
-    def _consume(self, pool: WorkerPool, until_empty: bool) -> None:
-        failures, not_before = 0, self._clock.now()
-        while True:
-            self._interrupt.clear()
-            if self._stopping:
-                return
-            now, gives_up_at = self._clock.now(), self._outages.gives_up_at
-            if gives_up_at is not None and now >= gives_up_at and self._outages.error is not None:
-                raise self._outages.error
-            self._prepare(pool)
-            last = until_empty and not pool.held and not self._is_held_back()
-            try:
-                found = pool.round(may_claim=not self._paused and now >= not_before)
-                if found is None:
-                    room, event = 0 if self._paused else pool.held.room(), pool.next_event()
-                    if not room or now < not_before:
-                        self._wait_until(gives_up_at, event, not_before if room else None)
-                        continue
-                    hands = pool.held.free_hands()
-                    messages = self._receive(room, hands, wait=not last and event is None)
-                    pool.keep_free(hands)
-                else:
-                    messages = found.messages
-                    if found.refused is not None:
-                        raise found.refused
-            except QueueDoesNotExist:
-                pool.lose_all()
-                raise
-            except (OverLimit, RequestThrottled) as error:
-                _log.warning("receiving from %s failed, it is tried again: %s", self._queue.name, error)
-                not_before = self._clock.now() + _REFUSED_PAUSE
-                continue
-            except QueueClientError as error:
-                if is_permanent(error):
-                    raise
-                failures += 1
-                self._outages.failed("receiving", error)
-                not_before = self._clock.now() + self._outages.policy.pause(failures)
-                continue
-            if found is None or messages:
-                failures = 0
-            if found is None:
-                self._outages.worked("receiving", committed=bool(messages))
-            if messages and (self._stopping or self._paused):
-                pool.refuse(messages)
-            elif messages:
-                pool.begin(messages)
-            elif found is None and last:
-                return
-            elif found is None:
-                self._clock.wait(event or now + _BETWEEN_RECEIVES, self._interrupt)
-
-    def _is_held_back(self) -> bool:
-        """Whether only a rate limit keeps messages from being received (JOB-11)."""
-        known = settings(self._queue)
-        return known.pace is not None and known.paused is None and self._queue.counts().visible > 0
-
-    def _prepare(self, pool: WorkerPool) -> None:
-        """Adapts what the pool holds before a round."""
-        pool.resize(self._concurrency)
-        if self._paused:
-            pool.give_back()
-        pool.give_back_if_behind()
-        if pool.rounds.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
-            pool.held.hungry.wait(min(pool.held.round_seconds, _LONGEST_GATHER))
-
-    def _wait_until(self, *instants: datetime | None) -> None:
-        """Waits until the first of these, or until there is something to do."""
-        self._clock.wait(min((each for each in instants if each is not None), default=NEVER), self._interrupt)
-
-    def _receive(self, room: int, hands: FreeHands | None, wait: bool) -> Sequence[Message]:
-        request = Request(
-            max_messages=room,
-            visibility_timeout=self._options.renewal.receive_timeout,
-            wait_time=self._options.wait_time if wait else settings(self._queue).limits("receive_wait_time").low,
-            interrupt=self._interrupt,
-            consumer=self._options.name,
-            hands=hands,
-        )
-        return receive_for_hands(self._queue, request)
-
-    def _wind_down(self, pool: WorkerPool) -> None:
-        """Hands back what was not begun, waits for the handlers, then hands back what they did not finish."""
-        self._stopping = True
-        began = to_micros(self._clock.now())
-        try:
-            pool.hand_back_waiting()
-            while True:
-                self._interrupt.clear()
-                pool.round(may_claim=False)
-                until = from_micros(began + duration_micros(self._grace))
-                if not pool.held or self._clock.now() >= until:
-                    break
-                self._clock.wait(min(until, pool.next_event() or until), self._interrupt)
-        finally:
-            pool.stop()

@@ -42,11 +42,13 @@ class Context:
 
     Attributes:
         message: the message.
+        queue: its queue.
         lost: set once the receipt is lost: another consumer has received the message, or will, or it was deleted.
     """
 
     def __init__(self, message: Message, queue: Queue, hold: Callable[[], Hold | None]) -> None:
         self.message = message
+        self.queue = queue
         self.lost = Lost()
         self._clock = queue.clock
         self._hold = hold

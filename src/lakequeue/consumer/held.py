@@ -6,14 +6,40 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+import attrs
+
 from lakequeue.consumer.ahead import Ahead
 from lakequeue.consumer.jobs import Done, Job, State, Turn, newest
 from lakequeue.entry_verbs import FreeHands
 from lakequeue.model.clock import MICROS
 
 
+@attrs.define
+class Totals:
+    """Sums over the queues of a consumer, which share its hands; read and changed under the lock.
+
+    Attributes:
+        several: whether there are several queues.
+        parts: what is held of each queue.
+        held: active messages.
+        busy: messages that hands handle.
+        batches: batches that hands handle.
+        kept: hands that stay free for last receives, see ``FreeHands``.
+        empty: queues that were found to be empty since a message was last received.
+    """
+
+    several: bool
+    lock: threading.RLock = attrs.field(factory=threading.RLock)
+    parts: list[HeldMessages] = attrs.field(factory=list)
+    held: int = 0
+    busy: int = 0
+    batches: int = 0
+    kept: int = 0
+    empty: set[HeldMessages] = attrs.field(factory=set)
+
+
 class HeldMessages:
-    """The active messages of a consumer. Thread-safe.
+    """The active messages of a consumer, of one of its queues. Thread-safe.
 
     Args:
         concurrency: maximum number of messages that are handled at a time.
@@ -22,10 +48,12 @@ class HeldMessages:
         batch: maximum number of messages that a handler gets.
         batch_wait: microseconds for which a message waits for others of its batch.
         largest_batch: maximum number of messages of a call; None: any.
+        totals: sums over all queues of the consumer.
 
     Attributes:
         busy: messages that hands handle.
         hungry: set when a hand finds nothing to do.
+        full: whether there was no room when it was last asked for.
     """
 
     def __init__(
@@ -34,21 +62,26 @@ class HeldMessages:
         prefetch: int | None,
         longest: int,
         largest_batch: int | None,
-        batch: int = 1,
-        batch_wait: int = 0,
+        batch: int,
+        batch_wait: int,
+        totals: Totals,
     ) -> None:
         self.concurrency = concurrency
         self.largest_batch = largest_batch
         self.ahead = Ahead(concurrency, prefetch, longest)
         self._prefetch = prefetch
         self._batch, self._batch_wait = batch, batch_wait
-        self._lock = threading.Lock()
+        self._totals = totals
+        totals.parts.append(self)
+        self._lock = totals.lock
         self._active: dict[str, Job] = {}
         self._ready: deque[Turn] = deque()
         self._groups: dict[str, deque[Turn]] = {}
-        self._kept = 0  # hands that stay free for last receives, see ``FreeHands``
+        self._claim: FreeHands | None = None  # the last one
+        self._kept = self._asked = 0  # hands that stay free for last receives, and those of them that it knew
         self.busy = 0
         self._batches = 0  # that hands handle
+        self.full = False
         self.hungry = threading.Event()
         self.hungry.set()
 
@@ -74,23 +107,43 @@ class HeldMessages:
             self.concurrency = concurrency
             self.ahead.resize(concurrency)
 
-    def add(self, turns: Sequence[Turn]) -> None:
-        """Adds received messages; those of a group wait for those that came before."""
-        jobs = [job for turn in turns for job in turn.jobs]
+    def add(self, turns: Sequence[Turn]) -> list[Turn]:
+        """Adds received messages; those of a group wait for those that came before.
+
+        Returns:
+            Last receives that it does not add: other queues have the hands for which they were claimed by now.
+        """
         with self._lock:
+            refused = self._refused(turns)
+            turns = [turn for turn in turns if turn not in refused]
+            jobs = [job for turn in turns for job in turn.jobs]
+            if not jobs:
+                return refused
             self.ahead.received([job.context.message for job in jobs])
             self._active |= {job.handle: job for job in jobs}
+            self._totals.held += len(jobs)
+            self._totals.empty.clear()
             for turn in turns:
                 if turn.group is not None:
                     before = self._groups.setdefault(turn.group, deque())
                     before.append(turn)
                     if len(before) > 1:
                         continue
-                if turn.jobs[0].context.message.last_receive or self._alone(turn):
+                if turn.jobs[0].context.message.last_receive or self._is_again(turn):
                     self._ready.appendleft(turn)
                 else:
                     self._ready.append(turn)
             self.hungry.clear()
+        return refused
+
+    def _refused(self, turns: Sequence[Turn]) -> list[Turn]:
+        if not self._totals.several or self._prefetch:
+            return []
+        last = [turn for turn in turns if _is_last(turn)]
+        refused = last[max(0, self._hands - self._begun()) :] if last else []
+        if self._claim is not None:
+            self._claim.passed += len(refused)
+        return refused
 
     def take(self, first: bool = True) -> Job | None:
         """The next message to handle, unless it is to be the first of a batch; None if there is none."""
@@ -98,7 +151,7 @@ class HeldMessages:
             while self._ready:
                 if self._keeps_back(self._ready[0]):
                     break
-                if not first and self._alone(self._ready[0]):
+                if not first and self._is_again(self._ready[0]):
                     return None
                 turn = self._ready.popleft()
                 while turn.jobs:
@@ -106,6 +159,7 @@ class HeldMessages:
                     if job.state is State.WAITING:  # else it was handed back
                         job.state = State.RUNNING
                         self.busy += 1
+                        self._totals.busy += 1
                         return job
                 self._leave(turn)
             self.hungry.set()
@@ -116,7 +170,7 @@ class HeldMessages:
 
         A message that was received before is one of its own: if it is what made its batch fail, it fails alone.
         """
-        if len(self._ready) < self._batch and ((due := self.batch_due()) is None or now < due):
+        if not self._is_due(now):
             self.hungry.set()
             return None
         jobs: list[Job] = []
@@ -126,12 +180,38 @@ class HeldMessages:
                 break
         with self._lock:
             self._batches += bool(jobs)
+            self._totals.batches += bool(jobs)
         return jobs or None
+
+    def _is_due(self, now: int) -> bool:
+        """Whether a batch may begin."""
+        return len(self._ready) >= self._batch or ((due := self.batch_due()) is not None and now >= due)
+
+    def begins(self, now: int) -> bool:
+        """Whether a hand has something to begin; with the lock."""
+        return bool(self._ready) and not self._keeps_back(self._ready[0]) and self._is_due(now)
+
+    @property
+    def next_is_last(self) -> bool:
+        """Whether what begins next is a last receive, which was claimed for a free hand."""
+        return bool(self._ready) and _is_last(self._ready[0])
+
+    @property
+    def wants_hand(self) -> bool:
+        """Whether a last receive waits for a hand that becomes free, and one could be kept for it."""
+        waits = self._claim is not None and self._claim.passed > self._kept
+        return waits and self._busy_hands + self._totals.kept < self._hands
+
+    def keep_hand(self) -> None:
+        """Keeps a hand free for a last receive."""
+        self._kept += 1
+        self._totals.kept += 1
 
     def left_batch(self) -> None:
         """Notes that a hand has left a batch."""
         with self._lock:
             self._batches -= 1
+            self._totals.batches -= 1
 
     @property
     def _hands(self) -> int:
@@ -139,23 +219,33 @@ class HeldMessages:
 
     @property
     def _busy_hands(self) -> int:
-        return self.busy if self._batch == 1 else self._batches
+        return self._totals.busy if self._batch == 1 else self._totals.batches
+
+    def _usable(self) -> int:
+        """Number of messages that are handled at a time by the hands that this queue can count on.
+
+        All, if nothing is held of other queues; else its own, the idle ones, and at least one more: a message
+        waits for the next hand that becomes free, or none of the queue would ever begin.
+        """
+        if not self._totals.several or self._totals.held == len(self._active):
+            return self.concurrency
+        own = self.busy if self._batch == 1 else self._batches
+        return (own + max(1, self._hands - self._busy_hands)) * self._batch
 
     def batch_due(self) -> int | None:
         """When the next batch is due though it is not full, in microseconds; None: nothing waits."""
         with self._lock:
             if not self._ready or self._keeps_back(self._ready[0]):
                 return None
-            if self._alone(self._ready[0]):
+            if self._is_again(self._ready[0]):
                 return 0
             return min((job.since for turn in self._ready for job in turn.jobs), default=0) + self._batch_wait
 
     def _keeps_back(self, turn: Turn) -> bool:
         """Whether the hands that are free are for last receives, of which the turn is none."""
-        kept = self._busy_hands + self._kept >= self._hands
-        return kept and not (turn.jobs and turn.jobs[0].context.message.last_receive)
+        return self._busy_hands + self._totals.kept >= self._hands and not _is_last(turn)
 
-    def _alone(self, turn: Turn) -> bool:
+    def _is_again(self, turn: Turn) -> bool:
         """Whether the next message of a turn was received before, and batches are wanted."""
         return self._batch > 1 and bool(turn.jobs) and turn.jobs[0].context.message.receive_count > 1
 
@@ -174,6 +264,7 @@ class HeldMessages:
         """Notes that a hand has left a message."""
         with self._lock:
             self.busy -= 1
+            self._totals.busy -= 1
 
     def go_on(self, turn: Turn) -> None:
         """Lets the group of a message that has ended go on."""
@@ -208,23 +299,23 @@ class HeldMessages:
         """Ends what is held ahead, the newest first; returns it, and the hands that were kept free."""
         with self._lock:
             waiting = [job for job in self._active.values() if job.state is State.WAITING]
-            back = newest(waiting, len(self._active) - self.concurrency)
+            back = newest(waiting, len(self._active) - self._usable())
             for job in back:
                 job.state = State.ENDED
             self.ahead.fell_behind()
-            kept, self._kept = self._kept, 0
-        return back, kept
+            self._claim, self._asked = None, self._kept
+            return back, self.release_hands()
 
     def forget(self, jobs: Iterable[Job]) -> None:
         with self._lock:
             for job in jobs:
                 job.state = State.ENDED
-                self._active.pop(job.handle, None)
+                self._totals.held -= self._active.pop(job.handle, None) is not None
 
     def given_back_at(self) -> int | None:
         """When what nobody has begun is given back, in microseconds; None: nothing is held ahead unasked."""
         with self._lock:
-            if self._prefetch is not None or len(self._active) <= self.concurrency:
+            if self._prefetch is not None or len(self._active) <= self._usable():
                 return None
             oldest = next((job.since for job in self._active.values() if job.state is State.WAITING), None)
             return None if oldest is None else oldest + self.ahead.behind
@@ -237,23 +328,35 @@ class HeldMessages:
     def room(self, done: Sequence[Done] = ()) -> int:
         """Number of messages to ask for, when some are done."""
         with self._lock:
-            room = max(0, self.ahead.capacity() - len(self._active) + len(done), self._kept)
+            room = max(0, self.ahead.capacity(self._usable()) - len(self._active) + len(done), self._kept)
+            self.full = not room
         return min(room, self.largest_batch or room)
 
     def free_hands(self, done: Sequence[Done] = ()) -> FreeHands | None:
         """The handlers that can begin; None if messages are claimed ahead on request, whatever follows."""
         if self._prefetch:
             return None
+        self._claim = FreeHands(lambda: self._free(len(done)))
+        return self._claim
+
+    def _free(self, done: int) -> int:
         with self._lock:
-            free = max(0, self._hands - len(self._active) + len(done))
+            others, self._asked = self._totals.kept - self._kept, self._kept
+            free = max(0, self._hands - self._totals.held + done - others)
             if self._kept:  # for last receives; those that are claimed, but not begun yet, have a hand each
-                waiting = [job for job in self._active.values() if job.state is State.WAITING]
-                begun = self._busy_hands + sum(job.context.message.last_receive for job in waiting)
-                free = max(free, min(self._kept, self._hands - begun))
-            return FreeHands(free)
+                free = max(free, min(self._kept, self._hands - self._begun() - others))
+            return free
+
+    def _begun(self) -> int:
+        """Hands that are busy, or have a last receive to begin."""
+        active = (job for part in self._totals.parts for job in part._active.values())
+        last = sum(job.state is State.WAITING and job.context.message.last_receive for job in active)
+        return self._busy_hands + last
 
     def keep_free(self, hands: FreeHands | None) -> int:
         """After a claim: keeps hands free for the last receives that it left, which would wait for ever.
+
+        Among several queues it keeps those that become free in its turn (``keep_hand``).
 
         Returns:
             Number of hands to wake.
@@ -261,5 +364,19 @@ class HeldMessages:
         if hands is None:
             return 0
         with self._lock:
-            before, self._kept = self._kept, min(hands.passed, self._hands)
-        return before if self._kept < before else 0
+            before = self._kept
+            if not self._totals.several:
+                self._kept = self._totals.kept = min(hands.passed, self._hands)
+            return before if self._kept < before else 0
+
+    def release_hands(self) -> int:
+        """Once what was claimed has begun: hands that were kept for it do other work again; returns how many."""
+        with self._lock:
+            released, self._asked = self._asked if self._totals.several else 0, 0
+            self._kept -= released
+            self._totals.kept -= released
+        return released
+
+
+def _is_last(turn: Turn) -> bool:
+    return bool(turn.jobs) and turn.jobs[0].context.message.last_receive

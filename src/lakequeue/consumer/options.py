@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
 from lakequeue.consumer.handler import Handler, handler_problem
 from lakequeue.consumer.outages import Outage
-from lakequeue.entry_verbs import settings
+from lakequeue.entry_verbs import root_of, settings
 from lakequeue.errors import InvalidOptions, QueueServiceError
 from lakequeue.model.arguments import LONGEST_CONSUMER, check_visibility_timeout, check_wait
 from lakequeue.model.clock import MICROS, Duration, duration_micros, seconds, to_micros
@@ -86,6 +87,7 @@ def retry_delay_problem(given: object) -> str | None:
 
 MOST_PREFETCH = 10_000
 MOST_BATCH = 10_000
+MOST_WEIGHT = 1_000
 LONGEST_BATCH_WAIT = 60
 
 
@@ -111,6 +113,7 @@ class ConsumerOptions:
     name: str
     batch: int | None = None
     batch_wait: Duration = 0
+    weight: int = 1
 
     @property
     def most(self) -> int:
@@ -137,8 +140,6 @@ class ConsumerOptions:
         return micros if micros <= left else max(0, left // MICROS * MICROS)
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.queue, Queue):
-            raise InvalidOptions([f"queue: must be a Queue, not {self.queue!r}"])
         problems, renewal, failed_at_once, name = [], self.renewal, self.failed_at_once, self.name
         if (problem := handler_problem(self.handler, self.batch is not None)) is not None:
             problems.append(f"handler: {problem}")
@@ -181,6 +182,32 @@ class ConsumerOptions:
             problems.append(f"name: must be a text of 1 to {LONGEST_CONSUMER} characters, not {name!r}")
         if problems:
             raise InvalidOptions(problems)
+
+
+def checked_queues(given: object, weights: object) -> list[tuple[Queue, int]]:
+    """The queues of a consumer, each with its weight.
+
+    Raises:
+        InvalidOptions: there is none, one of them is no queue or there twice, or the weights do not fit.
+    """
+    queues: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    wrong = [queue for queue in queues if not isinstance(queue, Queue)]
+    problems = [f"queue: must be a Queue or a list of them, not {each!r}" for each in wrong]
+    if not queues:
+        problems.append("queue: must be a Queue or a list of at least one, not []")
+    known = Counter((root_of(queue), queue.key, queue.name) for queue in queues if queue not in wrong)
+    problems += [f"queue: {name} is there {count} times" for (*_, name), count in known.items() if count > 1]
+    each: Any = [1] * len(queues) if weights is None else weights
+    if not isinstance(each, list | tuple) or len(each) != len(queues) or not all(map(_is_weight, each)):
+        whole = f"a whole number of 1 to {MOST_WEIGHT} for each queue, of which there are {len(queues)}"
+        problems.append(f"weights: must be {whole}, not {weights!r}")
+    if problems:
+        raise InvalidOptions(problems)
+    return list(zip(queues, each, strict=True))
+
+
+def _is_weight(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MOST_WEIGHT
 
 
 def concurrency_problem(number: object) -> str | None:

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from lakequeue.consumer.handler import Outcome
-from lakequeue.consumer.observers import COUNTERS, HISTOGRAMS
+from lakequeue.consumer.observers import COUNTERS, HISTOGRAMS, Observer
 from lakequeue.consumer.outages import Health
 from lakequeue.model.messages import Message
 
@@ -23,52 +23,48 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 """Bounds of the histograms: handlers may take an hour, and messages may wait for longer."""
 
 
+_GAUGES: Sequence[tuple[str, str, Callable[[Health], float]]] = (
+    ("active_messages", "Messages received and not settled yet.", lambda health: health.active),
+    ("begun_messages", "Messages in a handler.", lambda health: health.begun),
+    ("round_seconds", "The longest of the last rounds.", lambda health: health.round_seconds),
+    ("paused", "1 while the consumer is paused.", lambda health: health.paused),
+    ("up", "1 while storage works, 0 in an outage.", lambda health: health.outage_since is None),
+)
+
 ShardRaces = Mapping[int, tuple[int, int]]
 
 
 class Endpoint:
-    """Counts what becomes of a consumer's messages, and answers scrapes while the consumer runs.
+    """Counts what becomes of a consumer's messages, and answers scrapes while the consumer runs."""
 
-    Args:
-        queue: name of the queue, the label of every metric.
-        health: how the consumer is now.
-        races: commits and lost races of this process by shard.
-    """
-
-    def __init__(
-        self, host: str, port: int, queue: str, health: Callable[[], Health], races: Callable[[], ShardRaces]
-    ) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self._address = port, host
         self._registry = registry = CollectorRegistry()
 
-        def made(kind: Callable[..., Any], name: str, what: str, **options: Any) -> Any:
-            return kind(f"lakequeue_consumer_{name}", what, ["queue"], registry=registry, **options).labels(queue)
+        def made(kind: Callable[..., Any], name: str, what: str, *labels: str, **options: Any) -> Any:
+            return kind(f"lakequeue_consumer_{name}", what, ["queue", *labels], registry=registry, **options)
 
-        def gauge(name: str, what: str, value: Callable[[], float]) -> None:
-            made(Gauge, name, what).set_function(value)
-
-        self._queue = queue
-        self._errors = Counter(
-            "lakequeue_consumer_errors",
-            "Failed handlers by class of error.",
-            ["queue", "error"],
-            registry=registry,
-        )
-        self._counters = {name: made(Counter, name, what) for name, what in COUNTERS.items()}
-        self._seconds = {
-            name: made(Histogram, f"{name}_seconds", what, buckets=SECONDS) for name, what in HISTOGRAMS.items()
-        }
-        gauge("active_messages", "Messages received and not settled yet.", lambda: health().active)
-        gauge("begun_messages", "Messages in a handler.", lambda: health().begun)
-        gauge(
-            "round_seconds",
-            "The longest of the last rounds.",
-            lambda: health().round_seconds,
-        )
-        gauge("paused", "1 while the consumer is paused.", lambda: health().paused)
-        gauge("up", "1 while storage works, 0 in an outage.", lambda: health().outage_since is None)
+        self._families = {name: made(Counter, name, what) for name, what in COUNTERS.items()}
+        self._families["errors"] = made(Counter, "errors", "Failed handlers by class of error.", "error")
+        for name, what in HISTOGRAMS.items():
+            self._families[name] = made(Histogram, f"{name}_seconds", what, buckets=SECONDS)
+        self._gauges = [(made(Gauge, name, what), value) for name, what, value in _GAUGES]
+        self._races: dict[str, Callable[[], ShardRaces]] = {}
         ProcessCollector(registry=registry)
-        registry.register(_Races(queue, races))
+        registry.register(_Races(self._races))
+
+    def observer(self, queue: str, health: Callable[[], Health], races: Callable[[], ShardRaces]) -> Observer:
+        """Counts what becomes of the messages of one queue.
+
+        Args:
+            queue: name of the queue, the label of every metric.
+            health: how the consumer is now.
+            races: commits and lost races of this process by shard.
+        """
+        for family, value in self._gauges:
+            family.labels(queue).set_function(lambda value=value: value(health()))
+        self._races[queue] = races
+        return _Counts(queue, self._families)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -86,6 +82,14 @@ class Endpoint:
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+class _Counts:
+    def __init__(self, queue: str, families: Mapping[str, Any]) -> None:
+        self._queue = queue
+        self._errors = families["errors"]
+        self._counters = {name: families[name].labels(queue) for name in COUNTERS}
+        self._seconds = {name: families[name].labels(queue) for name in HISTOGRAMS}
 
     def received(self, messages: Sequence[Message], now: datetime) -> None:
         self._counters["received"].inc(len(messages))
@@ -110,8 +114,7 @@ class Endpoint:
 
 
 class _Races(Collector):
-    def __init__(self, queue: str, races: Callable[[], ShardRaces]) -> None:
-        self._queue = queue
+    def __init__(self, races: Mapping[str, Callable[[], ShardRaces]]) -> None:
         self._races = races
 
     def collect(self) -> Iterator[Metric]:
@@ -122,9 +125,10 @@ class _Races(Collector):
                 ("lost_races", "Times that this process decided again, as others had committed."),
             )
         )
-        for shard, numbers in self._races().items():
-            for family, number in zip((commits, lost), numbers, strict=True):
-                family.add_metric([self._queue, str(shard)], number)
+        for queue, races in self._races.items():
+            for shard, numbers in races().items():
+                for family, number in zip((commits, lost), numbers, strict=True):
+                    family.add_metric([queue, str(shard)], number)
         yield from (commits, lost)
 
 

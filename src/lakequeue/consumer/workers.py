@@ -15,10 +15,9 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Any
 
-from lakequeue.consumer.async_handlers import Tasks
 from lakequeue.consumer.handler import Context, Outcome, checked_outcome, is_async
-from lakequeue.consumer.hands import Hands, Threads
-from lakequeue.consumer.held import HeldMessages
+from lakequeue.consumer.hands import Hands
+from lakequeue.consumer.held import HeldMessages, Totals
 from lakequeue.consumer.jobs import Call, Done, Job, State, Turn, hold_of, outcomes_of
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
@@ -42,7 +41,7 @@ _log = logging.getLogger("lakequeue")
 
 
 class WorkerPool:
-    """The active messages of one run of a consumer. Thread-safe.
+    """The active messages of one queue in one run of a consumer. Thread-safe.
 
     Args:
         options: those of the consumer.
@@ -51,12 +50,19 @@ class WorkerPool:
         ended: called when there is something to settle, or messages stop being active.
         broken: called with errors that must end the consumer.
         name: of the consumer, kept with dead letters.
+        totals: sums over all queues of the consumer.
 
     Attributes:
         handled, failed: handlers that have ended, well or not.
         held: the messages.
         rounds: what is to be settled.
+        take: returns what a hand is to handle next; None if there is nothing.
+        work: handles that; a coroutine function if the handler is one.
+        ended: as given.
     """
+
+    hands: Hands
+    """What handles them; set before the first message begins."""
 
     def __init__(
         self,
@@ -66,6 +72,7 @@ class WorkerPool:
         ended: Callable[[], None],
         broken: Callable[[BaseException], None],
         name: str,
+        totals: Totals,
     ) -> None:
         self._options = options
         self._queue = queue = options.queue
@@ -73,7 +80,7 @@ class WorkerPool:
         self._handler: Any = options.handler
         self._outages = outages
         self._observers = observers
-        self._ended = ended
+        self.ended = ended
         self._broken = broken
         self._name = name
         self.handled = self.failed = 0
@@ -89,30 +96,27 @@ class WorkerPool:
             largest_batch,
             options.most,
             duration_micros(options.batch_wait),
+            totals,
         )
         self.rounds = Rounds(options, self.held)
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
             self._clock, options.renewal, self._extend, self._lose, broken, largest_batch
         )
-        self._hands: Hands
+        batch, awaited = options.batch is not None, is_async(self._handler)
+        self.take: Callable[[], Any] = self._take_batch if batch else self.held.take
+        self.work: Callable[[Any], Any] = self._work_async if awaited else self._work
+        if batch:
+            self.work = self._work_batch_async if awaited else self._work_batch
 
     def start(self) -> None:
-        """Starts the heartbeat, and the event loop of an ``async def`` handler."""
-        number, clock, batch = self._options.concurrency, self._clock, self._options.batch is not None
-        take: Callable[[], Any] = self._take_batch if batch else self.held.take
-        if is_async(self._handler):
-            work: Callable[[Any], Any] = self._work_batch_async if batch else self._work_async
-            self._hands = Tasks(number, clock, take, work, self._broken, self._batch_due)
-        else:
-            work = self._work_batch if batch else self._work
-            self._hands = Threads(number, clock, take, work, self._batch_due)
+        """Starts the heartbeat."""
         self._heartbeat.start()
 
     def resize(self, concurrency: int) -> None:
         """Changes the maximum number of handlers, if it is another."""
         if concurrency * self._options.most != self.held.concurrency:
             self.held.resize(concurrency * self._options.most)
-            self._hands.resize(concurrency)
+            self.hands.resize(concurrency)
 
     def begin(self, messages: Sequence[Message]) -> None:
         """Has received messages handled, one at a time in each group."""
@@ -121,8 +125,11 @@ class WorkerPool:
         turns = self._turns(messages, now)
         jobs = [job for turn in turns for job in turn.jobs]
         self._heartbeat.keep({job.handle: hold_of(job.context.message, now) for job in jobs})
-        self.held.add(turns)
-        self._hands.wake(len(turns))
+        if refused := [job for turn in self.held.add(turns) for job in turn.jobs]:
+            for job in refused:
+                self._heartbeat.drop(job.handle)
+            self.rounds.return_unseen([job.handle for job in refused])
+        self.hands.wake(len(turns))
 
     def refuse(self, messages: Sequence[Message]) -> None:
         """Makes received messages visible again, as none of them is to be begun."""
@@ -152,7 +159,7 @@ class WorkerPool:
         """Lets the group of a message that has ended go on."""
         if turn.group is not None:
             self.held.go_on(turn)
-            self._hands.wake(1)
+            self.hands.wake(1)
 
     def _work(self, job: Job) -> None:
         with self._handling(job) as call:
@@ -177,7 +184,8 @@ class WorkerPool:
     def _take_batch(self) -> list[Job] | None:
         return self.held.take_batch(to_micros(self._clock.now()))
 
-    def _batch_due(self) -> datetime | None:
+    def batch_due(self) -> datetime | None:
+        """When a batch begins though it is not full; None: nothing waits, or no batches are wanted."""
         due = None if self._options.batch is None else self.held.batch_due()
         return None if due is None else from_micros(due)
 
@@ -315,7 +323,7 @@ class WorkerPool:
 
     def _settle_later(self, done: Done) -> None:
         if self.rounds.add(done):
-            self._ended()
+            self.ended()
 
     def next_event(self) -> datetime | None:
         """When a settlement is tried again, or work that was not begun is given back."""
@@ -348,7 +356,12 @@ class WorkerPool:
     def keep_free(self, hands: FreeHands | None) -> None:
         """After a claim: keeps hands free for the last receives that it left."""
         if freed := self.held.keep_free(hands):
-            self._hands.wake(freed)
+            self.hands.wake(freed)
+
+    def release_hands(self) -> None:
+        """Once what was claimed has begun: lets hands that were kept for it do other work."""
+        if released := self.held.release_hands():
+            self.hands.wake(released)
 
     def _unsettled(self, done: Done) -> None:
         """Decides what becomes of a message that the last round could not settle."""
@@ -378,7 +391,7 @@ class WorkerPool:
 
     def _forget(self, jobs: Iterable[Job]) -> None:
         self.held.forget(jobs)
-        self._ended()
+        self.ended()
 
     # --- giving back
 
@@ -391,7 +404,7 @@ class WorkerPool:
     def give_back(self) -> None:
         """Makes visible what is held ahead, the newest first, so that the rest of each group keeps its order."""
         back, kept = self.held.end_ahead()
-        self._hands.wake(kept)  # a pause claims nothing for them
+        self.hands.wake(kept)  # a pause claims nothing for them
         if back:
             for job in back:
                 self._heartbeat.drop(job.handle)
@@ -436,7 +449,7 @@ class WorkerPool:
         if job is not None:
             self._observers.lost(1)
             job.context.lost.set()
-            self._ended()  # if its delete is being tried again, that ends
+            self.ended()  # if its delete is being tried again, that ends
 
     # --- the end
 
@@ -453,7 +466,6 @@ class WorkerPool:
             self.round(may_claim=False)
         finally:
             self._heartbeat.stop()
-            self._hands.stop()
 
     def lose_all(self) -> None:
         """Marks the receipts of all handlers as lost."""

@@ -67,11 +67,11 @@ class FreeHands:
     """The handlers for which a claim may take last receives, see ``Claim``.
 
     Attributes:
-        free: how many can begin at once.
+        free: returns how many can begin at once.
         passed: last receives that the newest claim left to others, as no handler was free.
     """
 
-    free: int
+    free: Callable[[], int]
     passed: int = 0
 
 
@@ -261,7 +261,7 @@ def claim(
     """
     parts, steps = Parts(), steps or Steps("the receive")
     taken, most = 0, min(enough or wanted.max_messages, wanted.max_messages)
-    refusal, free = None, None if hands is None else hands.free
+    refusal, free = None, None if hands is None else hands.free()
     if hands is not None:
         hands.passed = 0
     for place, shard in enumerate(_in_turn(queue, wanted.attempt_id)):

@@ -37,7 +37,8 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
         return _repeat(state, attempt_id, state.now + timeout)
     allowed, policy, hands = _allowed(state, command), state.attributes.redrive, command.hands
     only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
-    count = min(allowed, hands) if hands is not None and only else allowed
+    # without a free hand one shows whether there are any
+    count = min(allowed, max(1, hands)) if hands is not None and only else allowed
     picked = pick(state, count, one_each=only)
     answer = _letters_first(state, command, picked, allowed)
     if answer is not None:

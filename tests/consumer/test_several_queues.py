@@ -1,0 +1,380 @@
+"""One consumer of several queues, which share its hands (JOB-9)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import pytest
+
+from consumer.harness import Harness, Recorder, scrape, sleeper
+from lakequeue import (
+    Consumer,
+    Context,
+    InvalidOptions,
+    LakeQueue,
+    Message,
+    NoRenewal,
+    Outage,
+    QueueClientError,
+    QueueDoesNotExist,
+    RedrivePolicy,
+    SendEntry,
+)
+from lakequeue.consumer.shared_hands import SharedHands
+from mutations import Case, Mutation, each_case, replace
+from serve.serving import free_port
+
+pytestmark = pytest.mark.spec("JOB-9")
+Make = Callable[..., Harness]
+
+
+@attrs.define
+class Several:
+    """A queue, ``orders``, and others beside it."""
+
+    harness: Harness
+    begun: list[tuple[float, str, str]] = attrs.field(factory=list)
+    """Second, queue and body of each call of the handler."""
+
+    def queue(self, name: str, **attributes: Any) -> Recorder:
+        return Recorder.of(self.harness.lq.create_queue(name, **attributes))
+
+    @property
+    def now(self) -> float:
+        return (self.harness.clock.now() - self.harness.queue.began).total_seconds()
+
+    def handler(self, seconds: float = 0, spread: float = 0) -> Callable[[Message, Context], Any]:
+        def handle(message: Message, context: Context) -> None:
+            self.begun.append((self.now, context.queue.name, message.body))
+            context.sleep(seconds + spread * random.random())
+
+        return handle
+
+    def async_handler(self, seconds: float = 0, spread: float = 0) -> Callable[[Message, Context], Any]:
+        async def handle(message: Message, context: Context) -> None:
+            self.begun.append((self.now, context.queue.name, message.body))
+            await context.sleep_async(seconds + spread * random.random())
+
+        return handle
+
+    def by_queue(self, until: float = float("inf")) -> Counter[str]:
+        return Counter(queue for at, queue, _ in self.begun if at < until)
+
+
+def fill(queue: Recorder, number: int, group: Callable[[int], str | None] = lambda number: None) -> None:
+    entries = [
+        SendEntry(str(each), group_id=group(each), dedup_id=str(each) if queue.fifo else None)
+        for each in range(number)
+    ]
+    assert not queue.send_batch(entries).failed
+
+
+@pytest.fixture
+def several(harness: Harness) -> Several:
+    return Several(harness)
+
+
+# --- whose turn it is
+
+
+def hands_are_shared_by_weight(several: Several, kind: str = "handler", concurrency: int = 4) -> None:
+    bulk = several.queue("bulk")
+    for queue in (several.harness.queue, bulk):
+        fill(queue, 300)
+    handler = getattr(several, kind)(1, spread=0.5)
+    with several.harness.running(Consumer([several.harness.queue, bulk], handler, concurrency, weights=[3, 1])):
+        several.harness.clock.advance(50)
+    counted = several.by_queue()
+    assert counted.total() == pytest.approx(40 * concurrency, rel=0.1)  # no hand was ever idle
+    assert counted["orders"] == pytest.approx(counted.total() * 3 / 4, rel=0.1)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 10])
+@pytest.mark.parametrize("kind", ["handler", "async_handler"])
+def test_hands_are_shared_by_weight(several: Several, kind: str, concurrency: int) -> None:
+    hands_are_shared_by_weight(several, kind, concurrency)
+
+
+def a_light_queue_is_never_starved(several: Several) -> None:
+    heavy, light = several.harness.queue, several.queue("light")
+    fill(heavy, 200)
+    fill(light, 5)
+    consumer = Consumer([heavy, light], several.handler(1, spread=0.5), 2, weights=[20, 1])
+    with several.harness.running(consumer):
+        several.harness.clock.advance(60)
+    at = [at for at, queue, _ in several.begun if queue == "light"]
+    assert len(at) >= 4 and max(later - earlier for earlier, later in zip(at, at[1:], strict=False)) <= 20
+
+
+def test_all_hands_go_to_the_queue_that_has_messages(several: Several) -> None:
+    other = several.queue("other")
+    fill(several.harness.queue, 40)
+    with several.harness.running(Consumer([other, several.harness.queue], several.handler(1), 8)):
+        several.harness.clock.advance(3)
+        assert several.by_queue() == {"orders": 32}
+        fill(other, 40)
+        several.harness.clock.advance(4)
+    counted = several.by_queue()
+    assert counted.total() == 64 and counted["other"] >= 12
+
+
+def test_batches_are_of_one_queue_each(several: Several) -> None:
+    other = several.queue("other")
+    for queue in (several.harness.queue, other):
+        fill(queue, 25)
+    batches: list[tuple[float, str, int]] = []
+
+    def handle(messages: list[Message], contexts: list[Context]) -> None:
+        [name] = {context.queue.name for context in contexts}
+        batches.append((several.now, name, len(messages)))
+
+    with several.harness.running(Consumer([several.harness.queue, other], handler=handle, batch=10, batch_wait=5)):
+        several.harness.clock.advance(4)
+        assert sorted(batches) == [(0, "orders", 10)] * 2 + [(0, "other", 10)] * 2
+        several.harness.clock.advance(4)
+    assert sorted(batches[4:]) == [(5, "orders", 5), (5, "other", 5)]
+
+
+def test_what_no_hand_comes_to_is_given_back_but_for_one_message(several: Several) -> None:
+    other = several.queue("other")
+    fill(several.harness.queue, 20)
+    with several.harness.running(Consumer([several.harness.queue, other], several.handler(1_000), 4)):
+        several.harness.clock.advance(1)
+        fill(other, 20)
+        several.harness.clock.advance(30)
+        assert several.by_queue() == {"orders": 4}
+        assert several.harness.other.counts().in_flight <= 5
+        assert other.counts().in_flight == 1
+
+
+# --- waiting
+
+
+def test_idle_queues_are_not_polled_more_often_than_one(several: Several) -> None:
+    other = several.queue("other")
+    with several.harness.running(Consumer(other, several.handler())):
+        several.harness.clock.advance(100)
+    alone = len(other.calls)
+    with several.harness.running(Consumer([several.harness.queue, other], several.handler())):
+        several.harness.clock.advance(100)
+        assert len(several.harness.queue.calls) <= alone and len(other.calls) <= 2 * alone
+        fill(other, 1)
+        several.harness.clock.advance(0)
+        assert several.begun == [(200, "other", "0")]
+
+
+def test_a_run_until_empty_ends_when_all_are(several: Several) -> None:
+    first, second, third = several.harness.queue, several.queue("second"), several.queue("third")
+
+    def handle(message: Message, context: Context) -> None:
+        several.begun.append((several.now, context.queue.name, message.body))
+        if context.queue.name != "third":
+            context.sleep(5)
+            {"orders": second, "second": third}[context.queue.name].send(message.body)
+
+    fill(first, 3)
+    consumer = Consumer([third, second, first], handle)
+    with several.harness.running(consumer, until_empty=True) as running:
+        several.harness.clock.advance(20)
+        assert running.join() is None
+    assert several.by_queue() == {"orders": 3, "second": 3, "third": 3}
+    assert [queue.counts().in_flight for queue in (first, second, third)] == [0, 0, 0]
+    with several.harness.running(consumer, until_empty=True) as running:
+        assert running.join() is None
+
+
+# --- the end of one, and of all
+
+
+def test_a_queue_that_is_deleted_does_not_end_the_others(
+    several: Several, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = several.queue("other")
+    fill(other, 2)
+    consumer = Consumer([several.harness.queue, other], several.handler(1), 1)
+    with several.harness.running(consumer) as running:
+        several.harness.clock.advance(0.5)
+        several.harness.lq.delete_queue("orders")
+        several.harness.clock.advance(30)
+        fill(other, 3)
+        several.harness.clock.advance(10)
+        assert several.by_queue() == {"other": 5} and consumer.health.running
+        assert "nothing more is received from orders: " in caplog.text
+        consumer.stop()
+        assert isinstance(running.join(), QueueDoesNotExist)
+    assert other.counts().in_flight == 0
+
+
+def test_a_queue_whose_storage_fails_does_not_stop_the_others(several: Several) -> None:
+    other = several.queue("other")
+
+    def fail(verb: str, bodies: Sequence[str]) -> None:
+        if several.now < 60:
+            raise QueueClientError("no network")
+
+    several.harness.queue.before = fail
+    fill(several.harness.queue, 1)
+    fill(other, 20)
+    consumer = Consumer([other, several.harness.queue], several.handler(1), 1)
+    with several.harness.running(consumer):
+        several.harness.clock.advance(50)
+        assert several.by_queue() == {"other": 20}
+        assert consumer.health.last_error == "no network" and not consumer.health.ok
+        several.harness.clock.advance(50)
+        assert several.by_queue() == {"other": 20, "orders": 1} and consumer.health.ok
+    several.harness.queue.before = lambda verb, bodies: fail(verb, bodies) if several.now < 200 else None
+    options = {"outage": Outage(give_up_after=10)}
+    with several.harness.running(Consumer([several.harness.queue], sleeper(0), **options)) as running:
+        assert consumer.health.running is False
+        several.harness.clock.advance(1)
+    assert running.error is None
+
+
+def test_a_stop_waits_for_handlers_and_hands_back_the_rest(several: Several) -> None:
+    other = several.queue("other")
+    for queue in (several.harness.queue, other):
+        fill(queue, 10)
+    consumer = Consumer([several.harness.queue, other], several.handler(5), 4)
+    with several.harness.running(consumer) as running:
+        several.harness.clock.advance(0.5)
+        consumer.stop()
+        several.harness.clock.advance(10)
+        assert running.join() is None
+    assert consumer.handled == 4 and len(several.begun) == 4
+    waiting = [*several.harness.other.peek(limit=20), *other.peek(limit=20)]
+    assert len(waiting) == 16 and {message.receive_count for message in waiting} == {0}
+    assert consumer.health.active == 0
+
+
+@pytest.mark.spec("HBN-20")
+def test_an_error_for_the_process_stops_all(several: Several) -> None:
+    other = several.queue("other")
+
+    def handle(message: Message, context: Context) -> None:
+        raise SystemExit(3)
+
+    fill(other, 1)
+    with several.harness.running(Consumer([several.harness.queue, other], handle)) as running:
+        several.harness.clock.advance(1)
+        assert isinstance(running.join(), SystemExit)
+    assert other.counts().visible == 1
+
+
+# --- what each queue says holds
+
+
+@pytest.mark.spec("HBN-23", "DLQ-1")
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_last_receive_is_for_a_hand_that_begins_at_once(several: Several, concurrency: int) -> None:
+    """As with one queue, and nobody else has to wait for ever."""
+    first, second = several.harness.queue, several.queue("second")
+    several.harness.lq.create_queue("dead")
+    for queue in (first, second):
+        queue.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=1))
+        fill(queue, 40)
+    third = several.queue("third")
+    fill(third, 40)
+    late: list[float] = []
+
+    def handle(message: Message, context: Context) -> None:
+        several.begun.append((several.now, context.queue.name, message.body))
+        assert message.received_at is not None
+        if message.last_receive:
+            late.append((several.harness.clock.now() - message.received_at).total_seconds())
+        context.sleep(0.1)
+
+    with several.harness.running(Consumer([first, second, third], handle, concurrency)):
+        several.harness.clock.advance(13)
+    assert len(late) == 80 and {*late} == {0}
+    assert several.by_queue() == {"orders": 40, "second": 40, "third": 40}
+    middle = several.by_queue(until=2)
+    assert min(middle.values()) * 6 >= max(middle.values()) and len(middle) == 3
+    assert several.harness.lq.queue("dead").counts().visible == 0
+
+
+@pytest.mark.spec("FIF-1", "HNS-4")
+def test_order_and_visibility_timeout_are_those_of_each_queue(several: Several) -> None:
+    ordered = several.queue("ordered.fifo", fifo=True, visibility_timeout=7)
+    fill(ordered, 6, group=lambda number: "ab"[number % 2])
+    fill(several.harness.queue, 1)
+    with several.harness.running(
+        Consumer([several.harness.queue, ordered], several.handler(1), 4, renewal=NoRenewal())
+    ):
+        several.harness.clock.advance(0.5)
+        held = [several.harness.other.peek()[0], ordered.peek()[0]]
+        assert [(one.visible_at - several.harness.queue.began).total_seconds() for one in held] == [120, 7]
+        several.harness.clock.advance(10)
+    assert [at for at, queue, _ in several.begun if queue == "ordered.fifo"] == [0, 0, 1, 1, 2, 2]
+    odd = [body for _, queue, body in several.begun if queue == "ordered.fifo" and int(body) % 2]
+    assert odd == [
+        "1",
+        "3",
+        "5",
+    ]
+
+
+def test_metrics_and_logs_name_the_queue(several: Several, caplog: pytest.LogCaptureFixture) -> None:
+    other = several.queue("other")
+
+    def handle(message: Message, context: Context) -> None:
+        raise ValueError("by a handler")
+
+    fill(other, 1)
+    port = free_port()
+    with several.harness.running(Consumer([several.harness.queue, other], handle, metrics_port=port)):
+        several.harness.clock.advance(1)
+        found = scrape(port)
+    assert found['lakequeue_consumer_failed_total{queue="other"}'] == 1
+    assert found["lakequeue_consumer_failed_total"] == 0  # of orders
+    assert found['lakequeue_consumer_errors_total{error="ValueError",queue="other"}'] == 1
+    assert found['lakequeue_consumer_up{queue="other"}'] == found["lakequeue_consumer_up"] == 1
+    [record] = [record for record in caplog.records if "the handler failed" in record.message]
+    assert record.queue == "other"  # type: ignore[attr-defined]
+
+
+# --- options
+
+
+@pytest.mark.parametrize(
+    ("names", "weights", "text"),
+    [
+        ([], None, r"queue: must be a Queue or a list of at least one, not \[\]"),
+        (["orders", "other", "orders"], None, "queue: orders is there 2 times"),
+        (["orders", None], None, "queue: must be a Queue or a list of them, not None"),
+        *(
+            (["orders", "other"], weights, "weights: must be a whole number of 1 to 1000 for each queue, of which")
+            for weights in ([1], [1, 2, 3], [0, 1], [1, 1_001], [1, 1.5], [True, 1], "31", 3)
+        ),
+    ],
+)
+def test_bad_options_are_named(tmp_path: Any, names: list[str | None], weights: Any, text: str) -> None:
+    lq = LakeQueue(str(tmp_path / "root"))
+    queues = {name: lq.create_queue(name) for name in ("orders", "other")}
+    given: Any = [name and lq.queue(name) for name in names]
+    with pytest.raises(InvalidOptions, match=text):
+        Consumer(given, sleeper(0), weights=weights)
+    both = [LakeQueue(str(tmp_path / "copy")).create_queue("orders"), *queues.values()]
+    assert Consumer(both, sleeper(0), weights=(1, 1_000, 2)).handled == 0
+
+
+MUTATIONS = [
+    Mutation(
+        "the heaviest queue goes first",
+        replace(SharedHands, "_in_turn", lambda self, shares: max(shares, key=lambda share: share.weight)),
+        {a_light_queue_is_never_starved: "JOB-9", hands_are_shared_by_weight: "JOB-9"},
+    ),
+    Mutation(
+        "all queues take turns",
+        replace(SharedHands, "_in_turn", lambda self, shares: min(shares, key=lambda share: share.pool.held.busy)),
+        {hands_are_shared_by_weight: "JOB-9"},
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_a_guarantee_needs_its_safeguard(case: Case, make: Make) -> None:
+    case.run(lambda patch: (Several(make()),))
