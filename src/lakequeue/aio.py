@@ -247,6 +247,7 @@ class Queue(_Face, sync_queue.QueueProperties):
     )
     get = _verb(sync_queue.Queue.get)
     cancel = _verb(sync_queue.Queue.cancel)
+    reschedule = _verb(sync_queue.Queue.reschedule)
     pause = _verb(sync_queue.Queue.pause)
     resume = _verb(sync_queue.Queue.resume)
     purge = _verb(sync_queue.Queue.purge)

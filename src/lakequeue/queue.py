@@ -649,6 +649,25 @@ class Queue(QueueProperties):
         check_string("message_id", message_id)
         return selected.cancel(self._runtime, message_id)
 
+    def reschedule(self, message_id: str, at: datetime) -> bool:
+        """Lets a message that waits, visible or delayed, become visible at an instant; before now is now.
+
+        Args:
+            message_id: as its send returned it.
+            at: an instant with a time zone, before the message expires.
+
+        Returns:
+            Whether it waited; False if it is in flight or held, was deleted, or is on its way to another queue.
+
+        Raises:
+            InvalidParameterValue: the queue's log has no message with this id, or it expires before ``at``.
+            UnsupportedOperation: the queue is a FIFO queue.
+
+        JOB-12
+        """
+        check_string("message_id", message_id)
+        return selected.reschedule(self._runtime, message_id, at)
+
     def erase(self, message_id: str) -> bool:
         """Removes what a message says, for good: the lawful way to take one body out of a queue.
 

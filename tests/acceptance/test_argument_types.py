@@ -9,6 +9,7 @@ import inspect
 import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -139,6 +140,7 @@ TABLE: dict[str, dict[str, str]] = {
     "Queue.pause": {"reason": "text"},
     "Queue.get": {"message_id": "text"},
     "Queue.cancel": {"message_id": "text"},
+    "Queue.reschedule": {"message_id": "text", "at": "object"},
     "Queue.erase": {"message_id": "text"},
     "Queue.attributes": {"names": "texts", "wire": "flag"},
     "Queue.set_attributes": {"changes": "**"},
@@ -182,6 +184,7 @@ BASE: dict[str, dict[str, Any]] = {
     "Queue.send_dataframe": {"df": type("Frame", (), {"select": print, "withColumn": print})()},
     "Queue.send_arrow": {"data": pa.table({"body": ["a"]})},
     "Queue.change_visibility": {"receipt_handle": "no handle", "visibility_timeout": 5},
+    "Queue.reschedule": {"message_id": "no message", "at": datetime(2026, 1, 1, tzinfo=timezone.utc)},
     "LakeQueue.create_queue": {"name": "new"},
     "LakeQueue.create_views": {"schema": "queues"},
 }

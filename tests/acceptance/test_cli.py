@@ -279,6 +279,19 @@ def test_a_queue_is_paused_and_resumed_and_doctor_says_so(run, ask, queue):
     assert [message["body"] for message in ask("receive", "orders")] == ["A"]
 
 
+@pytest.mark.spec("JOB-12")
+def test_a_message_is_rescheduled(run, ask, queue):
+    sent = queue.send("A").message_id
+    answer = ask("reschedule", "orders", sent, "--in", "2h")
+    assert answer["message_id"] == sent and queue.counts().delayed == 1
+    at = answer["visible_at"]
+    assert ask("reschedule", "orders", sent, "--at", at)["visible_at"] == at
+    queue.cancel(sent)
+    refused = run("reschedule", "orders", sent, "--in", "0s")
+    assert refused.exit_code == 1 and "does not wait" in refused.stderr
+    assert run("reschedule", "orders", sent).exit_code == 2
+
+
 # --- messages
 
 

@@ -214,6 +214,7 @@ COMMANDS = {
     "export orders": True,
     "list": False,
     "cancel orders 0": False,
+    "reschedule orders 0 --in 5": False,
     "pause orders --reason {name}": False,
     "peek dead": True,
     "peek orders": True,

@@ -158,6 +158,7 @@ VERBS: dict[str, Callable[[LakeQueue, Queue, Given], object]] = {
     "Queue.redrive elsewhere": lambda lake, queue, given: queue.redrive(destination=lake.queue("dead")),
     "delete chosen": lambda lake, queue, given: selected.delete(queue._runtime, ids(queue)),
     "make chosen visible": lambda lake, queue, given: selected.make_visible(queue._runtime, ids(queue), True),
+    "Queue.reschedule": lambda lake, queue, given: queue.reschedule(ids(queue)[-1], lake.clock.now()),
     "Queue.cancel": lambda lake, queue, given: queue.cancel(given.messages[0].message_id),
     "Queue.pause": lambda lake, queue, given: queue.pause("the bank is down"),
     "Queue.erase": lambda lake, queue, given: queue.erase(given.messages[0].message_id),

@@ -8,7 +8,7 @@ import pytest
 
 from conformance.fifo import FifoHarness
 from conformance.harness import Harness
-from lakequeue import InvalidParameterValue, LakeQueue, SendEntry
+from lakequeue import InvalidParameterValue, LakeQueue, SendEntry, UnsupportedOperation
 
 STATES = ["visible", "in_flight", "delayed", "held", "deleted", "expired"]
 
@@ -109,3 +109,59 @@ def test_an_unknown_id_is_refused(harness: Harness):
         with pytest.raises(InvalidParameterValue, match="no message with this id"):
             verb("nobody")
     assert queue.counts().visible == 1
+
+
+@pytest.mark.spec("JOB-12", "RCP-8")
+def test_what_waits_is_rescheduled_and_keeps_its_receives(harness: Harness, clock):
+    queue, other = harness.create(visibility_timeout=600), harness.queue()
+    begun = clock.now()
+    first, second = (queue.send(body).message_id for body in "ab")
+    (message,) = queue.receive()
+    message.change_visibility(0)
+    assert other.reschedule(first, begun + timedelta(days=2)) and other.reschedule(
+        second, begun + timedelta(hours=1)
+    )
+    counts = harness.queue().counts()
+    assert (counts.visible, counts.delayed) == (0, 2)
+    found = queue.get(first)
+    assert (found.state, found.visible_at, found.receive_count) == ("delayed", begun + timedelta(days=2), 1)
+    assert queue.reschedule(second, begun + timedelta(hours=2)), "once more"
+    clock.advance(7199)
+    assert harness.queue().receive(10) == []
+    clock.advance(1)
+    assert [each.body for each in other.receive(10)] == ["b"]
+    assert other.reschedule(second, begun + timedelta(hours=3)) is False, "it is in flight"
+    assert other.reschedule(first, begun), "an instant before now is now"
+    (again,) = queue.receive(10)
+    assert (again.body, again.receive_count) == ("a", 2)
+
+
+@pytest.mark.spec("JOB-12", "DLY-1", "RCP-8")
+def test_a_delay_becomes_another_and_the_last_holder_may_still_delete(harness: Harness, clock):
+    queue = harness.create(visibility_timeout=5)
+    delayed = queue.send("later", delay=600).message_id
+    assert queue.reschedule(delayed, clock.now() + timedelta(seconds=10))
+    clock.advance(10)
+    (message,) = harness.queue().receive()
+    clock.advance(5)
+    assert queue.reschedule(delayed, clock.now() + timedelta(seconds=60))
+    message.delete()
+    assert queue.reschedule(delayed, clock.now() + timedelta(seconds=60)) is False
+    clock.advance(60)
+    assert harness.queue().receive() == []
+
+
+@pytest.mark.spec("JOB-12", "DLY-8")
+def test_what_cannot_be_rescheduled_is_refused(harness: Harness, fifo: FifoHarness, clock):
+    queue = harness.create(message_retention_period=3600)
+    sent = queue.send("a").message_id
+    for at in (clock.now() + timedelta(seconds=3600), clock.now().replace(tzinfo=None), 5):
+        with pytest.raises(InvalidParameterValue, match="at"):
+            queue.reschedule(sent, at)
+    assert queue.reschedule(sent, clock.now() + timedelta(seconds=3599))
+    with pytest.raises(InvalidParameterValue, match="message_id"):
+        queue.reschedule("0b6f8a4e-5d3c-4f0e-9a57-3f1d2c4b5a69", clock.now())
+    letters = fifo.create()
+    sent = letters.send("a", group_id="g", dedup_id="a").message_id
+    with pytest.raises(UnsupportedOperation, match="FIFO"):
+        letters.reschedule(sent, clock.now())

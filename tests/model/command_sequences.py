@@ -244,7 +244,8 @@ class Comparison:
 
     def make_visible(self, a: int, b: int, c: int) -> None:
         spans, in_flight = self.spans(a, b, c), c % 3 > 0
-        self.add(MakeVisible(spans, in_flight), "make_visible", spans, in_flight)
+        at = None if self.fifo or a % 2 else max(self.clock, self.model.now) + DELAYS[(b + c) % len(DELAYS)]
+        self.add(MakeVisible(spans, in_flight, at), "make_visible", spans, in_flight, at)
 
     def end_move(self, a: int, b: int, c: int) -> None:
         """The last move arrived or was given up; now and then somebody comes late with the one before."""

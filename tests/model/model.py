@@ -165,10 +165,10 @@ class Message:
             return self.status
         if self.held:
             return "held"
-        if self.received_at is None:
-            delayed = self.hidden_until is None and self.delay and now < self.sent_at + self.delay
-            return "delayed" if delayed else "visible"
-        return "in_flight" if self.status == IN_FLIGHT and now < (self.hidden_until or 0) else "visible"
+        until = self.hidden_until
+        if self.received_at is None and until is None:
+            until = self.sent_at + self.delay if self.delay else 0
+        return "visible" if now >= (until or 0) else "in_flight" if self.status == IN_FLIGHT else "delayed"
 
 
 class Claimed(NamedTuple):
@@ -217,9 +217,13 @@ class Model:
         cap = self.settings.delayed_cap
         for message in self.messages:
             if message.held and message.status not in GONE:
-                if cap is not None and self.states().count("delayed") >= cap:
+                if cap is not None and self.counted().count(True) >= cap:
                     break
                 message.held = False
+
+    def counted(self) -> list[bool]:
+        """Which messages count for the cap on delayed ones: those whose own delay is not over (INF-8)."""
+        return [one.state(self.now) == "delayed" and one.hidden_until is None for one in self.messages]
 
     # time
 
@@ -268,12 +272,12 @@ class Model:
                 continue
             assert old == new or MessageState(new) in TRANSITIONS[MessageState(old)], (old, new)
             assert not message.rewindable or (new == "deleted" and self.settings.rewind > 0)
-            if (old, new) == ("visible", "delayed"):
+            if (old, new) == ("visible", "delayed") and command != "make_visible":
                 assert self.settings.fifo and message.received_at is None
             if old == "deleted" and new == "visible":
                 assert command == "rewind" and was_rewindable
             if new == "deleted" and old in ("delayed", "held"):
-                assert command == "erase"
+                assert command == "erase" or message.received_at is not None
             if (old, new) == ("deleted", "purged"):
                 assert command == "purge" and was_rewindable
 
@@ -329,7 +333,7 @@ class Model:
         instants = []
         for message, state in zip(self.messages, self.states(), strict=True):
             if state == "delayed":
-                instants.append(message.sent_at + message.delay)
+                instants.append(message.hidden_until or message.sent_at + message.delay)
             if state == "in_flight":
                 instants.append(message.hidden_until or 0)
         blocked = self.settings.group_limit is not None and (instants or self.moving())
@@ -339,7 +343,7 @@ class Model:
         if "visible" in self.states() and not self.tokens():
             instants += self.let_through()
         if "held" in self.states():
-            oldest = self.states().index("delayed")
+            oldest = self.counted().index(True)
             instants.append(self.messages[oldest].sent_at + self.settings.retention)
         return min(instants, default=None)
 
@@ -479,14 +483,18 @@ class Model:
             self.messages[offset].rewindable = False
         return len(stored), bool(self.chosen(spans, "moving"))
 
-    def make_visible(self, spans: list[tuple[int, int]], in_flight: bool) -> int:
-        offsets = self.chosen(spans, "delayed", *(("in_flight",) if in_flight else ()))
+    def make_visible(self, spans: list[tuple[int, int]], in_flight: bool, at: int | None = None) -> int:
+        shown = ("delayed", *(("in_flight",) if in_flight else ()), *(("visible",) if at is not None else ()))
+        offsets = self.chosen(spans, *shown)
         for offset in offsets:
-            if self.messages[offset].state(self.now) == "in_flight":
-                self.hand_back(self.messages[offset])
-            else:
-                self.pass_head(offset + 1)
-                self.messages[offset].hidden_until = self.now
+            message = self.messages[offset]
+            if message.state(self.now) == "in_flight":
+                self.hand_back(message)
+                continue
+            self.pass_head(offset + 1)
+            if message.status == IN_FLIGHT:
+                self.hand_back(message)
+            message.hidden_until = max(self.now, at or 0)
         return len(offsets)
 
     def allowed(self, count: int) -> int:

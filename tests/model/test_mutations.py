@@ -352,6 +352,11 @@ def operators_end_receipts_unasked(patch: Patch) -> None:
     )
 
 
+def nothing_is_rescheduled(patch: Patch) -> None:
+    show_at = admin._show_at
+    patch.setattr(admin, "_show_at", lambda state, run, at, anew: show_at(state, run, state.now, anew))
+
+
 def claims_come_first(patch: Patch) -> None:
     """What a round settles is not there to be claimed, and what it claims is there to be settled."""
     decide_in_order = ShardMachine.decide
@@ -369,6 +374,7 @@ MUTATIONS = [
     Mutation("claims come first", claims_come_first, STANDARD | FIFO),
     Mutation("operators delete what is in flight", operators_delete_what_is_in_flight, STANDARD | FIFO),
     Mutation("operators end receipts unasked", operators_end_receipts_unasked, STANDARD | FIFO),
+    Mutation("what is rescheduled is visible at once", nothing_is_rescheduled, STANDARD),
     Mutation("any lease settles", replace(settle, "holds", lambda state, run, lease_id: True), STANDARD),
     Mutation(
         "ended receipts settle on strict queues",

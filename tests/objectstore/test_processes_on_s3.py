@@ -126,6 +126,7 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     run("pause", "dead")
     assert run("receive", "dead") == []
     run("resume", "dead")
+    run("reschedule", "dead", run("peek", "dead")[0]["message_id"], "--in", "0s")
     run("cancel", "dead", run("peek", "dead")[0]["message_id"])
     run("upgrade", "--yes")
     run("check")

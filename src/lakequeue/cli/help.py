@@ -46,6 +46,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "messages.receive": ("receive orders --max 10 --wait 20s", "receive orders --delete"),
         "messages.delete": ("delete orders HANDLE",),
         "messages.change_visibility": ("change-visibility orders HANDLE 10m",),
+        "messages.reschedule": ("reschedule orders 0b6f8a4e-5d3c-4f0e-9a57-3f1d2c4b5a69 --in 2h",),
         "messages.cancel": ("cancel orders 0b6f8a4e-5d3c-4f0e-9a57-3f1d2c4b5a69",),
         "messages.peek": ("peek orders --where \"state = 'in_flight'\"",),
         "consume.consume": (

@@ -15,9 +15,10 @@ import typer
 from lakequeue.cli import documents, render
 from lakequeue.cli.json_lines import Reader
 from lakequeue.cli.lines import Parse, max_batch, send_lines
-from lakequeue.cli.options import Name, Parameter, Where, duration_option, parse_pairs
+from lakequeue.cli.options import Name, Parameter, Where, duration_option, instant_option, parse_pairs
 from lakequeue.cli.session import REFUSED, Session, usage
-from lakequeue.cli.values import duration, shown_duration
+from lakequeue.cli.values import Moment, duration, shown_duration
+from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.messages import SendEntry
 
 if TYPE_CHECKING:
@@ -183,6 +184,25 @@ def cancel(
     session.answer(
         {"queue": queue, "message_id": message_id, "cancelled": cancelled}, f"message {message_id} {outcome}"
     )
+
+
+def reschedule(
+    ctx: typer.Context,
+    queue: Name,
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")],
+    at: Annotated[Moment | None, instant_option("When")] = None,
+    within: Annotated[float | None, duration_option("Time from now, instead of an instant.", "--in")] = None,
+) -> None:
+    """Let one message that waits become visible at another time."""
+    session: Session = ctx.obj
+    if (at is None) == (within is None):
+        usage("give either --at INSTANT or --in DURATION")
+    source = session.queue(queue)
+    instant = (at or Moment(ago=-(within or 0))).instant(source.clock)
+    if not source.reschedule(message_id, instant):
+        raise InvalidParameterValue(f"Message {message_id} does not wait; lakequeue show {queue} {message_id}")
+    text = f"message {message_id} is visible from {render.instant(instant)} on"
+    session.answer({"queue": queue, "message_id": message_id, "visible_at": instant}, text)
 
 
 def peek(

@@ -43,10 +43,10 @@ STORED = ("visible", "in_flight", "delayed", "held", "moving")
 TRANSITIONS = {
     MessageState(before): frozenset(map(MessageState, after.split()))
     for before, after in {
-        # from delayed and held to deleted by an erasure only
+        # from held to deleted by an erasure only, from delayed also by the last holder of one that was rescheduled
         "delayed": "visible deleted expired purged",
         "held": "visible delayed deleted expired purged",
-        # to delayed by a longer delay of its FIFO queue, if it was never received
+        # to delayed by being rescheduled; or by a longer delay of its FIFO queue, if it was never received
         "visible": "in_flight delayed deleted moving expired purged",
         "in_flight": "visible deleted expired purged",
         # only what a rewind may bring back

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from datetime import datetime
 
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.errors import InvalidParameterValue
+from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
+from lakequeue.model.arguments import check_instant
+from lakequeue.model.clock import seconds, to_micros
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, move
 from lakequeue.operations.judge import TYPED_ATTRIBUTES
@@ -82,6 +85,24 @@ def cancel(queue: OpenQueue, message_id: str) -> bool:
         queue.tally(deleted=removed)
         call.messages = removed
         return removed > 0
+
+
+def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
+    """Makes a message that waits visible at an instant; see ``Queue.reschedule``."""
+    if queue.fifo:
+        raise UnsupportedOperation("Messages of FIFO queues keep their order, so none has a delay of its own.")
+    instant, retention = check_instant("at", at), queue.attributes.retention_micros
+    steps, done = Steps("the rescheduling"), 0
+    with queue.service("reschedule") as call, steps.rest():
+        if instant >= to_micros(get(queue, message_id).sent_at) + retention:
+            reason = f"The message expires {seconds(retention):,} seconds after its send."
+            raise InvalidParameterValue.of(at, "at", reason)
+        for shard, offsets in _places(queue, message_id):
+            command = MakeVisible(joined((offset, offset) for offset in offsets), at=instant)
+            with steps.step():
+                done += queue.command(shard, command)
+        call.messages = done
+        return done > 0
 
 
 def get(queue: OpenQueue, message_id: str) -> PeekedMessage:

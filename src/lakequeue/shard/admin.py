@@ -24,7 +24,7 @@ from lakequeue.shard.commands import (
     Rewrite,
     SetAttributes,
 )
-from lakequeue.shard.runs import MOVING, VISIBLE, Head, Run, joined_runs
+from lakequeue.shard.runs import IN_FLIGHT, MOVING, VISIBLE, Head, Run, joined_runs
 from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
@@ -156,25 +156,38 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
     """Ends the delay of the messages of the spans; and the receipts of those in flight, if the command says so.
 
-    A message that is held, moving, or visible already stays as it is. Who held a message in flight may still
-    delete it until somebody receives it again, except on strict queues (RCP-7, RCP-8).
+    A message that is held, moving, or visible already stays as it is; with an instant, what waits becomes visible
+    then (JOB-12). Who held a message last may still delete it until somebody receives it again, except on strict
+    queues (RCP-7, RCP-8).
     """
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
-    done = 0
+    at, done, reached = max(state.now, command.at or 0), 0, 0
     for first, last in sorted(command.spans):
+        first, reached = max(first, reached), max(reached, last + 1)
         for run in list(state.known(first, min(last, state.scanned - 1))):
             if state.live(run):
                 if command.in_flight:
                     state.hand_back(run)
                     done += run.size
-            elif run.state != MOVING and run.visible_at is None:
-                for start, end, instant in list(state.spans(run.first, run.last)):
-                    if instant > state.now:
-                        state.delayed.discard(start, end)
-                        delayed = state.take([(start, end)])
-                        state.set_runs([each._replace(state=VISIBLE, visible_at=state.now) for each in delayed])
-                        done += end - start + 1
+            elif run.state != MOVING:
+                done += _show_at(state, run, at, command.at is not None)
     return done, done > 0
+
+
+def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
+    """Lets delayed messages, with ``anew`` also visible ones, become visible at an instant; their number."""
+    known = [(run.first, run.last, run.visible_at or 0)]
+    done = 0
+    for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:
+        if instant > state.now or anew:
+            if run.state == IN_FLIGHT:
+                state.hand_back(run)
+            state.delayed.discard(start, end)
+            state.withdraw(start, end)
+            shown = state.take([(start, end)])
+            state.set_runs([each._replace(state=VISIBLE, visible_at=at) for each in shown])
+            done += end - start + 1
+    return done
 
 
 LONGEST = 12 * 3600 * MICROS

@@ -150,11 +150,13 @@ class Erase:
 class MakeVisible:
     """Makes the delayed messages of ``spans`` visible now; the answer is the number of those made visible.
 
-    ``in_flight``: also end the receipts of those in flight, whoever has them.
+    ``in_flight``: also end the receipts of those in flight, whoever has them. With ``at``, an instant, delayed and
+    visible ones become visible then, and are delayed until that.
     """
 
     spans: Spans
     in_flight: bool = False
+    at: int | None = None
 
 
 @attrs.frozen
