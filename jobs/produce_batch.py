@@ -28,6 +28,7 @@ def main(
     group: job.Group = None,
     dedup: job.Dedup = None,
     delay: job.Delay = None,
+    priority: job.Priority = None,
     order_by: job.OrderBy = None,
     send_id: Annotated[
         str | None, typer.Option(help="Id of the send; a send with the same id is never repeated.")
@@ -41,7 +42,7 @@ def main(
     options = parse_pairs(option, "--option")
     with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
         rows = spark.read.format(format).options(**options).load(path, schema=schema)
-        messages = as_messages(rows, body, group, dedup, delay, order_by)
+        messages = as_messages(rows, body, group, dedup, delay, order_by, priority)
         sent = q.send_dataframe(messages, send_id, order_by, on_bad_row, bad_rows)
         refused = f", {sent.refused:,} row{'s' * (sent.refused != 1)} refused" if sent.refused else ""
         print(f"{sent:,} messages sent to {queue}{refused}")

@@ -26,6 +26,7 @@ def main(
     group: job.Group = None,
     dedup: job.Dedup = None,
     delay: job.Delay = None,
+    priority: job.Priority = None,
     order_by: job.OrderBy = None,
     on_bad_row: job.OnBadRow = "fail",
     bad_rows: job.BadRows = None,
@@ -38,7 +39,7 @@ def main(
     options = parse_pairs(option, "--option")
     with job.opened("lakequeue produce", root, queue, region, engine) as (spark, q):
         source = spark.readStream.format(format).options(**options).load(path, schema=schema)
-        rows = as_messages(source, body, group, dedup, delay, order_by)
+        rows = as_messages(source, body, group, dedup, delay, order_by, priority)
         trigger = job.trigger(once, every)
         job.wait(stream_to_queue(rows, q, checkpoint, trigger, order_by, on_bad_row, bad_rows))
 

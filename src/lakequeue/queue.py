@@ -296,7 +296,7 @@ class Queue(QueueProperties):
         """Sends every row of a DataFrame as a message, in one commit; returns how many.
 
         Args:
-            df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``,
+            df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``, ``priority``,
                 ``message_attributes``.
             send_id: makes the call repeatable: later calls with the same id send nothing.
             order_by: on FIFO queues, the column by which the messages of each group are ordered, any column of
@@ -306,7 +306,7 @@ class Queue(QueueProperties):
                 log says which rules they break.
             bad_rows: path or URI of a Delta table outside the root, as in ``stream_to_queue``. With a ``send_id``,
                 a repeated call adds no row to it twice.
-            priority: of all rows, see ``send``.
+            priority: of rows without one, see ``send``.
 
         Duplicates on FIFO queues are accepted and do not count.
 
@@ -357,7 +357,7 @@ class Queue(QueueProperties):
             body: name of the column with the bodies; ``*`` sends each row as a JSON object of all its columns,
                 without NULLs. Of the other columns only those of ``send_dataframe`` are read then.
             on_bad_row, bad_rows: what becomes of rows that break a rule, see ``send_dataframe``.
-            priority: of all rows, see ``send``.
+            priority: of rows without one, see ``send``.
 
         Duplicates on FIFO queues are accepted and do not count.
 

@@ -22,29 +22,34 @@ from lakequeue.frame_verbs import complete_send, plan_send
 from lakequeue.operations import send_dataframe
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import arrow_files, commit_files, manifests
+from lakequeue.storage.bulk.arrow_rows import columns_of
 
 pytestmark = pytest.mark.spec("SND-17", "DLT-3")
 
 
-@pytest.fixture(params=[False, True], ids=["standard", "fifo"])
+@pytest.fixture(params=["standard", "fifo", "priorities"])
 def queue(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Queue:
     monkeypatch.setattr("lakequeue.storage.bulk.arrow_rows.ROW_GROUP", 200)
     monkeypatch.setattr(arrow_files, "FILE", 600)
     lq = LakeQueue(str(tmp_path / "root"))
-    if request.param:
+    if request.param == "fifo":
         return lq.create_queue("orders.fifo", fifo=True, shards=SHARDS, deduplication_scope="message_group")
-    return lq.create_queue("orders", shards=SHARDS)
+    priorities = SHARDS if request.param == "priorities" else None
+    return lq.create_queue("orders", shards=SHARDS, priorities=priorities)
 
 
 def rows_of(queue: Queue) -> pa.Table:
     """Enough bytes for several files, so that they reach every shard."""
     bodies = [f"{number:060}" for number in range(ROWS)]
-    return pa.table(dict.fromkeys(("body", *(("group_id", "dedup_id") if queue.fifo else ())), bodies))
+    columns: dict[str, Any] = dict.fromkeys(("body", *(("group_id", "dedup_id") if queue.fifo else ())), bodies)
+    if queue.priorities is not None:
+        columns["priority"] = [number % SHARDS for number in range(ROWS)]
+    return pa.table(columns)
 
 
 def send_batch(queue: Queue, number: int, rows: pa.Table, stream: str = "s") -> int:
     """Sends a micro-batch as the data source does; as many tasks write it as there are shards."""
-    send = plan_send(queue, [(name, "string") for name in rows.column_names], None).of_batch(stream, number)
+    send = plan_send(queue, columns_of(rows.schema), None).of_batch(stream, number)
     staging, tables = send.writer.staging, send.writer.store.folder(send.writer.tables)
     part = -(-len(rows) // SHARDS)
     written = [
@@ -200,7 +205,7 @@ def test_files_that_waited_too_long_are_written_anew_for_a_batch_only(queue: Que
     assert bodies(queue) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("queue", [False], ids=["standard"], indirect=True)  # else deduplication would help
+@pytest.mark.parametrize("queue", ["standard", "priorities"], indirect=True)  # else deduplication would help
 def test_the_check_of_repeated_batches_can_fail(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guarantee 5: without the number of the batch in the log, a repeated one is sent again."""
     assert [send_batch(queue, 0, rows_of(queue)) for _ in range(2)] == [ROWS, 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from concurrency.harness import apart
 from conformance.harness import Harness, bodies
@@ -15,6 +16,7 @@ from lakequeue import (
     SendEntry,
 )
 from lakequeue.runtime.home_shard import ELSEWHERE_EVERY
+from lakequeue.storage.bulk import bad_rows
 
 pytestmark = pytest.mark.spec("JOB-5")
 
@@ -54,7 +56,65 @@ def test_bulk_sends_have_a_priority(harness: Harness):
     rows = pa.table({"body": ["a", "b"]})
     assert queue.send_arrow(rows, priority=1) == 2 and queue.send_arrow(rows, send_id="once") == 2
     assert queue.send_arrow(rows, send_id="once") == 0
+    assert queue.send_arrow(rows, send_id="once", priority=1) == 0  # the shards of the other are asked, too
     assert [message.priority for message in harness.queue().receive(10)] == [1, 1, 0, 0]
+
+
+@pytest.mark.spec("SND-17")
+@pytest.mark.parametrize("shards", [3, 6])
+def test_each_row_of_a_bulk_send_may_have_a_priority(harness: Harness, shards: int):
+    queue, priorities = harness.create(priorities=3, shards=shards), [0, 2, None, 1, 2]
+    rows = pa.table({"body": [f"{number} {of}" for number, of in enumerate(priorities)], "priority": priorities})
+    assert queue.send_arrow(rows, send_id="load") == 5
+    assert harness.queue().send_arrow(rows, send_id="load") == 0
+    assert queue.send_arrow(rows.slice(2, 2), priority=2) == 2  # that of the row without one
+    received = harness.queue().receive(10)
+    assert bodies(received[:3]) == ["1 2", "2 None", "4 2"] and bodies(received[3:5]) == ["3 1", "3 1"]
+    assert [message.priority for message in received] == [2, 2, 2, 1, 1, 0, 0]
+
+
+@pytest.mark.spec("SND-17")
+def test_a_large_send_fills_all_shards_of_each_priority(lq: LakeQueue):
+    queue = lq.create_queue("orders", priorities=2, shards=4)
+    rows = pa.table({"body": ["x"] * 900, "priority": pa.array([1.0, 0.0, 0.0] * 300)})
+    assert queue.send_arrow(rows) == 900
+    visible = [shard.visible for shard in queue.shard_counts()]
+    assert (visible[0] + visible[2], visible[1] + visible[3]) == (600, 300) and min(visible) >= 100
+    assert [message.priority for message in queue.receive(301)] == [1] * 300 + [0]
+
+
+@pytest.mark.parametrize("value", [-1, 3, 1.5, float("nan")])
+def test_a_row_of_no_such_priority_is_refused_or_left_out(lq: LakeQueue, tmp_path, value: float):
+    queue, bad = lq.create_queue("orders", priorities=3), str(tmp_path / "bad")
+    rows = pa.table({"body": ["a", "b"], "priority": pa.array([value, 2], pa.float64())})
+    with pytest.raises(InvalidParameterValue, match=r"1 row has a priority that is none of 0\.\.2 \(JOB-5\)"):
+        queue.send_arrow(rows)
+    sent = queue.send_arrow(rows, on_bad_row="divert", bad_rows=bad)
+    assert (sent, sent.refused) == (1, 1) and [message.priority for message in queue.receive(10)] == [2]
+    refused = DeltaTable(bad).to_pyarrow_table(columns=["body", "priority"]).to_pylist()
+    assert str(refused) == str([{"body": "a", "priority": float(value)}])
+
+
+def test_a_table_of_refused_rows_may_lack_the_column(lq: LakeQueue, tmp_path):
+    """Those of earlier versions do."""
+    queue, bad = lq.create_queue("orders", priorities=3), str(tmp_path / "bad")
+    rows = pa.table({"body": ["a", "b"], "priority": [7, 2]})
+    DeltaTable.create(bad, pa.schema([*bad_rows.COLUMNS][:-1]))
+    assert queue.send_arrow(rows, on_bad_row="divert", bad_rows=bad) == 1
+    assert DeltaTable(bad).to_pyarrow_table()["body"].to_pylist() == ["a"]
+
+
+def test_a_column_of_priorities_needs_a_queue_that_has_them(lq: LakeQueue):
+    queue, rows = lq.create_queue("orders"), pa.table({"body": ["a"], "priority": [1]})
+    with pytest.raises(InvalidParameterValue, match="The column priority is there, but .* without priorities"):
+        queue.send_arrow(rows)
+    assert queue.send_arrow(rows, body="*") == 1  # it is not read
+    fifo = lq.create_queue("orders.fifo", fifo=True, content_based_deduplication=True)
+    named = pa.table({"body": ["b", "a"], "group_id": ["g", "g"], "priority": ["late", "early"]})
+    assert fifo.send_arrow(named, order_by="priority") == 2
+    assert [message.body for message in fifo.receive(10)] == ["a", "b"]
+    with pytest.raises(InvalidParameterValue, match="The column priority is string, it must be a whole number"):
+        lq.create_queue("others", priorities=2).send_arrow(named.select(["body", "priority"]))
 
 
 def test_shards_are_a_multiple_and_may_grow_so(harness: Harness):

@@ -127,6 +127,32 @@ def test_columns_match_as_the_session_compares_names(
             send()
 
 
+@pytest.mark.core
+@pytest.mark.spec("JOB-5", "SND-17")
+@pytest.mark.parametrize("way", ["send_dataframe", "write", "stream_to_queue"])
+def test_rows_have_priorities(spark: SparkSession, tmp_path: Path, way: str) -> None:
+    lq = LakeQueue(str(tmp_path / "root"), spark=spark)
+    queue, source = lq.create_queue("orders", priorities=3), str(tmp_path / "rows")
+    spark.sql("SELECT string(id) AS body, nullif(id % 3, 0) AS priority FROM range(0, 12, 1, 3)").write.format(
+        "delta"
+    ).save(source)
+    for _ in range(2):  # the second adds nothing
+        if way == "stream_to_queue":
+            rows = spark.readStream.format("delta").load(source)
+            started = stream_to_queue(rows, queue, str(tmp_path / "checkpoint"), "availableNow")
+            assert started.awaitTermination(60)
+        elif way == "write":
+            write(spark.read.format("delta").load(source), queue, sendId="load")
+        else:
+            queue.send_dataframe(spark.read.format("delta").load(source), "load")
+    received = queue.receive(20)
+    assert [message.priority for message in received] == [2] * 4 + [1] * 4 + [0] * 4
+    assert all(int(message.body) % 3 == message.priority for message in received)
+    late = spark.sql("SELECT 'late' AS body, 3 AS priority")
+    with pytest.raises(InvalidParameterValue, match="1 row has a priority that is none of 0..2"):
+        queue.send_dataframe(late)
+
+
 def test_sql_inserts_into_a_view_that_names_the_columns_to_send(spark: SparkSession, lq: LakeQueue) -> None:
     queue = lq.create_queue("by-sql.fifo", fifo=True)
     place = f"USING lakequeue OPTIONS (root '{lq.root}', queue '{queue.name}')"

@@ -56,6 +56,7 @@ Body = Annotated[str, typer.Option("--body-column", help="Column with the bodies
 Group = Annotated[str | None, typer.Option("--group-column", help="Column with the message groups.")]
 Dedup = Annotated[str | None, typer.Option("--dedup-column", help="Column with deduplication ids (FIFO).")]
 Delay = Annotated[str | None, typer.Option("--delay-column", help="Column with delays in seconds.")]
+Priority = Annotated[str | None, typer.Option("--priority-column", help="Column with priorities.")]
 OnBadRow = Annotated[
     Literal["fail", "drop", "divert"],
     typer.Option(help="What becomes of a row that breaks a rule; divert adds it to --bad-rows."),

@@ -24,14 +24,15 @@ class Bodies:
         InvalidParameterValue: there is no such column.
     """
 
-    def __init__(self, schema: pa.Schema, body: str, order_by: str | None) -> None:
+    def __init__(self, schema: pa.Schema, body: str, order_by: str | None, has_priorities: bool) -> None:
         if body not in (WHOLE_ROW, *schema.names):
             reason = f"There is no such column; there are {', '.join(schema.names)}."
             raise InvalidParameterValue.of(body, "body", reason)
         if body == WHOLE_ROW and len(set(schema.names)) < len(schema):
             raise InvalidParameterValue.of(body, "body", "Two columns have the same name.")
         self._body = body
-        kept = [field for field in schema if field.name in (*_KEPT, order_by) and field.name != "body"]
+        names = {*_KEPT, order_by, *(["priority"] if has_priorities else [])} - {"body"}
+        kept = [field for field in schema if field.name in names]
         type_ = pa.string() if body == WHOLE_ROW else schema.field(body).type
         self.schema = pa.schema([pa.field("body", type_), *kept])
 

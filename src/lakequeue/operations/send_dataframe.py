@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakequeue.errors import InvalidOptions, InvalidParameterValue, QueueClientError
 from lakequeue.operations.json_rows import Bodies
 from lakequeue.operations.results import SentRows
-from lakequeue.operations.send import in_turn, of_priority
+from lakequeue.operations.send import in_turn
 from lakequeue.runtime import calls
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, commit_files, write_files
@@ -99,7 +99,7 @@ def send_staged(
         order_by: column that orders the messages of each group, on FIFO queues.
         stage: checks and writes the rows below the queue's directory, in one process or many.
         verb: name of the operation in log and metrics.
-        priority: that of all messages.
+        priority: that of rows without one.
     """
     with queue.service(verb) as call:
         while True:
@@ -141,15 +141,15 @@ def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
     return commit_files.sweep_manifests(bulk_target(queue))
 
 
-def bulk_target(queue: OpenQueue, priority: int | None = None) -> commit_files.Target:
-    """The queue as bulk sends see it, with its attributes as last read; of one priority, or whole."""
-    shards = in_turn(queue)
+def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.Target:
+    """The queue as bulk sends see it, with its attributes as last read, and the priority of rows without one."""
+    shards = [shard.shard for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     return commit_files.Target(
         queue.root.engine,
         queue.root.path,
         queue.key,
-        [shard.shard for shard in (shards if priority is None else of_priority(queue, shards, priority))],
+        shards,
         attributes,
         version,
         lambda shard: queue.shards[shard].room(attributes, queue.now()),
@@ -157,6 +157,7 @@ def bulk_target(queue: OpenQueue, priority: int | None = None) -> commit_files.T
         lambda shard: queue.shards[shard].purged_offset(),
         calls.committed,
         lambda shard, *more: queue.shards[shard].settle_clock(*more),
+        priority,
     )
 
 
@@ -176,7 +177,7 @@ def send_arrow(
     source = _Source(data)
     schema, batches = source.schema, source.batches
     if body != "body":
-        bodies = Bodies(source.schema, body, order_by)
+        bodies = Bodies(source.schema, body, order_by, queue.attributes.priorities is not None)
         schema, batches = bodies.schema, lambda: bodies.of(source.batches())
 
     def stage(tables: Folder, staging: Staging) -> Manifest:

@@ -69,7 +69,7 @@ def plan(
         InvalidOptions: an option is wrong, or the table has other columns, or is in the root.
     """
     queue.reload()  # raises if the queue was deleted
-    attributes, target = queue.attributes, bulk_target(queue, priority=0)
+    attributes, target = queue.attributes, bulk_target(queue)
     check_rows(attributes, columns, order_by)
     key, known = SendKey.new(), False
     if send_id is not None:

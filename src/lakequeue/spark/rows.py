@@ -22,6 +22,7 @@ def as_messages(
     dedup: str | None = None,
     delay: str | None = None,
     order_by: str | None = None,
+    priority: str | None = None,
 ) -> DataFrame:
     """Selects columns of a source as the columns of ``Queue.send_dataframe``.
 
@@ -31,13 +32,14 @@ def as_messages(
             the microsecond; NaN and infinity, which JSON lacks, are texts.
         group, dedup, delay: columns for ``group_id``, ``dedup_id`` and ``delay_seconds``, if any.
         order_by: column to order by; it keeps its name.
+        priority: column for ``priority``, if any.
 
     Raises:
         InvalidOptions: columns are missing; names all of them.
     """
     from pyspark.sql import functions as F
 
-    wanted = {"body": body, "group_id": group, "dedup_id": dedup, "delay_seconds": delay}
+    wanted = {"body": body, "group_id": group, "dedup_id": dedup, "delay_seconds": delay, "priority": priority}
     names = {name: column for name, column in wanted.items() if column is not None}
     if order_by is not None:
         names.setdefault(order_by, order_by)

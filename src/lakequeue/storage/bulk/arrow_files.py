@@ -14,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 
 import attrs
@@ -27,7 +27,7 @@ from lakequeue.storage.bulk import staged_files
 from lakequeue.storage.bulk.arrow_rows import NUMBER, ORDER, broken_rows, normalized, type_name
 from lakequeue.storage.bulk.bad_rows import RefusedRows
 from lakequeue.storage.bulk.manifests import Manifest
-from lakequeue.storage.bulk.message_rules import Fifo, no_order
+from lakequeue.storage.bulk.message_rules import PRIORITY, Fifo, RowRules, no_order
 from lakequeue.storage.bulk.staged_files import ROW_GROUP
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.interface import DataFile
@@ -105,14 +105,15 @@ class Written:
     """What became of the rows of one partition; a value.
 
     Attributes:
-        file: the file, None if there are no rows, or some end the send. Of a FIFO queue, it is none of the log.
+        files: one for each priority; none if there are no rows, or some end the send. That of a FIFO queue is none
+            of the log.
         given: the columns that the rows had.
         broken: number of rows that break rules, by the name of the rule.
         refused: those rows, if they are to be diverted.
         refused_rows: their number, also if they are dropped.
     """
 
-    file: DataFile | None
+    files: Sequence[DataFile]
     given: Collection[str]
     broken: dict[str, int]
     refused: DataFile | None = None
@@ -138,18 +139,14 @@ def write_partition(
     """
     checked = CheckedRows(messages, staging, partition, batches)
     spilled = staging.rules.fifo is not None and not in_order
-    path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled' if spilled else 'part')}"
-    first, file = next(iter(checked), None), None
-    if first is not None:
-        rows = chain([first], checked)
-        file = _spill(messages, path, rows) if spilled else write_file(messages, path, staging, rows)
+    files = (_spill if spilled else write_files)(messages, staging, partition, iter(checked))
     refused = checked.refused
-    if refused is None and checked.broken and file is not None:
-        messages.remove([file.path])
-        file = None
+    if refused is None and checked.broken:
+        messages.remove([file.path for file in files])
+        files = []
     if refused is None:
-        return Written(file, checked.given, dict(checked.broken))
-    return Written(file, checked.given, dict(checked.broken), refused.file(), refused.rows)
+        return Written(files, checked.given, dict(checked.broken))
+    return Written(files, checked.given, dict(checked.broken), refused.file(), refused.rows)
 
 
 def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:
@@ -170,7 +167,7 @@ def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_orde
             broken.update(part.broken)
         given = {name for part in written for name in part.given}
         _settle(tables, staging, given, broken, [part.refused for part in written])
-        found = [part.file for part in written if part.file is not None]
+        found = [file for part in written for file in part.files]
         if staging.rules.fifo is None or in_order:
             return found
         spilled = chain.from_iterable(staged_files.read_spilled(messages, file) for file in found)
@@ -220,8 +217,7 @@ def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -
         else:
             found = []
             for rows in _cut(iter(checked), FILE // len(staging.shards)):
-                path = f"{staging.folder}/{staged_files.new_name(len(found), 'part')}"
-                found.append(write_file(messages, path, staging, rows))
+                found += write_files(messages, staging, len(found), rows)
         _settle(tables, staging, checked.given, checked.broken, [refused.file()] if refused else [])
         return found
 
@@ -266,7 +262,7 @@ class CheckedRows:
 
     def _checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rules = self._staging.rules
-        for rows in normalized(self._seen(batches), rules.order_by):
+        for rows in normalized(self._seen(batches), rules):
             broken = broken_rows(rows, self.given, rules)
             self.broken.update({name: pc.sum(which).as_py() for name, which in broken.items()})
             numbers = pa.array(np.arange(self._next, self._next + len(rows)), pa.int64())
@@ -295,28 +291,62 @@ def write_sorted(
     files: list[DataFile] = []
     for _, ordered in sorted_by_group(rows, fifo):
         check()
-        path = f"{staging.folder}/{staged_files.new_name(len(files), 'part')}"
-        files.append(write_file(messages, path, staging, ordered))
+        files += write_files(messages, staging, len(files), ordered)
     return files
 
 
-def write_file(messages: Folder, path: str, staging: Staging, rows: Iterable[pa.RecordBatch]) -> DataFile:
-    """Writes numbered rows as a file of ``messages``, in the order given."""
+def write_files(
+    messages: Folder, staging: Staging, partition: int, rows: Iterable[pa.RecordBatch]
+) -> list[DataFile]:
+    """Writes numbered rows in the order given, those of each priority into a file of ``messages`` of its own."""
+    paths: dict[int, str] = {}
+    write: dict[int, Callable[[pa.RecordBatch], None]] = {}
+    with ExitStack() as files:
+        for piece in rows:
+            for priority, part in _by_priority(piece, staging.rules):
+                if priority not in write:
+                    paths[priority] = f"{staging.folder}/{staged_files.new_name(partition, 'part')}"
+                    write[priority] = files.enter_context(_writing(messages, paths[priority], staging))
+                write[priority](part)
+    return [
+        attrs.evolve(
+            staged_files.described(messages, path, messages.entry(path).size),
+            partition={PRIORITY: str(priority)} if priority else {},
+        )
+        for priority, path in paths.items()
+    ]
+
+
+def _by_priority(rows: pa.RecordBatch, rules: RowRules) -> Iterator[tuple[int, pa.RecordBatch]]:
+    if rules.priorities is None:
+        yield 0, rows
+        return
+    priorities = rows[PRIORITY].fill_null(float(rules.default_priority)).to_numpy()
+    for priority in np.unique(priorities).tolist():
+        yield int(priority), rows.filter(pa.array(priorities == priority))
+
+
+@contextmanager
+def _writing(messages: Folder, path: str, staging: Staging) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    """Writes a file: the function takes its rows, piece by piece."""
     position, writing = 0, None
     with (
         messages.writer(path) as output,
         staged_files.parquet_writer(output) as target,
         ThreadPoolExecutor(1) as thread,  # compresses a piece while the next one is checked
     ):
-        for piece in rows:
+
+        def write(piece: pa.RecordBatch) -> None:
+            nonlocal position, writing
             table = _stored(piece, position, staging)
             if writing is not None:
                 writing.result()
             writing = thread.submit(target.write_table, table, row_group_size=len(piece))
             position += len(piece)
+
+        yield write
         if writing is not None:
             writing.result()
-    return staged_files.described(messages, path, messages.entry(path).size)
 
 
 def _stored(rows: pa.RecordBatch, position: int, staging: Staging) -> pa.Table:
@@ -366,11 +396,14 @@ def _content_ids(given: pa.Array, bodies: pa.Array) -> pa.Array:
     return pa.array(ids, pa.string())
 
 
-def _spill(messages: Folder, path: str, rows: Iterator[pa.RecordBatch]) -> DataFile:
+def _spill(messages: Folder, staging: Staging, partition: int, rows: Iterator[pa.RecordBatch]) -> list[DataFile]:
     """Writes numbered rows as they are."""
-    first, count = next(rows), 0
+    path = f"{staging.folder}/{staged_files.new_name(partition, 'spilled')}"
+    first, count = next(rows, None), 0
+    if first is None:
+        return []
     with messages.writer(path) as output, writer(output, first.schema, use_dictionary=False) as target:
         for piece in chain([first], rows):
             target.write_batch(piece, row_group_size=len(piece))
             count += len(piece)
-    return DataFile(path, messages.entry(path).size, count, {})
+    return [DataFile(path, messages.entry(path).size, count, {})]

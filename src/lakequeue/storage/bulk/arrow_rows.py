@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.validation import MAX_ATTRIBUTES
 from lakequeue.storage import layout
-from lakequeue.storage.bulk.message_rules import ATTRIBUTES, TEXT_ATTRIBUTES, RowRules
+from lakequeue.storage.bulk.message_rules import ATTRIBUTES, PRIORITY, TEXT_ATTRIBUTES, RowRules
 from lakequeue.storage.bulk.staged_files import ROW_GROUP
 from lakequeue.storage.store_failures import first_line
 
@@ -76,18 +76,18 @@ def type_name(type_: pa.DataType) -> str:
     return _NAMES.get(type_, str(type_))
 
 
-def normalized(batches: Iterable[pa.RecordBatch], order_by: str | None) -> Iterator[pa.RecordBatch]:
+def normalized(batches: Iterable[pa.RecordBatch], rules: RowRules) -> Iterator[pa.RecordBatch]:
     """The rows with all input columns in the types of ``messages``, and ``_order``; about a row group at a time.
 
     Args:
         batches: rows of any number, whose columns ``check_columns`` has accepted.
-        order_by: column that becomes ``_order``.
+        rules: ``order_by`` is the column that becomes ``_order``; a queue with priorities has a column of them.
     """
     pending: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         for start in range(0, len(batch), _ROWS):
-            for piece in _pieces(batch.slice(start, _ROWS), order_by):
+            for piece in _pieces(batch.slice(start, _ROWS), rules):
                 pending.append(piece)
                 size += piece.nbytes
                 if size >= ROW_GROUP:
@@ -97,10 +97,10 @@ def normalized(batches: Iterable[pa.RecordBatch], order_by: str | None) -> Itera
         yield _joined(pending)
 
 
-def _pieces(rows: pa.RecordBatch, order_by: str | None) -> Iterator[pa.RecordBatch]:
+def _pieces(rows: pa.RecordBatch, rules: RowRules) -> Iterator[pa.RecordBatch]:
     """Converted rows, at most about a row group each; long texts come in smaller pieces."""
     try:
-        converted = _converted(rows, order_by)
+        converted = _converted(rows, rules)
     except pa.ArrowInvalid as error:
         if "overflow" not in str(error).lower() or len(rows) < 2:
             raise _unreadable(error) from None
@@ -111,8 +111,8 @@ def _pieces(rows: pa.RecordBatch, order_by: str | None) -> Iterator[pa.RecordBat
             yield converted
             return
     half = len(rows) // 2
-    yield from _pieces(rows.slice(0, half), order_by)
-    yield from _pieces(rows.slice(half), order_by)
+    yield from _pieces(rows.slice(0, half), rules)
+    yield from _pieces(rows.slice(half), rules)
 
 
 def _unreadable(error: Exception) -> InvalidParameterValue:
@@ -124,10 +124,10 @@ def _joined(pieces: list[pa.RecordBatch]) -> pa.RecordBatch:
     return joined
 
 
-def _converted(rows: pa.RecordBatch, order_by: str | None) -> pa.RecordBatch:
+def _converted(rows: pa.RecordBatch, rules: RowRules) -> pa.RecordBatch:
     found = {name: index for index, name in enumerate(rows.schema.names)}
     columns = {}
-    for name, type_ in _TYPES.items():
+    for name, type_ in (_TYPES if rules.priorities is None else _TYPES | {PRIORITY: pa.float64()}).items():
         if name not in found:
             columns[name] = pa.nulls(len(rows), type_)
         elif name == "message_attributes":
@@ -137,8 +137,8 @@ def _converted(rows: pa.RecordBatch, order_by: str | None) -> pa.RecordBatch:
     # a producer may hand over any bytes; in a file they would break every reader of the queue
     for name in ("body", "group_id", "dedup_id", "message_attributes"):
         columns[name].validate(full=True)
-    if order_by is not None:
-        columns[ORDER] = _plain(rows.column(found[order_by]))
+    if rules.order_by is not None:
+        columns[ORDER] = _plain(rows.column(found[rules.order_by]))
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -244,6 +244,11 @@ def _delay(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.
     return pc.invert(pc.and_(pc.greater_equal(delay, 0), pc.less_equal(delay, rules.longest_delay)))
 
 
+def _priority(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
+    known = pa.array([*range(rules.priorities or 1), None], pa.float64())
+    return pc.invert(pc.is_in(rows[PRIORITY], value_set=known))
+
+
 def _group(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
     valid = pc.match_substring_regex(rows["group_id"], _IDENTIFIER)
     return pc.invert(valid if rules.fifo is None else pc.fill_null(valid, False))
@@ -271,6 +276,7 @@ _CONDITIONS: Mapping[str, Callable[[pa.RecordBatch, Collection[str], RowRules], 
     "size": _size,
     "attributes": _attribute_rules,
     "delay": _delay,
+    PRIORITY: _priority,
     "group": _group,
     "dedup": _dedup,
     "no_dedup": _no_dedup,

@@ -21,7 +21,7 @@ from lakequeue.errors import InvalidOptions
 from lakequeue.model.clock import MICROS
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.manifests import SendKey
-from lakequeue.storage.bulk.message_rules import INPUT_COLUMNS, Rule
+from lakequeue.storage.bulk.message_rules import INPUT_COLUMNS, PRIORITY, Rule
 from lakequeue.storage.bulk.staged_files import read_spilled
 from lakequeue.storage.engines.commit import retried
 from lakequeue.storage.engines.interface import DataFile, LostRace
@@ -32,7 +32,8 @@ from lakequeue.storage.stores import Store
 
 _log = logging.getLogger("lakequeue")
 
-_REFUSED = pa.schema([("reason", pa.string()), *(layout.MESSAGES.field(name) for name in INPUT_COLUMNS)])
+_INPUT = [*(layout.MESSAGES.field(name) for name in INPUT_COLUMNS), pa.field(PRIORITY, pa.float64())]
+_REFUSED = pa.schema([("reason", pa.string()), *_INPUT])
 COLUMNS = pa.schema([("queue", pa.string()), ("refused_at", layout.INSTANT), *_REFUSED])
 """Of the table; ``reason`` names all rules that the row breaks."""
 
@@ -75,7 +76,7 @@ class BadRows:
         if not engine.exists(self.table):
             engine.create(self.table, COLUMNS, [], {})
         fields = json.loads(engine.open(self.table).state.metadata["schemaString"])["fields"]
-        if [field["name"] for field in fields] != COLUMNS.names:
+        if [field["name"] for field in fields] not in (COLUMNS.names, COLUMNS.names[:-1]):  # 0.3 made them without
             expected = ", ".join(COLUMNS.names)
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
@@ -152,7 +153,10 @@ class RefusedRows:
         bad = pc.not_equal(reason, "")
         self.rows += pc.sum(bad).as_py()
         if not self._dropped:
-            self._write(rows.append_column("reason", reason).filter(bad).select(_REFUSED.names).cast(_REFUSED))
+            refused = rows.append_column("reason", reason).filter(bad)
+            if PRIORITY not in refused.schema.names:
+                refused = refused.append_column(PRIORITY, pa.nulls(len(refused), pa.float64()))
+            self._write(refused.select(_REFUSED.names).cast(_REFUSED))
         return rows.filter(pc.invert(bad))
 
     def _write(self, rows: pa.RecordBatch) -> None:

@@ -69,6 +69,8 @@ class Target:
     """Called after each commit to a shard, with the number of lost races before it."""
     settle_clock: Callable[[int, int, int, Table], Mapping[str, int]] = lambda *_: {}
     """That of ``ShardLedger``, for a shard."""
+    priority: int = 0
+    """That of rows without one."""
 
     @property
     def tables(self) -> Folder:
@@ -253,12 +255,12 @@ def check_rows(attributes: QueueAttributes, columns: Sequence[tuple[str, str]], 
     """
     if order_by is not None and not attributes.fifo:
         raise InvalidParameterValue.of(order_by, "order_by", "Standard queues keep no order.")
-    check_columns(columns, order_by)
+    check_columns(columns, order_by, attributes.priorities is not None)
     if attributes.fifo and "group_id" not in dict(columns):
         raise InvalidParameterValue("The column group_id is missing; every message of a FIFO queue has a group.")
 
 
-def row_rules(attributes: QueueAttributes, order_by: str | None = None) -> RowRules:
+def row_rules(attributes: QueueAttributes, order_by: str | None = None, priority: int = 0) -> RowRules:
     """What rows must obey that are sent to a queue."""
     delay = attributes.limits("delay")
     return RowRules(
@@ -268,6 +270,8 @@ def row_rules(attributes: QueueAttributes, order_by: str | None = None) -> RowRu
         fifo=_fifo(attributes, order_by) if attributes.fifo else None,
         count_attributes=attributes.profile_rules.attributes_count_in_size,
         by_group=attributes.by_group,
+        priorities=attributes.priorities,
+        default_priority=priority,
     )
 
 
@@ -299,7 +303,8 @@ def send_rows(
             manifests.forget(target.tables, key.files)
             manifest = None
     if manifest is None:
-        manifest = stage(target.tables, Staging.new(key, target.shards, row_rules(target.attributes, order_by)))
+        rules = row_rules(target.attributes, order_by, target.priority)
+        manifest = stage(target.tables, Staging.new(key, target.shards, rules))
     if not manifest.rows:
         if key.of_stream or key.anonymous:
             manifests.discard(target.tables, key.files)

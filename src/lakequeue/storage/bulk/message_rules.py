@@ -10,6 +10,8 @@ import attrs
 from lakequeue.errors import InvalidMessageContents, InvalidParameterValue, QueueServiceError
 
 INPUT_COLUMNS = ("body", "delay_seconds", "group_id", "dedup_id", "message_attributes")
+PRIORITY = "priority"
+"""Another column, of queues with priorities."""
 ATTRIBUTES = "map<string,struct<type:string,string_value:string,binary_value:binary>>"
 TEXT_ATTRIBUTES = "map<string,string>"
 FOREVER = 10_000_000_000.0
@@ -59,6 +61,8 @@ class RowRules:
         fifo: options of a FIFO queue; None on standard queues.
         count_attributes: whether message attributes count towards ``max_bytes``.
         by_group: whether the message group determines the shard on a standard queue (FAI-5).
+        priorities: number of the queue's priorities; None: it has none (JOB-5).
+        default_priority: that of rows without one.
     """
 
     max_bytes: int
@@ -67,6 +71,8 @@ class RowRules:
     fifo: Fifo | None = None
     count_attributes: bool = True
     by_group: bool = False
+    priorities: int | None = None
+    default_priority: int = 0
 
     @property
     def order_by(self) -> str | None:
@@ -89,6 +95,8 @@ class RowRules:
             outside = f"a delay_seconds outside 0..{self.longest_delay:g} (DLY-3)"
             refused = "a delay, which FIFO queues refuse (SND-6)"
             rules.append(Rule("delay", "have", outside if self.fifo is None else refused))
+        if PRIORITY in given and self.priorities is not None:
+            rules.append(Rule("priority", "have", f"a priority that is none of 0..{self.priorities - 1} (JOB-5)"))
         if self.fifo is not None:
             rules.append(Rule("group", "have", "no valid group_id (SND-4)"))
             rules.append(Rule("dedup", "have", "an invalid dedup_id (SND-13)"))
@@ -123,28 +131,34 @@ class RowRules:
 
 def spelled(columns: Sequence[str], order_by: str | None) -> tuple[list[str], str | None]:
     """Column names that match those of messages whatever their case, and ``order_by`` as the rows spell it."""
-    known = {name.lower(): name for name in INPUT_COLUMNS}
+    known = {name.lower(): name for name in (*INPUT_COLUMNS, PRIORITY)}
     names = [known.get(column.lower(), column) for column in columns]
     if order_by is not None and order_by not in names:
         order_by = next((name for name in names if name.lower() == order_by.lower()), order_by)
     return names, order_by
 
 
-def check_columns(columns: Sequence[tuple[str, str]], order_by: str | None = None) -> None:
+def check_columns(
+    columns: Sequence[tuple[str, str]], order_by: str | None = None, has_priorities: bool = False
+) -> None:
     """Refuses columns that make no messages, whatever the rows are.
 
     Args:
         columns: names and types; the types are called as in Spark.
         order_by: another column that may be there, and must.
+        has_priorities: whether messages of the queue have priorities.
 
     Raises:
         InvalidParameterValue: names the column.
     """
     types = dict(columns)
-    unknown = sorted(set(types) - {*INPUT_COLUMNS, order_by})
+    known_columns = (*INPUT_COLUMNS, PRIORITY) if has_priorities else INPUT_COLUMNS
+    unknown = sorted(set(types) - {*known_columns, order_by})
+    if unknown == [PRIORITY]:
+        raise InvalidParameterValue("The column priority is there, but the queue was created without priorities.")
     if unknown:
         hint = "." if "body" in types else _WHOLE_ROWS
-        known = f"a DataFrame of messages has {', '.join(INPUT_COLUMNS)}{hint}"
+        known = f"a DataFrame of messages has {', '.join(known_columns)}{hint}"
         raise InvalidParameterValue(f"Columns {', '.join(unknown)} are not known; {known}")
     if len(columns) != len(types):
         raise InvalidParameterValue("A column appears more than once.")
@@ -154,9 +168,11 @@ def check_columns(columns: Sequence[tuple[str, str]], order_by: str | None = Non
         if types.get(name, "string") not in ("string", "void"):
             hint = _WHOLE_ROWS if name == "body" else "."
             raise InvalidParameterValue(f"The column {name} is {types[name]}, it must be string{hint}")
-    delay = types.get("delay_seconds", "double")
-    if delay not in (*_NUMBERS, "void") and "decimal" not in delay:
-        raise InvalidParameterValue(f"The column delay_seconds is {delay}, it must be a number of seconds.")
+    numbers = {"delay_seconds": "a number of seconds"} | ({PRIORITY: "a whole number"} if has_priorities else {})
+    for name, wanted in numbers.items():
+        type_ = types.get(name, "void")
+        if type_ not in (*_NUMBERS, "void") and "decimal" not in type_:
+            raise InvalidParameterValue(f"The column {name} is {type_}, it must be {wanted}.")
     attributes = types.get("message_attributes", ATTRIBUTES)
     if attributes not in (ATTRIBUTES, TEXT_ATTRIBUTES, "void"):
         raise InvalidParameterValue(

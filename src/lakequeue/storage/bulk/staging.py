@@ -17,7 +17,7 @@ from lakequeue.storage.bulk import manifests, staged_files
 from lakequeue.storage.bulk.bad_rows import BadRows
 from lakequeue.storage.bulk.dedup import without_repeats
 from lakequeue.storage.bulk.manifests import Manifest, SendKey, WaitingFile
-from lakequeue.storage.bulk.message_rules import RowRules
+from lakequeue.storage.bulk.message_rules import PRIORITY, RowRules
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
 
@@ -101,7 +101,7 @@ class Staging:
 
     Attributes:
         key: the key of the send; message ids are derived from it and the row's place.
-        shards: get the rows of a standard queue in this order. All files are written below the first.
+        shards: all; get the rows of a standard queue in this order. All files are written below the first.
         rules: what the rows must obey.
         folder: directory of this attempt, below the ``messages`` of each shard.
         bad_rows: what becomes of rows that break a rule; None: the send is refused.
@@ -129,7 +129,8 @@ class Staging:
     def finish(self, tables: Folder, write: Callable[[], Sequence[DataFile]]) -> Manifest:
         """Writes the manifest of what ``write`` returns: files in order, all rows checked.
 
-        Of FIFO queues, each file holds whole groups of one shard. If anything fails, no file is left.
+        Of FIFO queues, each file holds whole groups of one shard, of others rows of one priority, which its
+        ``partition`` says. If anything fails, no file is left.
 
         Returns:
             The manifest; that of another attempt at the same send if that was quicker.
@@ -141,9 +142,10 @@ class Staging:
             if fifo is not None:
                 files = without_repeats(messages, files, fifo.dedup_by_group)
                 waiting = [WaitingFile(staged_files.shard_of(messages, file, fifo.shards), file) for file in files]
+            elif self.rules.by_group:
+                waiting = spread_by_group(messages, files, self.shards)
             else:
-                placed = spread_by_group if self.rules.by_group else spread
-                waiting = placed(messages, files, self.shards)
+                waiting = self._spread(messages, files)
             for each in waiting:
                 staged_files.move_file(tables, each.file, first, each.shard)
         except BaseException:
@@ -156,6 +158,16 @@ class Staging:
         if there != manifest:
             self.discard(tables)
         return there
+
+    def _spread(self, messages: Folder, files: Sequence[DataFile]) -> list[WaitingFile]:
+        """The files of each priority, each with one of its shards (JOB-5)."""
+        classes = self.rules.priorities or 1
+        waiting: list[WaitingFile] = []
+        for priority in range(classes):
+            shards = [shard for shard in self.shards if shard % classes == priority]
+            of_it = [each for each in files if each.partition.get(PRIORITY, "0") == str(priority)]
+            waiting += spread(messages, [attrs.evolve(each, partition={}) for each in of_it], shards)
+        return waiting
 
     def discard(self, tables: Folder) -> None:
         """Removes the files of this attempt."""
