@@ -130,6 +130,32 @@ def test_shards_are_a_multiple_and_may_grow_so(harness: Harness):
     assert [message.priority for message in received] == [1] * 7 + [0] * 6
 
 
+@pytest.mark.spec("DLQ-2", "DLQ-8")
+@pytest.mark.parametrize("shards", [3, 6])
+def test_dead_letters_keep_their_priority_there_and_back(harness: Harness, shards: int):
+    dead = harness.create("dead", priorities=3, shards=shards)
+    queue = harness.create(priorities=3, dead_letter_queue="dead", max_receive_count=1)
+    queue.send_batch([SendEntry(str(number), priority=number % 3) for number in range(6)])
+    assert len(queue.receive(10, visibility_timeout=0)) == 6 and harness.queue().receive(10) == []
+    letters = dead.receive(10, visibility_timeout=0)
+    assert [(int(letter.body) % 3, letter.priority) for letter in letters] == [
+        (2, 2), (2, 2), (1, 1), (1, 1), (0, 0), (0, 0)
+    ]  # fmt: skip
+    assert dead.redrive() == 6
+    back = harness.queue().receive(10)
+    assert [message.priority for message in back] == [2, 2, 1, 1, 0, 0]
+    assert all(int(message.body) % 3 == message.priority for message in back)
+
+
+@pytest.mark.parametrize(("priorities", "expected"), [(2, [1, 1, 0]), (None, [0, 0, 0]), (10, [2, 1, 0])])
+def test_a_queue_with_fewer_priorities_takes_higher_ones_as_its_highest(harness: Harness, priorities, expected):
+    queue, other = harness.create(priorities=3), harness.create("other", priorities=priorities, shards=20)
+    queue.send_batch([SendEntry(str(number), priority=number) for number in range(3)])
+    assert queue.redrive(destination=other) == 3
+    received = sorted(other.receive(10), key=lambda message: message.body, reverse=True)
+    assert [message.priority for message in received] == expected
+
+
 def test_a_queue_without_priorities_takes_none(lq: LakeQueue):
     queue = lq.create_queue("orders")
     assert queue.attributes(["priorities"]) == {"priorities": None}

@@ -281,7 +281,10 @@ def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueR
         place = Destination.of(target)
     attributes = QueueAttributes.from_wire(target.attributes)
     fifo, dedup = attributes.fifo, attributes.dedup_micros
-    turn = (shard.shard + move.number) % place.shards
+    # a message keeps its priority, or gets the highest one there (JOB-5); both numbers of priorities are fixed
+    classes, turn = attributes.classes, shard.shard + move.number
+    priority = min(shard.shard % queue.attributes.classes, classes - 1)
+    turn = priority + turn % (place.shards // classes) * classes
     messages: dict[int, list[Cells]] = {}
     for first, last, count, failure, first_received_at in move.parts:
         for row in shard.messages(first, last):
