@@ -66,8 +66,9 @@ def main(
             render.require_done(done)
         else:
             query = compact_every(lake, spark, every, report, queue)
-            while not query.awaitTermination(1) and not stopped.is_set():
-                pass
+            with lake.schedules.running():
+                while not query.awaitTermination(1) and not stopped.is_set():
+                    pass
             query.stop()
         spark.stop()
     except LakeQueueError as error:

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
         SendResult,
     )
     from lakequeue.model.redrive_policies import RedriveAllowPolicy, RedrivePolicy
+    from lakequeue.model.schedules import Schedule
     from lakequeue.model.states import MessageState
     from lakequeue.operations.compact import CompactionSummary
     from lakequeue.operations.copy import CopiedQueue
     from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, SentRows, ShardCounts
     from lakequeue.queue import Queue
     from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
+    from lakequeue.schedules import Schedules
     from lakequeue.shard.commands import LeaseCounts
 
 __version__ = "0.3.0.dev0"
@@ -73,6 +75,8 @@ __all__ = [
     "Renewal",
     "Repair",
     "RetryBackoff",
+    "Schedule",
+    "Schedules",
     "SendEntry",
     "SendResult",
     "SentRows",
@@ -95,12 +99,14 @@ if not TYPE_CHECKING:
         "model.failures": "DeadLetterReason",
         "model.messages": "AttributeValue BatchFailure BatchResult BatchSuccess Message SendEntry SendResult",
         "model.redrive_policies": "RedriveAllowPolicy RedrivePolicy",
+        "model.schedules": "Schedule",
         "model.states": "MessageState",
         "operations.compact": "CompactionSummary",
         "operations.copy": "CopiedQueue",
         "operations.results": "GroupCounts PeekedMessage QueueCounts SentRows ShardCounts",
         "queue": "Queue",
         "renewal.policies": "ComputedRenewal HeartbeatRenewal Hold NoRenewal Renewal",
+        "schedules": "Schedules",
         "shard.commands": "LeaseCounts",
     }
     _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

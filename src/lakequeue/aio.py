@@ -22,6 +22,7 @@ import attrs
 from lakequeue import client as sync_client
 from lakequeue import lease as sync_lease
 from lakequeue import queue as sync_queue
+from lakequeue import schedules as sync_schedules
 from lakequeue.entry_verbs import Request, receive_async
 from lakequeue.model import messages
 from lakequeue.model.arguments import check_type, check_whole
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from lakequeue.entry_verbs import CopiedQueue
 
-__all__ = ["LakeQueue", "Lease", "Message", "Queue"]
+__all__ = ["LakeQueue", "Lease", "Message", "Queue", "Schedules"]
 
 THREADS = 64
 """Default number of threads: calls beyond it wait for a free one."""
@@ -288,6 +289,35 @@ def _queues(queues: list[sync_queue.Queue], threads: LoopThreads) -> list[Queue]
     return [Queue(queue, threads) for queue in queues]
 
 
+class Schedules(_Face):
+    """``lakequeue.Schedules`` for asyncio; get them from ``LakeQueue.schedules``."""
+
+    _sync: sync_schedules.Schedules
+
+    @property
+    def sync(self) -> sync_schedules.Schedules:
+        """The same schedules, with verbs that block."""
+        return self._sync
+
+    add = _verb(sync_schedules.Schedules.add)
+    list = _verb(sync_schedules.Schedules.list)
+    pause = _verb(sync_schedules.Schedules.pause)
+    resume = _verb(sync_schedules.Schedules.resume)
+    remove = _verb(sync_schedules.Schedules.remove)
+    run_now = _verb(sync_schedules.Schedules.run_now)
+    run_due = _verb(sync_schedules.Schedules.run_due)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """A block in which what is due is sent; see ``lakequeue.Schedules.running``."""
+        block = self._sync.running()
+        await self._threads(block.__enter__)
+        try:
+            yield
+        finally:
+            await self._threads(lambda: block.__exit__(None, None, None))
+
+
 class LakeQueue(_Face, sync_client.RootProperties):
     """``lakequeue.LakeQueue`` for asyncio, with threads of its own; ``async with`` ends them.
 
@@ -348,6 +378,11 @@ class LakeQueue(_Face, sync_client.RootProperties):
     def sync(self) -> sync_client.LakeQueue:
         """The same root, with verbs that block."""
         return self._sync
+
+    @property
+    def schedules(self) -> Schedules:
+        """Messages that are sent at times, to queues of the region (JOB-7)."""
+        return Schedules(self._sync.schedules, self._threads)
 
     create_queue = _answering(sync_client.LakeQueue.create_queue, _queue)
     queue = _answering(sync_client.LakeQueue.queue, _queue)

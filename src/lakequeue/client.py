@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lakequeue.operations.compact import CompactionSummary, Progress
     from lakequeue.operations.copy import CopiedQueue
     from lakequeue.operations.copy import Progress as CopyProgress
+    from lakequeue.schedules import Schedules
 
 MAX_LISTED = 1_000
 NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
@@ -157,6 +158,14 @@ class LakeQueue(RootProperties):
 
     def __repr__(self) -> str:
         return f"LakeQueue({self.root!r}, region={self.region!r}, engine={self._runtime.engine.name!r})"
+
+    @property
+    def schedules(self) -> Schedules:
+        """Messages that are sent at times, to queues of the region (JOB-7)."""
+        from lakequeue.operations.schedules import OpenSchedules
+        from lakequeue.schedules import Schedules
+
+        return Schedules(OpenSchedules(self._runtime))
 
     def create_queue(
         self,
@@ -341,7 +350,8 @@ class LakeQueue(RootProperties):
 
         Args:
             to: the root that takes the queues; it is created if it is missing, and may have other queues.
-            queue: name of a queue of the region; None: all queues of all regions, and the table ``stats``.
+            queue: name of a queue of the region; None: all queues of all regions, and the tables ``stats`` and
+                ``schedules`` unless ``to`` has them.
             progress: called with the number of copied files, of files in all, and the name of the queue.
 
         Raises:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakequeue import Consumer, HeartbeatRenewal, LakeQueue, Lease, Queue, SendEntry, aio, errors
+from lakequeue import Consumer, HeartbeatRenewal, LakeQueue, Lease, Queue, Schedules, SendEntry, aio, errors
 from lakequeue.model.off_loop import OwnThreads
 from lakequeue.testing import ManualClock
 from wire_names import WIRE_NAMES
@@ -87,6 +87,19 @@ TABLE: dict[str, dict[str, str]] = {
     "LakeQueue.view_statements": {"now": "or none", "as_of": "or none"},
     "LakeQueue.create_views": {"spark": "object", "schema": "views"},
     "LakeQueue.arrow_views": {"now": "or none", "as_of": "or none"},
+    "Schedules.add": {
+        "name": "text",
+        "queue": "text",
+        "body": "text",
+        "cron": "text or none",
+        "tz": "text",
+        "at": "or none",
+        "missed": "text",
+        "group_id": "text or none",
+        "priority": "whole",
+    },
+    **dict.fromkeys(("Schedules.pause", "Schedules.resume"), {"name": "text"}),
+    **dict.fromkeys(("Schedules.remove", "Schedules.run_now"), {"name": "text"}),
     "LakeQueue.copy": {"to": "object", "queue": "text or none", "progress": "or none"},
     "LakeQueue.compact": {"progress": "or none", "processes": "whole", "now": "seconds or none"},
     "LakeQueue.check": {"name": "text or none"},
@@ -187,12 +200,13 @@ BASE: dict[str, dict[str, Any]] = {
     "Queue.reschedule": {"message_id": "no message", "at": datetime(2026, 1, 1, tzinfo=timezone.utc)},
     "LakeQueue.create_queue": {"name": "new"},
     "LakeQueue.create_views": {"schema": "queues"},
+    "Schedules.add": {"name": "a", "queue": "orders", "body": "a", "cron": "* * * * *"},
 }
 
 
 def verbs() -> Iterator[tuple[str, Callable[..., Any]]]:
     yield "LakeQueue", LakeQueue
-    for face in (LakeQueue, Queue, Lease):
+    for face in (LakeQueue, Queue, Lease, Schedules):
         for name, verb in vars(face).items():
             if not name.startswith("_") and inspect.isfunction(verb):
                 yield f"{face.__name__}.{name}", verb
@@ -227,7 +241,7 @@ def targets(lq: LakeQueue) -> Mapping[str, Callable[..., Any]]:
     queue = lq.create_queue("orders", rewind_range=3_600)
     queue.send_batch([SendEntry("a"), SendEntry("b")])
     (lease,) = [queue.lease(1)]
-    faces: dict[str, Any] = {"LakeQueue": lq, "Queue": queue, "Lease": lease}
+    faces: dict[str, Any] = {"LakeQueue": lq, "Queue": queue, "Lease": lease, "Schedules": lq.schedules}
     found: dict[str, Callable[..., Any]] = {
         verb: getattr(faces[verb.partition(".")[0]], verb.partition(".")[2]) for verb in TABLE if "." in verb
     }

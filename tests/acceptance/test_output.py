@@ -225,6 +225,8 @@ COMMANDS = {
     "repair --all": False,
     "resume orders": False,
     "rewind orders 1h --yes": False,
+    "schedule list": False,
+    "schedule remove {name}": True,
     "send orders {name}": False,
     "set orders -a {name}=1": True,
     "show orders": True,

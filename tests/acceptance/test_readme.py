@@ -61,6 +61,7 @@ RULES = {
     "docs/guides/fair-queues.md": ("FAI-1", "FAI-2", "FAI-4"),
     "docs/guides/priorities.md": ("JOB-5",),
     "docs/guides/unique-sends.md": ("JOB-6",),
+    "docs/guides/schedules.md": ("JOB-7",),
     "docs/guides/rewind.md": ("RWD-4", "RWD-9"),
     "docs/reference/cli.md": ("EXM-10",),
     UPGRADING: ("DUR-43",),
@@ -215,6 +216,8 @@ def test_the_commands_of_the_pages_have_the_options_that_are_written_there() -> 
         ):
             command = root.get_command(typer.Context(root), name)
             if command is not None:
+                for word in rest.split():
+                    command = getattr(command, "commands", {}).get(word, command)
                 known = {option for of in (root, command) for each in of.params for option in each.opts}
                 given = set(re.findall(r"(?<=\s)--?[a-z][a-z-]*", rest)) - {"--help", "-h"}
                 checked, wrong = checked + 1, [*wrong, *((path.name, line) for _ in given - known)]

@@ -213,6 +213,9 @@ def make(root: Path, clock: ManualClock) -> None:
         each.send("the last", **({"group_id": "g0"} if each is letters else {}))
         each.delete_batch(each.receive(1)).raise_for_failures()
         each.set_attributes(visibility_timeout=40)
+    lake.schedules.add("nightly", "orders", "x", cron="0 2 * * *", tz="Europe/Berlin")
+    lake.schedules.add("once", "letters.fifo", "x", at=clock.now(), group_id="g1")
+    lake.schedules.run_due()
     for name in ("orders", "letters.fifo", "parked"):
         lake.queue(name).tags()
 
@@ -237,6 +240,7 @@ def verbs(lake: LakeQueue, copy: LakeQueue) -> Iterator[tuple[str, Callable[[], 
     yield "repairs", lake.repair
     yield "arrow_views", lambda: [view.to_table() for view in lake.arrow_views().values()]
     yield "copy", lambda: lake.copy(copy)
+    yield "schedules", lake.schedules.list
     for name in ("orders", "letters.fifo", "parked"):
         for verb in ("counts", "shard_counts", "groups", "attributes", "peek", "tags", "dead_letter_sources"):
             yield f"{name}.{verb}", of(name, lambda queue, verb=verb: getattr(queue, verb)())  # type: ignore[misc]
@@ -253,6 +257,8 @@ def verbs(lake: LakeQueue, copy: LakeQueue) -> Iterator[tuple[str, Callable[[], 
     yield "upgrade", lake.upgrade
     yield "compact", lake.compact
     yield "repair", lambda: lake.repair(apply=True)
+    yield "run_due", lake.schedules.run_due
+    yield "pause", lambda: lake.schedules.pause("nightly")
     yield "create", lambda: lake.create_queue("more").send("x")
     yield "purge", of("orders", lambda queue: queue.purge())
     for name in ("orders", "letters.fifo", "parked"):

@@ -201,6 +201,27 @@ def test_a_bulk_send_without_its_files_stops_no_copy(
 
 
 @pytest.mark.spec("DUR-40")
+@pytest.mark.spec("DUR-40", "JOB-7")
+def test_schedules_go_on_in_the_copy_and_lose_no_message(
+    lq: LakeQueue, to: LakeQueue, clock: ManualClock, monkeypatch: Patch
+) -> None:
+    lq.create_queue("orders")
+    lq.schedules.add("hourly", "orders", "x", cron="0 * * * *", missed="all")
+    clock.advance(3_600)
+    run = ShardCopies._take
+
+    def sending(copies: ShardCopies, *places: Any) -> Any:
+        lq.schedules.run_due()  # between the snapshots of schedules and queues
+        return run(copies, *places)
+
+    monkeypatch.setattr(ShardCopies, "_take", sending)
+    lq.copy(to)
+    clock.advance(3_600)
+    reopen(to).schedules.run_due()
+    assert len(to.queue("orders").peek()) == 2
+    assert [row.name for row in to.schedules.list()] == ["hourly"] and to.check() == []
+
+
 def test_one_queue_comes_to_those_that_are_there(lq: LakeQueue, to: LakeQueue) -> None:
     for name in "ab":
         lq.create_queue(name).send(name)

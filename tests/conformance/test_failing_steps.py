@@ -7,61 +7,20 @@ import inspect
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pyarrow as pa
 import pytest
 
+from conformance.failing import Failing
 from insides import messages_of, reopen
 from lakequeue import LakeQueue, Lease, Message, Queue, RedrivePolicy, SendEntry
-from lakequeue.errors import LakeQueueError
 from lakequeue.operations import exchange, lease, selected
 from lakequeue.operations.receive import Request
 from lakequeue.operations.settle import give_back
 from lakequeue.runtime.calls import Steps
-from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, each_case, replace, shown_by
-
-CALLS = ("create", "entry", "files", "folders", "parquet", "read", "read_marked", "remove", "replace", "write")
-"""What storage is asked for."""
-
-
-class Failing:
-    """Lets so many entries of logs be created, and fails the next one, or whatever follows them.
-
-    Attributes:
-        lasts: whether all calls fail from then on, until the verb ends.
-        failed: whether any did.
-    """
-
-    def __init__(self, patch: pytest.MonkeyPatch, lasts: bool) -> None:
-        self.left, self.failed, self.active, self.lasts = 0, False, False, lasts
-        for name in CALLS:
-            patch.setattr(Folder, name, self._failing(name, getattr(Folder, name)))
-
-    def _failing(self, called: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def failing(folder: Folder, *given: Any, **more: Any) -> Any:
-            commits = called == "create" and given[0].startswith("_delta_log/")
-            if self.active and self.left <= 0 and (self.lasts or (commits and not self.failed)):
-                self.failed = True
-                raise OSError(28, "No space left on device")
-            self.left -= commits
-            return original(folder, *given, **more)
-
-        return failing
-
-    def run(self, after: int, call: Callable[[], object]) -> LakeQueueError | None:
-        """The error of a call whose commits fail once ``after`` of them were made."""
-        self.left, self.failed, self.active = after, False, True
-        try:
-            call()
-            return None
-        except LakeQueueError as error:
-            return error
-        finally:
-            self.active = False
 
 
 @attrs.frozen

@@ -479,6 +479,25 @@ def test_statistics_are_mended(victim: Victim, damage: Callable[[Path], object])
     assert after(victim) == [*"123456", "new"]
 
 
+@pytest.mark.spec("JOB-7")
+@pytest.mark.parametrize("damage", [tear, empty, Path.unlink])
+def test_a_damaged_table_of_schedules_is_named_and_emptied(
+    victim: Victim, damage: Callable[[Path], object]
+) -> None:
+    schedules = victim.lake().schedules
+    schedules.add("nightly", "orders", "x", cron="0 2 * * *")
+    table = Path(victim.root) / "schedules"
+    damage(live(table)[0])
+    [found] = victim.lake().check()
+    assert found.queue is None and found.table == str(table)
+    with pytest.raises(DamagedTable):
+        victim.lake().schedules.list()
+    assert victim.lake().repair(apply=True) and victim.lake().check() == []
+    assert victim.lake().schedules.list() == []
+    victim.lake().schedules.add("nightly", "orders", "x", cron="0 2 * * *")
+    assert after(victim) == [*"123456", "new"]
+
+
 def test_a_root_that_is_gone_is_named(tmp_path: Path, clock: ManualClock) -> None:
     with pytest.raises(QueueClientError, match="does not exist"):
         Victim(str(tmp_path / "nowhere"), clock).lake().check()

@@ -127,6 +127,8 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     assert run("receive", "dead") == []
     run("resume", "dead")
     run("reschedule", "dead", run("peek", "dead")[0]["message_id"], "--in", "0s")
+    run("schedule", "add", "nightly", "--queue", "dead", "--body", "x", "--at", "1m ago")
+    assert run("schedule", "run", "--once") == {"messages": 1}
     run("cancel", "dead", run("peek", "dead")[0]["message_id"])
     run("upgrade", "--yes")
     run("check")

@@ -181,7 +181,9 @@ def test_the_history_has_the_columns_of_messages_but_some():
 def test_every_command_and_option_is_told():
     group: Any = typer.main.get_command(app)
     told = {word for text in codes(prose(CLI)) for word in re.split(r"[\s…,]+", text)}
-    for command in [group, *(group.get_command(None, name) for name in group.commands)]:
+    commands = [group.get_command(None, name) for name in group.commands]
+    commands += [each for command in commands for each in getattr(command, "commands", {}).values()]
+    for command in [group, *commands]:
         wanted = {name for each in command.params if each.param_type_name == "option" for name in each.opts}
         wanted |= {command.name} if command is not group else set()
         assert wanted <= told, f"{command.name}: {wanted - told}"

@@ -108,10 +108,13 @@ def options(
 def _command(place: str, panel: str) -> Any:
     name, alone = name_of(place), typer.Typer(add_completion=False)
     module, _, function = place.partition(".")
+    found = getattr(import_module(f"lakequeue.cli.{module}"), function)
+    told: dict[str, Any] = {"rich_help_panel": panel, "epilog": epilog(COMMANDS[panel][place])}
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, **told)
+        return typer.main.get_group(alone).commands[name]
     cls = RewindCommand if name == "rewind" else Command
-    alone.command(name, cls=cls, rich_help_panel=panel, epilog=epilog(COMMANDS[panel][place]))(
-        getattr(import_module(f"lakequeue.cli.{module}"), function)
-    )
+    alone.command(name, cls=cls, **told)(found)
     return typer.main.get_command(alone)
 
 

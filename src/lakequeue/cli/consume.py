@@ -21,7 +21,7 @@ from lakequeue.cli.values import at_least
 from lakequeue.model.log_lines import FAILED_WITH, JsonLines
 
 if TYPE_CHECKING:
-    from lakequeue import Queue
+    from lakequeue import Queue, Renewal
 
 
 class RenewalName(str, Enum):
@@ -133,28 +133,18 @@ def consume(
     from lakequeue.consumer.consumer import Consumer
     from lakequeue.consumer.options import RetryBackoff
     from lakequeue.consumer.outages import Outage
-    from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, NoRenewal, Renewal
 
-    policy: Renewal
-    match renewal:
-        case RenewalName.COMPUTED:
-            policy = ComputedRenewal(visibility_timeout)
-        case RenewalName.NONE:
-            if visibility_timeout is not None:
-                usage("--visibility-timeout: with --renewal none it is the queue's")
-            policy = NoRenewal()
-        case _:
-            policy = HeartbeatRenewal() if visibility_timeout is None else _heartbeat(visibility_timeout)
     if opentelemetry:
         from lakequeue.otel import instrument
 
         instrument()
-    consumed = [session.queue(name) for name in names]
+    lake = session.lake()
+    consumed = [lake.queue(name) for name in names]
     consumer = Consumer(
         consumed,
         function,
         concurrency,
-        policy,
+        _policy(renewal, visibility_timeout),
         wait_time=wait,
         prefetch=prefetch,
         outage=Outage(give_up_after),
@@ -169,7 +159,8 @@ def consume(
     name = ", ".join(names)
     stopping = _Stopping(consumer, drain_timeout)
     logging.getLogger("lakequeue").info("consuming %s with %s, %s at a time", name, handler, concurrency)
-    consumer.run(until_empty)
+    with lake.schedules.running():
+        consumer.run(until_empty)
     ended = until_empty and not stopping.signals
     waiting = _waiting(consumed, consumer.name) if ended and consumer.failed else ""
     why = "stopped" if stopping.signals else waiting or "it is empty"
@@ -213,10 +204,19 @@ class _Stopping:
         self._consumer.stop(self._drain_timeout if len(self.signals) == 1 else 0)
 
 
-def _heartbeat(timeout: float) -> Any:
-    """A heartbeat that begins to extend when a sixth of the timeout is left, as 5 of 30 s are by default."""
-    from lakequeue.renewal.policies import HeartbeatRenewal
+def _policy(name: RenewalName, timeout: float | None) -> Renewal:
+    from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, NoRenewal
 
+    match name:
+        case RenewalName.COMPUTED:
+            return ComputedRenewal(timeout)
+        case RenewalName.NONE:
+            if timeout is not None:
+                usage("--visibility-timeout: with --renewal none it is the queue's")
+            return NoRenewal()
+        case _ if timeout is None:
+            return HeartbeatRenewal()
+    # it begins to extend when a sixth of the timeout is left, as 5 of 30 s are by default
     threshold = timeout / 6
     return HeartbeatRenewal(timeout, extension_threshold=threshold, heartbeat_interval=min(1, threshold / 5))
 

@@ -42,7 +42,7 @@ class Commands(TyperGroup):
     def _own_first(self, args: Sequence[str]) -> list[str]:
         """The arguments with the options of the group before the command."""
         own, taken = _values(self), dict[str, bool]()
-        command: str | None = None
+        group: Any = self
         first, rest = list[str](), list[str]()
         left = deque(args)
         while left:
@@ -55,10 +55,10 @@ class Commands(TyperGroup):
             (first if mine else rest).append(arg)
             if not equals and left and (own if mine else taken).get(name):
                 (first if mine else rest).append(left.popleft())
-            elif command is None and not arg.startswith("-"):
-                command = arg
-                found = self.get_command(None, arg)
+            elif group and not arg.startswith("-"):
+                found = group.get_command(None, arg)
                 taken = _values(found) if found else {}
+                group = found if isinstance(found, TyperGroup) else None
         return first + rest
 
     def main(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
     "To try it": {
@@ -32,6 +32,11 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "drain.drain": ("drain orders archive", "drain orders jobs.fifo --group-by customer"),
         "queues.pause": ("pause orders --reason 'the bank is down'",),
         "queues.resume": ("resume orders",),
+        "schedules.schedule": (
+            "schedule add nightly --queue jobs --body report --cron '0 2 * * *'",
+            "schedule list",
+            "schedule run",
+        ),
         "maintenance.consumers": ("consumers orders",),
         "maintenance.purge": ("purge orders --yes",),
         "maintenance.erase": ("erase orders 0b6f8a4e-5d3c-4f0e-9a57-3f1d2c4b5a69",),
@@ -130,6 +135,13 @@ class Command(TyperCommand):
         padding: Any = (0, 1, 0, 0)  # as typer has it, long options are cut at 80 columns
         rich_utils.STYLE_OPTIONS_TABLE_PADDING = padding
         super().format_help(ctx, formatter)
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands within the group of all."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return plain(super().get_params(ctx))
 
 
 class RewindCommand(Command):

@@ -125,7 +125,8 @@ def serve(
     logs.configure(lake.clock, access_log, session.verbose)
     session.note(f"serving {session.root} at {url}")
     session.note(f"console: {url}/console/")
-    server.run()
+    with lake.schedules.running():
+        server.run()
 
 
 def _check_root(lake: LakeQueue) -> None:

@@ -76,16 +76,17 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
     tables = {catalog.path: RESTORE}
     if name is None:
         tables[layout.stats_path(root.path)] = "nothing; remove it, it is made anew"
+        tables[layout.schedules_path(root.path)] = "nothing; remove it and add its schedules anew"
     for path, lost in tables.items():
         try:
             log = read_log(store.folder(path))
         except FileNotFoundError:
-            continue  # there is no table of statistics before the first compaction
+            continue  # statistics come with the first compaction, schedules with the first of them
         for file, problem, repair in log_findings(log, lost):
             yield Finding(None, None, path, file, problem, repair)
         newest = log.newest()
         for error in newest.broken() if newest is not None and path != catalog.path else ():
-            yield Finding(None, None, path, error.file, error.reason, "is left out of the statistics")
+            yield Finding(None, None, path, error.file, error.reason, "is left out of the table")
     for key in catalog.unlisted:
         if name is None or key.startswith(name_hash(root.region, name)):
             repair = "is listed again if an older file has its row, else by lakequeue repair NAME, with its name"

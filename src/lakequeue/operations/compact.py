@@ -37,6 +37,7 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
 from lakequeue.storage.reserve import reserve
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.snapshot import OtherHistory
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
@@ -385,4 +386,6 @@ def _compact_own_tables(root: Root, depths: list[stats.StatsRow], done: passes.P
         summary.freed(stats.sweep(root.engine, root.path))
     with summary.step("the table of queues"):
         summary.freed(root.sweep_catalog())
+    with summary.step("the table of schedules"):
+        summary.freed(ScheduleTable(root.engine, root.path).sweep())
     return summary

@@ -103,8 +103,8 @@ class ShardCopies:
         self._unfinished: list[tuple[str, Manifest]] = []
         self._total, self._name = 0, ""
 
-    def run(self, statistics: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
-        """Copies the shards, and the table of statistics if asked; returns the queues with their newest rows.
+    def run(self, whole: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
+        """Copies the shards, and the root's other tables if asked; returns the queues with their newest rows.
 
         Queues that are deleted meanwhile are left out.
 
@@ -112,6 +112,8 @@ class ShardCopies:
             QueueClientError: files kept vanishing, or messages kept moving between queues.
             DamagedTable: a file is missing, or the copy is not what was copied.
         """
+        # before the queues, which so have all messages that these rows take for sent (JOB-7)
+        schedules = self._copy_table(layout.schedules_path) if whole else None
         places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
         for _ in range(ROUNDS):
             places = self._take(places) or self._changed() or self._copy_files() or self._added()
@@ -119,8 +121,9 @@ class ShardCopies:
                 break
         else:
             raise QueueClientError(f"{self._source.path} changes faster than it can be copied; try again")
-        if statistics:
-            self._copy_statistics()
+        for table in (schedules, self._copy_table(layout.stats_path) if whole else None):
+            if table is not None:
+                self._copier.finish(table, table.transactions)
         known = {layout.move_id(*place): shard.move_number for place, shard in self._shards.items()}
         _each(self._to, partial(self._finish, known), list(self._shards.items()))
         for key, manifest in self._unfinished:
@@ -234,17 +237,19 @@ class ShardCopies:
         self._rows = rows
         self._shards = {place: shard for place, shard in self._shards.items() if place[0] in rows}
 
-    def _copy_statistics(self) -> None:
-        paths = [layout.stats_path(engine.store.root) for engine in (self._from, self._to)]
+    def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
+        """Copies the files of one of the root's own tables, unless the other root has one."""
+        paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
-            return
+            return None
         for _ in range(ROUNDS):
             table = TableSnapshot.of(self._from.open(paths[0]))
             try:
                 self._copier.copy(table)
             except StaleSnapshot:
                 continue
-            return self._copier.finish(table, table.transactions)
+            return table
+        raise QueueClientError(f"{paths[0]} changes faster than it can be copied; try again")
 
     def _finish(self, known: Mapping[str, int], item: tuple[Place, ShardCopy]) -> None:
         """Writes the logs of a shard, and reads its copy as a new process would."""
@@ -336,7 +341,7 @@ def copy(source: Root, target: Root, name: str | None, progress: Progress | None
                 cleaning.remove_tables(_folder(target, row))
                 _folder(target, row).create(layout.COPYING, b"")
             copies = ShardCopies(source, target, rows, progress or (lambda done, total, name: None))
-            copied = copies.run(statistics=name is None)
+            copied = copies.run(whole=name is None)
             if not in_time():
                 raise QueueClientError(f"the copy to {target.path} took more than 24 h; copy queue by queue")
             _name(target, [row for row, _ in copied])

@@ -10,9 +10,11 @@ from lakequeue.errors import LakeQueueError
 from lakequeue.model import redrive_policies
 from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
+from lakequeue.model.schedules import LATE
 from lakequeue.operations.check import check
 from lakequeue.operations.depth import by_shard
 from lakequeue.operations.results import ShardCounts
+from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import clock_guard, passes
@@ -65,6 +67,8 @@ class Health:
 
     paused: dict[str, str] = attrs.field(factory=dict)
     """Why queues are paused, by name."""
+    schedules: list[str] = attrs.field(factory=list)
+    """What is wrong with schedules of the region, one text each."""
     unreserved: list[str] = attrs.field(factory=list)
     """What a disk that is full would lack, see ``storage.reserve``."""
 
@@ -95,6 +99,7 @@ class Health:
             yield f"{name}: its dead-letter queue does not exist; what fails is delivered again and again"
         for name, reason in self.paused.items():
             yield f"{name} is paused: {reason}; lakequeue resume {name} ends that"
+        yield from self.schedules
         yield from self.unreadable
         yield from self.unreserved
 
@@ -141,5 +146,19 @@ def doctor(root: Root) -> Health:
         unreadable,
         letterless,
         paused,
+        _schedules(root),
         [*missing(root.path)],
     )
+
+
+def _schedules(root: Root) -> list[str]:
+    found = []
+    try:
+        for row in OpenSchedules(root).listed():
+            if row.last_error is not None:
+                found.append(f"schedule {row.name}: {row.last_error}")
+            elif not row.paused and root.clock.now() - row.next_due > LATE:
+                found.append(f"schedule {row.name} is overdue: let lakequeue serve, consume or schedule run run")
+    except LakeQueueError as error:
+        found.append(f"the schedules cannot be read: {error}")
+    return found

@@ -44,7 +44,8 @@ def repair(root: Root, name: str | None = None, *, apply: bool = False, force: b
         engine, making = Engine(root.engine.store), steps if apply else None
         done = list(_repair_catalog(root, engine, name, making))
         if name is None:
-            done += _repair_statistics(root, engine, making)
+            done += _repair_own(engine, layout.stats_path(root.path), "it is made anew", making)
+            done += _repair_own(engine, layout.schedules_path(root.path), "add its schedules anew", making)
         for row in chosen(root, find_catalog(engine.store, root.path), name):
             for shard in range(row.shards):
                 done += _repair_shard(root, engine, row, shard, making, force)
@@ -309,24 +310,23 @@ def _listed_again(
     )
 
 
-# --- the table of statistics
+# --- the tables of statistics and schedules
 
 
-def _repair_statistics(root: Root, engine: Engine, making: Steps | None) -> Iterator[Repair]:
-    path = layout.stats_path(root.path)
+def _repair_own(engine: Engine, path: str, then: str, making: Steps | None) -> Iterator[Repair]:
     with _locked([path], making):
         try:
             undone = without_features(read_log(engine.store.folder(path)))
-        except FileNotFoundError:  # there is none before the first compaction
+        except FileNotFoundError:  # there is none before the first compaction or schedule
             return
         newest, report = undone.log.newest(), Repair(None, None, None, [])
         if newest is None:
-            yield attrs.evolve(report, notes=[f"{path} cannot be read; remove it, it is made anew"])
+            yield attrs.evolve(report, notes=[f"{path} cannot be read; remove it, {then}"])
             return
         steps = list(log_steps(undone, {}))
         if broken := {error.file for error in newest.broken()}:
             files = [file for file in newest.files() if file.name in broken]
-            text = f"drops files of the statistics that cannot be read: {', '.join(map(str, broken))}"
+            text = f"drops files of {path} that cannot be read, {then}: {', '.join(map(str, broken))}"
             steps.append(files_step(engine, path, undone.log.last, files, [], text))
         if undone.log.problems:
             steps.append(checkpoint_step(engine, path))

@@ -89,6 +89,7 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
     priority: int = 0,
+    in_home_order: bool = True,
 ) -> int:
     """Sends the rows that ``stage`` writes; it is called again if attributes change meanwhile.
 
@@ -100,12 +101,15 @@ def send_staged(
         stage: checks and writes the rows below the queue's directory, in one process or many.
         verb: name of the operation in log and metrics.
         priority: that of rows without one.
+        in_home_order: whether the shard that this process sends to gets messages first; else the lowest does.
     """
     with queue.service(verb) as call:
         while True:
             check_rows(queue.attributes, columns, order_by)
             try:
                 target = bulk_target(queue, priority)
+                if not in_home_order:
+                    target = attrs.evolve(target, shards=sorted(target.shards))
                 first = target.shards[0]
                 rows = send_rows(target, key, queue.now, stage, order_by)
             except StaleAttributes:

@@ -25,6 +25,7 @@ _CHUNK = 8 * 2**20
 _KINDS = {
     "messages": (layout.MESSAGES, layout.MESSAGE_PARTITIONS, layout.MESSAGES_PROPERTIES),
     "receipts": (layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES),
+    "schedules": (layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES),
     "stats": (layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES),
 }
 """Schema, partitions and properties by the last part of a table's path."""

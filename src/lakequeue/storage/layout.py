@@ -1,8 +1,9 @@
 """Schemas, partitions, table properties, paths and application ids of a lakequeue root.
 
-A root holds one ``queues`` table, one ``stats`` table and, for each queue incarnation, a directory ``q/<key>``
-with a directory per shard, which holds the shard's tables ``messages`` and ``receipts``. Commits to one table wait
-for one another whatever partition they touch, so shards in one table would share its throughput.
+A root holds one ``queues`` table, one ``stats`` table, one ``schedules`` table if it has any and, for each queue
+incarnation, a directory ``q/<key>`` with a directory per shard, which holds the shard's tables ``messages`` and
+``receipts``. Commits to one table wait for one another whatever partition they touch, so shards in one table would
+share its throughput.
 """
 
 from __future__ import annotations
@@ -151,6 +152,26 @@ STATS = pa.schema(
     ]
 )
 STATS_PARTITIONS = ["day"]
+
+SCHEDULES = pa.schema(
+    [
+        ("name", pa.string()),
+        ("region", pa.string()),
+        ("queue", pa.string()),
+        ("body", pa.string()),
+        ("cron", pa.string()),
+        ("tz", pa.string()),
+        ("missed", pa.string()),
+        ("group_id", pa.string()),
+        ("priority", pa.int32()),
+        ("created_at", INSTANT),
+        ("next_due", INSTANT),
+        ("id", pa.string()),
+        ("paused", pa.bool_()),
+        ("last_due", INSTANT),
+        ("last_error", pa.string()),
+    ]
+)
 PARTITIONS: tuple[list[str], ...] = ([], MESSAGE_PARTITIONS, RECEIPT_PARTITIONS, STATS_PARTITIONS)
 """Partition columns that tables may have."""
 
@@ -164,6 +185,7 @@ FILES = {
     "messages": _columns(MESSAGES, MESSAGE_PARTITIONS),
     "receipts": _columns(RECEIPTS, RECEIPT_PARTITIONS),
     "stats": _columns(STATS, STATS_PARTITIONS),
+    "schedules": SCHEDULES,
 }
 """Columns of the files of a table, by the name of its directory."""
 
@@ -211,12 +233,13 @@ MESSAGES_PROPERTIES = _PROPERTIES | {
     "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds,source_receive_count,group_id",
 }
 RECEIPTS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "first_offset,last_offset"}
+SCHEDULES_PROPERTIES = _PROPERTIES
 STATS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "minute"}
 
 
 RESERVE, RESERVE_FILES = "reserve", "reserve-files"
 """File of a local root whose space is for what frees space."""
-ROOT_FOLDERS = {"queues", "stats", "q", RESERVE, RESERVE_FILES}
+ROOT_FOLDERS = {"queues", "stats", "schedules", "q", RESERVE, RESERVE_FILES}
 """Directories of a root."""
 
 
@@ -226,6 +249,10 @@ def queues_path(root: str) -> str:
 
 def stats_path(root: str) -> str:
     return f"{root}/stats"
+
+
+def schedules_path(root: str) -> str:
+    return f"{root}/schedules"
 
 
 def tables_path(root: str, key: str) -> str:
@@ -285,6 +312,8 @@ def stats_id(key: str) -> str:
 
 STATS_FILES_ID = "stats-files"
 """On ``stats``: version, the number of merges of files."""
+SCHEDULES_ID = "schedules"
+"""On ``schedules``: version, the number of changes."""
 
 
 MOVE = "move-"

@@ -1,0 +1,131 @@
+"""The commands on schedules."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Annotated
+
+import attrs
+import typer
+
+from lakequeue.cli import documents, render
+from lakequeue.cli.help import Command, CommandGroup
+from lakequeue.cli.options import instant_option, queue_option
+from lakequeue.cli.session import Session
+from lakequeue.cli.values import Moment
+
+ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
+
+schedule = typer.Typer(
+    name="schedule",
+    cls=CommandGroup,
+    help="Send messages at times, as cron does, or once.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _add(
+    ctx: typer.Context,
+    name: ScheduleName,
+    queue: Annotated[str, queue_option("Queue that gets the message.")],
+    body: Annotated[str, typer.Option(metavar="BODY", help="Body of the message.")],
+    cron: Annotated[
+        str | None,
+        typer.Option(metavar="CRON", help="Minute, hour, day, month and day of the week, such as '0 2 * * *'."),
+    ] = None,
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="Time zone of --cron, such as Europe/Berlin.")] = "UTC",
+    at: Annotated[Moment | None, instant_option("Instead of --cron: send it once, at this instant")] = None,
+    missed: Annotated[
+        str,
+        typer.Option(metavar="WHICH", help="Of times without a process to send, send the last, all or none."),
+    ] = "last",
+    group: Annotated[
+        str | None, typer.Option(metavar="ID", help="Message group; required for FIFO queues.")
+    ] = None,
+    priority: Annotated[int, typer.Option(metavar="N", help="For queues created with priorities.")] = 0,
+) -> None:
+    """Add a schedule; does nothing if there is the same one."""
+    session: Session = ctx.obj
+    lake = session.lake()
+    added = lake.schedules.add(
+        name,
+        queue,
+        body,
+        cron=cron,
+        tz=tz,
+        at=None if at is None else at.instant(lake.clock),
+        missed=missed,
+        group_id=group,
+        priority=priority,
+    )
+    session.answer(attrs.asdict(added), f"schedule {name}: next message at {render.instant(added.next_due)}")
+
+
+def _list(ctx: typer.Context) -> None:
+    """List the schedules: when they are due, and why the last message was not sent."""
+    session: Session = ctx.obj
+    found = session.lake().schedules.list()
+    rows = [
+        [
+            each.name,
+            each.queue,
+            "once" if each.cron is None else f"{each.cron} {each.tz}",
+            "paused" if each.paused else render.instant(each.next_due),
+            render.instant(each.last_due),
+            each.last_error or "",
+        ]
+        for each in found
+    ]
+    columns = ["schedule", "queue", "times", "next", "last", "error"]
+    session.answer([attrs.asdict(each) for each in found], render.table(columns, rows))
+
+
+def _pause(ctx: typer.Context, name: ScheduleName) -> None:
+    """Send nothing for a schedule until it is resumed."""
+    session: Session = ctx.obj
+    session.lake().schedules.pause(name)
+    session.answer({"schedule": name, "paused": True}, f"schedule {name} is paused")
+
+
+def _resume(ctx: typer.Context, name: ScheduleName) -> None:
+    """End a pause; times in it are not sent."""
+    session: Session = ctx.obj
+    session.lake().schedules.resume(name)
+    session.answer({"schedule": name, "paused": False}, f"schedule {name} runs")
+
+
+def _run_now(ctx: typer.Context, name: ScheduleName) -> None:
+    """Send the message of a schedule at once; its times stay."""
+    session: Session = ctx.obj
+    sent = session.lake().schedules.run_now(name)
+    session.answer(documents.sent(sent), render.sent_text(sent, None))
+
+
+def _remove(ctx: typer.Context, name: ScheduleName) -> None:
+    """Remove a schedule; messages that it sent stay."""
+    session: Session = ctx.obj
+    session.lake().schedules.remove(name)
+    session.answer({"schedule": name, "removed": True}, f"schedule {name} is removed")
+
+
+def _run(
+    ctx: typer.Context,
+    once: Annotated[bool, typer.Option("--once", help="Send what is due now, and end.")] = False,
+) -> None:
+    """Send what is due at the start of each minute, until SIGTERM or SIGINT."""
+    session: Session = ctx.obj
+    schedules = session.lake().schedules
+    if once:
+        sent = schedules.run_due()
+        session.answer({"messages": sent}, f"{render.count(sent, 'message')} sent")
+        return
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with schedules.running():
+        stop.wait()
+
+
+for _each in (_add, _list, _pause, _resume, _run_now, _remove, _run):
+    schedule.command(_each.__name__[1:].replace("_", "-"), cls=Command)(_each)

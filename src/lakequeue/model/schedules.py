@@ -1,0 +1,156 @@
+"""Schedules: messages that are sent at the times of a cron expression, or once at an instant (JOB-7)."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from itertools import chain, islice, takewhile
+from zoneinfo import ZoneInfo
+
+import attrs
+from cronsim import CronSim, CronSimError
+
+from lakequeue.errors import InvalidParameterValue
+from lakequeue.model.arguments import check_instant, check_text, check_type
+from lakequeue.model.names import is_name
+
+MISSED = ("last", "all", "none")
+"""What is sent of times at which no process was there to send."""
+LATE = timedelta(minutes=5)
+"""Age from which on a time is missed, for ``none``."""
+MOST_AT_ONCE = 100
+"""Messages that ``all`` sends at one look; the next look goes on."""
+LONGEST_CRON = 200
+_LONGEST_ZONE = 64
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
+_ID = re.compile("[0-9a-f]{32}")
+
+
+@attrs.frozen
+class Schedule:
+    """A message that is sent to a queue of its region again and again, or once.
+
+    Attributes:
+        name: unique in its region.
+        region: that of the schedule and its queue.
+        queue: name of the queue.
+        body: what is sent.
+        cron: five fields, as ``0 2 * * *``; None: it is sent once, at ``next_due``.
+        tz: IANA name of the time zone in which ``cron`` counts.
+        missed: ``last``, ``all`` or ``none`` of the times at which no process was there to send.
+        group_id: message group, or None.
+        priority: that of the messages.
+        created_at: when it was added.
+        next_due: when the next message is due.
+        paused: whether nothing is sent.
+        last_due: when the last message that was sent was due.
+        last_error: why the last attempt failed; None if it did not.
+        id: another one for a schedule that is added again.
+    """
+
+    name: str
+    region: str
+    queue: str
+    body: str
+    cron: str | None
+    tz: str
+    missed: str
+    group_id: str | None
+    priority: int
+    created_at: datetime
+    next_due: datetime
+    id: str
+    paused: bool = False
+    last_due: datetime | None = None
+    last_error: str | None = None
+
+    def check(self) -> None:
+        """InvalidParameterValue names a field that no schedule can have so, and what it may be."""
+        check_schedule_name(self.name)
+        check_text("region", self.region)
+        check_text("body", self.body)
+        check_type("priority", self.priority, int, "a whole number")
+        check_instant("created_at", self.created_at)
+        check_instant("next_due", self.next_due)
+        if not is_name(self.queue):
+            raise InvalidParameterValue.of(self.queue, "queue", "Must be the name of a queue.")
+        if self.missed not in MISSED:
+            raise InvalidParameterValue.of(self.missed, "missed", f"Must be one of {', '.join(MISSED)}.")
+        if not isinstance(self.id, str) or not _ID.fullmatch(self.id):
+            raise InvalidParameterValue.of(self.id, "id", "Must be 32 hexadecimal digits.")
+        if self.cron is not None and self.first_after(self.created_at) is None:
+            raise InvalidParameterValue.of(self.cron, "cron", "No time in the next 50 years fits it.")
+
+    def is_like(self, other: Schedule) -> bool:
+        """Whether another one is the same to who adds it."""
+        names = ["queue", "body", "cron", "tz", "missed", "group_id", "priority"]
+        names += ["next_due"] if self.cron is None else []
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    def first_after(self, instant: datetime) -> datetime | None:
+        """The first time after an instant; None for one that is sent once, or if no time is left.
+
+        Raises:
+            InvalidParameterValue: the expression or the time zone cannot be read.
+        """
+        return None if self.cron is None else next(self._after(self.cron, instant), None)
+
+    def due(self, now: datetime) -> list[datetime]:
+        """The times for which messages are to be sent now, in order, as ``missed`` says."""
+        if self.cron is None:
+            times = [self.next_due]
+        elif self.missed == "all":
+            later = takewhile(lambda time: time <= now, self._after(self.cron, self.next_due))
+            return list(islice(chain([self.next_due], later), MOST_AT_ONCE))
+        else:
+            times = [self._last(self.cron, now)]
+        return [time for time in times if self.missed != "none" or now - time <= LATE]
+
+    def _last(self, cron: str, now: datetime) -> datetime:
+        """The last time until now; looked for in ever longer spans, as a year has half a million minutes."""
+        span = timedelta(hours=1)
+        while True:
+            start = max(self.next_due, now - span)
+            found = deque(takewhile(lambda time: time <= now, self._after(cron, start)), maxlen=1)
+            if found or start == self.next_due:
+                return found[0] if found else start
+            span *= 8
+
+    def _after(self, cron: str, instant: datetime) -> Iterator[datetime]:
+        """All times after an instant, in order, in UTC."""
+        zone = _zone(self.tz)
+        try:
+            for time in CronSim(_five(cron), instant.astimezone(zone)):
+                # of an hour that comes twice, it gives times of the first while it stands in the second
+                if (found := time.astimezone(timezone.utc)) > instant:
+                    yield found
+                    instant = found
+        except (CronSimError, AssertionError, OverflowError) as error:
+            reason = f"Must be five fields, such as 0 2 * * *: {str(error) or 'it cannot be read'}."
+            raise InvalidParameterValue.of(cron, "cron", reason) from None
+
+
+def check_schedule_name(name: object) -> None:
+    """InvalidParameterValue unless a schedule can have this name."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        reason = "Can only include letters, digits, hyphens, underscores and dots. 1 to 80 in length."
+        raise InvalidParameterValue.of(name, "name", reason)
+
+
+def _five(cron: str) -> str:
+    if len(cron) > LONGEST_CRON:
+        raise InvalidParameterValue.of(cron, "cron", f"Must be at most {LONGEST_CRON} characters.")
+    if len(cron.split()) != 5:
+        raise CronSimError(f"it has {len(cron.split())}")
+    return cron
+
+
+def _zone(name: str) -> ZoneInfo:
+    if len(name) <= _LONGEST_ZONE:
+        try:
+            return ZoneInfo(name)
+        except (KeyError, ValueError, OSError):  # unknown, no name of a zone, a directory of zones
+            pass
+    raise InvalidParameterValue.of(name, "tz", "Must be an IANA time zone, such as Europe/Berlin or UTC.")

@@ -1,0 +1,213 @@
+"""Adds, changes and runs schedules: what is due is sent once, whoever looks and whoever is killed (JOB-7).
+
+A message that is due is sent as a batch of a stream: the stream is the schedule's id, the batch its due time. The
+queue's log has the last batch of each stream, in the same commit as the message, so whoever sends it again, or one
+before, adds nothing. Then the schedule's row moves on, unless another process has moved it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import InvalidParameterValue, LakeQueueError
+from lakequeue.model.clock import format_instant, to_micros
+from lakequeue.model.messages import SendEntry, SendResult
+from lakequeue.model.schedules import Schedule
+from lakequeue.model.validation import validate_entry
+from lakequeue.operations.queues import find
+from lakequeue.operations.send import send
+from lakequeue.operations.send_dataframe import send_staged
+from lakequeue.runtime.root import Root
+from lakequeue.storage.bulk import arrow_files
+from lakequeue.storage.bulk.arrow_rows import columns_of
+from lakequeue.storage.bulk.manifests import Manifest, SendKey
+from lakequeue.storage.bulk.staging import Staging
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.layout import ATTRIBUTE_VALUE
+from lakequeue.storage.schedules import ScheduleTable
+from lakequeue.storage.store_failures import first_line
+
+MOST = 1_000
+"""Schedules of a root, as each change writes all of them."""
+_LONGEST_ERROR = 500
+_PATIENCE = 5
+"""Seconds that a block waits for what its thread sends; who is killed meanwhile leaves it to the next look."""
+
+_log = logging.getLogger("lakequeue")
+
+
+class OpenSchedules:
+    """The schedules of a root. Thread-safe.
+
+    Attributes:
+        root: its region is that of the schedules.
+    """
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self._table = ScheduleTable(root.engine, root.path)
+
+    def listed(self) -> list[Schedule]:
+        """Those of the region, by name."""
+        with self.root.storage_errors():
+            rows = self._table.rows()
+        return sorted((row for row in rows if row.region == self.root.region), key=lambda row: row.name)
+
+    def add(self, wanted: Schedule) -> Schedule:
+        """Adds a schedule, or returns the one that is the same."""
+        wanted.check()
+        wanted = attrs.evolve(wanted, next_due=wanted.first_after(wanted.created_at) or wanted.next_due)
+        validate_entry(_entry(wanted, wanted.next_due), find(self.root, wanted.queue).attributes)
+
+        def added(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
+            there = self._named(rows, wanted.name)
+            if there is not None and there.is_like(wanted):
+                return {}
+            if there is not None:
+                reason = "There is another schedule of this name; remove it first."
+                raise InvalidParameterValue.of(wanted.name, "name", reason)
+            if len(rows) >= MOST:
+                reason = f"The root has {MOST:,} schedules; remove some."
+                raise InvalidParameterValue.of(wanted.name, "name", reason)
+            return {wanted.id: wanted}
+
+        with self.root.storage_errors():
+            self._table.change(added)
+        return self._found(self.listed(), wanted.name)
+
+    def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
+        """Changes a schedule, or removes it: then the result is None."""
+
+        def changed(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
+            row = self._found(rows, name)
+            new = change(row)
+            return {} if new == row else {row.id: new}
+
+        with self.root.storage_errors():
+            self._table.change(changed)
+
+    def run_now(self, name: str) -> SendResult:
+        """Sends the message of a schedule at once; its times stay."""
+        row = self._found(self.listed(), name)
+        return send(find(self.root, row.queue), _entry(row, self.root.clock.now(), uuid.uuid4().hex))
+
+    def run_due(self) -> int:
+        """Sends what is due, and moves the schedules on; returns the number of messages that this call sent."""
+        now, sent = self.root.clock.now(), 0
+        due = [row for row in self.listed() if not row.paused and row.next_due <= now]
+        if not due:
+            return 0
+        self.root.check_clock("schedules")
+        moved: dict[str, tuple[datetime, Schedule | None]] = {}
+        for row in due:
+            added, after = self._run(row, now)
+            sent, moved[row.id] = sent + added, (row.next_due, after)
+
+        def advanced(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
+            changes: dict[str, Schedule | None] = {}
+            for row in rows:
+                before, after = moved.get(row.id, (None, row))
+                after = after and attrs.evolve(after, paused=row.paused)
+                if before == row.next_due and after != row:  # else another process moved it on
+                    changes[row.id] = after
+            return changes
+
+        with self.root.storage_errors():
+            self._table.change(advanced)
+        return sent
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Sends what is due at the start of each minute, in a thread, during the block."""
+        stop, begun = threading.Event(), threading.Event()
+        given = (stop, begun)
+        thread = threading.Thread(target=self._run_on, args=given, name="lakequeue schedules", daemon=True)
+        thread.start()
+        begun.wait()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(_PATIENCE)
+
+    def _run_on(self, stop: threading.Event, begun: threading.Event) -> None:
+        clock, told = self.root.clock, ""
+        with clock.participant():
+            begun.set()
+            while not stop.is_set():
+                try:
+                    self.run_due()
+                    told = ""
+                except Exception as error:
+                    if told != (told := first_line(error)):
+                        _log.warning("the schedules of %s cannot be run: %s", self.root.path, told)
+                clock.wait((clock.now() + timedelta(minutes=1)).replace(second=0, microsecond=0), stop)
+
+    def _run(self, row: Schedule, now: datetime) -> tuple[int, Schedule | None]:
+        """The number of messages sent, and the row after that; None if its last message is sent."""
+        sent, after = 0, row
+        times = row.due(now)
+        for time in times:
+            try:
+                sent += self._send(row, time)
+            except LakeQueueError as error:  # others go on; this one is tried again at the next look
+                reason = first_line(error)[:_LONGEST_ERROR]
+                if reason != row.last_error:
+                    _log.warning("schedule %s: %s", row.name, reason)
+                return sent, attrs.evolve(after, next_due=time, last_error=reason)
+            after = attrs.evolve(after, last_due=time, last_error=None)
+        following = row.first_after(times[-1] if row.missed == "all" else now)
+        return sent, attrs.evolve(after, next_due=following) if following else None
+
+    def _send(self, row: Schedule, due: datetime) -> int:
+        """Sends the message that is due at an instant; 0 if it, or a later one, was sent before."""
+        queue, number = find(self.root, row.queue), to_micros(due)
+        entry = _entry(row, due, f"{row.id}-{number}")
+        texts = entry.attributes or {}
+        attributes = [(name, {"type": "String", "string_value": text}) for name, text in texts.items()]
+        cells = {
+            "body": pa.array([entry.body], pa.string()),
+            "message_attributes": pa.array([attributes], pa.map_(pa.string(), ATTRIBUTE_VALUE)),
+        }
+        if entry.group_id is not None:
+            cells["group_id"] = pa.array([entry.group_id])
+        if entry.dedup_id is not None:
+            cells["dedup_id"] = pa.array([entry.dedup_id])
+        rows = pa.table(cells)
+
+        def stage(tables: Folder, staging: Staging) -> Manifest:
+            return arrow_files.stage(tables, staging, rows.to_batches())[0]
+
+        key = SendKey.of_batch(f"schedule-{row.id}", number)
+        columns = columns_of(rows.schema)
+        # to the same shard in all attempts, as it alone knows whether the message was sent
+        return send_staged(queue, columns, key, None, stage, "send", row.priority, in_home_order=False)
+
+    def _named(self, rows: Sequence[Schedule], name: str) -> Schedule | None:
+        return next((row for row in rows if (row.region, row.name) == (self.root.region, name)), None)
+
+    def _found(self, rows: Sequence[Schedule], name: str) -> Schedule:
+        row = self._named(rows, name)
+        if row is None:
+            reason = f"Region {self.root.region} has no such schedule; lakequeue schedule list shows them."
+            raise InvalidParameterValue.of(name, "name", reason)
+        return row
+
+
+def _entry(row: Schedule, due: datetime, dedup_id: str = "-") -> SendEntry:
+    fifo = row.queue.endswith(".fifo")
+    return SendEntry(
+        row.body,
+        attributes={"schedule": row.name, "scheduled_at": format_instant(due)},
+        group_id=row.group_id,
+        dedup_id=dedup_id if fifo else None,
+        priority=row.priority or None,
+    )

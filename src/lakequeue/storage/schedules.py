@@ -1,0 +1,111 @@
+"""The ``schedules`` table of a root: one row per schedule, in one file that each change replaces (JOB-7)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import DamagedTable, LakeQueueError
+from lakequeue.model.schedules import Schedule
+from lakequeue.storage import layout
+from lakequeue.storage.cleaning import trim, vacuum
+from lakequeue.storage.engines.commit import commit, repeated, retried
+from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.folder import Freed
+from lakequeue.storage.store_failures import first_line
+
+Change = Callable[[Sequence[Schedule]], Mapping[str, Schedule | None]]
+"""Given all schedules, those that change by their id; None removes one."""
+
+
+class ScheduleTable:
+    """The table, which is made with its first row. Thread-safe."""
+
+    def __init__(self, engine: Engine, root: str) -> None:
+        self._engine = engine
+        self._path = layout.schedules_path(root)
+        self._lock = threading.Lock()
+        self._table: Table | None = None
+        self._read: tuple[tuple[int, object], list[Schedule]] = (-1, None), []
+
+    def rows(self) -> list[Schedule]:
+        """All schedules, of every region, as they are now.
+
+        Raises:
+            DamagedTable: no lakequeue wrote them.
+        """
+        with self._lock:
+            return self._rows() if self._table is not None or self._engine.exists(self._path) else []
+
+    def change(self, change: Change) -> None:
+        """Applies a change to the newest rows, and again after a lost race; RequestThrottled after too many."""
+
+        def changed() -> bool | None:
+            if not self._engine.exists(self._path):
+                if not change([]):
+                    return True
+                self._engine.create(self._path, layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES)
+            found = {row.id: row for row in self._rows()}
+            changes = change(list(found.values()))
+            if not changes:
+                return True
+            table = self._open()
+            kept = [row for row in {**found, **changes}.values() if row is not None]
+            gone = [found[id] for id, row in changes.items() if row is None]
+            source = pa.concat_tables([_table_of(kept, "put"), _table_of(gone, "del")])
+            number = table.transaction(layout.SCHEDULES_ID) or 0
+            ids, fence = {layout.SCHEDULES_ID: number + 1}, {layout.SCHEDULES_ID: number}
+            return commit(table, fence, lambda token: table.merge(source, "id", ids, token)) or None
+
+        with self._lock:
+            try:
+                retried(changed, "the table of schedules is being changed too often; nothing was changed")
+            except BaseException:
+                self._table = None
+                raise
+
+    def sweep(self) -> Freed:
+        """Removes unneeded files and log entries."""
+        if not self._engine.exists(self._path):
+            return Freed()
+        table = self._engine.open(self._path)
+        return trim(table, layout.QUEUES_RETENTION) + vacuum(table, layout.QUEUES_RETENTION)
+
+    def _open(self) -> Table:
+        if self._table is None:
+            self._table = self._engine.open(self._path)
+        return self._table
+
+    def _rows(self) -> list[Schedule]:
+        try:
+            table = self._open()
+            table.refresh()
+            newest = table.version, table.history
+            if newest != self._read[0]:
+                parts = repeated(table, lambda: table.read(table.files()))
+                self._read = newest, [row for part in parts for row in _schedules(part, self._path)]
+            return self._read[1]
+        except BaseException:
+            self._table = None
+            raise
+
+
+def _schedules(part: pa.Table, path: str) -> list[Schedule]:
+    """Rows of a file, judged as they are read."""
+    try:
+        rows = part.select(layout.SCHEDULES.names).cast(layout.SCHEDULES).to_pylist()
+        found = [Schedule(**row) for row in rows]
+        for each in found:
+            each.check()
+    except (pa.ArrowException, KeyError, TypeError, ValueError, LakeQueueError) as error:
+        raise DamagedTable(path, None, f"its rows cannot be read: {first_line(error)}") from error
+    return found
+
+
+def _table_of(rows: Sequence[Schedule], op: str) -> pa.Table:
+    values = [attrs.asdict(row) for row in rows]
+    table = pa.Table.from_pylist(values, schema=layout.SCHEDULES)
+    return table.append_column("op", pa.array([op] * len(rows), pa.string()))

@@ -1,0 +1,354 @@
+"""Schedules through the tables: what is due is sent once, whoever looks and whatever fails (JOB-7)."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.failing import Failing
+from conformance.harness import Harness, bodies, every_engine
+from insides import compact, engine_of, reopen
+from lakequeue import InvalidParameterValue, LakeQueue, QueueDoesNotExist, QueueServiceError
+from lakequeue.entry_verbs import doctor
+from lakequeue.operations import schedules
+from lakequeue.operations.schedules import OpenSchedules
+from lakequeue.storage import layout
+from lakequeue.storage.bulk import arrow_files, manifests
+from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, Patch, each_case
+
+NIGHT: dict[str, Any] = {"cron": "0 2 * * *", "tz": "Europe/Berlin"}
+HOURLY: dict[str, Any] = {"cron": "0 * * * *"}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(datetime(2026, 3, 27, 12, tzinfo=timezone.utc))
+
+
+def at(clock: ManualClock, day: int, hour: int, minute: int = 0) -> None:
+    """Moves the clock to an instant of March 2026."""
+    clock.advance((datetime(2026, 3, day, hour, minute, tzinfo=timezone.utc) - clock.now()).total_seconds())
+
+
+def due(queue: Any) -> list[str]:
+    """The times for which messages were sent, in order, in days and hours."""
+    found = [message.message_attributes["scheduled_at"].value for message in queue.peek(limit=200)]
+    return sorted(time[8:16].replace("T", " ") for time in found)
+
+
+@every_engine
+@pytest.mark.spec("JOB-7")
+def test_a_nightly_message_is_sent_once_each_night_by_whoever_looks(harness: Harness, clock: ManualClock) -> None:
+    queue = harness.create()
+    assert harness.open().schedules.list() == [] and harness.open().schedules.run_due() == 0
+    made = harness.open().schedules.add("nightly", "orders", "report", **NIGHT)
+    assert made == harness.open().schedules.add("nightly", "orders", "report", **NIGHT)
+    assert harness.open().schedules.list() == [made]
+    assert harness.open().schedules.run_due() == 0
+    at(clock, 28, 1)
+    assert harness.open().schedules.run_due() == 1 and harness.open().schedules.run_due() == 0
+    at(clock, 29, 1)  # the night in which clocks are set forward
+    assert harness.open().schedules.run_due() == 1 and harness.open().schedules.run_due() == 0
+    assert due(queue) == ["28 01:00", "29 01:00"]
+    [message, _] = queue.receive(10)
+    assert (message.body, message.message_attributes["schedule"].value) == ("report", "nightly")
+    [row] = harness.open().schedules.list()
+    assert (row.last_due, row.next_due) == (clock.now(), clock.now() + timedelta(hours=23))
+
+
+@pytest.mark.spec("JOB-7")
+def test_every_kind_of_queue_gets_its_message_once(lq: LakeQueue, clock: ManualClock) -> None:
+    kinds: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "plain": ({"shards": 3}, {}),
+        "fifo.fifo": ({"fifo": True}, {"group_id": "g"}),
+        "content.fifo": ({"fifo": True, "content_based_deduplication": True}, {"group_id": "g"}),
+        "urgent": ({"priorities": 3, "shards": 6}, {"priority": 2}),
+        "unique": ({"deduplication_interval": 3_600}, {}),
+        "tenants": ({"group_in_flight_limit": 2, "shards": 3}, {"group_id": "g"}),
+        "cmq": ({"profile": "cmq"}, {}),
+    }
+    for name, (attributes, options) in kinds.items():
+        lq.create_queue(name, **attributes)
+        lq.schedules.add(name, name, "x", cron="* * * * *", missed="all", **options)
+    clock.advance(120)
+    assert reopen(lq).schedules.run_due() == 2 * len(kinds)
+    for name, (_, options) in kinds.items():
+        [first, second] = lq.queue(name).peek()
+        assert {first.group_id, second.group_id} == {options.get("group_id")}, name
+        assert due(lq.queue(name)) == ["27 12:01", "27 12:02"]
+
+
+@pytest.mark.spec("JOB-7", "ERR-8")
+@pytest.mark.parametrize("lasts", [False, True], ids=["once", "from then on"])
+def test_each_commit_of_a_look_fails_in_turn(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, lasts: bool
+) -> None:
+    """An hour later another process looks."""
+    failing = Failing(monkeypatch, lasts)
+    for after in range(20):
+        lake = LakeQueue(str(tmp_path / str(after)), clock=clock)
+        queues = [lake.create_queue("a", shards=3), lake.create_queue("b.fifo", fifo=True)]
+        for queue in queues:
+            group = "g" if queue.fifo else None
+            lake.schedules.add(f"all-{queue.name}", queue.name, "x", **HOURLY, missed="all", group_id=group)
+            lake.schedules.add(f"last-{queue.name}", queue.name, "x", **HOURLY, group_id=group)
+            lake.schedules.add(f"once-{queue.name}", queue.name, "x", at=clock.now(), group_id=group)
+        clock.advance(3_600)
+        failing.run(after, reopen(lake).schedules.run_due)
+        queues[0].set_attributes(shards=5)  # the next look finds more of them
+        clock.advance(3_600)
+        for _ in range(2):
+            reopen(lake).schedules.run_due()
+        for queue in queues:
+            messages = reopen(lake).queue(queue.name).peek(limit=100)
+            sent = [
+                (m.message_attributes["schedule"].value, m.message_attributes["scheduled_at"]) for m in messages
+            ]
+            assert len(sent) == len(set(sent)), f"after {after} commits: {sorted(sent)}"
+            counts = Counter(name.partition("-")[0] for name, _ in sent)
+            assert (counts["all"], counts["once"]) == (2, 1) and counts["last"] in (1, 2)
+        assert [row.last_error for row in lake.schedules.list()] == [None] * 4
+        if not failing.failed:
+            assert after == 7, "six sends and a row for each schedule"
+            return
+    raise AssertionError("a look of twenty commits")
+
+
+@pytest.mark.spec("JOB-7")
+def test_two_looks_at_once_send_one_message(lq: LakeQueue, clock: ManualClock, monkeypatch: Patch) -> None:
+    """Both have read the schedule before either sends."""
+    queue, met = lq.create_queue("orders", shards=3), threading.Barrier(2, timeout=60)
+    lq.schedules.add("nightly", "orders", "report", **HOURLY)
+    lq.schedules.add("other", "orders", "report", **HOURLY, missed="all")
+    clock.advance(2 * 3_600)
+    run = OpenSchedules._run
+
+    def together(self: OpenSchedules, *given: Any) -> Any:
+        met.wait()
+        return run(self, *given)
+
+    monkeypatch.setattr(OpenSchedules, "_run", together)
+    sent: list[int] = []
+    looks = [reopen(lq).schedules, reopen(lq).schedules]
+    threads = [threading.Thread(target=lambda look=look: sent.append(look.run_due())) for look in looks]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert sum(sent) == 3 and due(queue) == ["27 13:00", "27 14:00", "27 14:00"]
+
+
+def stopped(lq: LakeQueue, clock: ManualClock, patch: Patch, where: Any, name: str) -> None:
+    """A process stops as it sends, again and again, while others look; it goes on after them."""
+    queue = lq.create_queue("orders", shards=3)
+    lq.schedules.add("hourly", "orders", "report", **HOURLY)
+    call = getattr(where, name)
+
+    def stopping(*given: Any) -> Any:
+        patch.setattr(where, name, call)
+        assert reopen(lq).schedules.run_due() == 1
+        clock.advance(3_600)
+        return call(*given)
+
+    for hour in range(8):
+        clock.advance(0 if hour else 3_600)
+        patch.setattr(where, name, stopping)
+        assert reopen(lq).schedules.run_due() == 0
+        assert len(due(queue)) == len(set(due(queue))) == hour + 1
+    [row] = reopen(lq).schedules.list()
+    assert row.last_due == clock.now() - timedelta(hours=1) and row.next_due == clock.now()
+
+
+@pytest.mark.spec("JOB-7")
+def test_who_stopped_before_a_send_adds_nothing(lq: LakeQueue, clock: ManualClock, monkeypatch: Patch) -> None:
+    stopped(lq, clock, monkeypatch, OpenSchedules, "_send")
+
+
+@pytest.mark.spec("JOB-7")
+def test_who_stopped_in_a_send_adds_nothing(lq: LakeQueue, clock: ManualClock, monkeypatch: Patch) -> None:
+    stopped(lq, clock, monkeypatch, arrow_files, "stage")
+
+
+@pytest.mark.spec("JOB-7")
+def test_of_missed_times_those_are_sent_that_the_schedule_says(lq: LakeQueue, clock: ManualClock) -> None:
+    for missed in ("last", "all", "none"):
+        lq.create_queue(missed)
+        lq.schedules.add(missed, missed, "x", cron="*/10 * * * *", missed=missed)
+    clock.advance(20 * 3_600 + 301)
+    assert lq.schedules.run_due() == 1 + 100
+    assert due(lq.queue("last")) == ["28 08:00"] and due(lq.queue("none")) == []
+    [behind] = [row for row in lq.schedules.list() if row.next_due <= clock.now()]
+    assert behind.name == "all" and lq.schedules.run_due() == 20
+    assert len(set(due(lq.queue("all")))) == 120
+    clock.advance(300)
+    assert lq.schedules.run_due() == 3 and due(lq.queue("none")) == ["28 08:10"]
+
+
+@pytest.mark.spec("JOB-7")
+def test_what_a_queue_refuses_keeps_its_time_and_the_others_go_on(
+    lq: LakeQueue, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    small, gone, well = (lq.create_queue(name) for name in ("small", "gone", "well"))
+    for queue in (small, gone, well):
+        lq.schedules.add(queue.name, queue.name, "x" * 2_000, **HOURLY)
+    small.set_attributes(maximum_message_size=1_024)
+    lq.delete_queue("gone")
+    clock.advance(3_600)
+    assert lq.schedules.run_due() == 1 and len(well.peek()) == 1
+    errors = {row.name: row.last_error for row in lq.schedules.list()}
+    assert "1,024" in str(errors["small"]) or "1024" in str(errors["small"])
+    assert "does not exist" in str(errors["gone"]) and errors["well"] is None
+    table = engine_of(lq).open(layout.schedules_path(lq.root))
+    assert lq.schedules.run_due() == 0 and len(caplog.records) == 2  # and nothing is written or logged again
+    assert engine_of(lq).open(layout.schedules_path(lq.root)).version == table.version
+    lq.schedules.add("late", "well", "x", at=clock.now())
+    clock.advance(301)
+    told = [text for text in doctor(lq).warnings if text.startswith("schedule ")]
+    assert told == [
+        f"schedule gone: {errors['gone']}",
+        "schedule late is overdue: let lakequeue serve, consume or schedule run run",
+        f"schedule small: {errors['small']}",
+    ]
+    lq.schedules.remove("late")
+    lq.create_queue("gone")
+    small.set_attributes(maximum_message_size=4_096)
+    clock.advance(3_600)
+    assert lq.schedules.run_due() == 3
+    assert due(lq.queue("gone")) == ["27 14:00"] and due(small) == ["27 14:00"]
+    assert {row.last_error for row in lq.schedules.list()} == {None}
+
+
+@pytest.mark.spec("JOB-7")
+def test_a_pause_leaves_times_out_and_a_schedule_that_is_added_again_is_another(
+    lq: LakeQueue, clock: ManualClock
+) -> None:
+    queue, own = lq.create_queue("orders"), lq.schedules
+    own.add("hourly", "orders", "x", **HOURLY)
+    own.pause("hourly")
+    clock.advance(2 * 3_600)
+    assert own.run_due() == 0
+    own.resume("hourly")
+    own.resume("hourly")
+    assert own.run_due() == 0
+    clock.advance(3_600)
+    own.resume("hourly")  # it runs: what is due stays so
+    assert own.run_due() == 1 and due(queue) == ["27 15:00"]
+    for _ in range(2):
+        assert own.run_now("hourly").message_id in {message.message_id for message in queue.peek()}
+    assert len(queue.peek()) == 3
+    own.remove("hourly")
+    assert own.list() == []
+    own.add("hourly", "orders", "once", at=clock.now())
+    assert own.run_due() == 1 and own.list() == []
+    assert bodies(queue.peek()) == ["once", "x", "x", "x"]
+
+
+@pytest.mark.spec("JOB-7")
+def test_schedules_belong_to_a_region(harness: Harness, clock: ManualClock) -> None:
+    for region in ("a", "b"):
+        harness.open(region=region).create_queue("orders")
+        harness.open(region=region).schedules.add("nightly", "orders", region, **HOURLY)
+    harness.open(region="a").schedules.remove("nightly")
+    clock.advance(3_600)
+    assert harness.open(region="a").schedules.run_due() == 0
+    assert harness.open(region="b").schedules.run_due() == 1
+    assert harness.open(region="a").schedules.list() == []
+
+
+@pytest.mark.spec("JOB-7")
+def test_a_refused_schedule_changes_nothing(lq: LakeQueue, clock: ManualClock, monkeypatch: Patch) -> None:
+    own = lq.schedules
+    with pytest.raises(QueueDoesNotExist):
+        lq.create_queue("other").name and own.add("a", "orders", "x", **HOURLY)
+    lq.create_queue("orders", maximum_message_size=1_024)
+    lq.create_queue("jobs.fifo", fifo=True)
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: own.add("a", "orders", "x"), "cron or at"),
+        (lambda: own.add("a", "orders", "x", **HOURLY, at=clock.now()), "cron or at"),
+        (lambda: own.add("a", "orders", "x", at="now"), "at is invalid"),  # type: ignore[arg-type]
+        (lambda: own.add("a", "orders", "x", cron="* * *"), "five fields"),
+        (lambda: own.add("a", "orders", "x" * 2_000, **HOURLY), "1024"),
+        (lambda: own.add("a", "orders", "", **HOURLY), "body|MessageBody"),
+        (lambda: own.add("a", "orders", "x", **HOURLY, priority=1), "priority"),
+        (lambda: own.add("a", "jobs.fifo", "x", **HOURLY), "group_id|MessageGroupId"),
+        (lambda: own.run_now("a"), "no such schedule"),
+        (lambda: own.remove("a"), "no such schedule"),
+        (lambda: own.pause("a/b"), "name is invalid"),
+    ]
+    for call, reason in wrong:
+        with pytest.raises(QueueServiceError, match=reason):
+            call()
+    assert own.list() == [] and not engine_of(lq).exists(layout.schedules_path(lq.root))
+    own.add("a", "orders", "x", **HOURLY)
+    with pytest.raises(InvalidParameterValue, match="another schedule"):
+        own.add("a", "orders", "y", **HOURLY)
+    monkeypatch.setattr("lakequeue.operations.schedules.MOST", 1)
+    with pytest.raises(InvalidParameterValue, match="remove some"):
+        own.add("b", "orders", "x", **HOURLY)
+    assert [row.body for row in reopen(lq).schedules.list()] == ["x"]
+
+
+def test_a_thread_looks_at_the_start_of_each_minute(lq: LakeQueue, clock: ManualClock) -> None:
+    queue = lq.create_queue("orders")
+    lq.schedules.add("often", "orders", "x", cron="* * * * *")
+    clock.advance(30)
+    with lq.schedules.running():
+        for minute in (1, 2, 3):
+            clock.advance(60)
+            assert len(due(queue)) == minute
+    clock.advance(120)
+    assert len(due(queue)) == 3
+
+
+def test_the_table_stays_small_and_is_swept(lq: LakeQueue, clock: ManualClock) -> None:
+    lq.create_queue("orders")
+    lq.schedules.add("often", "orders", "x", cron="* * * * *")
+    lq.schedules.add("other", "orders", "x", **HOURLY)
+    for _ in range(5):
+        clock.advance(60)
+        lq.schedules.run_due()
+    assert len(engine_of(lq).open(layout.schedules_path(lq.root)).files()) == 1
+    compact(lq)
+    assert len(reopen(lq).schedules.list()) == 2
+
+
+def forget_sends(patch: Patch) -> None:
+    """A message is sent under no id that a shard remembers."""
+    patch.setattr(manifests.SendKey, "of_batch", classmethod(lambda cls, *_: cls.new()))
+
+
+def send_to_any_shard(patch: Patch) -> None:
+    """A late send looks for the message in another shard than the one that has it."""
+    send = schedules.send_staged
+    patch.setattr(schedules, "send_staged", lambda *given, in_home_order: send(*given))
+
+
+def fresh(tmp_path: Path, patch: Patch) -> tuple[LakeQueue, ManualClock, Patch]:
+    clock = ManualClock(datetime(2026, 3, 27, 12, tzinfo=timezone.utc))
+    return LakeQueue(str(tmp_path / "root"), clock=clock), clock, patch
+
+
+def in_turn(tmp_path: Path, patch: Patch) -> None:
+    test_each_commit_of_a_look_fails_in_turn(tmp_path, ManualClock(), patch, True)
+
+
+def stopped_in_a_send(tmp_path: Path, patch: Patch) -> None:
+    test_who_stopped_in_a_send_adds_nothing(*fresh(tmp_path, patch))
+
+
+MUTATIONS = [
+    Mutation("send under a new id", forget_sends, {in_turn: "JOB-7", stopped_in_a_send: "JOB-7"}),
+    Mutation("send to any shard", send_to_any_shard, {stopped_in_a_send: "JOB-7"}),
+]
+
+
+@each_case(MUTATIONS)
+def test_the_rule_falls_with_its_safeguard(tmp_path: Path, case: Case) -> None:
+    case.run(lambda patch: (tmp_path, patch))
