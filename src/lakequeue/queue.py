@@ -620,7 +620,8 @@ class Queue(QueueProperties):
     def get(self, message_id: str) -> PeekedMessage:
         """One message by its id, without receiving it; also a deleted or expired one that the tables still hold.
 
-        It reads the ids of the whole log: 0.2 s for 300,000 messages.
+        It reads the ids of what was sent about when the id was made; of the whole log if it is not there, as in a
+        dead-letter queue, or the id is that of a bulk send: 0.2 s for 300,000 messages.
 
         Args:
             message_id: as its send returned it.

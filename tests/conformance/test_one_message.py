@@ -9,6 +9,7 @@ import pytest
 from conformance.fifo import FifoHarness
 from conformance.harness import Harness
 from lakequeue import InvalidParameterValue, LakeQueue, SendEntry, UnsupportedOperation
+from lakequeue.storage.engines.point import Table
 
 STATES = ["visible", "in_flight", "delayed", "held", "deleted", "expired"]
 
@@ -165,3 +166,27 @@ def test_what_cannot_be_rescheduled_is_refused(harness: Harness, fifo: FifoHarne
     sent = letters.send("a", group_id="g", dedup_id="a").message_id
     with pytest.raises(UnsupportedOperation, match="FIFO"):
         letters.reschedule(sent, clock.now())
+
+
+@pytest.mark.spec("JOB-2", "RCP-2")
+def test_a_look_reads_what_was_sent_about_when_the_id_was_made(harness: Harness, clock, monkeypatch):
+    queue = harness.create(message_retention_period=14 * 86_400)
+    sent = []
+    for day in range(4):
+        sent.append(queue.send(f"day {day}").message_id)
+        clock.advance(86_400)
+        queue.compact()
+    assert sent == sorted(sent), "ids are in the order of time"
+    read: list[int] = []
+    whole = Table.read
+
+    def counted(table: Table, files, names=(), *rest, **more):
+        read.extend([len(files)] * (names == ["position", "message_id"]))
+        return whole(table, files, *([names] if names else []), *rest, **more)
+
+    monkeypatch.setattr(Table, "read", counted)
+    assert harness.queue().get(sent[1]).body == "day 1"
+    assert sum(read) == 1
+    with pytest.raises(InvalidParameterValue):
+        harness.queue().get(sent[1][:-1] + ("0" if sent[1][-1] != "0" else "1"))
+    assert sum(read) > 4

@@ -18,6 +18,7 @@ from lakequeue.errors import (
     TooManyEntriesInBatchRequest,
 )
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import to_micros
 from lakequeue.model.messages import (
     AttributeValue,
     BatchFailure,
@@ -29,6 +30,7 @@ from lakequeue.model.messages import (
     md5_of_body,
     new_message_ids,
     select_attributes,
+    sent_about,
 )
 from lakequeue.model.validation import check_batch_ids, normalize_attributes, validate_batch, validate_entry
 
@@ -468,12 +470,14 @@ def test_a_malformed_id_or_a_delay_fails_only_its_entry_of_a_fifo_batch():
 @pytest.mark.spec("RCP-2")
 def test_message_ids_have_the_form_of_the_profile_and_do_not_repeat():
     for form, pattern in (
-        ("uuid", r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+        ("uuid", r"019b76da-a800-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"),
         ("cmq", "Msg-[0-9A-Za-z]{8}"),
     ):
-        ids = {*new_message_ids(100_000, form)}
+        ids = {*new_message_ids(100_000, to_micros(START), form)}
         assert len(ids) == 100_000
         assert all(re.fullmatch(pattern, id) for id in ids)
+        assert {*map(sent_about, ids)} == {to_micros(START) if form == "uuid" else None}
+    assert sent_about("0b6f8a4e-5d3c-4f0e-9a57-3f1d2c4b5a69") is None
 
 
 @pytest.mark.spec("RCV-10", "RCV-11", "SEQ-5")

@@ -60,6 +60,8 @@ def as_bytes(value: str | bytes) -> bytes:
 
 
 _BASE62 = string.digits + string.ascii_letters
+_DRAWN = (0xFFF << 64) | ((1 << 62) - 1)
+_IN_ORDER = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MESSAGE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|Msg-[0-9A-Za-z]{8}")
 
 
@@ -384,13 +386,20 @@ def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
     return handle
 
 
-def new_message_ids(count: int, format: Literal["uuid", "cmq"] = "uuid") -> list[str]:
-    """Fresh message ids: UUIDs, or ``Msg-`` and eight base62 characters each (RCP-2)."""
+def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid") -> list[str]:
+    """Fresh message ids: UUIDs in the order of time, or ``Msg-`` and eight base62 characters each (RCP-2)."""
     if format == "cmq":
         return ["Msg-" + "".join(secrets.choice(_BASE62) for _ in range(8)) for _ in range(count)]
     # the system's randomness at once: each call of it hands the interpreter to another thread (a third of a batch)
     random = secrets.token_bytes(16 * count)
-    return [str(uuid.UUID(bytes=random[start : start + 16], version=4)) for start in range(0, len(random), 16)]
+    begin = (now // 1_000 << 80) | (7 << 76) | (2 << 62)  # RFC 9562, version 7: milliseconds, then randomness
+    drawn = (int.from_bytes(random[start : start + 16], "big") & _DRAWN for start in range(0, len(random), 16))
+    return [str(uuid.UUID(int=begin | each)) for each in drawn]
+
+
+def sent_about(message_id: str) -> int | None:
+    """When a message id was made, in microseconds to the millisecond; None if it does not tell."""
+    return int(message_id[:8] + message_id[9:13], 16) * 1_000 if _IN_ORDER.fullmatch(message_id) else None
 
 
 def is_message_id(text: str) -> bool:

@@ -6,7 +6,7 @@ Messages that a consumer has in flight are not taken from it, unless that is ask
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 
 import attrs
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
 from lakequeue.model.arguments import check_instant
-from lakequeue.model.clock import seconds, to_micros
+from lakequeue.model.clock import MICROS, seconds, to_micros
+from lakequeue.model.messages import sent_about
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, move
 from lakequeue.operations.judge import TYPED_ATTRIBUTES
@@ -25,6 +26,9 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Discard, Erase, MakeVisible, Spans
 from lakequeue.shard.spans import joined
+
+NEAR = 60 * MICROS
+"""How far the clock of a sender may be from that of its shard, for a message to be looked up in a file or two."""
 
 
 @attrs.frozen
@@ -68,7 +72,10 @@ def erase(queue: OpenQueue, message_id: str) -> bool:
     """Deletes a message for good and clears what was sent; see ``Queue.erase``."""
     steps, erased = Steps("the erasure"), False
     with queue.service("erase") as call, steps.rest():
-        for shard, offsets in _places(queue, message_id):
+        places = _places(queue, message_id)
+        if not places:
+            raise _unknown(message_id)
+        for shard, offsets in places:
             _remove(queue, shard, offsets, steps)  # first, so that nobody receives an empty body
             with steps.step():
                 erased |= shard.erase(message_id, offsets, queue.now(), queue.attributes.dedup_micros)
@@ -80,8 +87,10 @@ def cancel(queue: OpenQueue, message_id: str) -> bool:
     """Deletes a message in any state; see ``Queue.cancel``."""
     steps, removed = Steps("the cancellation"), 0
     with queue.service("cancel") as call, steps.rest():
-        for shard, offsets in _places(queue, message_id):
-            removed += _remove(queue, shard, offsets, steps, for_good=False)
+        for places in _looks(queue, message_id):
+            removed = sum(_remove(queue, shard, offsets, steps, for_good=False) for shard, offsets in places)
+            if removed:
+                break
         queue.tally(deleted=removed)
         call.messages = removed
         return removed > 0
@@ -92,44 +101,63 @@ def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
     if queue.fifo:
         raise UnsupportedOperation("Messages of FIFO queues keep their order, so none has a delay of its own.")
     instant, retention = check_instant("at", at), queue.attributes.retention_micros
-    steps, done = Steps("the rescheduling"), 0
+    steps = Steps("the rescheduling")
     with queue.service("reschedule") as call, steps.rest():
-        if instant >= to_micros(get(queue, message_id).sent_at) + retention:
+        message, (shard, offset) = _found(queue, message_id)
+        if instant >= to_micros(message.sent_at) + retention:
             reason = f"The message expires {seconds(retention):,} seconds after its send."
             raise InvalidParameterValue.of(at, "at", reason)
-        for shard, offsets in _places(queue, message_id):
-            command = MakeVisible(joined((offset, offset) for offset in offsets), at=instant)
-            with steps.step():
-                done += queue.command(shard, command)
-        call.messages = done
-        return done > 0
+        with steps.step():
+            call.messages = queue.command(shard, MakeVisible([(offset, offset)], at=instant))
+        return call.messages > 0
 
 
 def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
     """A message in any state; see ``Queue.get``."""
+    with queue.service("get") as call:
+        message, _ = _found(queue, message_id)
+        call.messages = 1
+        return message
+
+
+def _found(queue: OpenQueue, message_id: str) -> tuple[PeekedMessage, tuple[ShardService, int]]:
+    """A message, and where it is; of one that was moved away and came back, what is there now."""
     from lakequeue.operations.relations import of_queue  # imports pyarrow.dataset
 
-    with queue.service("get") as call:
-        found: list[PeekedMessage] = []
-        messages = of_queue(queue.root, queue.row, None)["messages"]
-        for shard, offsets in _places(queue, message_id):
+    messages = of_queue(queue.root, queue.row, None)["messages"]
+    found: list[tuple[PeekedMessage, tuple[ShardService, int]]] = []
+    for places in _looks(queue, message_id):
+        for shard, offsets in places:
             place = pc.field("shard") == pa.scalar(shard.shard, pa.int32())
             wanted = place & pc.field("log_offset").isin(pa.array(offsets))
-            rows = messages.to_table(columns=browse.PEEKED, filter=wanted).to_pylist()
-            found += [peeked_message(row, row.pop(TYPED_ATTRIBUTES)) for row in rows]
-        if not found:
-            raise _unknown(message_id)
-        call.messages = 1
-        # of one that was moved away and came back, what is there now
-        return max(found, key=lambda message: (message.state is not MessageState.DELETED, message.sent_at))
+            for row in messages.to_table(columns=[*browse.PEEKED, "log_offset"], filter=wanted).to_pylist():
+                offset = row.pop("log_offset")
+                found.append((peeked_message(row, row.pop(TYPED_ATTRIBUTES)), (shard, offset)))
+        if any(message.state is not MessageState.DELETED for message, _ in found):
+            break
+    if not found:
+        raise _unknown(message_id)
+    return max(found, key=lambda each: (each[0].state is not MessageState.DELETED, each[0].sent_at))
 
 
-def _places(queue: OpenQueue, message_id: str) -> list[tuple[ShardService, list[int]]]:
+def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
+    """Where the log has messages with an id: first about when the id was made, if it tells, then anywhere."""
+    made = sent_about(message_id)
+    if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
+        yield near
+    found = _places(queue, message_id)
+    if not found:
+        raise _unknown(message_id)
+    yield found
+
+
+_Place = tuple[ShardService, list[int]]
+
+
+def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = None) -> list[_Place]:
     """Where the log has messages with an id; several if one was moved away and back."""
     queue.shards[0].query(lambda _: None)  # it knows of shards that were added
-    found = [(shard, shard.offsets_of(message_id)) for shard in queue.shards]
-    if not any(offsets for _, offsets in found):
-        raise _unknown(message_id)
+    found = [(shard, shard.offsets_of(message_id, sent)) for shard in queue.shards]
     return [(shard, offsets) for shard, offsets in found if offsets]
 
 

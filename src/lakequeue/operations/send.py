@@ -193,7 +193,7 @@ def _append(
     Errors as in ``ShardService.send``.
     """
     id_format = attributes.profile_rules.message_id_format
-    ids = new_message_ids(len(entries), id_format)
+    ids = new_message_ids(len(entries), queue.now(), id_format)
     left = {index: NewMessage(id, entry) for id, (index, entry) in zip(ids, entries.items(), strict=True)}
     done: dict[int, SendResult | QueueServiceError] = {}
     for shard in shards:

@@ -315,9 +315,9 @@ class ShardSender(ShardReader):
         ledger = Ledger(self._engine.open(self._receipts))
         return repeated(ledger.table, lambda: ledger.forgotten(self.log))
 
-    def offsets_of(self, message_id: str) -> list[int]:
-        """Offsets of the messages with an id in the newest log."""
-        return erase.offsets_of(self._engine.open(self._messages), message_id)
+    def offsets_of(self, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
+        """Offsets of the messages with an id in the newest log; ``sent``: only of files from then to then."""
+        return erase.offsets_of(self._engine.open(self._messages), message_id, sent)
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
         """Clears a message in the log and removes the local files that held it; returns whether any was left."""

@@ -23,7 +23,7 @@ from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.messages.merge_segments import rewrite
-from lakequeue.storage.messages.read import Integers, log_files
+from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_files
 
 _CLEARED = ("message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
 """Columns set to NULL; ``body``, which every message has, becomes empty."""
@@ -31,12 +31,22 @@ _COUNTING = {"group_id", "dedup_id"}
 """Columns that stay while the message's deduplication id counts, in its group or in the queue."""
 
 
-def offsets_of(table: Table, message_id: str) -> list[int]:
-    """Offsets of the messages with an id in the log; several if one was moved away and back."""
+def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
+    """Offsets of the messages with an id in the log; several if one was moved away and back.
+
+    ``sent``: only of those in files with messages that were sent from an instant to another.
+    """
+
+    def files() -> list[LogFile]:
+        if sent is None:
+            return log_files(table)
+        log = LogReader(table).log
+        first, end = map(log.first_sent_at_or_after, sent)
+        return log.overlapping(first, end - 1)
 
     def find() -> list[int]:
         found: list[int] = []
-        for file in log_files(table):
+        for file in files():
             [rows] = table.read([file.file], ["position", "message_id"])
             file.check(rows["position"], file.first, table.path)
             found += (file.first + _rows_of(rows, message_id)).tolist()
