@@ -22,8 +22,8 @@ def settled(ahead: Ahead, hands: int, micros: int) -> int:
     for _ in range(12):
         for _ in range(2 * hands):
             ahead.took(micros)
-        ahead.capacity()
-    return ahead.capacity()
+        ahead.capacity(hands)
+    return ahead.capacity(hands)
 
 
 @pytest.mark.spec("HBN-23")
@@ -37,15 +37,15 @@ def test_it_is_what_hands_work_off_in_a_quarter_of_a_second(took: int, holds: in
 @pytest.mark.spec("HBN-23")
 def test_it_grows_in_a_few_rounds_and_falls_at_once() -> None:
     ahead = Ahead(8, None, LONG)
-    assert ahead.capacity() == 8
+    assert ahead.capacity(8) == 8
     ahead.took(0)
-    assert [ahead.capacity() for _ in range(3)] == [64, 512, 1_000]
+    assert [ahead.capacity(8) for _ in range(3)] == [64, 512, 1_000]
     for _ in range(16):
         ahead.took(400 * MILLI)
-    assert ahead.capacity() == 8
+    assert ahead.capacity(8) == 8
     settled(ahead, 8, 0)
     ahead.fell_behind()
-    assert ahead.capacity() == 8
+    assert ahead.capacity(8) == 8
 
 
 @pytest.mark.spec("HBN-23")
@@ -76,7 +76,7 @@ def test_large_messages_are_fewer() -> None:
     ahead.received([message(1 << 20)] * 3)
     assert settled(ahead, 8, 0) == MOST_BYTES >> 20
     ahead.received([message(16 << 20)])
-    assert ahead.capacity() == 8
+    assert ahead.capacity(8) == 8
 
 
 @pytest.mark.spec("HBN-23")
