@@ -258,6 +258,7 @@ class Queue(_Face, sync_queue.QueueProperties):
     set_attributes = _verb(sync_queue.Queue.set_attributes)
     update_attributes = _verb(sync_queue.Queue.update_attributes)
     counts = _verb(sync_queue.Queue.counts)
+    priority_counts = _verb(sync_queue.Queue.priority_counts)
     shard_counts = _verb(sync_queue.Queue.shard_counts)
     groups = _verb(sync_queue.Queue.groups)
     peek = _verb(sync_queue.Queue.peek)

@@ -21,7 +21,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Clock, Duration, Interrupt, from_micros
 from lakequeue.model.messages import ABSENT, BatchResult, Message, SendEntry, SendResult, receipt_handle_of
 from lakequeue.operations import attributes, browse, move, queues, receive, rewind, selected, send, settle
-from lakequeue.operations.depth import by_shard, depth
+from lakequeue.operations.depth import by_priority, by_shard, depth
 from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, SentRows, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 
@@ -503,6 +503,13 @@ class Queue(QueueProperties):
         It is slow for shards with more than about 200,000 runs (scattered receipts).
         """
         return depth(self._runtime).counts
+
+    def priority_counts(self) -> list[QueueCounts]:
+        """``counts`` for each priority, from 0 on; a queue without priorities has only 0.
+
+        JOB-5
+        """
+        return by_priority(self._runtime)
 
     def shard_counts(self) -> list[ShardCounts]:
         """Messages and lost races of each shard.

@@ -69,6 +69,7 @@ def test_the_filter_knows_what_terminals_obey():
         ["--json", "peek", "orders", "--where", f"{HOSTILE} = 1"],
         ["redrive", "orders", "--where", f"{HOSTILE} = 1"],
         ["counts", HOSTILE],
+        ["counts", HOSTILE, "--by-priority"],
         ["purge", HOSTILE],
         ["delete", "orders", HOSTILE],
         ["create", f"new{HOSTILE}"],

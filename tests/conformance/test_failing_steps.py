@@ -149,7 +149,14 @@ OTHERS = {
     **dict.fromkeys(
         (
             *("Queue.rewindable", "Queue.attributes", "Queue.counts", "Queue.peek", "Queue.get"),
-            *("Queue.shard_counts", "Queue.groups", "Queue.redrivable", "Queue.dead_letter_sources", "Queue.tags"),
+            *(
+                "Queue.priority_counts",
+                "Queue.shard_counts",
+                "Queue.groups",
+                "Queue.redrivable",
+                "Queue.dead_letter_sources",
+                "Queue.tags",
+            ),
             *("Lease.batches", "Lease.arrow", "LakeQueue.queue", "LakeQueue.list_queues", "LakeQueue.all_queues"),
             *("LakeQueue.register_views", "LakeQueue.view_statements", "LakeQueue.create_views"),
             *("LakeQueue.arrow_views", "LakeQueue.check"),

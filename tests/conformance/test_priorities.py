@@ -51,6 +51,32 @@ def test_one_receive_in_sixteen_begins_with_the_lowest_priority(harness: Harness
     assert received == ([1] * (ELSEWHERE_EVERY - 1) + [0]) * 2
 
 
+def test_strict_priorities_leave_the_lowest_for_last(harness: Harness):
+    queue = harness.create(priorities=2, priorities_strict=True)
+    assert queue.attributes(["priorities_strict"]) == {"priorities_strict": True}
+    queue.send_batch([SendEntry("x", priority=number % 2) for number in range(4 * ELSEWHERE_EVERY)])
+    urgent = [queue.receive()[0].priority for _ in range(2 * ELSEWHERE_EVERY - 1)]
+    assert urgent == [1] * (2 * ELSEWHERE_EVERY - 1)
+    harness.queue().set_attributes(priorities_strict=False)
+    queue.counts()  # it learns of the change
+    received = [queue.receive()[0].priority for _ in range(2)]
+    assert sorted(received) == [0, 1] and queue.attributes(["priorities_strict"]) == {"priorities_strict": False}
+
+
+def test_messages_are_counted_by_priority(harness: Harness, clock):
+    queue = harness.create(priorities=3, shards=6)
+    queue.send_batch([SendEntry("x", priority=number % 3) for number in range(9)])
+    clock.advance(60)
+    queue.send("y", priority=1, delay=10)
+    assert len(queue.receive(4)) == 4
+    counted = harness.queue().priority_counts()
+    assert [(of.visible, of.in_flight, of.delayed) for of in counted] == [(3, 0, 0), (2, 1, 1), (0, 3, 0)]
+    assert [of.oldest_age for of in counted] == [60, 60, 60]
+    other = harness.create("other", shards=2)
+    other.send("z")
+    assert other.priority_counts() == [other.counts()]
+
+
 def test_bulk_sends_have_a_priority(harness: Harness):
     queue = harness.create(priorities=2, shards=4)
     rows = pa.table({"body": ["a", "b"]})
@@ -177,6 +203,8 @@ def test_a_queue_without_priorities_takes_none(lq: LakeQueue):
         ({"priorities": 0}, InvalidAttributeValue, "priorities"),
         ({"priorities": 11}, InvalidAttributeValue, "1 to 10"),
         ({"priorities": 3, "shards": 4}, InvalidAttributeValue, "multiple of the priorities, 3"),
+        ({"priorities_strict": True}, InvalidAttributeValue, "created without priorities"),
+        ({"priorities": 2, "priorities_strict": "x"}, InvalidAttributeValue, "priorities_strict"),
         ({"priorities": 2, "group_in_flight_limit": 5}, InvalidAttributeValue, "does not go with priorities"),
         ({"priorities": 2, "profile": "sqs"}, InvalidAttributeName, "profile lake"),
     ],

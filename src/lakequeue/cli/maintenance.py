@@ -10,18 +10,27 @@ import typer
 from lakequeue.cli import documents, render
 from lakequeue.cli.options import Name, OptionalName, Yes, duration_option
 from lakequeue.cli.queues import listed
-from lakequeue.cli.session import Session
+from lakequeue.cli.session import Session, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 
-def counts(ctx: typer.Context, queue: OptionalName = None) -> None:
+def counts(
+    ctx: typer.Context,
+    queue: OptionalName = None,
+    by_priority: Annotated[bool, typer.Option("--by-priority", help="Count those of each priority.")] = False,
+) -> None:
     """Count the messages of one queue or of all, by state."""
     from lakequeue.entry_verbs import depths
 
     session: Session = ctx.obj
     counted: list[dict[str, Any]] = []
     failed: LakeQueueError | None = None
-    if queue is not None:
+    if by_priority:
+        if queue is None:
+            usage("--by-priority is for one queue")
+        for priority, of_it in reversed([*enumerate(session.queue(queue).priority_counts())]):
+            counted.append(documents.counts(queue, of_it) | {"priority": priority})
+    elif queue is not None:
         counted.append(documents.counts(queue, session.queue(queue).counts()))
     else:
         queues = list(listed(session.lake()))
@@ -37,9 +46,11 @@ def counts(ctx: typer.Context, queue: OptionalName = None) -> None:
     columns = ["queue", "visible", "in_flight", "delayed", "rewindable"]
     if any(each["held"] for each in counted):  # rare
         columns.insert(4, "held")
+    if by_priority:
+        columns.insert(1, "priority")
     rows = [[*(each[name] for name in columns), render.age(each["oldest_age"])] for each in counted]
     session.answer(
-        counted if queue is None else counted[0],
+        counted if queue is None or by_priority else counted[0],
         render.table([*render.titles(columns), "oldest"], rows),
     )
     if failed is not None:

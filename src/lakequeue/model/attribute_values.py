@@ -145,6 +145,7 @@ class ChangeableAttributes(TypedDict, total=False):
     allow_zero_visibility: bool
     profile_strict: bool
     shards: int
+    priorities_strict: bool
     deduplication_interval: Duration | None
     paused: str | None
     rate_limit: str | None
@@ -172,6 +173,7 @@ class ChangeableAttributes(TypedDict, total=False):
     AllowZeroVisibility: Any
     ProfileStrict: Any
     Shards: Any
+    PrioritiesStrict: Any
     DeduplicationInterval: Any
     Paused: Any
     RateLimit: Any

@@ -56,7 +56,7 @@ _RANGES = {
 }
 FIFO_DEDUP_MICROS = 300 * MICROS
 _FIXED = ("profile", "priorities")
-_LAKE_ONLY = ("priorities", "deduplication_interval")
+_LAKE_ONLY = ("priorities", "priorities_strict", "deduplication_interval")
 _NONE_IS_UNSET = (*_LAKE_ONLY, "rate_burst")
 _TENANTS = ("fair_groups", "group_in_flight_limit")
 _FIFO_ONLY = ("content_based_deduplication", "deduplication_scope", "fifo_throughput_limit")
@@ -103,6 +103,8 @@ class QueueAttributes:
     shards: int = _of("Shards", "count", 1)
     priorities: int | None = _of("Priorities", "count", None)
     """Number of classes of messages, each of which has shards of its own (JOB-5); None: one."""
+    priorities_strict: bool | None = _of("PrioritiesStrict", "mark", None)
+    """Whether no receive begins with the lowest one."""
     deduplication_interval: Seconds | None = _of("DeduplicationInterval", "seconds", None)
     """For how long a standard queue takes a deduplication id once (JOB-6); None: it takes none."""
     paused: str | None = _of("Paused", "text", None)
@@ -195,10 +197,12 @@ class QueueAttributes:
         absent = {*_TENANTS} if self.fifo or self.profile_rules.fair_groups is None else set[str]()
         absent |= {*_LAKE_ONLY} if self.fifo or self.profile != _LAKE else set()
         absent |= set() if self.fifo else {*_FIFO_ONLY}
-        found = {each.field: getattr(self, each.field) for each in _SETTABLE if each.field not in absent}
+        shown = [each for each in _SETTABLE if each.field not in absent]
+        found = {each.field: getattr(self, each.field) for each in shown}
+        found |= {each.field: bool(found[each.field]) for each in shown if each.kind == "mark"}
         allow = redrive_allow_policy(self.redrive_allow_policy)
         typed = {"redrive_policy": self.redrive, "redrive_allow_policy": allow}
-        return found | typed | {"sqs_managed_sse_enabled": bool(self.sqs_managed_sse_enabled)}
+        return found | typed
 
     def to_wire(self) -> dict[str, str]:
         """Every set attribute by its wire name, as a string (QUE-23)."""
@@ -373,6 +377,8 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD["rate_burst"], hint=problem)
         if self.shards % self.classes:
             raise _invalid(_BY_FIELD["shards"], hint=f"must be a multiple of the priorities, {self.priorities}")
+        if self.priorities_strict and self.priorities is None:
+            raise _invalid(_BY_FIELD["priorities_strict"], hint="the queue was created without priorities")
         # each of them says in which shard a message is
         placing = ("priorities", "group_in_flight_limit", "deduplication_interval")
         one, *others = [field for field in placing if getattr(self, field) is not None] or [""]

@@ -77,10 +77,23 @@ def stored(counts: QueueCounts | Counts) -> int:
 
 def depth(queue: OpenQueue) -> Depth:
     """The current depth of a queue, exact at one snapshot per shard."""
+    now, parts = _depths(queue)
+    return Depth.of(parts, now)
+
+
+def by_priority(queue: OpenQueue) -> list[QueueCounts]:
+    """The same for each priority, from 0 on (JOB-5)."""
+    now, parts = _depths(queue)
+    classes = queue.attributes.classes
+    return [Depth.of(parts[priority::classes], now).counts for priority in range(classes)]
+
+
+def _depths(queue: OpenQueue) -> tuple[int, list[ShardDepth]]:
+    """An instant, and the depth of each shard at it."""
     with queue.service("counts"):
         now = queue.now()
         first = queue.shards[0].depth(now)  # it knows of shards that were added
-        return Depth.of([first, *each(lambda shard: shard.depth(now), queue.shards[1:])], now)
+        return now, [first, *each(lambda shard: shard.depth(now), queue.shards[1:])]
 
 
 def by_shard(queue: OpenQueue) -> list[ShardCounts]:

@@ -303,9 +303,12 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
     shards = queue.shards
     if attempt_id is None or len(shards) == 1:
         home = shards[0].shared.home
-        order, other, classes = in_home_order(shards, home), home.elsewhere(), queue.attributes.classes
-        if classes > 1:  # now and then the lowest first, so that none of them starves (JOB-5)
-            order = sorted(order, key=lambda shard: shard % classes, reverse=other is None)
+        order, other, attributes = in_home_order(shards, home), home.elsewhere(), queue.attributes
+        if (
+            classes := attributes.classes
+        ) > 1:  # now and then the lowest first, so that none of them starves (JOB-5)
+            highest = other is None or bool(attributes.priorities_strict)
+            order = sorted(order, key=lambda shard: shard % classes, reverse=highest)
         elif other is not None and shards[other].is_unattended():
             order = [other, *(shard for shard in order if shard != other)]
         yield from (shards[shard] for shard in order)
