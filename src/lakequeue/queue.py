@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lakequeue.errors import InvalidParameterValue, MissingPackage
 from lakequeue.model.arguments import (
     Condition,
+    check_at,
     check_callable,
     check_interrupt,
     check_priority,
@@ -126,6 +127,7 @@ class Queue(QueueProperties):
         *,
         json: Any = ABSENT,
         priority: int | None = None,
+        at: datetime | None = None,
     ) -> SendResult:
         """Sends one message; it is stored when the call returns.
 
@@ -139,13 +141,17 @@ class Queue(QueueProperties):
             system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
             priority: 0 to one less than the queue's ``priorities``; higher ones are received first. None is 0.
+            at: instead of a delay, when it becomes visible; before now is now. Not on FIFO queues; what is beyond the
+                longest delay is for ``LakeQueue.schedules``.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
             OverLimit: the queue has reached its cap on stored messages.
 
-        SND-3, QUE-33, SND-1, SND-2, DLY-9, MSA-3, SND-4, FAI-1, DDP-1, SND-15, QUE-21, JOB-5
+        SND-3, QUE-33, SND-1, SND-2, DLY-9, MSA-3, SND-4, FAI-1, DDP-1, SND-15, QUE-21, JOB-5, JOB-8
         """
+        if at is not None:
+            delay = check_at(self._runtime.attributes, at, delay, self.clock.now())
         given = (body, None, delay, attributes, group_id, dedup_id, system_attributes)
         return send.send(self._runtime, SendEntry(*given, json=json, priority=priority))
 

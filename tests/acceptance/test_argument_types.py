@@ -113,6 +113,7 @@ TABLE: dict[str, dict[str, str]] = {
         "system_attributes": "mapping",
         "json": "anything",
         "priority": "or none",  # this queue has none
+        "at": "or none",
     },
     "Queue.send_batch": {"entries": "object"},
     "Queue.receive": {

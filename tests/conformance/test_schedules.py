@@ -250,6 +250,32 @@ def test_a_pause_leaves_times_out_and_a_schedule_that_is_added_again_is_another(
     assert bodies(queue.peek()) == ["once", "x", "x", "x"]
 
 
+@pytest.mark.spec("JOB-8")
+def test_a_message_is_sent_for_an_instant_within_the_longest_delay(lq: LakeQueue, clock: ManualClock) -> None:
+    queue, sqs = lq.create_queue("orders", delay=5), lq.create_queue("sqs", profile="sqs")
+    fifo = lq.create_queue("jobs.fifo", fifo=True, content_based_deduplication=True)
+    queue.send("later", at=clock.now() + timedelta(seconds=10.5))
+    sqs.send("later", at=clock.now() + timedelta(seconds=10.5))
+    for sent, group in ((queue, None), (fifo, "g")):
+        sent.send("now", at=clock.now() - timedelta(days=1), group_id=group)
+        assert bodies(sent.receive(10)) == ["now"]
+    clock.advance(10.5)
+    assert bodies(queue.receive(10)) == ["later"] and sqs.receive() == []
+    clock.advance(0.5)
+    assert bodies(sqs.receive(10)) == ["later"]
+    soon = clock.now() + timedelta(seconds=901)
+    for call, reason in [
+        (lambda: sqs.send("x", at=soon), "at is invalid.*900 s from now; what a schedule sends may be later"),
+        (lambda: queue.send("x", at=clock.now() + timedelta(days=15)), "at is invalid.*345600 s from now"),
+        (lambda: fifo.send("x", at=soon, group_id="g"), "at is invalid.*not valid for this queue type"),
+        (lambda: queue.send("x", at=soon, delay=5), "Give either at or delay"),
+        (lambda: queue.send("x", at=datetime(2026, 4, 1)), "at is invalid.*time zone"),
+    ]:
+        with pytest.raises(InvalidParameterValue, match=reason):
+            call()
+    assert queue.counts().delayed == sqs.counts().delayed == 0
+
+
 @pytest.mark.spec("JOB-7")
 def test_schedules_belong_to_a_region(harness: Harness, clock: ManualClock) -> None:
     for region in ("a", "b"):

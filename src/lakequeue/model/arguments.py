@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lakequeue.errors import InvalidParameterValue, MissingParameter, coded_for
 from lakequeue.model.attribute_values import as_text, parse_whole
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import MICROS, Interrupt, duration_micros, seconds, to_micros
+from lakequeue.model.clock import MICROS, Duration, Interrupt, duration_micros, seconds, to_micros
 from lakequeue.model.profiles import Limits
 
 SHORTEST_POLL, LONGEST_POLL = 50_000, 3_600_000_000
@@ -174,6 +174,22 @@ def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
         if attributes.fifo and micros:
             raise _refused(value, "delay", _NOT_FOR_THIS_KIND)
     return None if attributes.fifo else micros
+
+
+def check_at(attributes: QueueAttributes, at: Any, delay: Any, now: datetime) -> Duration:
+    """The delay of a message that is to become visible at an instant, in seconds (JOB-8)."""
+    left = max(0, check_instant("at", at) - to_micros(now))
+    if not attributes.fractions_allowed("delay"):
+        left = -(-left // MICROS) * MICROS
+    high = attributes.limits("delay").high
+    if delay is not None:
+        raise _refused(at, "at", "Give either at or delay.")
+    if attributes.fifo and left:
+        raise _refused(at, "at", _NOT_FOR_THIS_KIND)
+    if high is not None and seconds(left) > high:
+        reason = f"Must be at most {high} s from now; what a schedule sends may be later."
+        raise _refused(at, "at", reason)
+    return seconds(left)
 
 
 def check_priority(attributes: QueueAttributes, value: Any = None) -> int:

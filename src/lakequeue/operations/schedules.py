@@ -8,6 +8,7 @@ before, adds nothing. Then the schedule's row moves on, unless another process h
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from datetime import datetime, timedelta
 import attrs
 import pyarrow as pa
 
-from lakequeue.errors import InvalidParameterValue, LakeQueueError
+from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.clock import format_instant, to_micros
 from lakequeue.model.messages import SendEntry, SendResult
 from lakequeue.model.schedules import Schedule
@@ -40,6 +41,8 @@ MOST = 1_000
 _LONGEST_ERROR = 500
 _PATIENCE = 5
 """Seconds that a block waits for what its thread sends; who is killed meanwhile leaves it to the next look."""
+_SPREAD = 2.0
+"""Seconds over which the looks of all processes are spread, so that mostly one finds what is due."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -139,7 +142,7 @@ class OpenSchedules:
             thread.join(_PATIENCE)
 
     def _run_on(self, stop: threading.Event, begun: threading.Event) -> None:
-        clock, told = self.root.clock, ""
+        clock, told, late = self.root.clock, "", timedelta(seconds=random.uniform(0, _SPREAD))
         with clock.participant():
             begun.set()
             while not stop.is_set():
@@ -149,7 +152,8 @@ class OpenSchedules:
                 except Exception as error:
                     if told != (told := first_line(error)):
                         _log.warning("the schedules of %s cannot be run: %s", self.root.path, told)
-                clock.wait((clock.now() + timedelta(minutes=1)).replace(second=0, microsecond=0), stop)
+                minute = (clock.now() - late).replace(second=0, microsecond=0)
+                clock.wait(minute + timedelta(minutes=1) + late, stop)
 
     def _run(self, row: Schedule, now: datetime) -> tuple[int, Schedule | None]:
         """The number of messages sent, and the row after that; None if its last message is sent."""
@@ -158,7 +162,7 @@ class OpenSchedules:
         for time in times:
             try:
                 sent += self._send(row, time)
-            except LakeQueueError as error:  # others go on; this one is tried again at the next look
+            except Exception as error:  # others go on; this one is tried again at the next look
                 reason = first_line(error)[:_LONGEST_ERROR]
                 if reason != row.last_error:
                     _log.warning("schedule %s: %s", row.name, reason)
