@@ -141,8 +141,8 @@ class Queue(QueueProperties):
             system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
             priority: 0 to one less than the queue's ``priorities``; higher ones are received first. None is 0.
-            at: instead of a delay, when it becomes visible; before now is now. Not on FIFO queues; what is beyond the
-                longest delay is for ``LakeQueue.schedules``.
+            at: instead of a delay, when it becomes visible; before now is now. Not on FIFO queues; what is beyond
+                the longest delay is for ``LakeQueue.schedules``.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
