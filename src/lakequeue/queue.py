@@ -409,27 +409,48 @@ class Queue(QueueProperties):
 
     # --- the queue itself
 
-    def pause(self, reason: str = "paused") -> None:
+    def pause(self, reason: str = "paused", group_id: str | None = None) -> None:
         """Has every receive and lease find nothing, in every process, until ``resume``; sends go on.
 
         Messages in flight can be settled and extended. Consumers and waiting receives wait on.
 
         Args:
             reason: what ``doctor``, the console and the attribute ``paused`` show, of up to 8,192 bytes.
+            group_id: the only message group to pause; the attribute ``paused_groups`` shows it, all such groups
+                with their reasons in up to 8,192 bytes.
 
         Raises:
-            InvalidParameterValue: ``reason`` is empty.
+            InvalidParameterValue: ``reason`` or ``group_id`` is empty.
+            InvalidAttributeValue: they are too long.
 
         JOB-1
         """
         check_string("reason", reason)
-        if not reason:
-            raise InvalidParameterValue.of(reason, "reason", "Must not be empty.")
-        self.set_attributes(paused=reason)
+        check_string("group_id", "-" if group_id is None else group_id)
+        for name, value in (("reason", reason), ("group_id", group_id)):
+            if value == "":
+                raise InvalidParameterValue.of(value, name, "Must not be empty.")
+        if group_id is None:
+            self.set_attributes(paused=reason)
+        else:
+            self._pause_groups({group_id: reason})
 
-    def resume(self) -> None:
-        """Ends a pause; receives that wait find messages at their next poll (JOB-1)."""
-        self.set_attributes(paused=None)
+    def resume(self, group_id: str | None = None) -> None:
+        """Ends a pause, of the queue or of one group; receives that wait look again at their next poll (JOB-1)."""
+        if group_id is None:
+            self.set_attributes(paused=None)
+        else:
+            check_string("group_id", group_id)
+            self._pause_groups({group_id: None})
+
+    def _pause_groups(self, reasons: Mapping[str, str | None]) -> None:
+        self.update_attributes(
+            lambda known: {
+                "paused_groups": {
+                    group: reason for group, reason in {**(known.reasons or {}), **reasons}.items() if reason
+                }
+            }
+        )
 
     def purge(self) -> None:
         """Removes every message sent before the call.

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lakequeue import LakeQueue, Queue, SendEntry
-from lakequeue.cli import app
+from lakequeue.cli import app, drain
 from lakequeue.operations import browse
 
 Run = Callable[..., Any]
@@ -336,6 +336,32 @@ def test_drains_that_cannot_keep_their_promise_are_refused(run: Run, lake: LakeQ
         done = run("drain", source, target, "--yes", *options)
         assert done.exit_code in (1, 2) and told in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert other.counts().visible == 0 and orders.counts().visible == 1
+    assert fifo.attributes(["paused"]) == {"paused": None}
+
+
+@pytest.mark.spec("JOB-1", "FIF-1")
+def test_a_fifo_queue_is_paused_while_it_is_drained(
+    run: Run, lake: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (lake.create_queue(name, fifo=True) for name in ("a.fifo", "b.fifo"))
+    first.send_batch([SendEntry(str(n), group_id=f"g{n}", dedup_id=str(n)) for n in range(3)])
+    (held,) = first.receive()
+    seen: list[object] = []
+
+    def looked(source: Queue, wait: float) -> None:
+        """Whoever consumes it goes on with what it has, and gets nothing more."""
+        seen.append((first.attributes(["paused"])["paused"], first.receive(10)))
+        held.change_visibility(0)
+
+    monkeypatch.setattr(drain, "_wait_for_flights", looked)
+    first.pause("it is drained into b.fifo")  # by one that died
+    assert run("drain", "a.fifo", "b.fifo", "-y").exit_code == 0
+    assert seen == [("it is drained into b.fifo", [])]
+    assert first.attributes(["paused"]) == {"paused": None} and second.counts().visible == 3
+    monkeypatch.undo()
+    first.pause("the bank is down")
+    assert run("drain", "a.fifo", "b.fifo", "-y").exit_code == 0
+    assert first.attributes(["paused"]) == {"paused": "the bank is down"}
 
 
 def test_a_fifo_queue_is_drained_into_another_in_order(run: Run, lake: LakeQueue) -> None:

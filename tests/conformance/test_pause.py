@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from conformance.fifo import FifoHarness
@@ -56,3 +58,51 @@ def test_a_pause_needs_a_reason_that_can_be_stored(harness: Harness):
         queue.pause("x" * 8_193)
     queue.send("a")
     assert len(queue.receive()) == 1
+
+
+@pytest.mark.spec("JOB-1", "FIF-9")
+def test_a_group_is_paused_and_the_others_go_on(fifo: FifoHarness):
+    queue, other = fifo.create(), fifo.queue()
+    queue.send_batch(
+        [SendEntry(f"{group}{n}", group_id=group, dedup_id=f"{group}{n}") for group in "abc" for n in "12"]
+    )
+    other.pause("its bank is down", group_id="a")
+    fifo.queue().pause("late", group_id="c")
+    reasons = {"a": "its bank is down", "c": "late"}
+    assert queue.attributes(["paused_groups", "paused"]) == {"paused_groups": reasons, "paused": None}
+    assert json.loads(queue.attributes(wire=True)["PausedGroups"]) == reasons
+    assert [message.body for message in queue.receive(10)] == ["b1", "b2"]
+    assert fifo.queue().receive(10) == [] and other.counts().visible == 4
+    queue.resume(group_id="a")
+    queue.resume(group_id="nobody")
+    assert [message.body for message in fifo.queue().receive(10)] == ["a1", "a2"]
+    other.resume("c")
+    assert queue.attributes(["paused_groups"]) == {"paused_groups": None}
+    assert [message.body for message in queue.receive(10)] == ["c1", "c2"]
+
+
+@pytest.mark.spec("JOB-1", "FAI-2")
+@pytest.mark.parametrize("given", [{}, {"fair_groups": False}, {"group_in_flight_limit": 2}])
+def test_a_tenant_is_paused_on_a_standard_queue(harness: Harness, given):
+    queue = harness.create(**given)
+    queue.send_batch([SendEntry(f"{group}{n}", group_id=group) for n in "12" for group in "ab"] + [SendEntry("-")])
+    queue.pause(group_id="a")
+    received = harness.queue().receive(10)
+    assert sorted(message.body for message in received) == ["-", "b1", "b2"]
+    assert queue.receive(10) == [] and harness.queue().lease() is None
+    queue.resume(group_id="a")
+    assert sorted(message.body for message in queue.receive(10)) == ["a1", "a2"]
+
+
+@pytest.mark.spec("JOB-1")
+def test_pauses_of_groups_that_cannot_be_stored_are_refused(harness: Harness):
+    queue = harness.create()
+    for group in ("", 5):
+        with pytest.raises(InvalidParameterValue, match="group_id"):
+            queue.pause(group_id=group)
+    with pytest.raises(InvalidAttributeValue, match="8,192 bytes"):
+        queue.pause(group_id="x" * 8_193)
+    for wrong in ([1], {"a": ""}, {"a": 5}, "{", '["a"]'):
+        with pytest.raises(InvalidAttributeValue, match="paused_groups"):
+            queue.set_attributes(paused_groups=wrong)
+    assert queue.attributes(["paused_groups"]) == {"paused_groups": None}

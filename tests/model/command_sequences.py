@@ -118,6 +118,7 @@ def wire(settings: Settings) -> dict[str, str]:
     given["max_inflight_messages"] = settings.cap
     given["max_delayed_messages"] = settings.delayed_cap
     given["paused"] = "the bank is down" if settings.paused else None
+    given["paused_groups"] = dict.fromkeys(settings.paused_groups, "its bank is down")
     if settings.rate is not None:
         given |= {"rate_limit": f"{settings.rate[0]}/m", "rate_burst": settings.rate[1]}
     if settings.tenants:
@@ -337,6 +338,7 @@ class Comparison:
             fair=self.tenants and (a + c) % 8 > 0,
             group_limit=GROUP_LIMITS[(a // 4 + c) % len(GROUP_LIMITS)] if self.tenants else None,
             paused=(a + b + c) % 8 == 0,
+            paused_groups=tuple(group for group in self.groups if group and (ord(group) + b + c) % 4 == 0),
             rate=RATES[(a // 2 + c) % len(RATES)],
             version=self.model.settings.version + (b % 5 > 0),
         )

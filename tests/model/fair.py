@@ -15,9 +15,13 @@ class FairModel(Model):
         """Offsets of the visible messages of each group."""
         found: dict[str, list[int]] = {}
         for offset, message in enumerate(self.messages):
-            if message.state(self.now) == "visible":
+            if message.state(self.now) == "visible" and message.group not in self.settings.paused_groups:
                 found.setdefault(message.group, []).append(offset)
         return found
+
+    def any_group(self) -> bool:
+        """Whether no group has to be left out."""
+        return self.settings.group_limit is None and not self.settings.paused_groups
 
     def since(self, offset: int) -> int:
         """Instant from which a group has waited whose first visible message this is."""
@@ -31,7 +35,7 @@ class FairModel(Model):
         load = {group: self.load(group) for group in waiting}
         found: list[int] = []
         while True:
-            if limit is None and (not fair or len(found) >= FAIR):
+            if self.any_group() and (not fair or len(found) >= FAIR):
                 return found + sorted(offset for offsets in waiting.values() for offset in offsets)
             allowed = [group for group in waiting if waiting[group] and (limit is None or load[group] < limit)]
             if not allowed:
@@ -45,7 +49,7 @@ class FairModel(Model):
                     group = oldest[2]
             else:
                 group = min((lowest[each], each) for each in allowed)[1]
-            size = 1 if limit is None or len(found) < FAIR else limit - load[group]
+            size = 1 if len(found) < FAIR else len(self.messages) if limit is None else limit - load[group]
             taken, waiting[group] = waiting[group][:size], waiting[group][size:]
             load[group] += len(taken)
             found += taken
@@ -70,7 +74,7 @@ class FairModel(Model):
         kept, last, passed = self.begun(sorted(offsets), hands)
         claimed = self.receive(sorted(kept), last, passed, timeout, lease)
         if self.settings.fair and kept:
-            in_turn = offsets[:FAIR] if self.settings.group_limit is None else offsets
+            in_turn = offsets[:FAIR] if self.any_group() else offsets
             self.stamp({self.messages[offset].group for offset in in_turn})
         return claimed
 

@@ -38,7 +38,11 @@ class FifoModel(Model):
 
     def deliverable(self) -> list[int]:
         """What a claim without limits would deliver, in this order."""
-        waiting = {group: self.visible(places) for group, places in self.groups().items()}
+        waiting = {
+            group: self.visible(places)
+            for group, places in self.groups().items()
+            if group not in self.settings.paused_groups
+        }
         found: list[int] = []
         while any(waiting.values()):
             turns = [

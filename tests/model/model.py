@@ -117,6 +117,7 @@ class Settings:
     fair: bool = False
     group_limit: int | None = None
     paused: bool = False
+    paused_groups: tuple[str, ...] = ()
     rate: tuple[int, int] | None = None  # messages a minute, and how many at once
     version: int = 1
 

@@ -81,6 +81,10 @@ def nothing_is_let_through(patch: Patch) -> None:
     patch.setattr(ShardMachine, "next_event", ShardMachine._next_change)
 
 
+def pauses_of_groups_ignored(patch: Patch) -> None:
+    patch.setattr(QueueAttributes, "reasons", None)
+
+
 def visibility_timeout_ignored(patch: Patch) -> None:
     set_runs = ShardState.set_runs
 
@@ -383,6 +387,7 @@ MUTATIONS = [
     ),
     Mutation("visibility timeout ignored", visibility_timeout_ignored, STANDARD | FIFO),
     Mutation("a pause ignored", pause_ignored, STANDARD | FIFO),
+    Mutation("pauses of groups ignored", pauses_of_groups_ignored, FAIR | FIFO),
     Mutation("a rate limit ignored", replace(Pace, "left", lambda *given: 10), STANDARD | FIFO),
     Mutation("a rate limit wakes nobody", nothing_is_let_through, STANDARD | FIFO),
     Mutation("delay ignored", delay_ignored, STANDARD),

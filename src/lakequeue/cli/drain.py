@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,21 +85,22 @@ def drain(
         return
     if visible and not yes:
         session.ask(f"Move {render.count(visible, 'message')} from {queue} to {to}?")
-    if target.fifo:
-        _wait_for_flights(source, wait)
     done = 0
-    with render.progress("moving", visible) as advance:
 
-        def report(moved: int) -> None:
-            nonlocal done
-            done += moved
-            session.done = f"{render.count(done, 'message')} moved"
-            advance(moved, session.done)
+    def report(moved: int) -> None:
+        nonlocal done
+        done += moved
+        session.done = f"{render.count(done, 'message')} moved"
+        advance(moved, session.done)
 
-        if source.fifo == target.fifo:
-            _move(source, target, report)
-        else:
-            _send(source, target, _group(group_by, group), report)
+    with _paused(source, to):
+        if target.fifo:
+            _wait_for_flights(source, wait)
+        with render.progress("moving", visible) as advance:
+            if source.fifo == target.fifo:
+                _move(source, target, report)
+            else:
+                _send(source, target, _group(group_by, group), report)
     counts = source.counts()
     left = {name: getattr(counts, name) for name in ("visible", "in_flight", "delayed", "held")}
     session.answer(
@@ -108,6 +109,23 @@ def drain(
     if any(left.values()):
         states = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in left.items() if number)
         session.note(f"{states} left in {queue}; drain it again when they are visible")
+
+
+@contextmanager
+def _paused(source: Queue, to: str) -> Iterator[None]:
+    """Keeps consumers from a FIFO queue meanwhile: what they took up might come back behind its successors.
+
+    A drain that dies leaves it paused, which ``doctor`` tells; the next one ends that.
+    """
+    reason = f"it is drained into {to}"
+    if not source.fifo or source.attributes(["paused"])["paused"] not in (None, reason):
+        yield
+        return
+    source.pause(reason)
+    try:
+        yield
+    finally:
+        source.resume()
 
 
 def _wait_for_flights(source: Queue, wait: float) -> None:

@@ -222,22 +222,32 @@ def untag(ctx: typer.Context, queue: Name, keys: Annotated[list[str], typer.Argu
     _answer_tags(session, untagged)
 
 
+_Group = Annotated[str | None, typer.Option("--group", metavar="ID", help="Only one message group.")]
+
+
 def pause(
     ctx: typer.Context,
     queue: Name,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for whoever wonders.")] = "paused",
+    group: _Group = None,
 ) -> None:
-    """Stop what all consumers receive from a queue, until it is resumed; sends go on."""
+    """Stop what all consumers receive from a queue or one of its groups, until it is resumed; sends go on."""
     session: Session = ctx.obj
-    session.queue(queue).pause(reason)
-    session.answer({"queue": queue, "paused": reason}, f"queue {queue} is paused")
+    session.queue(queue).pause(reason, group)
+    _answer_pause(session, queue, group, reason)
 
 
-def resume(ctx: typer.Context, queue: Name) -> None:
-    """Let consumers receive again from a queue that was paused."""
+def resume(ctx: typer.Context, queue: Name, group: _Group = None) -> None:
+    """Let consumers receive again from a queue or group that was paused."""
     session: Session = ctx.obj
-    session.queue(queue).resume()
-    session.answer({"queue": queue, "paused": None}, f"queue {queue} is resumed")
+    session.queue(queue).resume(group)
+    _answer_pause(session, queue, group, None)
+
+
+def _answer_pause(session: Session, queue: str, group: str | None, reason: str | None) -> None:
+    document = {"queue": queue} | ({} if group is None else {"group_id": group}) | {"paused": reason}
+    what = f"queue {queue}" if group is None else f"group {group} of {queue}"
+    session.answer(document, f"{what} is {'resumed' if reason is None else 'paused'}")
 
 
 def delete_queue(ctx: typer.Context, queue: Name, yes: Yes = False) -> None:

@@ -20,7 +20,18 @@ from lakequeue.model.redrive_policies import (
 
 Seconds = int | float
 Kind = Literal[
-    "seconds", "count", "cap", "flag", "mark", "text", "choice", "redrive", "redrive allow", "policy", "rate"
+    "seconds",
+    "count",
+    "cap",
+    "flag",
+    "mark",
+    "text",
+    "choice",
+    "redrive",
+    "redrive allow",
+    "policy",
+    "rate",
+    "reasons",
 ]
 
 MAX_TEXT_BYTES = 8_192
@@ -73,6 +84,16 @@ def parse_policy(value: Any) -> str | None:
     return str(value)
 
 
+def parse_reasons(value: Any) -> str | None:
+    reasons = json.loads(value) if isinstance(value, str) and value else value
+    if not reasons:
+        return None
+    texts = isinstance(reasons, dict) and [*reasons, *reasons.values()]
+    if not texts or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError("must say why, by message group, both as texts that are not empty")
+    return json.dumps(reasons, sort_keys=True)
+
+
 def parse_choice(value: Any, choices: Mapping[str, str]) -> str:
     for choice, wire in choices.items():
         if value in (choice, wire):
@@ -103,6 +124,8 @@ def parse(kind: Kind, value: Any, choices: Mapping[str, str]) -> Any:
             return allowed and allowed.wire()
         case "policy":
             return parse_policy(value)
+        case "reasons":
+            return parse_reasons(value)
         case "rate":
             return parse_rate(value) if value else None
         case "choice":
@@ -148,6 +171,7 @@ class ChangeableAttributes(TypedDict, total=False):
     priorities_strict: bool
     deduplication_interval: Duration | None
     paused: str | None
+    paused_groups: Mapping[str, str] | str | None
     rate_limit: str | None
     rate_burst: int | None
     VisibilityTimeout: Any
@@ -176,6 +200,7 @@ class ChangeableAttributes(TypedDict, total=False):
     PrioritiesStrict: Any
     DeduplicationInterval: Any
     Paused: Any
+    PausedGroups: Any
     RateLimit: Any
     RateBurst: Any
     PollingWaitSeconds: Any

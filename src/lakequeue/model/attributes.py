@@ -5,6 +5,7 @@ The profile supplies the attributes that the caller does not name (PRF-2).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
@@ -109,6 +110,8 @@ class QueueAttributes:
     """For how long a standard queue takes a deduplication id once (JOB-6); None: it takes none."""
     paused: str | None = _of("Paused", "text", None)
     """Why receives find nothing (JOB-1)."""
+    paused_groups: str | None = _of("PausedGroups", "reasons", None)
+    """Why they find nothing of message groups, by group in JSON."""
     rate_limit: str | None = _of("RateLimit", "rate", None)
     """How many messages consumers receive in a time, such as ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None)
@@ -201,7 +204,7 @@ class QueueAttributes:
         found = {each.field: getattr(self, each.field) for each in shown}
         found |= {each.field: bool(found[each.field]) for each in shown if each.kind == "mark"}
         allow = redrive_allow_policy(self.redrive_allow_policy)
-        typed = {"redrive_policy": self.redrive, "redrive_allow_policy": allow}
+        typed = {"redrive_policy": self.redrive, "redrive_allow_policy": allow, "paused_groups": self.reasons}
         return found | typed
 
     def to_wire(self) -> dict[str, str]:
@@ -264,6 +267,11 @@ class QueueAttributes:
     def by_group(self) -> bool:
         """Whether the message group determines the shard, so that one shard sees all messages of a group."""
         return self.fifo or self.group_in_flight_limit is not None
+
+    @cached_property
+    def reasons(self) -> dict[str, str] | None:
+        """Why message groups are paused, by group."""
+        return None if self.paused_groups is None else json.loads(self.paused_groups)
 
     @cached_property
     def pace(self) -> Pace | None:

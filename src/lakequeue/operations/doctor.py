@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 import attrs
@@ -125,6 +126,8 @@ def doctor(root: Root) -> Health:
                     letterless.append(row.name)
             if queue.attributes.paused:
                 paused[row.name] = queue.attributes.paused
+            for group, reason in (queue.attributes.reasons or {}).items():
+                paused[f"{row.name} --group {shlex.quote(group)}"] = reason
             for counts in by_shard(queue):
                 runs, files, committed_at = queue.shards[counts.shard].ledger_size()
                 newest = max(newest, committed_at)

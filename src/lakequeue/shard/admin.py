@@ -79,7 +79,7 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
     """Adopts newer attributes at once (QUE-25); what the old retention expired stays removed (RET-6)."""
     if command.version <= state.head.attributes_version:
         return False, False
-    delay, cap = state.delay, state.attributes.delayed_limit
+    delay, before = state.delay, (state.attributes.delayed_limit, state.attributes.reasons)
     state.keep_released()
     state.attributes = QueueAttributes.from_wire(command.attributes)
     state.head = attrs.evolve(state.head, attributes=dict(command.attributes), attributes_version=command.version)
@@ -87,8 +87,8 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
     state.change_pace()
     if state.delay != delay:
         state.change_delay()
-    elif state.attributes.delayed_limit != cap:
-        state.change_cap()
+    elif (state.attributes.delayed_limit, state.attributes.reasons) != before:
+        state.index_anew()
     if not state.attributes.rewind_micros:
         state.forget_history()
     retention.expire(state)
@@ -144,7 +144,7 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
             for part in state.take([(run.first, run.last)]):
                 state.remove(part)
             if held:
-                state.change_cap()
+                state.index_anew()
             erased += run.size
         if command.for_good and any(state.history.pieces(first, last)):
             state.history.cut(first, last)

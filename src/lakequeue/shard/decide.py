@@ -118,7 +118,8 @@ class ShardMachine:
     @property
     def may_be_grouped(self) -> bool:
         """Whether a message that was sent lately may come before those that are known."""
-        return self.blocks or bool(self._state.attributes.fair_groups)
+        attributes = self._state.attributes
+        return self.blocks or bool(attributes.fair_groups or attributes.reasons)
 
     @property
     def grouped(self) -> bool:

@@ -69,12 +69,11 @@ class ShardIndex:
     def by_tenant(self) -> bool:
         """Whether claims of a standard queue go by message group (FAI-1); not while there is one group only."""
         attributes = self.attributes
-        if attributes.fifo or not (attributes.fair_groups or attributes.group_in_flight_limit):
+        some = attributes.group_in_flight_limit is not None or attributes.reasons is not None
+        if attributes.fifo or not (attributes.fair_groups or some):
             return False
         lowest = self.lowest
-        return lowest is not None and (
-            attributes.group_in_flight_limit is not None or self.log.only_group(lowest) is None
-        )
+        return lowest is not None and (some or self.log.only_group(lowest) is None)
 
     @property
     def tenants(self) -> Tenants:

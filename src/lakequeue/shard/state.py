@@ -203,8 +203,8 @@ class ShardState(ShardIndex):
         """Lets the next claim find the message groups anew, by the attributes that it finds."""
         self._tenants = None
 
-    def change_cap(self) -> None:
-        """Applies a new cap on delayed messages."""
+    def index_anew(self) -> None:
+        """Applies a new cap on delayed messages, or a pause of groups."""
         self._index(self.runs)
 
     def change_delay(self) -> None:

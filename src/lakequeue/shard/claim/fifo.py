@@ -15,6 +15,7 @@ from typing import Protocol
 
 from sortedcontainers import SortedDict
 
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.shard.runs import Head, Log
 from lakequeue.shard.spans import SpanSet, joined
 
@@ -30,6 +31,7 @@ class Shard(Protocol):
     head: Head
     log: Log
     available: SpanSet
+    attributes: QueueAttributes
 
     def stored_from(self, offset: int) -> int:
         """Lowest offset from ``offset`` on that is stored; fresh messages count as stored."""
@@ -203,7 +205,7 @@ class Groups:
             self._groups.pop(group, None)
             return
         self._heads[head] = group
-        if head in self._shard.available:
+        if head in self._shard.available and group not in (self._shard.attributes.reasons or ()):
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:

@@ -3,8 +3,8 @@
 A message group names a tenant; messages without a group are one more, with the name "". No order is promised and
 no rate is limited. Each message of a claim goes to
 
-1. no group that has as many messages in flight as ``GroupInFlightLimit`` allows, those that this claim
-   picked included;
+1. no group that is paused, or has as many messages in flight as ``GroupInFlightLimit`` allows, those that this
+   claim picked included;
 2. if it is the first, the group that has waited longest, if that is overdue: it waited for ``PATIENCE`` or
    longer. So no group starves whose messages in flight nobody works on any more;
 3. otherwise the group with the fewest messages in flight, those that this claim picked included; of several
@@ -126,6 +126,8 @@ class Tenants:
         self._shard = shard
         self._fair = bool(shard.attributes.fair_groups)
         self._limit = shard.attributes.group_in_flight_limit
+        self._paused = shard.attributes.reasons or {}
+        self._any = self._limit is None and not self._paused
         self._pieces: dict[str, list[_Piece]] = {}
         self._count = 0  # of pieces
         self._in_flight: dict[str, int] = {}
@@ -175,7 +177,7 @@ class Tenants:
         found: list[Span] = []
         fair_left = FAIR
         while count > 0:
-            if self._limit is None and (fair_left <= 0 or not self._fair):
+            if self._any and (fair_left <= 0 or not self._fair):
                 rest = shard.available.take(count)
                 for span in rest:
                     self.withdrawn(*span)
@@ -190,7 +192,7 @@ class Tenants:
                     turn = oldest
             most = 1
             if fair_left <= 0 or self._is_alone(turn.group):
-                most = count if self._limit is not None else min(count, fair_left)
+                most = min(count, fair_left) if self._any else count
             if self._limit is not None:
                 most = min(most, self._limit - self._load(turn.group))
             taken = self._take(turn.group, most)
@@ -239,7 +241,7 @@ class Tenants:
         before = self._turns.pop(group, None)
         if before is not None:
             del self._heads[before.offset]
-        if offset is None or (self._limit is not None and load >= self._limit):
+        if offset is None or group in self._paused or (self._limit is not None and load >= self._limit):
             return
         weight = (load, self._shard.visible_since(offset)) if self._fair else (0, 0)
         turn = Turn(*weight, offset, group)
