@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from consumer.harness import Harness
 from lakequeue import Consumer, Context, InvalidOptions, LakeQueue, Message, Outcome, RedrivePolicy
+from lakequeue.consumer.arrow_batches import COLUMNS
+from lakequeue.frame_verbs import LEASE_COLUMNS
 
 pytestmark = pytest.mark.spec("JOB-4")
 Make = Callable[..., Harness]
@@ -210,3 +213,27 @@ def test_bad_options_are_named(tmp_path: Any, options: dict[str, Any], text: str
         Consumer(queue, lambda messages, contexts: None, **options)
     with pytest.raises(InvalidOptions, match=r"a handler of batches takes two lists"):
         Consumer(queue, lambda messages: None, batch=5)  # type: ignore[arg-type,misc]
+
+
+def test_a_batch_is_a_table_of_arrow(harness: Harness) -> None:
+    tables: list[pa.Table] = []
+
+    def handle(table: pa.Table, contexts: list[Context]) -> list[Outcome]:
+        tables.append(table)
+        return [Outcome.SUCCESS if body != "b" else Outcome.FAILED for body in table["body"].to_pylist()]
+
+    harness.other.send("a", attributes={"lang": "en", "raw": b"\0"})
+    harness.other.send("b")
+    with harness.running(harness.consumer(handle, concurrency=1, batch=2, as_arrow=True)):
+        harness.clock.advance(5)
+    [table] = tables
+    assert table.schema.equals(COLUMNS) and set(COLUMNS.names) < set(LEASE_COLUMNS.names)
+    assert table["body"].to_pylist() == ["a", "b"] and table["receive_count"].to_pylist() == [1, 1]
+    first, second = (dict(each) for each in table["message_attributes"].to_pylist())
+    assert first["lang"]["string_value"] == "en" and first["raw"]["binary_value"] == b"\0" and second == {}
+    assert harness.other.counts().in_flight + harness.other.counts().visible == 1
+
+
+def test_an_arrow_table_needs_a_batch(harness: Harness) -> None:
+    with pytest.raises(InvalidOptions, match="as_arrow: must be False, or True with a batch"):
+        harness.consumer(lambda messages, contexts: None, as_arrow=True)

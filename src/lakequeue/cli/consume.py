@@ -56,6 +56,9 @@ def consume(
     batch_wait: Annotated[
         float, duration_option("How long a message waits for others of its batch: 1 s by default.")
     ] = 1,
+    as_arrow: Annotated[
+        bool, typer.Option("--as-arrow", help="Call the handler with tables of Arrow instead of lists.")
+    ] = False,
     prefetch: Annotated[
         int | None,
         typer.Option(
@@ -154,6 +157,7 @@ def consume(
         name=consumer_name,
         batch=batch,
         batch_wait=batch_wait,
+        as_arrow=as_arrow,
         weights=None if weights is None else _weights(weights),
     )
     name = ", ".join(names)

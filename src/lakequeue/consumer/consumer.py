@@ -43,6 +43,8 @@ class Consumer:
             of their contexts, and returns an outcome for all or a list of outcomes. A message that was received
             before comes alone, and of a FIFO group one at a time. None: a message and its context (JOB-4).
         batch_wait: seconds for which a message waits for others of its batch, 0 to 60.
+        as_arrow: whether a batch is a table of Arrow instead of a list of messages, with the columns of
+            ``Lease.arrow`` but ``delay_seconds``, ``shard`` and ``offset``.
         renewal: how receipts are extended while handlers run: ``HeartbeatRenewal``, ``ComputedRenewal``,
             ``NoRenewal``, or a ``Renewal`` of your own.
         retry_failed_at_once: whether failed messages become visible at once rather than at their timeout; None: at
@@ -87,6 +89,7 @@ class Consumer:
         retry_failed_at_once: bool | None = None,
         batch: int | None = None,
         batch_wait: Duration = 1,
+        as_arrow: bool = False,
         weights: Sequence[int] | None = None,
     ) -> None:
         failed_at_once = make_failed_messages_visible_immediately
@@ -110,6 +113,7 @@ class Consumer:
                 batch,
                 batch_wait,
                 weight,
+                as_arrow,
             )
             for each, weight in checked_queues(queue, weights)
         ]

@@ -114,6 +114,7 @@ class ConsumerOptions:
     batch: int | None = None
     batch_wait: Duration = 0
     weight: int = 1
+    as_arrow: bool = False
 
     @property
     def most(self) -> int:
@@ -170,6 +171,8 @@ class ConsumerOptions:
             fits = False
         if not fits:
             problems.append(f"batch_wait: must be 0 to {LONGEST_BATCH_WAIT} seconds, not {self.batch_wait!r}")
+        if not isinstance(self.as_arrow, bool) or (self.as_arrow and self.batch is None):
+            problems.append(f"as_arrow: must be False, or True with a batch, not {self.as_arrow!r}")
         if not isinstance(self.outage, Outage):
             problems.append(f"outage: must be an Outage, not {self.outage!r}")
         if (problem := retry_delay_problem(self.retry_delay)) is not None:

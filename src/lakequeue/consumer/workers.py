@@ -105,6 +105,11 @@ class WorkerPool:
         batch, awaited = options.batch is not None, is_async(self._handler)
         self.take: Callable[[], Any] = self._take_batch if batch else self.held.take
         self.work: Callable[[Any], Any] = self._work_async if awaited else self._work
+        self._shown: Callable[[list[Message]], Any] = list
+        if options.as_arrow:
+            from lakequeue.consumer.arrow_batches import table_of  # imports what leases do
+
+            self._shown = table_of
         if batch:
             self.work = self._work_batch_async if awaited else self._work_batch
 
@@ -191,7 +196,7 @@ class WorkerPool:
 
     def _work_batch(self, jobs: Sequence[Job]) -> None:
         with self._handling_batch(jobs) as (call, messages, contexts):
-            if messages:
+            if contexts:
                 try:
                     call.result = self._handler(messages, contexts)
                 except BaseException as error:
@@ -199,7 +204,7 @@ class WorkerPool:
 
     async def _work_batch_async(self, jobs: Sequence[Job]) -> None:
         with self._handling_batch(jobs) as (call, messages, contexts):
-            if messages:
+            if contexts:
                 try:
                     call.result = await self._handler(messages, contexts)
                 except asyncio.CancelledError as error:
@@ -209,7 +214,7 @@ class WorkerPool:
                     call.raised = error
 
     @contextmanager
-    def _handling_batch(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, list[Message], list[Context]]]:
+    def _handling_batch(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Any, list[Context]]]:
         """Yields the call for those of a batch whose receipts are not lost, and acts on its outcomes."""
         with ExitStack() as ending:
             ending.callback(self.held.left_batch)
@@ -217,7 +222,7 @@ class WorkerPool:
             calls = [(job.context, ending.enter_context(self._handling(job))) for job in reversed(jobs)]
             begun = [(context, each) for context, each in reversed(calls) if each is not None]
             call = Call(0)
-            yield call, [context.message for context, _ in begun], [context for context, _ in begun]
+            yield call, self._shown([context.message for context, _ in begun]), [context for context, _ in begun]
             results = outcomes_of(call, len(begun))
             for (_, each), result in zip(begun, results, strict=True):
                 each.result, each.raised = result, call.raised

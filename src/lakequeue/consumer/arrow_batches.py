@@ -1,0 +1,39 @@
+"""Batches as tables of Arrow, for handlers that work on columns (JOB-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lakequeue.frame_verbs import LEASE_COLUMNS
+from lakequeue.model.messages import AttributeValue, Message
+
+_PLAIN = (
+    "message_id",
+    "body",
+    "receipt_handle",
+    "sent_at",
+    "group_id",
+    "receive_count",
+    "dedup_id",
+    "sequence_number",
+)
+COLUMNS = pa.schema([field for field in LEASE_COLUMNS if field.name in (*_PLAIN, "message_attributes")])
+"""Those of ``Lease.arrow`` that a received message has."""
+
+
+def table_of(messages: Sequence[Message]) -> pa.Table:
+    """Messages as rows with ``COLUMNS``, in their order."""
+    columns: dict[str, Any] = {name: [getattr(message, name) for message in messages] for name in COLUMNS.names}
+    columns["message_attributes"] = [
+        [(name, _cell(value)) for name, value in attributes.items()]
+        for attributes in columns["message_attributes"]
+    ]
+    return pa.Table.from_pydict(columns, schema=COLUMNS)
+
+
+def _cell(value: AttributeValue) -> dict[str, str | bytes]:
+    kind = "string_value" if isinstance(value.value, str) else "binary_value"
+    return {"type": value.type, kind: value.value}
