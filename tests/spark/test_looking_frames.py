@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lakequeue import Consumer, LakeQueue, Outcome, RedrivePolicy
+from lakequeue import Consumer, LakeQueue, Message, Outcome, RedrivePolicy
 from lakequeue.operations import browse
 from lakequeue.testing import ManualClock
 
@@ -43,6 +43,10 @@ def refuse(message: object, context: object) -> Outcome:
     return Outcome.FAILED
 
 
+def refuse_all(message: Message, context: object) -> None:
+    raise ValueError(f"no: {message.receive_count} \u2028 {message.body}\n")
+
+
 @pytest.mark.spec("DLT-5", "QUE-23")
 def test_a_condition_chooses_the_same_messages_in_sql(spark: SparkSession, tmp_path: Path) -> None:
     clock = ManualClock()
@@ -54,6 +58,10 @@ def test_a_condition_chooses_the_same_messages_in_sql(spark: SparkSession, tmp_p
     clock.advance(2)
     Consumer(source, refuse, make_failed_messages_visible_immediately=True).run(until_empty=True)
     assert source.receive() == []  # it moved
+    source.set_attributes(redrive_policy=RedrivePolicy("dead", max_receive_count=2))
+    source.send('letter that failed twice: é "quoted"')
+    Consumer(source, refuse_all, retry_failed_at_once=True).run(until_empty=True)
+    assert source.receive() == []
     queue = lq.queue("dead")
     queue.send("received", group_id="tag")
     queue.receive(2, visibility_timeout=30, consumer="worker 1")
@@ -75,9 +83,13 @@ def test_a_condition_chooses_the_same_messages_in_sql(spark: SparkSession, tmp_p
         "queue = 'orders.fifo' AND region = 'local' AND sequence_number LIKE '1%' AND log_offset + shard >= 0",
         "group_id IN ('a', 'tag') AND coalesce(dedup_id, '') <> '2' AND first_received_at IS NULL",
         "body LIKE '%e%' AND message_id <> body",
+        'dead_letter_reason LIKE \'%ValueError%\' AND attempts LIKE \'[{"error":"ValueError","text":"no: 1%\'',
     ]
     columns = ", ".join(f"({where}) AS c{number}" for number, where in enumerate(conditions))
     rows = spark.sql(f"SELECT message_id, {columns} FROM messages WHERE queue <> 'source'").collect()
     for number, where in enumerate(conditions):
         chosen = {row.message_id for row in rows if row[f"c{number}"]}
         assert chosen and chosen == {m.message_id for one in (queue, fifo) for m in one.peek(where)}, where
+    shown = lq.arrow_views()["messages"].to_table(columns=["message_id", "dead_letter_reason", "attempts"])
+    same = spark.sql("SELECT message_id, dead_letter_reason, attempts FROM messages").collect()
+    assert {tuple(row) for row in same} == {tuple(row.values()) for row in shown.to_pylist()}

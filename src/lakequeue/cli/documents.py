@@ -81,6 +81,7 @@ def peeked(message: PeekedMessage) -> dict[str, Any]:
         | {"message_attributes": attributes(message.message_attributes)}
         | _fields(message, "receive_count sent_at moved_at visible_at group_id")
         | {"dead_letter_reason": reason(message), "consumer": message.consumer}
+        | {"attempts": [attrs.asdict(each) for each in message.attempts]}
     )
 
 

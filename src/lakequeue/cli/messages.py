@@ -221,10 +221,14 @@ def peek(
     rows: list[list[object]] = [
         [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)] for m in messages
     ]
-    for column, name in (("reason", "dead_letter_reason"), ("consumer", "consumer")):
-        if any(getattr(m, name) for m in messages):
+    for column, shown in (
+        ("failed", [len(m.attempts) or None for m in messages]),
+        ("reason", [m.dead_letter_reason for m in messages]),
+        ("consumer", [m.consumer for m in messages]),
+    ):
+        if any(shown):
             columns.append(column)
-            rows = [[*row, getattr(m, name)] for row, m in zip(rows, messages, strict=True)]
+            rows = [[*row, value] for row, value in zip(rows, shown, strict=True)]
     session.answer([documents.peeked(message) for message in messages], render.table(columns, rows))
 
 

@@ -39,7 +39,7 @@ class Rounds:
         return first
 
     def add_failure(self, handle: str, reason: str) -> None:
-        """Has the next round record why a message failed for the last time before it becomes a dead letter."""
+        """Has the next round record why a message failed (JOB-10)."""
         with self._lock:
             self._failures[handle] = reason
 

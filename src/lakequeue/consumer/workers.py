@@ -269,7 +269,7 @@ class WorkerPool:
         with self._counting:
             self.handled += outcome is Outcome.SUCCESS
             self.failed += outcome is not Outcome.SUCCESS
-        if outcome is not Outcome.SUCCESS and message.last_receive and not job.context.lost:
+        if outcome is not Outcome.SUCCESS and not job.context.lost:
             reason = DeadLetterReason.of(raised, self._clock.now(), self._name)
             self.rounds.add_failure(message.receipt_handle, reason.json())
         self._observers.handled(message, took / MICROS, outcome, raised)

@@ -61,7 +61,16 @@ _Page = TypeVar("_Page")
 _LOGGED = pa.schema([layout.MESSAGES.field(name) for name in log_columns(JUDGED.names)])
 PEEKED = [
     *("message_id", "body", "state", "receive_count", "sent_at", "visible_at", TYPED_ATTRIBUTES),
-    *("group_id", "source_queue", "moved_at", "dedup_id", "trace_header", "dead_letter_reason", "consumer"),
+    *(
+        "group_id",
+        "source_queue",
+        "moved_at",
+        "dedup_id",
+        "trace_header",
+        "dead_letter_reason",
+        "consumer",
+        "attempts",
+    ),
 ]
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS
-from lakequeue.model.failures import consumer_of
+from lakequeue.model.failures import attempts_in, consumer_of, reason_in
 from lakequeue.model.names import sequence_number
 from lakequeue.model.states import MessageState
 from lakequeue.operations.results import WITH_VISIBLE_AT
@@ -47,6 +47,7 @@ SCHEMA = pa.schema(
         ("source_queue", pa.string()),
         ("moved_at", layout.INSTANT),
         ("dead_letter_reason", pa.string()),
+        ("attempts", pa.string()),
         ("consumer", pa.string()),
         ("sequence_number", pa.string()),
         ("shard", pa.int32()),
@@ -60,8 +61,8 @@ the message becomes, or became, visible; NULL unless it is visible, in flight or
 was deleted, if the history says so; else ``receive_count`` is NULL for deleted messages, as for expired ones;
 ``consumer`` is the name of a consumer that gave one and has the message in flight; a dead letter keeps the
 ``sent_at`` of its first send, except on FIFO queues (DLQ-4), and ``moved_at`` says when a message came from
-another queue; ``age`` is in seconds since ``sent_at``; ``message_attributes`` are texts, binary values in base64;
-standard queues have no sequence numbers."""
+another queue; ``attempts`` are the failed ones, in JSON; ``age`` is in seconds since ``sent_at``;
+``message_attributes`` are texts, binary values in base64; standard queues have no sequence numbers."""
 REWINDABLE = "rewindable"
 """A further column: whether a rewind may bring the message back."""
 TYPED_ATTRIBUTES = "typed_attributes"
@@ -86,7 +87,7 @@ _RUNS = pa.schema(
         ("last_offset", pa.int64()),
         ("state", pa.string()),
         *(layout.RUN.field(name) for name in ("receive_count", "visible_at", "first_received_at")),
-        *(layout.RUN.field(name) for name in ("attempt_id", "attempted_at")),
+        *(layout.RUN.field(name) for name in ("attempt_id", "attempted_at", "target_key")),
     ]
 )
 _ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
@@ -167,6 +168,7 @@ class Judge:
             "source_queue": lambda: _source_names(_whole(rows["source_queue"])),
             "moved_at": lambda: pc.if_else(pc.is_valid(rows["source_queue"]), pa.array(came_at), None),
             "dead_letter_reason": lambda: _reasons(rows),
+            "attempts": lambda: _attempts(rows, runs, at),
             "consumer": lambda: pc.if_else(pa.array(state == IN_FLIGHT), _consumers(runs).take(at), None),
             "sequence_number": lambda: self._sequence_numbers(offsets),
             "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
@@ -215,7 +217,8 @@ def names_are(queue: str, region: str) -> pc.Expression:
 
 def log_columns(names: Collection[str]) -> list[str]:
     """The columns of the log that the judge needs for columns of ``JUDGED``."""
-    of = {TYPED_ATTRIBUTES: "message_attributes", "dead_letter_reason": "send_id", "moved_at": "source_queue"}
+    of = {TYPED_ATTRIBUTES: "message_attributes", "moved_at": "source_queue"}
+    of |= {"dead_letter_reason": "send_id", "attempts": "send_id"}
     # tables of 0.2 have no first receive, so a dead letter shows it once its run has it
     wanted = {*_ALWAYS, *(of.get(name, name) for name in names)} - {"first_received_at"}
     return [name for name in layout.MESSAGES.names if name in wanted]
@@ -248,7 +251,23 @@ def _source_names(arns: pa.Array) -> pa.Array:
 
 def _reasons(rows: pa.Table | pa.RecordBatch) -> pa.Array:
     """Why the last handlers of dead letters failed, in JSON."""
-    return pc.if_else(pc.is_valid(rows["source_receive_count"]), rows["send_id"], None)
+    return _mapped(reason_in, _letters(rows))
+
+
+def _letters(rows: pa.Table | pa.RecordBatch) -> pa.Array:
+    """What dead letters keep of the handlers that failed with them."""
+    return _whole(pc.if_else(pc.is_valid(rows["source_receive_count"]), rows["send_id"], None))
+
+
+def _attempts(rows: pa.Table | pa.RecordBatch, runs: pa.RecordBatch, at: pa.Array) -> pa.Array:
+    """Failed attempts in JSON: since a message came here, or of a dead letter, before that."""
+    here = pc.if_else(pc.equal(runs["state"], MessageState.MOVING.value), None, runs["target_key"])
+    return pc.coalesce(here.take(at), _mapped(attempts_in, _letters(rows)))
+
+
+def _mapped(function: Callable[[str | None], str | None], texts: pa.Array) -> pa.Array:
+    """What a function makes of texts, of which most are NULL."""
+    return texts if texts.null_count == len(texts) else pa.array(map(function, texts.to_pylist()), pa.string())
 
 
 def _consumers(runs: pa.RecordBatch) -> pa.Array:

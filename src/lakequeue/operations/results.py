@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from lakequeue.model.clock import from_micros
-from lakequeue.model.failures import DeadLetterReason, parse_reason
+from lakequeue.model.failures import DeadLetterReason, parse_attempts, parse_reason
 from lakequeue.model.messages import AttributeValue, Message, Settler, attach, select_attributes
 from lakequeue.model.states import MessageState
 from lakequeue.shard.commands import ClaimedSpan, ClaimResult
@@ -132,6 +132,8 @@ class PeekedMessage:
     """Why the last handler of a dead letter failed; None if its consumer was killed, or none of ours (DLQ-4)."""
     consumer: str | None = None
     """The name that the consumer gave which has it in flight; None: it gave none, or none has it."""
+    attempts: tuple[DeadLetterReason, ...] = ()
+    """Its last ten failed attempts, oldest first (JOB-10); of a dead letter those at its source at first."""
 
 
 Attributes = Sequence[tuple[str, Mapping[str, Any]]]
@@ -190,6 +192,7 @@ def peeked_message(row: dict[str, Any], attributes: Attributes) -> PeekedMessage
     row["state"] = MessageState(row["state"])
     row["receive_count"] = row["receive_count"] or 0
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])
+    row["attempts"] = parse_attempts(row["attempts"])
     return PeekedMessage(message_attributes=_attributes(attributes), **row)
 
 

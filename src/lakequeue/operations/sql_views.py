@@ -58,7 +58,7 @@ def sql_type(field: pa.Field) -> str:
 
 _RUN_FIELDS = (
     *("settled", "last_offset", "state", "receive_count"),
-    *("visible_at", "first_received_at", "attempt_id", "attempted_at"),
+    *("visible_at", "first_received_at", "attempt_id", "attempted_at", "target_key"),
 )
 _RUN_TYPES = ", ".join(f"{name}: {sql_type(SCHEMAS['receipts'].field(name))}" for name in _RUN_FIELDS)
 _RUN = f"STRUCT<{_RUN_TYPES}>"
@@ -233,7 +233,13 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
             nullif(delay_seconds, {layout.EMPTIED}) AS delay_seconds,
             substring_index(source_queue, ':', -1) AS source_queue,
             CASE WHEN source_queue IS NOT NULL THEN sent_at END AS moved_at,
-            CASE WHEN source_receive_count IS NOT NULL THEN send_id END AS dead_letter_reason,
+            CASE WHEN source_receive_count IS NOT NULL AND send_id NOT LIKE '{{"attempts"%' THEN send_id
+            END AS dead_letter_reason,
+            coalesce(
+                CASE WHEN run.state <> 'moving' THEN run.target_key END,
+                CASE WHEN source_receive_count IS NOT NULL
+                THEN coalesce(get_json_object(send_id, '$.attempts'), concat('[', send_id, ']')) END
+            ) AS attempts,
             CASE
                 WHEN state = 'in_flight' AND run.attempted_at IS NULL
                 THEN get_json_object(run.attempt_id, '$.consumer')

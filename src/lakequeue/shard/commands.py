@@ -57,7 +57,7 @@ class ChangeVisibility:
 
 @attrs.frozen
 class RecordFailure:
-    """Keeps why the handler of one message failed, in JSON, until it is received again or becomes a dead letter.
+    """Keeps why the handler of one message failed, in JSON, with those that failed before (JOB-10).
 
     The answer is None; nothing happens if the receipt is no longer the latest.
     """

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from lakequeue.model.failures import attempts_in, letter_note
 from lakequeue.shard.commands import Move, MoveBack, Moved, Spans
 from lakequeue.shard.runs import MOVING, Run
 from lakequeue.shard.state import ShardState
@@ -49,7 +50,7 @@ def set_aside(state: ShardState, runs: Sequence[Run], target_key: str, *, redriv
             receive_count=run.receive_count,
             received_at=run.received_at,
             first_received_at=run.first_received_at,
-            attempt_id=run.failure,
+            attempt_id=letter_note(run.failure, run.attempts),
             move_number=number,
             target_key=target_key,
         )
@@ -83,7 +84,8 @@ def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
     runs = _of(state, command.number)
     for run in runs:
         count = run.receive_count or run.attempt_place or 0
-        state.hand_back(run._replace(receive_count=count, move_number=count or None))  # they count anew (DLQ-13)
+        run = run._replace(target_key=attempts_in(run.attempt_id), receive_count=count)
+        state.hand_back(run._replace(move_number=count or None))  # they count anew (DLQ-13)
     return sum(run.size for run in runs), bool(runs)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import attrs
 from sortedcontainers import SortedDict
 
-from lakequeue.model.failures import reason_of, together_in
+from lakequeue.model.failures import reason_of, together_in, with_attempt
 from lakequeue.model.states import MessageState
 
 VISIBLE = MessageState.VISIBLE.value
@@ -44,7 +44,7 @@ class Run(NamedTuple):
     attempted_at: int | None = None
     attempt_place: int | None = None  # rank of the run in the answer to its attempt; `moving`: see `set_aside`
     move_number: int | None = None  # unless `moving`: receives before it came here, see `deliveries`
-    target_key: str | None = None
+    target_key: str | None = None  # unless `moving`: see `attempts`
 
     @property
     def deliveries(self) -> int:
@@ -65,6 +65,16 @@ class Run(NamedTuple):
     def failure(self) -> str | None:
         """Why the handler failed that had the messages last, in JSON; see ``RecordFailure``."""
         return None if self.attempted_at is not None else reason_of(self.attempt_id)
+
+    @property
+    def attempts(self) -> str | None:
+        """Which handlers failed with the messages, in JSON; see ``model.failures``."""
+        return None if self.state == MOVING else self.target_key
+
+    def failed(self, note: str) -> Run:
+        """The run once a handler has failed with it, for the reason in a note."""
+        attempts = with_attempt(self.attempts, note)
+        return self._replace(attempt_id=note, attempted_at=None, attempt_place=None, target_key=attempts)
 
     @property
     def failed_together(self) -> int | None:

@@ -89,7 +89,7 @@ def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, boo
     part = run._replace(first=command.offset, last=command.offset)
     if run.attempt is not None:
         state.forget_attempt(run.attempt)
-    state.runs.put(part._replace(attempt_id=command.failure, attempted_at=None, attempt_place=None))
+    state.runs.put(part.failed(command.failure))
     return None, True
 
 

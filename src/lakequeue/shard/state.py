@@ -64,8 +64,8 @@ class ShardState(ShardIndex):
     def hand_back(self, run: Run, failure: str | None = None) -> None:
         """Makes a run visible now; lease and receive count stay with it (VIS-4, VIS-16), and why it failed."""
         self.leave(run)
-        back = run._replace(state=VISIBLE, visible_at=self.now, target_key=None)
-        self.set_runs([_unattempted(back)._replace(attempt_id=failure)])
+        back = _unattempted(run._replace(state=VISIBLE, visible_at=self.now))
+        self.set_runs([back if failure is None else back.failed(failure)])
 
     def set_aside(self, run: Run) -> None:
         """Adds a ``moving`` run for messages that are neither available nor in flight."""

@@ -60,7 +60,7 @@ MESSAGES = pa.schema(
         ("trace_header", pa.string()),
         ("sent_at", INSTANT),
         ("delay_seconds", pa.float64()),
-        # Of a bulk send. Dead letters, which come from none: why the last handler failed, in JSON (DLQ-4).
+        # Of a bulk send. Dead letters, which come from none: why the last handler failed, in JSON (DLQ-4, JOB-10).
         ("send_id", pa.string()),
         # Moved messages: the ARN of the source queue. Dead letters also: how often they were received there and,
         # on standard queues, when they were first sent (DLQ-4, RET-7).
@@ -102,6 +102,7 @@ RUN = pa.struct(
         # Of a moving run. Else how often dead letters were received before they came here, which is no part of the
         # maximum of receives; NULL is none. For the same reason it has no column of its own.
         ("move_number", pa.int64()),
+        # Of a moving run. Else which handlers failed with the messages, in JSON, for the same reason.
         ("target_key", pa.string()),
     ]
 )

@@ -105,5 +105,6 @@ def _message(message: PeekedMessage, max_length: int | None) -> dict[str, Any]:
         "moved_at": None if message.moved_at is None else format_instant(message.moved_at),
         "dead_letter_reason": None if message.dead_letter_reason is None else _reason(message.dead_letter_reason),
         "consumer": message.consumer,
+        "attempts": [_reason(each) for each in message.attempts],
         "attributes": {name: {"type": type_, "value": text[:max_length]} for name, (type_, text) in found.items()},
     }

@@ -223,6 +223,7 @@ function detail(name, listName, first, signal) {
     first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
     first.dead_letter_reason === null ? null : pair("Reason", `${reason(first.dead_letter_reason)} (${first.dead_letter_reason.consumer}, `, time(first.dead_letter_reason.at), ")"),
+    first.attempts.length === 0 ? null : pair("Failed attempts", el("dd", {}, ...first.attempts.map((each) => el("div", {}, time(each.at), ` ${reason(each)} (${each.consumer})`)))),
     pair("Length", count(first.length, "character")),
   );
   draw();
