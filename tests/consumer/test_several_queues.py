@@ -250,6 +250,19 @@ def test_a_stop_waits_for_handlers_and_hands_back_the_rest(several: Several) -> 
     assert consumer.health.active == 0
 
 
+def test_nothing_begins_after_a_stop_that_waits_for_nobody(several: Several) -> None:
+    queues = [several.harness.queue, *(several.queue(f"other{number}") for number in range(6))]
+    for queue in queues:
+        fill(queue, 3)
+    consumer = Consumer(queues, several.handler(1_000), 4)
+    with several.harness.running(consumer) as running:
+        several.harness.clock.advance(0.5)
+        consumer.stop(timeout=0)
+        running.join()
+    assert len(several.begun) == 4
+    assert {queue.counts().visible for queue in queues} == {3}
+
+
 @pytest.mark.spec("HBN-20")
 def test_an_error_for_the_process_stops_all(several: Several) -> None:
     other = several.queue("other")

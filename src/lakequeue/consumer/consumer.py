@@ -149,7 +149,7 @@ class Consumer:
             with self._clock.participant(), ExitStack() as running:
                 if self._endpoint is not None:
                     running.enter_context(self._endpoint.serving())
-                hands = SharedHands(self._clock, len(self._loops) > 1)
+                hands = SharedHands(self._clock, len(self._loops) > 1, lambda: self._controls.stopping)
                 for loop in self._loops:
                     loop.open(hands)
                 hands.start(self._controls.concurrency, self._handler, self._loops[0].fail)

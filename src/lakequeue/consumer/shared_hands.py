@@ -39,13 +39,15 @@ class SharedHands:
     Args:
         clock: the consumer's clock.
         several: whether there are several queues.
+        stopping: whether no further message is to be begun.
 
     Attributes:
         totals: sums over the queues.
     """
 
-    def __init__(self, clock: Clock, several: bool) -> None:
+    def __init__(self, clock: Clock, several: bool, stopping: Callable[[], bool]) -> None:
         self._clock = clock
+        self._stopping = stopping
         self.totals = Totals(several)
         self._shares: list[_Share] = []
         self._running: dict[HeldMessages, WorkerPool] = {}
@@ -75,6 +77,8 @@ class SharedHands:
     # --- whose turn it is
 
     def _take(self) -> tuple[WorkerPool, Any] | None:
+        if self._stopping():  # else hands that one queue sets free begin what another has not handed back yet
+            return None
         with self.totals.lock:
             found, waiting = self._next()
         for pool in waiting:
