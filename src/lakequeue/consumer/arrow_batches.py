@@ -10,17 +10,7 @@ import pyarrow as pa
 from lakequeue.frame_verbs import LEASE_COLUMNS
 from lakequeue.model.messages import AttributeValue, Message
 
-_PLAIN = (
-    "message_id",
-    "body",
-    "receipt_handle",
-    "sent_at",
-    "group_id",
-    "receive_count",
-    "dedup_id",
-    "sequence_number",
-)
-COLUMNS = pa.schema([field for field in LEASE_COLUMNS if field.name in (*_PLAIN, "message_attributes")])
+COLUMNS = pa.schema([field for field in LEASE_COLUMNS if field.name not in ("delay_seconds", "shard", "offset")])
 """Those of ``Lease.arrow`` that a received message has."""
 
 
