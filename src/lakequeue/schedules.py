@@ -41,6 +41,7 @@ class Schedules:
     ) -> Schedule:
         """Adds a schedule, or returns the one that is the same, so that every program may begin with this call.
 
+        One with ``at`` is gone once it was sent, and would then be another.
         Its messages have the attributes ``schedule``, its name, and ``scheduled_at``, when they were due, in UTC.
         On FIFO queues they have deduplication ids of their own.
 

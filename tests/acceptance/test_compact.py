@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,7 @@ def test_spark_submit_makes_one_pass(root):
 @pytest.mark.spark
 def test_the_stream_makes_passes_until_it_is_stopped(root, tmp_path):
     consumed(root)
+    LakeQueue(root).schedules.add("once", "orders", "scheduled", at=datetime.now(timezone.utc))
     with open(tmp_path / "errors", "w") as errors:
         process = subprocess.Popen(
             job(root, "--every", "1"), stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()
@@ -251,4 +253,5 @@ def test_the_stream_makes_passes_until_it_is_stopped(root, tmp_path):
         process.wait()
     assert passes == 3
     assert DeltaTable(f"{root}/stats").to_pyarrow_table().num_rows >= 1
+    assert "scheduled" in [message.body for message in LakeQueue(root).queue("orders").peek()]
     assert LakeQueue(root).queue("orders").send("still here")

@@ -279,6 +279,7 @@ def commands(root: str, copy: str) -> list[list[str]]:
         *([each] for each in ("list", "counts", "check", "doctor", "views")),
         ["sql", "SELECT * FROM queues"],
         ["sql", "SELECT * FROM messages"],
+        ["schedule", "list"],
         ["copy", root, copy],
         *([each, "orders", *{"send": ["x"], "purge": ["--yes"]}.get(each, [])] for each in with_queue[:-1]),
         ["repair", "--all", "--yes"],

@@ -225,6 +225,18 @@ def test_what_a_queue_refuses_keeps_its_time_and_the_others_go_on(
     assert {row.last_error for row in lq.schedules.list()} == {None}
 
 
+@pytest.mark.spec("JOB-7", "JOB-5")
+def test_a_priority_that_the_queue_no_longer_has_is_refused(lq: LakeQueue, clock: ManualClock) -> None:
+    lq.create_queue("orders", priorities=3)
+    lq.schedules.add("urgent", "orders", "x", **HOURLY, priority=2)
+    lq.delete_queue("orders")
+    queue = lq.create_queue("orders", priorities=2)
+    clock.advance(3_600)
+    assert lq.schedules.run_due() == 0 and queue.peek() == []
+    [row] = lq.schedules.list()
+    assert "priority" in str(row.last_error) and row.next_due == clock.now()
+
+
 @pytest.mark.spec("JOB-7")
 def test_a_pause_leaves_times_out_and_a_schedule_that_is_added_again_is_another(
     lq: LakeQueue, clock: ManualClock

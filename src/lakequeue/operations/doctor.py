@@ -159,7 +159,7 @@ def _schedules(root: Root) -> list[str]:
     try:
         for row in OpenSchedules(root).listed():
             if row.last_error is not None:
-                found.append(f"schedule {row.name}: {row.last_error}")
+                found.append(f"schedule {row.name}: {' '.join(row.last_error.split())}")
             elif not row.paused and root.clock.now() - row.next_due > LATE:
                 found.append(f"schedule {row.name} is overdue: let lakequeue serve, consume or schedule run run")
     except LakeQueueError as error:

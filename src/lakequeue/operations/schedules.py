@@ -175,6 +175,7 @@ class OpenSchedules:
         """Sends the message that is due at an instant; 0 if it, or a later one, was sent before."""
         queue, number = find(self.root, row.queue), to_micros(due)
         entry = _entry(row, due, f"{row.id}-{number}")
+        validate_entry(entry, queue.attributes)
         texts = entry.attributes or {}
         attributes = [(name, {"type": "String", "string_value": text}) for name, text in texts.items()]
         cells = {
