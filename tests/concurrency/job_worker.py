@@ -1,7 +1,7 @@
 """A process that sends or consumes: ``job_worker.py ROOT send|consume NUMBER``.
 
 A sender sends all numbers below NUMBER, each with its deduplication id, so one that is started again repeats what
-was sent. A consumer ends with SIGTERM.
+was sent; on a queue with priorities with one instead. A consumer ends with SIGTERM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ def main(root: str, role: str, number: str) -> None:
     queue = LakeQueue(root).queue(QUEUE)
     if role == "send":
         for n in range(int(number)):
-            queue.send(str(n), dedup_id=str(n))
+            if queue.priorities is None:
+                queue.send(str(n), dedup_id=str(n))
+            else:
+                queue.send(str(n), priority=n % queue.priorities)
         return
 
     def handle(message: Message, context: Context) -> None:

@@ -17,7 +17,7 @@ from lakequeue import LakeQueue
 from lakequeue.model.clock import MICROS
 
 WORKER = Path(__file__).with_name("job_worker.py")
-NUMBER, RATE, BURST = 150, 60, 4
+NUMBER = 150
 PATIENCE = 120
 
 Start = Callable[[str], subprocess.Popen[bytes]]
@@ -47,18 +47,29 @@ def wait(reached: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.spec("JOB-1", "JOB-6", "JOB-11")
-def test_limit_pause_and_uniqueness_hold_whoever_is_killed(tmp_path: Path, start: Start) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"deduplication_interval": 3_600}, marks=pytest.mark.spec("JOB-6"), id="unique"),
+        pytest.param({"priorities": 3}, marks=pytest.mark.spec("JOB-5"), id="priorities"),
+    ],
+)
+@pytest.mark.spec("JOB-1", "JOB-11")
+def test_limit_pause_and_uniqueness_hold_whoever_is_killed(
+    tmp_path: Path, start: Start, given: dict[str, int]
+) -> None:
     queue = LakeQueue(str(tmp_path / "root")).create_queue(
-        "orders", rate_limit=f"{RATE}/s", rate_burst=BURST, deduplication_interval=3_600, rewind_range=3_600
+        "orders", rate_limit="60/s", rate_burst=4, rewind_range=3_600, **given
     )
+    unique, number = "priorities" not in given, NUMBER if "priorities" not in given else 2 * NUMBER
     senders, consumers = [start("send") for _ in range(2)], [start("consume") for _ in range(3)]
-    wait(lambda: queue.counts().rewindable >= NUMBER // 5)
-    senders[0].kill()
-    senders[0] = start("send")
+    wait(lambda: queue.counts().rewindable >= number // 5)
+    if unique:  # else nobody would know how many there are
+        senders[0].kill()
+        senders[0] = start("send")
     consumers[0].kill()
     consumers[1].send_signal(signal.SIGSTOP)
-    wait(lambda: queue.counts().rewindable >= NUMBER // 3)
+    wait(lambda: queue.counts().rewindable >= number // 3)
     queue.pause("the bank is down")
     paused = time.time()
     consumers[1].send_signal(signal.SIGCONT)
@@ -66,17 +77,20 @@ def test_limit_pause_and_uniqueness_hold_whoever_is_killed(tmp_path: Path, start
     time.sleep(1)
     resumed = time.time()
     queue.resume()
-    wait(lambda: queue.counts().rewindable >= NUMBER * 2 // 3)
+    wait(lambda: queue.counts().rewindable >= number * 2 // 3)
     random.choice(consumers).kill()
     assert [sender.wait(PATIENCE) for sender in senders] == [0, 0]
-    wait(lambda: queue.counts().rewindable >= NUMBER)
+    wait(lambda: queue.counts().rewindable >= number)
 
     counts = queue.counts()  # each number once, though it was sent two or three times
-    assert (counts.visible, counts.in_flight, counts.rewindable) == (0, 0, NUMBER)
-    runs = queue._runtime.shards[0].query(lambda machine: machine.history)
-    received = sorted(run.first_received_at for run in runs for _ in range(run.size))
-    assert len(received) == NUMBER and None not in received
-    for first, begin in enumerate(received):
-        for last, end in enumerate(received[first:], first):
-            assert last - first + 1 <= BURST + (end - begin) * RATE / MICROS
-    assert not [at for at in received if paused * MICROS < at < resumed * MICROS]
+    assert (counts.visible, counts.in_flight, counts.rewindable) == (0, 0, number)
+    pace, found = queue._runtime.attributes.pace, 0
+    for shard in queue._runtime.shards:
+        runs = shard.query(lambda machine: machine.history)
+        received = sorted(run.first_received_at for run in runs for _ in range(run.size))
+        found += len(received)
+        for first, begin in enumerate(received):
+            for last, end in enumerate(received[first:], first):
+                assert last - first + 1 <= pace.burst + (end - begin) * 1_000 / pace.step
+        assert not [at for at in received if paused * MICROS < at < resumed * MICROS]
+    assert found == number
