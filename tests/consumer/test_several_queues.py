@@ -309,6 +309,26 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(several: Several, conc
     assert several.harness.lq.queue("dead").counts().visible == 0
 
 
+def test_no_hand_is_kept_for_a_queue_that_is_deleted(several: Several) -> None:
+    first, second = several.harness.queue, several.queue("second")
+    several.harness.lq.create_queue("dead")
+    first.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=1))
+    fill(first, 40)
+    fill(second, 40)
+
+    def gone(verb: str, bodies: Sequence[str]) -> None:
+        pool = consumer._loops[0].pool
+        if verb == "receive" and several.now > 5 and pool is not None and pool.held._kept:
+            raise QueueDoesNotExist("it was deleted")
+
+    first.before = gone
+    consumer = Consumer([first, second], several.handler(1), 1)
+    with several.harness.running(consumer) as running:
+        several.harness.clock.advance(60)
+    assert isinstance(running.error, QueueDoesNotExist)
+    assert several.by_queue()["second"] == 40
+
+
 @pytest.mark.spec("FIF-1", "HNS-4")
 def test_order_and_visibility_timeout_are_those_of_each_queue(several: Several) -> None:
     ordered = several.queue("ordered.fifo", fifo=True, visibility_timeout=7)

@@ -303,8 +303,7 @@ class HeldMessages:
             for job in back:
                 job.state = State.ENDED
             self.ahead.fell_behind()
-            self._claim, self._asked = None, self._kept
-            return back, self.release_hands()
+            return back, self.end_claims()
 
     def forget(self, jobs: Iterable[Job]) -> None:
         with self._lock:
@@ -341,7 +340,7 @@ class HeldMessages:
 
     def _free(self, done: int) -> int:
         with self._lock:
-            others, self._asked = self._totals.kept - self._kept, self._kept
+            others, self._asked = self._totals.kept - self._kept, self._kept if self._totals.several else 0
             free = max(0, self._hands - self._totals.held + done - others)
             if self._kept:  # for last receives; those that are claimed, but not begun yet, have a hand each
                 free = max(free, min(self._kept, self._hands - self._begun() - others))
@@ -372,10 +371,16 @@ class HeldMessages:
     def release_hands(self) -> int:
         """Once what was claimed has begun: hands that were kept for it do other work again; returns how many."""
         with self._lock:
-            released, self._asked = self._asked if self._totals.several else 0, 0
+            released, self._asked = self._asked, 0
             self._kept -= released
             self._totals.kept -= released
         return released
+
+    def end_claims(self) -> int:
+        """Keeps no hand any more, as nothing is claimed for now; returns how many were kept."""
+        with self._lock:
+            self._claim, self._asked = None, self._kept
+            return self.release_hands()
 
 
 def _is_last(turn: Turn) -> bool:

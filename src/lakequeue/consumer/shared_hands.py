@@ -150,7 +150,9 @@ class SharedHands:
     def leave(self, pool: WorkerPool) -> None:
         """Notes that nothing more of a queue is received."""
         with self.totals.lock:
+            self._shares = [share for share in self._shares if share.pool is not pool]
             del self._running[pool.held]
+        self._hands.wake(pool.held.end_claims())
         self._wake()
 
     def _wake(self) -> None:
