@@ -25,6 +25,7 @@ from lakequeue import (
     SendEntry,
 )
 from lakequeue.consumer.shared_hands import SharedHands
+from lakequeue.entry_verbs import Request
 from mutations import Case, Mutation, each_case, replace
 from serve.serving import free_port
 
@@ -316,12 +317,15 @@ def test_no_hand_is_kept_for_a_queue_that_is_deleted(several: Several) -> None:
     fill(first, 40)
     fill(second, 40)
 
-    def gone(verb: str, bodies: Sequence[str]) -> None:
-        pool = consumer._loops[0].pool
-        if verb == "receive" and several.now > 5 and pool is not None and pool.held._kept:
-            raise QueueDoesNotExist("it was deleted")
+    receive = first.receive_for_hands
 
-    first.before = gone
+    def gone(request: Request) -> list[Message]:
+        messages, pool = receive(request), consumer._loops[0].pool
+        if several.now > 5 and pool is not None and pool.held._kept:
+            raise QueueDoesNotExist("it was deleted")
+        return messages
+
+    first.receive_for_hands = gone  # type: ignore[method-assign]
     consumer = Consumer([first, second], several.handler(1), 1)
     with several.harness.running(consumer) as running:
         several.harness.clock.advance(60)
