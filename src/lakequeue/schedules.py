@@ -10,7 +10,7 @@ from datetime import datetime
 import attrs
 
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.model.arguments import check_instant, check_string
+from lakequeue.model.arguments import check_instant
 from lakequeue.model.messages import SendResult
 from lakequeue.model.schedules import Schedule, check_schedule_name
 from lakequeue.operations.schedules import OpenSchedules
@@ -66,10 +66,6 @@ class Schedules:
 
         JOB-7
         """
-        for parameter, value in {"queue": queue, "body": body, "tz": tz, "missed": missed}.items():
-            check_string(parameter, value)
-        check_string("cron", cron, optional=True)
-        check_string("group_id", group_id, optional=True)
         if at is not None:
             check_instant("at", at)
         if (cron is None) == (at is None):

@@ -364,8 +364,8 @@ def forget_sends(patch: Patch) -> None:
 
 def send_to_any_shard(patch: Patch) -> None:
     """A late send looks for the message in another shard than the one that has it."""
-    send = schedules.send_staged
-    patch.setattr(schedules, "send_staged", lambda *given, in_home_order: send(*given))
+    send = schedules.send_arrow
+    patch.setattr(schedules, "send_arrow", lambda *given, in_home_order, **more: send(*given, **more))
 
 
 def fresh(tmp_path: Path, patch: Patch) -> tuple[LakeQueue, ManualClock, Patch]:

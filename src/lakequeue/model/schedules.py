@@ -13,7 +13,7 @@ import attrs
 from cronsim import CronSim, CronSimError
 
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.model.arguments import check_instant, check_text, check_type
+from lakequeue.model.arguments import check_instant, check_string, check_text, check_type
 from lakequeue.model.names import is_name
 
 MISSED = ("last", "all", "none")
@@ -71,6 +71,9 @@ class Schedule:
         check_schedule_name(self.name)
         check_text("region", self.region)
         check_text("body", self.body)
+        check_string("tz", self.tz)
+        check_string("cron", self.cron, optional=True)
+        check_string("group_id", self.group_id, optional=True)
         check_type("priority", self.priority, int, "a whole number")
         check_instant("created_at", self.created_at)
         check_instant("next_due", self.next_due)

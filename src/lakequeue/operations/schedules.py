@@ -25,14 +25,10 @@ from lakequeue.model.schedules import Schedule
 from lakequeue.model.validation import validate_entry
 from lakequeue.operations.queues import find
 from lakequeue.operations.send import send
-from lakequeue.operations.send_dataframe import send_staged
+from lakequeue.operations.send_dataframe import send_arrow
 from lakequeue.runtime.root import Root
-from lakequeue.storage.bulk import arrow_files
-from lakequeue.storage.bulk.arrow_rows import columns_of
-from lakequeue.storage.bulk.manifests import Manifest, SendKey
-from lakequeue.storage.bulk.staging import Staging
-from lakequeue.storage.folder import Folder
-from lakequeue.storage.layout import ATTRIBUTE_VALUE
+from lakequeue.storage.bulk.manifests import SendKey
+from lakequeue.storage.layout import MESSAGES
 from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.store_failures import first_line
 
@@ -74,13 +70,12 @@ class OpenSchedules:
             there = self._named(rows, wanted.name)
             if there is not None and there.is_like(wanted):
                 return {}
-            if there is not None:
-                reason = "There is another schedule of this name; remove it first."
-                raise InvalidParameterValue.of(wanted.name, "name", reason)
-            if len(rows) >= MOST:
+            if there is None and len(rows) < MOST:
+                return {wanted.id: wanted}
+            reason = "There is another schedule of this name; remove it first."
+            if there is None:
                 reason = f"The root has {MOST:,} schedules; remove some."
-                raise InvalidParameterValue.of(wanted.name, "name", reason)
-            return {wanted.id: wanted}
+            raise InvalidParameterValue.of(wanted.name, "name", reason)
 
         with self.root.storage_errors():
             self._table.change(added)
@@ -131,8 +126,7 @@ class OpenSchedules:
     def running(self) -> Iterator[None]:
         """Sends what is due at the start of each minute, in a thread, during the block."""
         stop, begun = threading.Event(), threading.Event()
-        given = (stop, begun)
-        thread = threading.Thread(target=self._run_on, args=given, name="lakequeue schedules", daemon=True)
+        thread = threading.Thread(target=self._run_on, args=(stop, begun), name="lakequeue schedules", daemon=True)
         thread.start()
         begun.wait()
         try:
@@ -176,25 +170,15 @@ class OpenSchedules:
         queue, number = find(self.root, row.queue), to_micros(due)
         entry = _entry(row, due, f"{row.id}-{number}")
         validate_entry(entry, queue.attributes)
-        texts = entry.attributes or {}
-        attributes = [(name, {"type": "String", "string_value": text}) for name, text in texts.items()]
-        cells = {
-            "body": pa.array([entry.body], pa.string()),
-            "message_attributes": pa.array([attributes], pa.map_(pa.string(), ATTRIBUTE_VALUE)),
-        }
-        if entry.group_id is not None:
-            cells["group_id"] = pa.array([entry.group_id])
-        if entry.dedup_id is not None:
-            cells["dedup_id"] = pa.array([entry.dedup_id])
-        rows = pa.table(cells)
-
-        def stage(tables: Folder, staging: Staging) -> Manifest:
-            return arrow_files.stage(tables, staging, rows.to_batches())[0]
-
+        attributes = [
+            (name, {"type": "String", "string_value": text}) for name, text in (entry.attributes or {}).items()
+        ]
+        cells = {"body": entry.body, "message_attributes": attributes, "group_id": entry.group_id}
+        given = {name: cell for name, cell in (cells | {"dedup_id": entry.dedup_id}).items() if cell is not None}
+        rows = pa.Table.from_pylist([given], schema=pa.schema([MESSAGES.field(name) for name in given]))
         key = SendKey.of_batch(f"schedule-{row.id}", number)
-        columns = columns_of(rows.schema)
         # to the same shard in all attempts, as it alone knows whether the message was sent
-        return send_staged(queue, columns, key, None, stage, "send", row.priority, in_home_order=False)
+        return send_arrow(queue, rows, key, priority=row.priority, in_home_order=False)
 
     def _named(self, rows: Sequence[Schedule], name: str) -> Schedule | None:
         return next((row for row in rows if (row.region, row.name) == (self.root.region, name)), None)

@@ -168,14 +168,15 @@ def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.Target:
 def send_arrow(
     queue: OpenQueue,
     data: Any,
-    send_id: str | None,
-    order_by: str | None,
-    body: str,
-    on_bad_row: OnBadRow,
-    bad_rows: str | None,
-    priority: int,
+    send_id: str | SendKey | None,
+    order_by: str | None = None,
+    body: str = "body",
+    on_bad_row: OnBadRow = "fail",
+    bad_rows: str | None = None,
+    priority: int = 0,
+    in_home_order: bool = True,
 ) -> SentRows:
-    """Sends every row as a message; returns how many."""
+    """Sends every row as a message; returns how many. ``in_home_order`` is that of ``send_staged``."""
     key, verb, refused = _key(send_id), "send_arrow", 0
     bad = bad_rows_of(queue, on_bad_row, bad_rows, verb)
     source = _Source(data)
@@ -190,11 +191,14 @@ def send_arrow(
         manifest, refused = arrow_files.stage(tables, attrs.evolve(staging, bad_rows=bad), batches())
         return manifest
 
-    return SentRows(send_staged(queue, columns_of(schema), key, order_by, stage, verb, priority), refused)
+    columns = columns_of(schema)
+    return SentRows(send_staged(queue, columns, key, order_by, stage, verb, priority, in_home_order), refused)
 
 
-def _key(send_id: str | None) -> SendKey:
+def _key(send_id: str | SendKey | None) -> SendKey:
     """One for all attempts of a call, by which refused rows are stored once."""
+    if isinstance(send_id, SendKey):
+        return send_id
     return SendKey.new() if send_id is None else SendKey.of_send(send_id)
 
 

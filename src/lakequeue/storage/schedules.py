@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import attrs
 import pyarrow as pa
@@ -37,35 +38,32 @@ class ScheduleTable:
         Raises:
             DamagedTable: no lakequeue wrote them.
         """
-        with self._lock:
-            return self._rows() if self._table is not None or self._engine.exists(self._path) else []
+        with self._lock, self._dropping():
+            return self._rows()
 
     def change(self, change: Change) -> None:
         """Applies a change to the newest rows, and again after a lost race; RequestThrottled after too many."""
 
         def changed() -> bool | None:
-            if not self._engine.exists(self._path):
-                if not change([]):
-                    return True
-                self._engine.create(self._path, layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES)
-            found = {row.id: row for row in self._rows()}
-            changes = change(list(found.values()))
+            found = self._rows()
+            changes = change(found)
             if not changes:
                 return True
-            table = self._open()
-            kept = [row for row in {**found, **changes}.values() if row is not None]
-            gone = [found[id] for id, row in changes.items() if row is None]
-            source = pa.concat_tables([_table_of(kept, "put"), _table_of(gone, "del")])
+            if self._table is None:
+                self._engine.create(self._path, layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES)
+                return None  # maybe others did, and added some: decide anew
+            table, old = self._table, {row.id: row for row in found}
             number = table.transaction(layout.SCHEDULES_ID) or 0
             ids, fence = {layout.SCHEDULES_ID: number + 1}, {layout.SCHEDULES_ID: number}
+            rows = [
+                attrs.asdict(row or old[id]) | {"op": "put" if row else "del"}
+                for id, row in {**old, **changes}.items()
+            ]
+            source = pa.Table.from_pylist(rows, schema=layout.SCHEDULES.append(pa.field("op", pa.string())))
             return commit(table, fence, lambda token: table.merge(source, "id", ids, token)) or None
 
-        with self._lock:
-            try:
-                retried(changed, "the table of schedules is being changed too often; nothing was changed")
-            except BaseException:
-                self._table = None
-                raise
+        with self._lock, self._dropping():
+            retried(changed, "the table of schedules is being changed too often; nothing was changed")
 
     def sweep(self) -> Freed:
         """Removes unneeded files and log entries."""
@@ -74,23 +72,27 @@ class ScheduleTable:
         table = self._engine.open(self._path)
         return trim(table, layout.QUEUES_RETENTION) + vacuum(table, layout.QUEUES_RETENTION)
 
-    def _open(self) -> Table:
-        if self._table is None:
-            self._table = self._engine.open(self._path)
-        return self._table
-
-    def _rows(self) -> list[Schedule]:
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        """Drops the handle after any error."""
         try:
-            table = self._open()
-            table.refresh()
-            newest = table.version, table.history
-            if newest != self._read[0]:
-                parts = repeated(table, lambda: table.read(table.files()))
-                self._read = newest, [row for part in parts for row in _schedules(part, self._path)]
-            return self._read[1]
+            yield
         except BaseException:
             self._table = None
             raise
+
+    def _rows(self) -> list[Schedule]:
+        if self._table is None:
+            if not self._engine.exists(self._path):
+                return []
+            self._table = self._engine.open(self._path)
+        table = self._table
+        table.refresh()
+        newest = table.version, table.history
+        if newest != self._read[0]:
+            parts = repeated(table, lambda: table.read(table.files()))
+            self._read = newest, [row for part in parts for row in _schedules(part, self._path)]
+        return self._read[1]
 
 
 def _schedules(part: pa.Table, path: str) -> list[Schedule]:
@@ -103,9 +105,3 @@ def _schedules(part: pa.Table, path: str) -> list[Schedule]:
     except (pa.ArrowException, KeyError, TypeError, ValueError, LakeQueueError) as error:
         raise DamagedTable(path, None, f"its rows cannot be read: {first_line(error)}") from error
     return found
-
-
-def _table_of(rows: Sequence[Schedule], op: str) -> pa.Table:
-    values = [attrs.asdict(row) for row in rows]
-    table = pa.Table.from_pylist(values, schema=layout.SCHEDULES)
-    return table.append_column("op", pa.array([op] * len(rows), pa.string()))
