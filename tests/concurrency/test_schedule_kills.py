@@ -1,0 +1,42 @@
+"""Processes that send what is due, three at a time, are killed wherever they are: each message is there once."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lakequeue import LakeQueue
+
+PROGRAM = "from lakequeue.cli import main; main()"
+SCHEDULES, KILLED = 24, 10
+
+
+@pytest.mark.slow
+@pytest.mark.spec("JOB-7")
+def test_messages_of_killed_processes_are_sent_once(tmp_path: Path) -> None:
+    lake = LakeQueue(str(tmp_path / "root"))
+    queues = [lake.create_queue("orders", shards=3), lake.create_queue("jobs.fifo", fifo=True)]
+    for number in range(SCHEDULES):
+        queue = queues[number % 2].name
+        lake.schedules.add(f"s{number}", queue, "x", at=lake.clock.now(), group_id="g")
+    drawn, killed = random.Random(7), 0
+    command = [sys.executable, "-c", PROGRAM, "--root", lake.root, "schedule", "run", "--once"]
+    for number in range(KILLED + 1):
+        seconds = drawn.uniform(0.5, 1.5) if number < KILLED else 120
+        processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(3)]
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+            killed += process.poll() is None
+            process.kill()
+            process.wait()
+    messages = [message for queue in queues for message in queue.peek(limit=1_000)]
+    sent = Counter(message.message_attributes["schedule"].value for message in messages)
+    assert sent == Counter(f"s{number}" for number in range(SCHEDULES))
+    assert killed > KILLED / 2 and lake.schedules.list() == [] and lake.check() == []
