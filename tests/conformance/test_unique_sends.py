@@ -14,6 +14,7 @@ from lakequeue import (
     LakeQueue,
     SendEntry,
 )
+from lakequeue.storage.messages import dedup_window
 
 pytestmark = pytest.mark.spec("JOB-6")
 
@@ -59,6 +60,18 @@ def test_a_batch_holds_an_id_once(harness: Harness):
     received = queue.receive(10)
     assert bodies(received) == sorted(["a 0", "b 0", "None 0", "None 1", "None 2"])
     assert {message.dedup_id for message in received} == {"a", "b", None}
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_ids_of_one_hash_are_told_apart_by_the_log(harness: Harness, clock, monkeypatch, shards: int):
+    monkeypatch.setattr(dedup_window, "hash", lambda key: 7, raising=False)
+    queue = harness.create(deduplication_interval=60, shards=shards)
+    sent = {id: queue.send(id, dedup_id=id).message_id for id in "abcd"}
+    for again in queue, harness.queue():
+        assert {id: again.send("again", dedup_id=id).message_id for id in "abcd"} == sent
+    assert bodies(queue.receive(10)) == ["a", "b", "c", "d"]
+    queue.purge()
+    assert queue.send("after", dedup_id="b").message_id != sent["b"]
 
 
 def test_the_interval_can_change_and_end(harness: Harness, clock):

@@ -225,15 +225,15 @@ class ShardSender(ShardReader):
 
     def _original(self, window: DedupWindow, key: Key) -> Placed | None:
         """The message that has a deduplication id, unless a purge removed it."""
-        offset = window.find(key)
-        if offset is None:
-            return None
-        purged = self.purged_offset()
-        if offset < purged:
-            window.forget_below(purged)
-            return None
-        [row] = self.messages(offset, offset)
-        return None if row is None else Placed(offset, row["message_id"])
+        for offset in window.find(key):
+            purged = self.purged_offset()
+            if offset < purged:
+                window.forget_below(purged)
+                continue
+            [row] = self.messages(offset, offset)
+            if row is not None and dedup_key(row["group_id"], row["dedup_id"], window.by_group) == key:
+                return Placed(offset, row["message_id"])
+        return None
 
     def purged_offset(self) -> int:
         """The offset below which all messages are purged now."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.messages.read import LogFile, stretches
+from lakequeue.storage.messages.read import LogFile
 
 Key = str | tuple[str, str]
+_LEAST = 1_024
+"""Slots of the smallest table, a power of two."""
+_ROWS = 65_536
+"""Keys that are made at once of a file."""
 
 
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
@@ -23,7 +29,7 @@ def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key
 class DedupWindow:
     """Offsets by key of messages sent less than ``micros`` ago; follows the log of a shard.
 
-    Not thread-safe, its owner locks.
+    It keeps 64 bits of each key, so its answers are to be compared with the log. Not thread-safe, its owner locks.
     """
 
     def __init__(self, by_group: bool, micros: int) -> None:
@@ -31,29 +37,39 @@ class DedupWindow:
         self.micros = micros
         self.end = 0
         """Offset after the last message that was added."""
-        self._offsets: dict[Key, int] = {}
-        self._sends: deque[tuple[int, int, Sequence[Key | None]]] = deque()  # instant, first offset, keys
+        self._begin = 0  # of what counts
+        self._instants, self._firsts = array("q"), array("q")  # of the sends that count, and maybe of earlier ones
+        self._offsets = _Offsets()
 
-    def find(self, key: Key) -> int | None:
-        """Offset of the message with a key; None if there is none."""
-        return self._offsets.get(key)
+    def find(self, key: Key) -> list[int]:
+        """Offsets of messages that may have a key: very rarely of others."""
+        return self._offsets.find(hash(key), self._begin)
 
     def advance(self, now: int) -> None:
         """Forgets what was sent ``micros`` ago or earlier (DDP-9, DDP-11)."""
-        while self._sends and self._sends[0][0] <= now - self.micros:
-            _, first, keys = self._sends.popleft()
-            for offset, key in enumerate(keys, first):
-                if key is not None and self._offsets.get(key) == offset:
-                    del self._offsets[key]
+        gone = bisect_right(self._instants, now - self.micros)
+        if gone:
+            self.forget_below(self._firsts[gone] if gone < len(self._firsts) else self.end)
+        if 2 * gone > len(self._instants):  # all sends once, not with each step
+            del self._instants[:gone], self._firsts[:gone]
 
     def forget_below(self, offset: int) -> None:
         """Forgets what a purge removed (DDP-13)."""
-        self._offsets = {key: at for key, at in self._offsets.items() if at >= offset}
+        self._begin = max(self._begin, offset)
 
     def add(self, first: int, keys: Sequence[Key | None], sent_at: int) -> None:
         """Adds messages that were sent at one instant, from offset ``first`` on; a key of None is not recorded."""
-        self._sends.append((sent_at, first, keys))
-        self._offsets.update((key, offset) for offset, key in enumerate(keys, first) if key is not None)
+        self._instants.append(sent_at)
+        self._firsts.append(first)
+        self._add_keys(first, keys)
+
+    def _add_keys(self, first: int, keys: Sequence[Key | None]) -> None:
+        hashes = np.fromiter(map(hash, keys), np.int64, len(keys))
+        offsets = np.arange(first, first + len(keys))
+        if None in keys:
+            known = np.array([key is not None for key in keys])
+            hashes, offsets = hashes[known], offsets[known]
+        self._offsets.add(hashes, offsets, self._begin)
         self.end = first + len(keys)
 
     def follow(self, table: Table, files: Sequence[LogFile], end: int, now: int) -> None:
@@ -75,13 +91,61 @@ class DedupWindow:
         sent = file.sent_at(rows).to_numpy()
         begin = max(self.end - file.first, int(np.searchsorted(sent, horizon, side="right")))
         ids = pc.if_else(pc.is_null(rows["source_queue"]), rows["dedup_id"], None)  # moved messages do not count
-        keys: list[Key | None] = ids.slice(begin).to_pylist()
-        if self.by_group:
-            groups = rows["group_id"].slice(begin).to_pylist()
-            keys = [
-                None if key is None else dedup_key(group, str(key), True)
-                for group, key in zip(groups, keys, strict=True)
-            ]
-        for start, stop in stretches(sent[begin:]):
-            if start < stop:
-                self.add(file.first + begin + start, keys[start:stop], int(sent[begin + start]))
+        starts = begin + np.flatnonzero(np.diff(sent[begin:], prepend=-1))  # of the sends
+        self._instants.frombytes(sent[starts].astype(np.int64).tobytes())
+        self._firsts.frombytes((file.first + starts).astype(np.int64).tobytes())
+        for start in range(begin, len(sent), _ROWS):
+            keys: list[Key | None] = ids.slice(start, _ROWS).to_pylist()
+            if self.by_group:
+                groups = rows["group_id"].slice(start, _ROWS).to_pylist()
+                keys = [
+                    None if key is None else dedup_key(group, str(key), True)
+                    for group, key in zip(groups, keys, strict=True)
+                ]
+            self._add_keys(file.first + start, keys)
+
+
+class _Offsets:
+    """Offsets by hashes, several for one if need be: a table with open addressing, 16 bytes a slot.
+
+    A dictionary took 100 to 200 bytes for each.
+    """
+
+    def __init__(self) -> None:
+        self._hashes, self._offsets = _empty(_LEAST)
+        self._taken = 0
+
+    def find(self, hashed: int, begin: int) -> list[int]:
+        """Those of a hash, from ``begin`` on."""
+        found = []
+        mask, hashes, offsets = len(self._offsets) - 1, self._hashes, self._offsets
+        slot = hashed & mask
+        while (offset := offsets.item(slot)) >= 0:
+            if hashes.item(slot) == hashed and offset >= begin:
+                found.append(offset)
+            slot = (slot + 1) & mask
+        return found
+
+    def add(self, hashes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], begin: int) -> None:
+        """Adds offsets with their hashes; those below ``begin`` may go."""
+        self._taken += len(hashes)
+        if 2 * self._taken > len(self._offsets):
+            live = self._offsets >= begin
+            kept = self._hashes[live], self._offsets[live]
+            self._taken = len(kept[0]) + len(hashes)
+            self._hashes, self._offsets = _empty(max(_LEAST, 1 << (2 * self._taken - 1).bit_length()))
+            self._put(*kept)
+        self._put(hashes, offsets)
+
+    def _put(self, hashes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
+        mask = len(self._offsets) - 1
+        slots = hashes & mask
+        while len(slots):  # each takes its slot if that is free, one of those with the same, else tries the next
+            free = self._offsets[slots] < 0
+            self._offsets[slots[free]], self._hashes[slots[free]] = offsets[free], hashes[free]
+            left = self._offsets[slots] != offsets
+            slots, hashes, offsets = (slots[left] + 1) & mask, hashes[left], offsets[left]
+
+
+def _empty(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    return np.zeros(size, np.int64), np.full(size, -1, np.int64)
