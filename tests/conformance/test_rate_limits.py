@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conformance.fifo import FifoHarness
-from conformance.harness import Call, Harness
-from lakequeue import InvalidAttributeValue, SendEntry
-from lakequeue.model.rates import Pace
+from conformance.harness import Call, Harness, every_engine
+from lakequeue import SendEntry
 
 
 def fill(queue, count: int, group: str | None = None) -> None:
@@ -18,6 +17,7 @@ def fill(queue, count: int, group: str | None = None) -> None:
         )
 
 
+@every_engine
 @pytest.mark.spec("JOB-11")
 def test_all_processes_share_a_bucket(harness: Harness, clock):
     queue = harness.create(rate_limit="5/s", rate_burst=3)
@@ -109,46 +109,3 @@ def test_dead_letters_wait_for_the_limit_and_take_nothing_from_it(harness: Harne
     assert queue.receive(10) == [] and dead.counts().visible == 0
     clock.advance(1)
     assert [one.body for one in queue.receive(10)] == ["1"] and dead.counts().visible == 1
-
-
-@pytest.mark.spec("JOB-11")
-@pytest.mark.parametrize(
-    "value", ["100", "0/s", "-1/s", "1.5/s", "1/w", "1 / s", "1000001/s", "١/s", 100, 0.5, True]
-)
-def test_what_is_no_limit_is_refused(harness: Harness, value):
-    queue = harness.create()
-    with pytest.raises(InvalidAttributeValue, match="rate_limit.*") as refused:
-        queue.set_attributes(rate_limit=value)
-    assert "1 to 1,000,000 messages per s, m, h or d" in refused.value.hint
-    assert queue.attributes(["rate_limit"]) == {"rate_limit": None}
-
-
-@pytest.mark.spec("JOB-11")
-@pytest.mark.parametrize(
-    ("given", "hint"),
-    [
-        ({"rate_burst": 5}, "needs rate_limit"),
-        ({"rate_limit": "2/d", "rate_burst": 3}, "must be at most what 2/d lets through in a day, 2"),
-        ({"rate_limit": "9/s", "rate_burst": 0}, "must be 1 to 1,000,000 in profile lake, not 0"),
-        ({"rate_limit": "9/s", "rate_burst": "many"}, "must be a number, not the text 'many'"),
-    ],
-)
-def test_what_a_bucket_cannot_hold_is_refused(harness: Harness, given, hint):
-    with pytest.raises(InvalidAttributeValue, match="rate_burst") as refused:
-        harness.create(**given)
-    assert hint in refused.value.hint
-
-
-@pytest.mark.spec("JOB-11")
-@pytest.mark.parametrize(
-    ("rate", "burst", "shards", "pace"),
-    [
-        ("50/s", None, 1, Pace(20_000_000, 5)),
-        ("3/s", None, 1, Pace(333_333_334, 1)),  # rounded so that it is never faster
-        ("1000/s", None, 4, Pace(4_000_000, 25)),
-        ("1/d", 1, 2, Pace(172_800_000_000_000, 1)),
-        ("600/m", None, 1, Pace(100_000_000, 1)),
-    ],
-)
-def test_a_bucket_of_a_shard(rate, burst, shards, pace):
-    assert Pace.of(rate, burst, shards) == pace

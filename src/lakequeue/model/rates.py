@@ -1,8 +1,8 @@
 """Rate limits as token buckets, each of which is one instant: when what was taken from it is full again (JOB-11).
 
-A message takes ``step`` nanoseconds of the bucket's time, and it holds ``burst`` of these steps. So nothing
-is counted or refilled, and whoever reads the instant knows what is left. In any time of ``w`` nanoseconds at most
-``burst + w / step`` messages come through.
+A message takes ``step`` nanoseconds of the bucket's time, and it holds ``burst`` of these steps. So nothing is
+counted or refilled, and whoever reads the instant, in microseconds, knows what is left. In any time of ``w``
+nanoseconds at most ``burst + w / step`` messages come through.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class Pace(NamedTuple):
         step = -(-_SECONDS[unit] * 10**9 * shards // int(count))
         return cls(step, max(1, (burst or int(int(count) / _SECONDS[unit] / 10)) // shards))
 
-    def left(self, used_to: int, now: int) -> int:
-        """Messages that may come at an instant in microseconds."""
-        return max(0, self.burst * self.step - max(0, used_to - 1_000 * now)) // self.step
+    def left(self, full_at: int, now: int) -> int:
+        """Messages that may come at an instant."""
+        return max(0, self.burst * self.step - 1_000 * max(0, full_at - now)) // self.step
 
-    def taking(self, count: int, used_to: int, now: int) -> int:
-        """The bucket's instant, in nanoseconds, once so many messages have come."""
-        return max(used_to, 1_000 * now) + count * self.step
+    def taking(self, count: int, full_at: int, now: int) -> int:
+        """When the bucket is full again once so many messages have come."""
+        return max(full_at, now) - (-count * self.step // 1_000)  # rounded up: never faster
 
-    def next_at(self, used_to: int, now: int) -> int:
-        """When the next message may come, in microseconds."""
-        return max(now, -(-(used_to - (self.burst - 1) * self.step) // 1_000))
+    def next_at(self, full_at: int, now: int) -> int:
+        """When the next message may come."""
+        return max(now, full_at - (self.burst - 1) * self.step // 1_000)
 
-    def bounded(self, used_to: int, now: int) -> int:
-        """The instant of a bucket that was emptied by a lower limit: no emptier than empty."""
-        return min(used_to, 1_000 * now + self.burst * self.step)
+    def bounded(self, full_at: int, now: int) -> int:
+        """When a bucket is full that was emptied by a lower limit: no emptier than empty."""
+        return min(full_at, now - (-self.burst * self.step // 1_000))
 
 
 def burst_problem(rate: str | None, burst: int | None) -> str | None:

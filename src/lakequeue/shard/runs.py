@@ -107,8 +107,8 @@ class Head:
 
     Messages below ``floor_offset`` are gone; those from ``head_offset`` on were never delivered; in between, a
     message without a run is deleted. Messages below ``released_offset`` are not held, whatever the cap on delayed
-    ones is now (INF-9). ``attributes`` holds wire names and string values. ``paced_to`` is the instant, in
-    nanoseconds, of the bucket of the rate limit (``model.rates``); it lies beside the row, in the table's log.
+    ones is now (INF-9). ``attributes`` holds wire names and string values. ``paced_to`` is when the
+    bucket of the rate limit is full again (``model.rates``).
     """
 
     epoch: int = 0

@@ -106,7 +106,8 @@ RUN = pa.struct(
         ("target_key", pa.string()),
     ]
 )
-"""State of every message of a run; NULL on the head row."""
+"""State of every message of a run. NULL on the head row, or ``visible_at`` is when the bucket of the rate limit is
+full again (``model.rates``): Spark's MERGE writes rows, and no second application id."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -299,8 +300,6 @@ PAUSE_ID = "pause"
 was more than a day."""
 RECEIPTS_ID = "receipts"
 """On ``receipts``: version, the epoch, which the head row repeats."""
-PACE_ID = "pace"
-"""On ``receipts``: version, the instant of the rate limit's bucket in nanoseconds, see ``model.rates``."""
 
 TURN_ID = "turn"
 """On ``messages`` and ``receipts`` of an object store: version, the number of requests for a turn."""

@@ -8,7 +8,6 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import Any
 
-import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -129,11 +128,12 @@ class Ledger:
         return Forgotten(self.epoch, head.head_offset, first, last)
 
     def _head(self, rows: pa.Table) -> Head:
-        heads = rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist()
+        found = rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET))
+        heads, runs = found["head"].to_pylist(), found["run"].to_pylist()
         if len(heads) != 1:
             raise DamagedTable(self.table.path, None, f"it has {len(heads)} head rows")
         try:
-            return attrs.evolve(_head(heads[0]), paced_to=self.table.transaction(layout.PACE_ID) or 0)
+            return _head(heads[0], runs[0])
         except (KeyError, TypeError, ValueError, LakeQueueError) as error:
             raise DamagedTable(self.table.path, None, f"its head cannot be read: {first_line(error)}") from error
 
@@ -161,7 +161,7 @@ class Ledger:
         """
         epoch = decision.head.epoch
         fence = {layout.RECEIPTS_ID: epoch - 1}
-        ids = self._ids(decision.head, more_ids)
+        ids = {layout.RECEIPTS_ID: epoch, **more_ids}
         if rewrite or self._wants_compaction(machine):
             runs = machine.runs, machine.history
             return self.rewrite(epoch - 1, decision.head, *runs, more_ids, decision.told)
@@ -191,15 +191,9 @@ class Ledger:
     ) -> bool:
         """Replaces all rows; False: the ledger has another epoch than ``since``, so load again."""
         files = [run_rows([], [], head), *self._ranges(runs), *self._ranges(history, settled=True)]
-        fence, ids = {layout.RECEIPTS_ID: since}, self._ids(head, more_ids)
+        fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
         parts = {"settled": [False, True]}
         return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token), told=told)
-
-    def _ids(self, head: Head, more: Mapping[str, int]) -> dict[str, int]:
-        paced = self.table.transaction(layout.PACE_ID) or 0
-        return {layout.RECEIPTS_ID: head.epoch, **more} | (
-            {layout.PACE_ID: head.paced_to} if head.paced_to not in (0, paced) else {}
-        )
 
     def _ranges(self, runs: Sequence[Run], *, settled: bool = False) -> list[pa.Table]:
         return [
@@ -271,7 +265,8 @@ def run_rows(
     settled: bool = False,
 ) -> pa.Table:
     """Rows of ``receipts``: the head if given, then ``puts``, then (only with ``op``) ``deletes``."""
-    heads, count = int(head is not None), len(puts) + len(deletes) + int(head is not None)
+    given = [head] if head else []
+    heads, count = len(given), len(puts) + len(deletes) + len(given)
     first, last, state, *details = zip(*puts, strict=True) if puts else ((), (), (), *repeat((), len(layout.RUN)))
     arrays = {
         "settled": pa.repeat(settled, count),
@@ -280,7 +275,7 @@ def run_rows(
         "state": [*[layout.HEAD_STATE] * heads, *state, *[None] * len(deletes)],
         "run": pa.concat_arrays(
             [
-                pa.nulls(heads, layout.RUN),
+                pa.array([{"visible_at": each.paced_to} if each.paced_to else None for each in given], layout.RUN),
                 pa.StructArray.from_arrays(
                     [pa.array(values, field.type) for values, field in zip(details, layout.RUN, strict=True)],
                     fields=list(layout.RUN),
@@ -288,7 +283,7 @@ def run_rows(
                 pa.nulls(len(deletes), layout.RUN),
             ]
         ),
-        "head": pa.array([*([_head_cells(head)] if head else []), *[None] * (count - heads)], layout.HEAD),
+        "head": pa.array([*map(_head_cells, given), *[None] * (count - heads)], layout.HEAD),
         "op": ["put"] * (heads + len(puts)) + ["del"] * len(deletes),
     }
     schema = _SOURCE if with_op else layout.RECEIPTS
@@ -324,7 +319,7 @@ def _values(column: pa.Array) -> list[Any]:
     return values
 
 
-def _head(cells: dict[str, Any]) -> Head:
+def _head(cells: dict[str, Any], run: dict[str, Any] | None) -> Head:
     def micros(instant: datetime | None) -> int | None:
         return None if instant is None else to_micros(instant)
 
@@ -335,5 +330,6 @@ def _head(cells: dict[str, Any]) -> Head:
             "purged_at": micros(cells["purged_at"]),
             "committed_at": micros(cells["committed_at"]) or 0,
             "attributes": dict(cells["attributes"]),
+            "paced_to": micros(run["visible_at"] if run else None) or 0,
         }
     )

@@ -1,0 +1,50 @@
+"""Rate limits as texts, and the bucket that they are of one shard (JOB-11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakequeue import InvalidAttributeValue
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.rates import Pace
+
+
+@pytest.mark.spec("JOB-11")
+@pytest.mark.parametrize(
+    "value", ["100", "0/s", "-1/s", "1.5/s", "1/w", "1 / s", "1000001/s", "١/s", 100, 0.5, True]
+)
+def test_what_is_no_limit_is_refused(value: object) -> None:
+    with pytest.raises(InvalidAttributeValue, match="rate_limit") as refused:
+        QueueAttributes.create(rate_limit=value)
+    assert "1 to 1,000,000 messages per s, m, h or d" in str(refused.value.hint)
+
+
+@pytest.mark.spec("JOB-11")
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"rate_burst": 5}, "needs rate_limit"),
+        ({"rate_limit": "2/d", "rate_burst": 3}, "must be at most what 2/d lets through in a day, 2"),
+        ({"rate_limit": "9/s", "rate_burst": 0}, "must be 1 to 1,000,000 in profile lake, not 0"),
+        ({"rate_limit": "9/s", "rate_burst": "many"}, "must be a number, not the text 'many'"),
+    ],
+)
+def test_what_a_bucket_cannot_hold_is_refused(given: dict[str, object], hint: str) -> None:
+    with pytest.raises(InvalidAttributeValue, match="rate_burst") as refused:
+        QueueAttributes.create(**given)
+    assert hint in str(refused.value.hint)
+
+
+@pytest.mark.spec("JOB-11")
+@pytest.mark.parametrize(
+    ("rate", "burst", "shards", "pace"),
+    [
+        ("50/s", None, 1, Pace(20_000_000, 5)),
+        ("3/s", None, 1, Pace(333_333_334, 1)),  # rounded so that it is never faster
+        ("1000/s", None, 4, Pace(4_000_000, 25)),
+        ("1/d", 1, 2, Pace(172_800_000_000_000, 1)),
+        ("600/m", None, 1, Pace(100_000_000, 1)),
+    ],
+)
+def test_a_bucket_of_a_shard(rate: str, burst: int | None, shards: int, pace: Pace) -> None:
+    assert Pace.of(rate, burst, shards) == pace
