@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypedDict
@@ -19,20 +19,6 @@ from lakequeue.model.redrive_policies import (
 )
 
 Seconds = int | float
-Kind = Literal[
-    "seconds",
-    "count",
-    "cap",
-    "flag",
-    "mark",
-    "text",
-    "choice",
-    "redrive",
-    "redrive allow",
-    "policy",
-    "rate",
-    "reasons",
-]
 
 MAX_TEXT_BYTES = 8_192
 """Bytes of an attribute that is a text, such as a policy; as in SQS."""
@@ -101,35 +87,24 @@ def parse_choice(value: Any, choices: Mapping[str, str]) -> str:
     raise ValueError(f"none of {[*choices]}: {value!r}")
 
 
-def parse(kind: Kind, value: Any, choices: Mapping[str, str]) -> Any:
-    """A value of an attribute in its Python type; TypeError or ValueError if it is none."""
-    match kind:
-        case "seconds":
-            return seconds(parse_micros(value))
-        case "count":
-            return parse_whole(value)
-        case "cap":
-            return None if value is None or value == "unlimited" else parse_whole(value)
-        case "flag":
-            return parse_flag(value)
-        case "mark":
-            return parse_flag(value) or None
-        case "text":
-            return str(value) if value else None
-        case "redrive":
-            policy = redrive_policy(value)
-            return policy and policy.wire()
-        case "redrive allow":
-            allowed = redrive_allow_policy(value)
-            return allowed and allowed.wire()
-        case "policy":
-            return parse_policy(value)
-        case "reasons":
-            return parse_reasons(value)
-        case "rate":
-            return parse_rate(value) if value else None
-        case "choice":
-            return parse_choice(value, choices)
+def _wire(policy: RedrivePolicy | RedriveAllowPolicy | None) -> str | None:
+    return None if policy is None else policy.wire()
+
+
+PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "seconds": lambda value: seconds(parse_micros(value)),
+    "count": parse_whole,
+    "cap": lambda value: None if value is None or value == "unlimited" else parse_whole(value),
+    "flag": parse_flag,
+    "mark": lambda value: parse_flag(value) or None,
+    "text": lambda value: str(value) if value else None,
+    "redrive": lambda value: _wire(redrive_policy(value)),
+    "redrive allow": lambda value: _wire(redrive_allow_policy(value)),
+    "policy": parse_policy,
+    "reasons": parse_reasons,
+    "rate": lambda value: parse_rate(value) if value else None,
+}
+"""By the kind of an attribute, what makes its value of what was given; TypeError or ValueError if that is none."""
 
 
 def as_text(value: Any) -> str:

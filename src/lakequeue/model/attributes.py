@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import attrs
 
 from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue, coded_for
-from lakequeue.model.attribute_values import MAX_TEXT_BYTES, Kind, Seconds, as_text, parse
+from lakequeue.model.attribute_values import MAX_TEXT_BYTES, PARSERS, Seconds, as_text, parse_choice
 from lakequeue.model.clock import MICROS, duration_micros
 from lakequeue.model.profiles import DEFAULT_PROFILE, HOUR, Limits, Profile, profile, widest
 from lakequeue.model.rates import MOST_RATE, Pace, burst_problem
@@ -28,13 +28,13 @@ from lakequeue.model.redrive_policies import (
 
 class _Attribute(NamedTuple):
     wire: str
-    kind: Kind
+    kind: str  # see PARSERS; a choice has its own values
     cmq: str = ""  # name in CMQ's own interface, accepted on cmq queues only
     choices: Mapping[str, str] | None = None  # wire value by allowed value
     field: str = ""
 
 
-def _of(wire: str, kind: Kind, default: Any = attrs.NOTHING, **more: Any) -> Any:
+def _of(wire: str, kind: str, default: Any = attrs.NOTHING, **more: Any) -> Any:
     """A field that is an attribute."""
     return attrs.field(default=default, metadata={_Attribute: _Attribute(wire, kind, **more)})
 
@@ -474,7 +474,9 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
         return None
     if value is True and attribute.field == "rewind_range":
         return True
-    return parse(attribute.kind, value, attribute.choices or {})
+    if attribute.choices is not None:
+        return parse_choice(value, attribute.choices)
+    return PARSERS[attribute.kind](value)
 
 
 def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
