@@ -127,8 +127,8 @@ class QueueLoop:
             if gives_up_at is not None and now >= gives_up_at and self.outages.error is not None:
                 raise self.outages.error
             self._prepare(pool)
-            last = until_empty and self._hands.may_be_empty(pool) and not self._is_held_back()
             try:
+                last = until_empty and self._hands.may_be_empty(pool) and not self._is_held_back()
                 found = pool.round(may_claim=not self._controls.paused and now >= not_before)
                 if found is None:
                     room, event = 0 if self._controls.paused else pool.held.room(), pool.next_event()
