@@ -137,7 +137,8 @@ class Queue(QueueProperties):
             attributes: at most ten, each a str, number, bytes or ``(type, value)``.
             group_id: the message group, required on FIFO queues; on standard queues a tenant.
             dedup_id: sends with the same id within the queue's ``deduplication_interval``, on FIFO queues within
-                300 s, are one message; on FIFO queues optional with content-based deduplication.
+                300 s, are one message, or with ``deduplication_until_deleted`` until it is deleted; on FIFO queues
+                optional with content-based deduplication.
             system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
             priority: 0 to one less than the queue's ``priorities``; higher ones are received first. None is 0.

@@ -6,14 +6,17 @@ import pyarrow as pa
 import pytest
 
 from concurrency.harness import apart
-from conformance.harness import Harness, bodies
+from conformance.harness import Harness, bodies, every_engine
 from lakequeue import (
     InvalidAttributeName,
     InvalidAttributeValue,
     InvalidParameterValue,
     LakeQueue,
+    Queue,
     SendEntry,
 )
+from lakequeue.model.names import shard_of_group
+from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.storage.messages import dedup_window
 
 pytestmark = pytest.mark.spec("JOB-6")
@@ -96,6 +99,92 @@ def test_an_erased_message_keeps_its_id_while_that_counts(harness: Harness, cloc
     assert queue.receive() == []
 
 
+def deleted(harness: Harness, queue: Queue, clock) -> None:
+    queue.receive()[0].delete()
+
+
+def cancelled(harness: Harness, queue: Queue, clock) -> None:
+    assert queue.cancel(queue.peek()[0].message_id)
+
+
+def purged(harness: Harness, queue: Queue, clock) -> None:
+    queue.purge()
+
+
+def expired(harness: Harness, queue: Queue, clock) -> None:
+    clock.advance(3_600)
+
+
+def erased(harness: Harness, queue: Queue, clock) -> None:
+    assert queue.erase(queue.peek()[0].message_id)
+
+
+def moved_away(harness: Harness, queue: Queue, clock) -> None:
+    assert queue.redrive(destination=harness.create("dead")) == 1
+
+
+@every_engine
+@pytest.mark.parametrize("end", [deleted, moved_away])
+def test_an_id_may_be_taken_until_its_message_is_deleted(harness: Harness, clock, end):
+    queue = harness.create(deduplication_until_deleted=True, message_retention_period=3_600)
+    first = queue.send("a", dedup_id="x").message_id
+    assert harness.queue().send("again", dedup_id="x").message_id == first
+    queue.receive(visibility_timeout=5)
+    assert queue.send("in flight", dedup_id="x").message_id == first
+    clock.advance(6)
+    assert harness.queue().send("visible again", dedup_id="x").message_id == first
+    end(harness, harness.queue(), clock)  # by another process, of which this one must learn
+    second = queue.send("b", dedup_id="x").message_id
+    assert second != first and harness.queue().send("again", dedup_id="x").message_id == second
+    assert queue.send("again", dedup_id="x").message_id == second
+    assert bodies(queue.receive(10)) == ["b"]
+
+
+@pytest.mark.parametrize("end", [cancelled, purged, expired, erased])
+def test_other_ends_of_a_message_count_as_its_deletion(harness: Harness, clock, end):
+    test_an_id_may_be_taken_until_its_message_is_deleted(harness, clock, end)
+
+
+def test_an_answer_from_what_a_process_remembers_would_lose_a_send(harness: Harness, clock, monkeypatch):
+    """The safeguard: the ledger is read anew for each send that may be a duplicate."""
+    monkeypatch.setattr(ShardSender, "query", lambda self, query: query(self._machine or self._fresh_machine()))
+    with pytest.raises(AssertionError):
+        test_an_id_may_be_taken_until_its_message_is_deleted(harness, clock, deleted)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_ids_whose_messages_stay_are_known_for_long(harness: Harness, clock, shards: int):
+    queue = harness.create(deduplication_until_deleted=True, shards=shards)
+    entries = [SendEntry("later", delay=600, dedup_id="late"), SendEntry("twice", dedup_id="one")]
+    late, one, *_ = [done.message_id for done in queue.send_batch([*entries, entries[1]]).successful]
+    for number in range(200):  # past several segments, of which the compactor frees what it may
+        queue.send(f"{number}", dedup_id=f"{number % 20}")
+        for message in queue.receive(10, visibility_timeout=1 if number == 0 else None):
+            message.delete()
+    queue.compact()
+    clock.advance(86_400)
+    assert harness.queue().send("x", dedup_id="late").message_id == late
+    assert queue.send("x", dedup_id="late").message_id == late
+    assert harness.queue().send("x", dedup_id="one").message_id != one
+    window = queue._runtime.shards[shard_of_group("3", shards)]._appender._window
+    assert len(window.find("3")) <= 1  # each send forgets the one before
+
+
+def test_what_a_rewind_brings_back_counts_again(harness: Harness, clock):
+    queue, begin = harness.create(deduplication_until_deleted=True, rewind_range=600), clock.now()
+    first = queue.send("a", dedup_id="x").message_id
+    queue.receive()[0].delete()
+    second = queue.send("b", dedup_id="x").message_id
+    queue.receive()[0].delete()
+    third = queue.send("c", dedup_id="x").message_id
+    queue.receive()[0].delete()
+    clock.advance(1)
+    queue.rewind(begin)
+    for again in queue, harness.queue():
+        assert again.send("d", dedup_id="x").message_id in {first, second, third}
+    assert bodies(queue.receive(10)) == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize(
     ("attributes", "error", "text"),
     [
@@ -103,6 +192,12 @@ def test_an_erased_message_keeps_its_id_while_that_counts(harness: Harness, cloc
         ({"deduplication_interval": 86_401}, InvalidAttributeValue, "1 to 86,?400"),
         ({"deduplication_interval": 60, "priorities": 2}, InvalidAttributeValue, "does not go with priorities"),
         ({"deduplication_interval": 60, "group_in_flight_limit": 2}, InvalidAttributeValue, "does not go with"),
+        (
+            {"deduplication_interval": 60, "deduplication_until_deleted": True},
+            InvalidAttributeValue,
+            "not go with",
+        ),
+        ({"deduplication_until_deleted": True, "priorities": 2}, InvalidAttributeValue, "not go with"),
         ({"deduplication_interval": 60, "profile": "sqs"}, InvalidAttributeName, "profile lake"),
     ],
 )
@@ -119,6 +214,10 @@ def test_shards_stay_and_bulk_sends_have_no_ids(lq: LakeQueue):
     queue = lq.create_queue("orders", deduplication_interval=60)
     with pytest.raises(InvalidAttributeValue, match="must stay 1 while deduplication_interval is set"):
         queue.set_attributes(shards=2)
+    switched = lq.create_queue("others", deduplication_until_deleted=True)
+    with pytest.raises(InvalidAttributeValue, match="must stay 1 while deduplication_until_deleted is set"):
+        switched.set_attributes(shards=2)
+    switched.set_attributes(deduplication_until_deleted=False, shards=2)
     with pytest.raises(InvalidParameterValue, match="dedup"):
         queue.send_arrow(pa.table({"body": ["a"], "dedup_id": ["x"]}))
     assert queue.send_arrow(pa.table({"body": ["a"]})) == 1

@@ -145,6 +145,7 @@ class ChangeableAttributes(TypedDict, total=False):
     shards: int
     priorities_strict: bool
     deduplication_interval: Duration | None
+    deduplication_until_deleted: bool
     paused: str | None
     paused_groups: Mapping[str, str] | str | None
     rate_limit: str | None
@@ -174,6 +175,7 @@ class ChangeableAttributes(TypedDict, total=False):
     Shards: Any
     PrioritiesStrict: Any
     DeduplicationInterval: Any
+    DeduplicationUntilDeleted: Any
     Paused: Any
     PausedGroups: Any
     RateLimit: Any

@@ -57,7 +57,8 @@ _RANGES = {
 }
 FIFO_DEDUP_MICROS = 300 * MICROS
 _FIXED = ("profile", "priorities")
-_LAKE_ONLY = ("priorities", "priorities_strict", "deduplication_interval")
+_UNIQUE = ("deduplication_interval", "deduplication_until_deleted")
+_LAKE_ONLY = ("priorities", "priorities_strict", *_UNIQUE)
 _NONE_IS_UNSET = (*_LAKE_ONLY, "rate_burst")
 _TENANTS = ("fair_groups", "group_in_flight_limit")
 _FIFO_ONLY = ("content_based_deduplication", "deduplication_scope", "fifo_throughput_limit")
@@ -108,6 +109,8 @@ class QueueAttributes:
     """Whether no receive begins with the lowest one."""
     deduplication_interval: Seconds | None = _of("DeduplicationInterval", "seconds", None)
     """For how long a standard queue takes a deduplication id once (JOB-6); None: it takes none."""
+    deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None)
+    """Whether it takes one once until the message is deleted."""
     paused: str | None = _of("Paused", "text", None)
     """Why receives find nothing (JOB-1)."""
     paused_groups: str | None = _of("PausedGroups", "reasons", None)
@@ -175,8 +178,9 @@ class QueueAttributes:
 
     def _check_homes(self, before: QueueAttributes) -> None:
         """Refuses what would leave a group with a limit, or a known id, on several shards (FAI-5, JOB-6)."""
-        if self.deduplication_interval is not None and self.shards > before.shards:
-            hint = f"must stay {before.shards} while deduplication_interval is set: an id belongs to one shard"
+        unique = [field for field in _UNIQUE if getattr(self, field) is not None]
+        if unique and self.shards > before.shards:
+            hint = f"must stay {before.shards} while {unique[0]} is set: an id belongs to one shard"
             raise _invalid(_BY_FIELD["shards"], hint=hint)
         if self.group_in_flight_limit is None:
             return
@@ -200,12 +204,10 @@ class QueueAttributes:
         absent = {*_TENANTS} if self.fifo or self.profile_rules.fair_groups is None else set[str]()
         absent |= {*_LAKE_ONLY} if self.fifo or self.profile != _LAKE else set()
         absent |= set() if self.fifo else {*_FIFO_ONLY}
-        shown = [each for each in _SETTABLE if each.field not in absent]
-        found = {each.field: getattr(self, each.field) for each in shown}
-        found |= {each.field: bool(found[each.field]) for each in shown if each.kind == "mark"}
-        allow = redrive_allow_policy(self.redrive_allow_policy)
-        typed = {"redrive_policy": self.redrive, "redrive_allow_policy": allow, "paused_groups": self.reasons}
-        return found | typed
+        shown = [(each, getattr(self, each.field)) for each in _SETTABLE if each.field not in absent]
+        found = {each.field: bool(value) if each.kind == "mark" else value for each, value in shown}
+        found |= {"redrive_policy": self.redrive, "paused_groups": self.reasons}
+        return found | {"redrive_allow_policy": redrive_allow_policy(self.redrive_allow_policy)}
 
     def to_wire(self) -> dict[str, str]:
         """Every set attribute by its wire name, as a string (QUE-23)."""
@@ -258,10 +260,15 @@ class QueueAttributes:
 
     @property
     def dedup_micros(self) -> int | None:
-        """For how long deduplication ids count, from the first accepted send (DDP-9, JOB-6); None: not at all."""
+        """For how long deduplication ids count, from the first accepted send (DDP-9, JOB-6); None: no time."""
         if self.fifo:
             return FIFO_DEDUP_MICROS
         return None if self.deduplication_interval is None else duration_micros(self.deduplication_interval)
+
+    @property
+    def dedup_window(self) -> int | None:
+        """How far back a send looks for its deduplication id, in microseconds; None: sends have none."""
+        return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
     def by_group(self) -> bool:
@@ -388,7 +395,7 @@ class QueueAttributes:
         if self.priorities_strict and self.priorities is None:
             raise _invalid(_BY_FIELD["priorities_strict"], hint="the queue was created without priorities")
         # each of them says in which shard a message is
-        placing = ("priorities", "group_in_flight_limit", "deduplication_interval")
+        placing = ("priorities", "group_in_flight_limit", *_UNIQUE)
         one, *others = [field for field in placing if getattr(self, field) is not None] or [""]
         if others:
             raise _invalid(

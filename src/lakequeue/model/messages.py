@@ -107,7 +107,7 @@ class SendEntry:
         delay: seconds or timedelta; None means the queue's delay.
         attributes: message attributes by name, each a text, number, bytes or (type, value).
         group_id: message group.
-        dedup_id: deduplication id, on FIFO queues and those with a ``deduplication_interval``.
+        dedup_id: deduplication id, on FIFO queues and those with unique sends.
         system_attributes: only ``AWSTraceHeader``.
         sender_id: who sent it, as a server knows; receivers see it as ``SenderId``.
         json: a value whose compact JSON is the body; ``Message.json`` reads it. No attribute says that it is JSON.

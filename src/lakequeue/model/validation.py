@@ -206,7 +206,7 @@ def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
 
 def _check_ids(entry: SendEntry, attributes: QueueAttributes) -> None:
     if not attributes.fifo:
-        if entry.dedup_id is not None and attributes.dedup_micros is None:
+        if entry.dedup_id is not None and attributes.dedup_window is None:
             raise _not_for_this_queue("dedup_id", entry.dedup_id)
         if entry.group_id is not None and attributes.profile_rules.fair_groups is None:
             raise _not_for_this_queue("group_id", entry.group_id)

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import attrs
@@ -17,6 +17,7 @@ from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_ledger import Now, Shared
 from lakequeue.runtime.shard_reader import ShardReader
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import Races, StaleAttributes, repeated, retried
 from lakequeue.storage.engines.point import Engine, Table
@@ -179,7 +180,7 @@ class ShardSender(ShardReader):
                 if batch.shared is not None and batch.shared.attributes_version == version:
                     raise unknown("it is too old")
                 # of these messages, a later decision may leave some out
-                alone = attributes.dedup_micros is not None or attributes.stored_limit is not None
+                alone = attributes.dedup_window is not None or attributes.stored_limit is not None
                 batch.staged = appender.stage(places.new, version, alone=alone)
             if batch.staged is not None and self._send_turns.take(appender.table, patient=batch.is_patient()):
                 appender.look()  # maybe others have committed it
@@ -218,16 +219,24 @@ class ShardSender(ShardReader):
     def _places(self, attributes: QueueAttributes, now: int) -> _Places:
         appender = self._open_appender()
         room = self._room(attributes, now, appender.end)
-        if attributes.dedup_micros is None:
+        if attributes.dedup_window is None:
             return _Places(appender.end, room)
-        window = appender.window(attributes.dedup_by_group, attributes.dedup_micros, now)
-        return _Places(appender.end, room, window, self._original)
+        window = appender.window(attributes.dedup_by_group, attributes.dedup_window, now)
+        return _Places(appender.end, room, window, partial(self._original, attributes, now))
 
-    def _original(self, window: DedupWindow, key: Key) -> Placed | None:
-        """The message that has a deduplication id, unless a purge removed it."""
+    def _original(self, attributes: QueueAttributes, now: int, window: DedupWindow, key: Key) -> Placed | None:
+        """The message that has a deduplication id, unless it was purged or, if that matters, deleted.
+
+        The ledger is read within the call, and what it lacks comes back by a rewind only. So the fence of the log
+        suffices: a message that is deleted meanwhile was there during the call (JOB-6).
+        """
         for offset in window.find(key):
-            purged = self.purged_offset()
-            if offset < purged:
+            if attributes.deduplication_until_deleted:
+                if not self.query(partial(_stores, now, offset)):
+                    if not attributes.rewind_micros:
+                        window.drop(key, offset)
+                    continue
+            elif offset < (purged := self.purged_offset()):
                 window.forget_below(purged)
                 continue
             [row] = self.messages(offset, offset)
@@ -262,6 +271,8 @@ class ShardSender(ShardReader):
         try:
             floor, confirm = self._committed_floor()
             appender = self._open_appender()
+            if dedup is None:
+                appender.forget_ids_below(floor)
             merge_recent(appender.table, floor, None if dedup is None else now - dedup, confirm)
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
@@ -357,6 +368,11 @@ class ShardSender(ShardReader):
             check_head(head, appender.end, self._receipts)
             self._appender = appender
         return self._appender
+
+
+def _stores(now: int, offset: int, machine: ShardMachine) -> bool:
+    """Whether a message is neither deleted nor expired nor moved away."""
+    return any(run.first == offset for run in machine.peek(now, 1, offset))
 
 
 @attrs.define

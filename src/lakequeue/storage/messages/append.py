@@ -152,6 +152,11 @@ class Appender:
         self._window.advance(now)
         return self._window
 
+    def forget_ids_below(self, offset: int) -> None:
+        """Has the window forget messages that are gone, where only others count."""
+        if self._window is not None:
+            self._window.forget_below(offset)
+
     def append(
         self,
         messages: Sequence[NewMessage],

@@ -17,6 +17,8 @@ from lakequeue.storage.messages.read import LogFile
 Key = str | tuple[str, str]
 _LEAST = 1_024
 """Slots of the smallest table, a power of two."""
+_EMPTY, _DROPPED = -2, -1
+"""In the place of an offset."""
 _ROWS = 65_536
 """Keys that are made at once of a file."""
 
@@ -45,6 +47,10 @@ class DedupWindow:
         """Offsets of messages that may have a key: very rarely of others."""
         return self._offsets.find(hash(key), self._begin)
 
+    def drop(self, key: Key, offset: int) -> None:
+        """Forgets a message that ``find`` has found."""
+        self._offsets.drop(hash(key), offset)
+
     def advance(self, now: int) -> None:
         """Forgets what was sent ``micros`` ago or earlier (DDP-9, DDP-11)."""
         gone = bisect_right(self._instants, now - self.micros)
@@ -54,7 +60,7 @@ class DedupWindow:
             del self._instants[:gone], self._firsts[:gone]
 
     def forget_below(self, offset: int) -> None:
-        """Forgets what a purge removed (DDP-13)."""
+        """Forgets what a purge removed (DDP-13), or who calls it."""
         self._begin = max(self._begin, offset)
 
     def add(self, first: int, keys: Sequence[Key | None], sent_at: int) -> None:
@@ -120,11 +126,18 @@ class _Offsets:
         found = []
         mask, hashes, offsets = len(self._offsets) - 1, self._hashes, self._offsets
         slot = hashed & mask
-        while (offset := offsets.item(slot)) >= 0:
+        while (offset := offsets.item(slot)) != _EMPTY:
             if hashes.item(slot) == hashed and offset >= begin:
                 found.append(offset)
             slot = (slot + 1) & mask
         return found
+
+    def drop(self, hashed: int, offset: int) -> None:
+        mask = len(self._offsets) - 1
+        slot = hashed & mask
+        while self._offsets.item(slot) != offset:
+            slot = (slot + 1) & mask
+        self._offsets[slot] = _DROPPED
 
     def add(self, hashes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], begin: int) -> None:
         """Adds offsets with their hashes; those below ``begin`` may go."""
@@ -134,18 +147,18 @@ class _Offsets:
             kept = self._hashes[live], self._offsets[live]
             self._taken = len(kept[0]) + len(hashes)
             self._hashes, self._offsets = _empty(max(_LEAST, 1 << (2 * self._taken - 1).bit_length()))
-            self._put(*kept)
-        self._put(hashes, offsets)
+            self._put(*kept, begin)
+        self._put(hashes, offsets, begin)
 
-    def _put(self, hashes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
+    def _put(self, hashes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], begin: int) -> None:
         mask = len(self._offsets) - 1
         slots = hashes & mask
         while len(slots):  # each takes its slot if that is free, one of those with the same, else tries the next
-            free = self._offsets[slots] < 0
+            free = self._offsets[slots] < begin
             self._offsets[slots[free]], self._hashes[slots[free]] = offsets[free], hashes[free]
             left = self._offsets[slots] != offsets
             slots, hashes, offsets = (slots[left] + 1) & mask, hashes[left], offsets[left]
 
 
 def _empty(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    return np.zeros(size, np.int64), np.full(size, -1, np.int64)
+    return np.zeros(size, np.int64), np.full(size, _EMPTY, np.int64)
