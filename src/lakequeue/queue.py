@@ -578,8 +578,9 @@ class Queue(QueueProperties):
         Args:
             where: a condition in SQL (docs/reference/conditions.md) on ``message_id``, ``body``, ``state``,
                 ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
-                ``source_queue`` (its name), ``dead_letter_reason`` (JSON), ``consumer`` (who has it in flight) and
-                ``message_attributes`` (a map from names to texts; binary values in base64). NULL is not true.
+                ``source_queue`` (its name), ``dead_letter_reason`` and ``attempts`` (both JSON),
+                ``consumer`` (who has it in flight) and ``message_attributes`` (a map from names to texts; binary
+                values in base64). NULL is not true.
                 Messages are tested oldest first, until ``limit`` are found.
             limit: maximum number of messages.
             interrupt: when another thread sets it, the search ends with QueueClientError.
