@@ -187,6 +187,21 @@ def test_a_fifo_queue_is_exported_with_groups_and_deduplication_ids(run: Run, la
     assert all_of(copy) == all_of(queue) and len(all_of(copy)) == 6
 
 
+@pytest.mark.spec("JOB-5")
+def test_an_export_has_the_priorities(run: Run, lake: LakeQueue) -> None:
+    queue, copy = (lake.create_queue(name, priorities=3, shards=6) for name in ("a", "b"))
+    queue.send_batch([SendEntry(f"{n}", priority=n % 3) for n in range(6)])
+    lines = run("export", "a").stdout
+    assert run("send", "b", "-", "--jsonl", "--priority", "0", input=lines).stdout == "sent 6 messages\n"
+    assert [(each.body, each.priority) for each in sorted(copy.peek(), key=lambda each: each.body)] == [
+        (f"{n}", n % 3) for n in range(6)
+    ]
+    assert copy.get(copy.peek("body = '5'")[0].message_id).priority == 2
+    plain = lake.create_queue("plain")
+    refused = run("send", "plain", "-", "--jsonl", input=lines)
+    assert refused.exit_code == 1 and "without priorities" in refused.stderr and plain.counts().visible == 2
+
+
 def test_an_export_is_in_the_order_of_sending_and_may_be_filtered(run: Run, orders: Queue) -> None:
     orders.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("c"), SendEntry("d", delay=60)])
     orders.receive()

@@ -21,7 +21,7 @@ from lakequeue.model.validation import TRACE_HEADER
 if TYPE_CHECKING:
     from lakequeue import PeekedMessage, Queue
 
-_FIELDS = ("body", "attributes", "group_id", "dedup_id", "delay", "trace_header")
+_FIELDS = ("body", "attributes", "group_id", "dedup_id", "delay", "priority", "trace_header")
 """What a line says to the queue."""
 _TOLD = {"message_id", "state", "sent_at", "visible_at", "receive_count", "source_queue", "moved_at"}
 """What an export tells beside; a send skips it."""
@@ -38,6 +38,7 @@ def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any
         "group_id": message.group_id,
         "dedup_id": message.dedup_id,
         "delay": left,
+        "priority": message.priority or None,
         "trace_header": message.trace_header,
         "message_id": message.message_id,
         "state": message.state.value,

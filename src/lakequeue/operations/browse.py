@@ -60,7 +60,7 @@ Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
 _LOGGED = pa.schema([layout.MESSAGES.field(name) for name in log_columns(JUDGED.names)])
 PEEKED = [
-    *("message_id", "body", "state", "receive_count", "sent_at", "visible_at", TYPED_ATTRIBUTES),
+    *("message_id", "body", "state", "receive_count", "sent_at", "visible_at", TYPED_ATTRIBUTES, "shard"),
     *(
         "group_id",
         "source_queue",
@@ -113,7 +113,7 @@ class Batch:
             part = indexes[start : start + few]
             rows = self._peeked.slice(part[0], 1) if few == 1 else self._peeked.take(pa.array(part))
             for row in rows.to_pylist():
-                yield peeked_message(row, row.pop(TYPED_ATTRIBUTES))
+                yield peeked_message(row, row.pop(TYPED_ATTRIBUTES), self.judge.attributes)
 
 
 def batches(

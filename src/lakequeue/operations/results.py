@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.failures import DeadLetterReason, parse_attempts, parse_reason
 from lakequeue.model.messages import AttributeValue, Message, Settler, attach, select_attributes
@@ -134,6 +135,8 @@ class PeekedMessage:
     """The name that the consumer gave which has it in flight; None: it gave none, or none has it."""
     attempts: tuple[DeadLetterReason, ...] = ()
     """Its last ten failed attempts, oldest first (JOB-10); of a dead letter those at its source at first."""
+    priority: int = 0
+    """That of its send; 0 where the queue has no priorities (JOB-5)."""
 
 
 Attributes = Sequence[tuple[str, Mapping[str, Any]]]
@@ -187,8 +190,9 @@ def received_message(
     return message
 
 
-def peeked_message(row: dict[str, Any], attributes: Attributes) -> PeekedMessage:
-    """A message as ``peek`` shows it, given its row of ``PeekedMessage``'s columns, and its attributes as sent."""
+def peeked_message(row: dict[str, Any], attributes: Attributes, of_queue: QueueAttributes) -> PeekedMessage:
+    """A message as ``peek`` shows it, given its row of ``browse.PEEKED``, and its attributes as sent."""
+    row["priority"] = row.pop("shard") % of_queue.classes
     row["state"] = MessageState(row["state"])
     row["receive_count"] = row["receive_count"] or 0
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])

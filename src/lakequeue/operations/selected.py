@@ -132,7 +132,7 @@ def _found(queue: OpenQueue, message_id: str) -> tuple[PeekedMessage, tuple[Shar
             wanted = place & pc.field("log_offset").isin(pa.array(offsets))
             for row in messages.to_table(columns=[*browse.PEEKED, "log_offset"], filter=wanted).to_pylist():
                 offset = row.pop("log_offset")
-                found.append((peeked_message(row, row.pop(TYPED_ATTRIBUTES)), (shard, offset)))
+                found.append((peeked_message(row, row.pop(TYPED_ATTRIBUTES), queue.attributes), (shard, offset)))
         if any(message.state is not MessageState.DELETED for message, _ in found):
             break
     if not found:

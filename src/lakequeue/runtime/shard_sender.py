@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import NamedTuple
@@ -17,7 +17,6 @@ from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_ledger import Now, Shared
 from lakequeue.runtime.shard_reader import ShardReader
-from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import Races, StaleAttributes, repeated, retried
 from lakequeue.storage.engines.point import Engine, Table
@@ -160,7 +159,7 @@ class ShardSender(ShardReader):
             try:
                 version = appender.attributes_version
                 attributes = batch.attributes(version)
-                places = self._places(attributes, now)
+                places = self._places(sends, attributes, now)
             except OSError:
                 if fresh:
                     raise
@@ -216,32 +215,44 @@ class ShardSender(ShardReader):
         self.announce_append(self._appender.table)
         return answers, done
 
-    def _places(self, attributes: QueueAttributes, now: int) -> _Places:
+    def _places(self, sends: Sequence[_Send], attributes: QueueAttributes, now: int) -> _Places:
         appender = self._open_appender()
         room = self._room(attributes, now, appender.end)
         if attributes.dedup_window is None:
             return _Places(appender.end, room)
         window = appender.window(attributes.dedup_by_group, attributes.dedup_window, now)
-        return _Places(appender.end, room, window, partial(self._original, attributes, now))
+        stored = self._stored(window, sends, attributes, now) if attributes.deduplication_until_deleted else None
+        return _Places(appender.end, room, window, partial(self._original, stored))
 
-    def _original(self, attributes: QueueAttributes, now: int, window: DedupWindow, key: Key) -> Placed | None:
-        """The message that has a deduplication id, unless it was purged or, if that matters, deleted.
+    def _stored(
+        self, window: DedupWindow, sends: Sequence[_Send], attributes: QueueAttributes, now: int
+    ) -> Collection[int]:
+        """Offsets of messages that are neither deleted nor expired nor moved away, of those with the ids of sends.
 
         The ledger is read within the call, and what it lacks comes back by a rewind only. So the fence of the log
         suffices: a message that is deleted meanwhile was there during the call (JOB-6).
         """
+        ids = {message.entry.dedup_id for send in sends for message in send.messages}
+        found = {offset: id for id in ids if id is not None for offset in window.find(id)}
+        if not found:
+            return ()
+        stored = self.query(
+            lambda machine: {at for at in found if any(run.first == at for run in machine.peek(now, 1, at))}
+        )
+        if not attributes.rewind_micros:
+            for offset in found.keys() - stored:
+                window.drop(found[offset], offset)
+        return stored
+
+    def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
+        """The message that has a deduplication id, unless it was purged, or is none of the stored ones."""
         for offset in window.find(key):
-            if attributes.deduplication_until_deleted:
-                if not self.query(partial(_stores, now, offset)):
-                    if not attributes.rewind_micros:
-                        window.drop(key, offset)
-                    continue
-            elif offset < (purged := self.purged_offset()):
+            if stored is None and offset < (purged := self.purged_offset()):
                 window.forget_below(purged)
-                continue
-            [row] = self.messages(offset, offset)
-            if row is not None and dedup_key(row["group_id"], row["dedup_id"], window.by_group) == key:
-                return Placed(offset, row["message_id"])
+            elif stored is None or offset in stored:
+                [row] = self.messages(offset, offset)
+                if row is not None and dedup_key(row["group_id"], row["dedup_id"], window.by_group) == key:
+                    return Placed(offset, row["message_id"])
         return None
 
     def purged_offset(self) -> int:
@@ -368,11 +379,6 @@ class ShardSender(ShardReader):
             check_head(head, appender.end, self._receipts)
             self._appender = appender
         return self._appender
-
-
-def _stores(now: int, offset: int, machine: ShardMachine) -> bool:
-    """Whether a message is neither deleted nor expired nor moved away."""
-    return any(run.first == offset for run in machine.peek(now, 1, offset))
 
 
 @attrs.define

@@ -135,7 +135,7 @@ class _Offsets:
     def drop(self, hashed: int, offset: int) -> None:
         mask = len(self._offsets) - 1
         slot = hashed & mask
-        while self._offsets.item(slot) != offset:
+        while self._offsets.item(slot) not in (offset, _EMPTY):
             slot = (slot + 1) & mask
         self._offsets[slot] = _DROPPED
 
