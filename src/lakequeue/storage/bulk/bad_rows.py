@@ -76,7 +76,7 @@ class BadRows:
         if not engine.exists(self.table):
             engine.create(self.table, COLUMNS, [], {})
         fields = json.loads(engine.open(self.table).state.metadata["schemaString"])["fields"]
-        if [field["name"] for field in fields] not in (COLUMNS.names, COLUMNS.names[:-1]):  # 0.3 made them without
+        if [field["name"] for field in fields] not in (COLUMNS.names, COLUMNS.names[:-1]):  # earlier ones lack it
             expected = ", ".join(COLUMNS.names)
             raise InvalidOptions([f"option badRows: {self.table} is a table of other columns than {expected}"])
 
