@@ -109,7 +109,7 @@ def test_what_is_wrong_is_told_in_one_line_before_spark_starts(
 @pytest.mark.spark
 @pytest.mark.spec("SND-17")
 def test_a_batch_producer_sends_any_source(run: Run, root: str, tmp_path: Path, spark: SparkSession) -> None:
-    lines = [{"id": n, "text": f"t{n}", "user": f"u{n % 2}", "wait": n / 2} for n in range(4)]
+    lines = [{"id": n, "level": n % 3, "text": f"t{n}", "user": f"u{n % 2}", "wait": n / 2} for n in range(4)]
     path = dropped(tmp_path / "in", a="\n".join(json.dumps(line) for line in lines))
     LakeQueue(root).create_queue("orders")
     source = ("--root", root, "--queue", "orders", "--format", "json", "--path", path)
@@ -123,6 +123,11 @@ def test_a_batch_producer_sends_any_source(run: Run, root: str, tmp_path: Path, 
     assert run("produce_batch", *source, "--body-column", "*").status == 0
     assert {json.dumps(line, separators=(",", ":")) for line in lines} <= set(bodies(root))
 
+    urgent = LakeQueue(root).create_queue("urgent", priorities=3)
+    levels = ("--queue", "urgent", *source[4:], "--body-column", "text", "--priority-column", "level")
+    assert run("produce_batch", "--root", root, *levels).status == 0
+    assert {(each.body, each.priority) for each in urgent.peek()} == {(f"t{n}", n % 3) for n in range(4)}
+
     dropped(tmp_path / "in", b='{"id": 4, "text": "t4"}\n{"id": 5}\n')
     refused = run("produce_batch", *source, "--body-column", "text")
     assert refused.status == 1 and "Nothing was sent: 1 row has no body" in refused.err
@@ -135,7 +140,7 @@ def test_a_batch_producer_sends_any_source(run: Run, root: str, tmp_path: Path, 
 
     refused = run("produce_batch", *source, "--group-column", "nobody")
     assert (refused.status, refused.out) == (2, "")
-    there = "there are id, text, user, wait"
+    there = "there are id, level, text, user, wait"
     assert refused.err == f"error: usage: no column body; {there}; no column nobody; {there}\n"
     refused = run("produce_batch", *source, "--body-column", "text", "--group-column", "wait")
     assert refused.status == 1 and "The column group_id is double" in refused.err
