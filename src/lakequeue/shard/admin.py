@@ -191,19 +191,28 @@ def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
 
 
 LONGEST = 12 * 3600 * MICROS
-"""Longest visibility timeout, in microseconds: what is hidden for longer was hidden by a wrong clock."""
+"""Longest visibility timeout, in microseconds: what a receipt hides for longer was hidden by a wrong clock."""
 
 
 def set_back(head: Head, runs: Sequence[Run], now: int) -> tuple[Head, list[Run]]:
-    """Head and runs as if all that happened at instants yet to come had happened now; timeouts from there end."""
-    purged_at = None if head.purged_at is None else min(head.purged_at, now)
-    head = attrs.evolve(head, committed_at=min(head.committed_at, now), purged_at=purged_at)
-    return head, joined_runs(_set_back(run, now) for run in runs)
+    """Head and runs as if all that happened at instants yet to come had happened now; timeouts from there end.
+
+    What was rescheduled keeps its instant (JOB-12), unless it expires first now; a rate limit's bucket is empty at
+    most (JOB-11).
+    """
+    attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
+    pace, purged_at = attributes.pace, None if head.purged_at is None else min(head.purged_at, now)
+    paced_to = min(head.paced_to, now) if pace is None else pace.bounded(head.paced_to, now)
+    head = attrs.evolve(head, committed_at=min(set_ahead, now), purged_at=purged_at, paced_to=paced_to)
+    expiry = now + attributes.retention_micros
+    return head, joined_runs(
+        _set_back(run, now, run.state == VISIBLE and set_ahead < (run.visible_at or 0) < expiry) for run in runs
+    )
 
 
-def _set_back(run: Run, now: int) -> Run:
+def _set_back(run: Run, now: int, keep: bool) -> Run:
     visible = run.visible_at
-    if visible is not None and ((run.received_at or 0) > now or visible > now + LONGEST):
+    if visible is not None and not keep and ((run.received_at or 0) > now or visible > now + LONGEST):
         visible = min(visible, now)
     instants = ("received_at", "first_received_at", "attempted_at")
     known = {name: value for name in instants if (value := getattr(run, name)) is not None}
