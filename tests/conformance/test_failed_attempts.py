@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -146,7 +147,15 @@ def test_a_batch_that_fails_together_is_an_attempt_of_each():
     assert run.failed_together == 10 and parse_attempts(run.attempts) == (reason,)
 
 
-@pytest.mark.parametrize("damaged", ["", "null", "{}", "[1]", '[{"error": 1}]', "key#2", "[" * 100_000])
+def reason(**changed: str) -> str:
+    return json.dumps({"error": "E", "text": "", "at": "2026-01-01T00:00:00Z", "consumer": "c"} | changed)
+
+
+DAMAGED = ["", "null", "{}", "[1]", '[{"error": 1}]', "key#2", "[" * 100_000]
+DAMAGED += [f"[{reason(**wrong)}]" for wrong in ({"text": "\ud800"}, {"at": "9999-12-31T23:59:59-23:00"})]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED, ids=lambda text: text[:40])
 def test_what_is_damaged_counts_as_none(harness: Harness, damaged: str):
     queue = harness.create()
     queue.send("a")
@@ -160,6 +169,27 @@ def test_what_is_damaged_counts_as_none(harness: Harness, damaged: str):
     assert queue.peek()[0].attempts == ()
     fail(queue, message, ValueError("later"))
     assert said(queue) == said(harness.queue()) == ["ValueError later"]
+
+
+NOTES = [*DAMAGED, '{"together": x, 1}', '{"together": ', '{"consumer": 1}', '{"consumer": "\\ud800"}']
+
+
+@pytest.mark.parametrize("damaged", NOTES, ids=lambda text: text[:40])
+def test_a_damaged_note_of_who_has_a_message_counts_as_none(harness: Harness, clock: ManualClock, damaged: str):
+    dead = harness.open().create_queue("dead")
+    queue = harness.create(redrive_policy=RedrivePolicy("dead", 1))
+    queue.send("a")
+    queue.receive()
+
+    def damage(machine) -> None:
+        [run] = machine._state.runs
+        machine._state.runs.put(run._replace(attempt_id=damaged))
+
+    shard_of(queue).query(damage)
+    assert queue.peek()[0].consumer is None
+    clock.advance(31)
+    assert queue.receive() == []
+    assert [letter.attempts for letter in dead.peek()] == [()]
 
 
 MUTATIONS = [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any
 
@@ -59,6 +60,7 @@ class DeadLetterReason:
 
 _HELD = '{"consumer": '
 _TOGETHER = '{"together": '
+_TOGETHER_IN = re.compile(rf"{_TOGETHER}([1-9][0-9]{{0,6}}), ")
 
 
 def held_by(consumer: str) -> str:
@@ -73,9 +75,8 @@ def failed_together(reason: DeadLetterReason, count: int) -> str:
 
 def together_in(note: str | None) -> int | None:
     """How many messages failed as one batch, by the note of one; None if it did not fail so."""
-    if note is None or not note.startswith(_TOGETHER):
-        return None
-    return int(note[len(_TOGETHER) : note.index(",")])
+    found = None if note is None else _TOGETHER_IN.match(note)
+    return None if found is None else int(found[1])
 
 
 def reason_of(note: str | None) -> str | None:
@@ -86,8 +87,13 @@ def reason_of(note: str | None) -> str | None:
 
 
 def consumer_of(note: str | None) -> str | None:
-    """The consumer of a note of either kind."""
-    return None if note is None else json.loads(note).get("consumer")
+    """The consumer of a note of either kind; None if it is damaged."""
+    try:
+        consumer: str | None = None if note is None else json.loads(note)["consumer"]
+        str.encode(consumer or "")
+        return consumer
+    except _NO_JSON:
+        return None
 
 
 def parse_reason(text: str | None) -> DeadLetterReason | None:
@@ -103,14 +109,14 @@ def parse_reason(text: str | None) -> DeadLetterReason | None:
 
 def _reason(fields: dict[str, str], at: str) -> DeadLetterReason:
     error, said, consumer = fields["error"], fields["text"], fields["consumer"]
-    if not all(isinstance(each, str) for each in (error, said, consumer)):
-        raise TypeError
-    return DeadLetterReason(error, said[:LONGEST], parse_instant(at), consumer)
+    for each in (error, said, consumer):
+        str.encode(each)  # TypeError if it is no text, ValueError if it cannot be stored
+    return DeadLetterReason(error, said[:LONGEST], parse_instant(at).astimezone(timezone.utc), consumer)
 
 
 # --- failed attempts: reasons in a JSON list; neighbours that differ in time alone are one, with ``earlier`` times
 
-_NO_JSON = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_NO_JSON = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
 _LETTER = '{"attempts":'
 
 
