@@ -9,6 +9,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from conformance.failing import Failing
@@ -16,10 +18,12 @@ from conformance.harness import Harness, bodies, every_engine
 from insides import compact, engine_of, reopen
 from lakequeue import InvalidParameterValue, LakeQueue, QueueDoesNotExist, QueueServiceError
 from lakequeue.entry_verbs import doctor
+from lakequeue.errors import DamagedTable
 from lakequeue.operations import schedules
 from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import arrow_files, manifests
+from lakequeue.storage.engines.commit import commit
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case
 
@@ -223,6 +227,33 @@ def test_what_a_queue_refuses_keeps_its_time_and_the_others_go_on(
     assert lq.schedules.run_due() == 3
     assert due(lq.queue("gone")) == ["27 14:00"] and due(small) == ["27 14:00"]
     assert {row.last_error for row in lq.schedules.list()} == {None}
+
+
+def set_due(lq: LakeQueue, name: str, instant: int) -> None:
+    """Gives a schedule another time, in microseconds, as another program could."""
+    table = engine_of(lq).open(layout.schedules_path(lq.root))
+    rows = pa.concat_tables(table.read(table.files())).select(layout.SCHEDULES.names).cast(layout.SCHEDULES)
+    due = pc.if_else(pc.equal(rows["name"], name), instant, rows["next_due"].cast(pa.int64()))
+    at = rows.schema.get_field_index("next_due")
+    rows = rows.set_column(at, rows.schema.field(at), due.cast(rows.schema.field(at).type))
+    ids = {layout.SCHEDULES_ID: (table.transaction(layout.SCHEDULES_ID) or 0) + 1}
+    puts = rows.append_column("op", pa.repeat("put", len(rows)))
+    assert commit(table, {}, lambda token: table.merge(puts, "id", ids, token))
+
+
+@pytest.mark.spec("JOB-7")
+def test_a_time_that_no_calendar_has_stops_no_other_schedule(lq: LakeQueue, clock: ManualClock) -> None:
+    queue = lq.create_queue("orders")
+    lq.schedules.add("first", "orders", "x", cron="0 * * * *", tz="America/New_York", missed="all")
+    lq.schedules.add("well", "orders", "x", **HOURLY)
+    set_due(lq, "first", -62_135_596_800_000_000)  # the year 1, which is before it in New York
+    clock.advance(3_600)
+    assert reopen(lq).schedules.run_due() == 1 and len(queue.peek()) == 1
+    assert "out of range" in str(reopen(lq).schedules.list()[0].last_error)
+    set_due(lq, "first", -62_135_596_800_000_001)
+    with pytest.raises(DamagedTable, match="cannot be read"):
+        reopen(lq).schedules.list()
+    assert any("schedules cannot be read" in text for text in doctor(reopen(lq)).warnings)
 
 
 @pytest.mark.spec("JOB-7", "JOB-5")

@@ -151,18 +151,17 @@ class OpenSchedules:
 
     def _run(self, row: Schedule, now: datetime) -> tuple[int, Schedule | None]:
         """The number of messages sent, and the row after that; None if its last message is sent."""
-        sent, after = 0, row
-        times = row.due(now)
-        for time in times:
-            try:
+        sent, after, time = 0, row, row.next_due
+        try:
+            for time in (times := row.due(now)):
                 sent += self._send(row, time)
-            except Exception as error:  # others go on; this one is tried again at the next look
-                reason = first_line(error)[:_LONGEST_ERROR]
-                if reason != row.last_error:
-                    _log.warning("schedule %s: %s", row.name, reason)
-                return sent, attrs.evolve(after, next_due=time, last_error=reason)
-            after = attrs.evolve(after, last_due=time, last_error=None)
-        following = row.first_after(times[-1] if row.missed == "all" else now)
+                after = attrs.evolve(after, last_due=time, last_error=None)
+            following = row.first_after(times[-1] if row.missed == "all" else now)
+        except Exception as error:  # others go on; this one is tried again at the next look
+            reason = first_line(error)[:_LONGEST_ERROR]
+            if reason != row.last_error:
+                _log.warning("schedule %s: %s", row.name, reason)
+            return sent, attrs.evolve(after, next_due=time, last_error=reason)
         return sent, attrs.evolve(after, next_due=following) if following else None
 
     def _send(self, row: Schedule, due: datetime) -> int:

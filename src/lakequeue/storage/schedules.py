@@ -102,6 +102,6 @@ def _schedules(part: pa.Table, path: str) -> list[Schedule]:
         found = [Schedule(**row) for row in rows]
         for each in found:
             each.check()
-    except (pa.ArrowException, KeyError, TypeError, ValueError, LakeQueueError) as error:
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError, LakeQueueError) as error:
         raise DamagedTable(path, None, f"its rows cannot be read: {first_line(error)}") from error
     return found
