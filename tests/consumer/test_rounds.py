@@ -477,6 +477,20 @@ def test_a_consumer_that_ends_with_the_last_message_waits_for_its_rate_limit(har
         assert handled == [("A", 0), ("B", 0), ("C", 10), ("D", 20)]
 
 
+@pytest.mark.spec("JOB-11", "JOB-1")
+def test_one_that_ends_with_the_last_message_leaves_a_paused_group_of_a_limited_queue(harness: Harness) -> None:
+    harness.other.set_attributes(rate_limit="6/m", rate_burst=1)
+    for number in range(4):
+        harness.other.send(str(number), group_id="ab"[number % 2])
+    harness.other.pause("the tenant asked for it", group_id="a")
+    handled: list[str] = []
+    consumer = harness.consumer(lambda message, _: handled.append(message.body))
+    with harness.running(consumer, until_empty=True) as running:
+        harness.clock.advance(20)
+        running.thread.join(60)
+        assert not running.thread.is_alive() and handled == ["1", "3"]
+
+
 @pytest.mark.spec("JOB-1")
 def test_a_consumer_waits_while_its_queue_is_paused(harness: Harness) -> None:
     handled: list[str] = []

@@ -13,7 +13,15 @@ from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
 from lakequeue.consumer.shared_hands import SharedHands
 from lakequeue.consumer.workers import WorkerPool
-from lakequeue.entry_verbs import FreeHands, Request, is_permanent, races, receive_for_hands, settings
+from lakequeue.entry_verbs import (
+    FreeHands,
+    Request,
+    is_held_back,
+    is_permanent,
+    races,
+    receive_for_hands,
+    settings,
+)
 from lakequeue.errors import LakeQueueError, OverLimit, QueueClientError, QueueDoesNotExist, RequestThrottled
 from lakequeue.model.clock import NEVER, Duration, Interrupt, duration_micros, from_micros, to_micros
 from lakequeue.model.messages import Message
@@ -128,7 +136,7 @@ class QueueLoop:
                 raise self.outages.error
             self._prepare(pool)
             try:
-                last = until_empty and self._hands.may_be_empty(pool) and not self._is_held_back()
+                last = until_empty and self._hands.may_be_empty(pool) and not is_held_back(self.queue)
                 found = pool.round(may_claim=not self._controls.paused and now >= not_before)
                 if found is None:
                     room, event = 0 if self._controls.paused else pool.held.room(), pool.next_event()
@@ -168,11 +176,6 @@ class QueueLoop:
                 self._hands.found_empty(pool)
             elif found is None:
                 self._clock.wait(event or now + _BETWEEN_RECEIVES, self.interrupt)
-
-    def _is_held_back(self) -> bool:
-        """Whether only a rate limit keeps messages from being received (JOB-11)."""
-        known = settings(self.queue)
-        return known.pace is not None and known.paused is None and self.queue.counts().visible > 0
 
     def _prepare(self, pool: WorkerPool) -> None:
         """Adapts what the pool holds before a round."""

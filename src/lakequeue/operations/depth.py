@@ -88,6 +88,16 @@ def by_priority(queue: OpenQueue) -> list[QueueCounts]:
     return [Depth.of(parts[priority::classes], now).counts for priority in range(classes)]
 
 
+def is_held_back(queue: OpenQueue) -> bool:
+    """Whether a receive would find messages if the rate limit let them through (JOB-11)."""
+    if queue.attributes.pace is None:
+        return False
+    with queue.service("counts"):
+        now = queue.now()
+        queue.shards[0].query(lambda _: None)  # it knows of shards that were added
+        return any(shard.query(lambda machine: machine.is_held_back(now)) for shard in queue.shards)
+
+
 def _depths(queue: OpenQueue) -> tuple[int, list[ShardDepth]]:
     """An instant, and the depth of each shard at it."""
     with queue.service("counts"):

@@ -14,7 +14,7 @@ import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
 from lakequeue.shard import admin, move, settle
-from lakequeue.shard.claim.standard import attempt_lives, claim
+from lakequeue.shard.claim.standard import attempt_lives, claim, is_held_back
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
@@ -229,6 +229,10 @@ class ShardMachine:
     def attempt_lives(self, attempt_id: str, now: int) -> bool:
         """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
         return attempt_lives(self._at(now), attempt_id)
+
+    def is_held_back(self, now: int) -> bool:
+        """Whether a claim would find messages if the rate limit let them through (JOB-11)."""
+        return is_held_back(self._at(now))
 
     def check_rewind(self, command: Rewind, now: int) -> None:
         """Raises what a rewind would raise now (RWD-11, RWD-15, RWD-19)."""

@@ -237,6 +237,15 @@ def _allowed(state: ShardState, command: Claim) -> int:
     return min(limit for limit in limits if limit is not None)
 
 
+def is_held_back(state: ShardState) -> bool:
+    """Whether a claim would find messages if the rate limit let them through (JOB-11)."""
+    if state.attributes.pace is None or state.attributes.paused or state.room == 0:
+        return False
+    picked = pick(state, 1)
+    _put_back(state, picked)
+    return bool(picked)
+
+
 def _result(
     state: ShardState, runs: Sequence[Run], visible_at: int, lease_id: str, order: Sequence[tuple[int, int]]
 ) -> ClaimResult:
