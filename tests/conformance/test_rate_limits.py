@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from conformance.fifo import FifoHarness
 from conformance.harness import Call, Harness, every_engine
-from lakequeue import SendEntry
+from insides import reopen
+from lakequeue import LakeQueue, SendEntry
 
 
 def fill(queue, count: int, group: str | None = None) -> None:
@@ -50,6 +53,21 @@ def test_the_bucket_outlasts_rewrites_of_the_ledger_and_what_does_not_receive(ha
     clock.advance(1)
     assert len(harness.queue().lease().arrow()) == 1
     assert harness.queue().receive() == []
+
+
+@pytest.mark.spec("JOB-11", "DUR-31")
+def test_a_ledger_that_goes_back_begins_with_an_empty_bucket(tmp_path: Path, clock):
+    lq = LakeQueue(str(tmp_path), clock=clock)
+    queue = lq.create_queue("orders", rate_limit="6/m", rate_burst=2)
+    fill(queue, 10)
+    assert len(queue.receive(10)) == 2
+    newest = max((tmp_path / "q").glob("*/0/receipts/**/*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    newest.unlink()
+    assert reopen(lq).repair(apply=True, force=True)[0].applied
+    queue = reopen(lq).queue("orders")
+    assert queue.counts().visible == 10 and queue.receive(10) == []
+    clock.advance(10)
+    assert len(queue.receive(10)) == 1
 
 
 @pytest.mark.spec("JOB-11", "LPL-4")

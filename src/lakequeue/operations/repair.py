@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import attrs
 
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.damage import Repair
 from lakequeue.model.names import name_hash
 from lakequeue.operations.attributes import make_tables
@@ -188,6 +189,9 @@ def _plan(
         if not newest:
             number = max(rows.head.move_number, _moves(root, engine.store, row.key, shard))
             head = attrs.evolve(head, move_number=number)
+            pace = QueueAttributes.from_wire(head.attributes).pace
+            if pace is not None:  # what was received since is not known, so nothing is left
+                head = attrs.evolve(head, paced_to=pace.taking(pace.burst, 0, head.committed_at))
             steps.append(fence_step(engine, found))
         steps += ledger_steps(engine, found, attrs.evolve(rows, head=head), why)
     if writing is not None:
