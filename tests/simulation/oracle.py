@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from lakequeue import Message
-from simulation.workloads import LIMIT, Call, History, instant
+from simulation.workloads import BURST, LIMIT, RATE, Call, History, instant
 
 CLAIMS = ("receive", "exchange", "attempt", "again", "lease")
 """Verbs that claim messages."""
@@ -109,6 +109,7 @@ class _Judge:
     def __init__(self, history: History, drained: dict[str, list[Message]], went_back: bool) -> None:
         self.history, self.drained, self.went_back = history, drained, went_back
         self.fifo = history.setting.kind == "fifo"
+        self.jobs = history.setting.kind == "jobs"
         self.letters = history.setting.kind == "letters"
         self.sends = _sends(history)
         self.sent = {body: call for call in self.sends for body in call.bodies}
@@ -142,9 +143,13 @@ class _Judge:
             self._counted(body)
         if self.history.setting.kind == "groups":
             self._limits()
+        if self.fifo or self.jobs:
+            self._duplicates()
         if self.fifo:
             self._order()
-            self._duplicates()
+        elif self.jobs:
+            self._paced()
+            self._halted()
         else:
             self._fresh()
 
@@ -298,7 +303,7 @@ class _Judge:
                 raise Broken(f"3: {body} was deleted or purged, and is there")
 
     def _repeats(self, call: Call) -> bool:
-        return self.fifo and call.verb[0] == "send" and call.verb[3]
+        return (self.fifo or self.jobs) and call.verb[0] == "send" and call.verb[3]
 
     def _receipts(self, body: str) -> None:
         def by_claim(each: tuple[Call, Message]) -> tuple[float, int, float]:
@@ -382,6 +387,25 @@ class _Judge:
                 held -= {body for body in held if self._purged(body, surely=False)}
                 if len(held) > LIMIT:
                     raise Broken(f"6: {sorted(held)} of group {group} are in flight, more than {LIMIT}")
+
+    def _paced(self) -> None:
+        """In no time more messages were received than the limit lets through (JOB-11)."""
+        shards = self.history.setting.shards
+        burst = max(1, BURST // shards) * shards
+        found = sorted(instant(message.received_at) for each in self.receipts.values() for _, message in each)
+        for first, began in enumerate(found):
+            for last, ended in enumerate(found[first:], first):
+                if last - first + 1 > burst + (ended - began) * RATE + 1e-6:
+                    raise Broken(f"6: {last - first + 1} messages were received in {ended - began} s")
+
+    def _halted(self) -> None:
+        """Whoever receives after a pause, and before anybody may have ended it, gets nothing (JOB-1)."""
+        halts = [call for call in self.history.calls if call.verb[0] == "halt"]
+        ends = [call for call in halts if not call.verb[1] and call.outcome != "refused"]
+        for halt in (call for call in halts if call.verb[1] and call.outcome == "done"):
+            for call in (each for each in self.history.calls if each.got and each.began > halt.ended):
+                if not any(end.ended > halt.began and end.began < call.ended for end in ends):
+                    raise Broken(f"6: {call.verb} found {[each.body for each in call.got]} in a paused queue")
 
     def _order(self) -> None:
         everyone: dict[str, tuple[str, int]] = {}

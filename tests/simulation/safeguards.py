@@ -18,6 +18,8 @@ from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import move
+from lakequeue.shard.claim import standard
+from lakequeue.shard.commands import Claim
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import IN_FLIGHT
 from lakequeue.shard.state import ShardState
@@ -367,6 +369,25 @@ def overlook_in_ledgers(settled: bool) -> Callable[[Patch], None]:
     return take_out
 
 
+def _without_bucket(patch: Patch) -> None:
+    """Each process that loads the ledger begins with a full bucket."""
+    head = ledger._head
+    patch.setattr(ledger, "_head", lambda cells, run: head(cells, None))
+
+
+def _without_pause(patch: Patch) -> None:
+    allowed = standard._allowed
+
+    def unpaused(state: ShardState, command: Claim) -> int:
+        with_pause, state.attributes = state.attributes, attrs.evolve(state.attributes, paused=None)
+        try:
+            return allowed(state, command)
+        finally:
+            state.attributes = with_pause
+
+    patch.setattr(standard, "_allowed", unpaused)
+
+
 _FIFO = Aim(kind="fifo")
 _LETTERS = Aim(kind="letters")
 _LEDGER = {"send": 20, "receive": 40, "delete": 40}
@@ -429,6 +450,8 @@ _ALL = [
         "7",
         Aim(place="store", style="requests", shards=1, length=10, verbs=(_LEDGER,)),
     ),
+    Safeguard("forget the bucket", _without_bucket, "JOB-11", Aim(kind="jobs")),
+    Safeguard("receive in a pause", _without_pause, "JOB-1", Aim(kind="jobs")),
     Safeguard("take a refused commit for landed", replace(f"{_COMMIT}._landed", lambda *_: True), "7"),
     Safeguard(
         "leave deletions unfinished",

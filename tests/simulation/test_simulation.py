@@ -55,6 +55,12 @@ def test_processes_keep_the_guarantees_under_any_schedule(place: str, request: p
     assert tally["runs"] == FIRST and not tally["failed"]
 
 
+@pytest.mark.spec("JOB-1", "JOB-3", "JOB-6", "JOB-11", "JOB-12")
+def test_jobs_keep_their_rules_under_any_schedule() -> None:
+    tally = _simulate("--runs", FIRST, "--kind", "jobs", timeout=280)
+    assert tally["runs"] == FIRST and not tally["failed"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("place", ["disk", "store"])

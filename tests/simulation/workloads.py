@@ -35,6 +35,8 @@ MORE = "more"
 """Name of a queue that processes create meanwhile."""
 LIMIT = 2
 """Messages in flight of a group, where they are limited."""
+RATE, BURST, UNIQUE = 2, 4, 300
+"""Messages a second, and at once, of a queue of jobs; seconds for which its deduplication ids count."""
 DEAD = "dead"
 """Name of the dead-letter queue, if there is one."""
 STEPS = 120
@@ -139,6 +141,7 @@ OF_KIND = {
     "dropped": {"drop": 5, "create": 0},
     "history": {"rewind": 8},
     "groups": {"lease": 0},
+    "jobs": {"halt": 6, "cancel": 8, "reschedule": 8, "receive": 40},
 }
 """Shares of verbs of a kind of queue."""
 
@@ -176,7 +179,11 @@ def _drawn(chance: random.Random, kind: str, name: str) -> Verb:
             return "lease", chance.choice([2, 10]), chance.choice(["delete", "release", "none"])
         case "attempt":
             return "attempt", f"attempt-{name}", chance.choice([1, 3, 10]), chance.random() < 0.3
-        case "forge" | "erase" | "repeat":
+        case "halt":
+            return "halt", chance.random() < 0.4
+        case "reschedule":
+            return "reschedule", chance.randrange(8), chance.choice([0, 20, 100_000])
+        case "forge" | "erase" | "repeat" | "cancel":
             return kind, chance.randrange(8)
         case "attributes":
             return "attributes", chance.choice([20, 40])
@@ -262,6 +269,8 @@ class Client:
     def _entry_of(self, body: str, group: str, again: bool = False) -> SendEntry:
         if self.history.setting.kind == "groups":
             return SendEntry(body, group_id=group)
+        if self.history.setting.kind == "jobs":
+            return SendEntry(body, dedup_id=f"again-{group}" if again else body)
         if self.history.setting.kind != "fifo":
             return SendEntry(body, delay=60 if again else None)
         return SendEntry(body, group_id=group, dedup_id=f"again-{group}" if again else body)
@@ -383,6 +392,29 @@ class Client:
             call.outcome = "unknown"  # the message may be deleted, and its row as it was
         if call.outcome == "done":
             self.history.erased.add(targets[0].body)
+
+    def _cancel(self, verb: Verb) -> None:
+        """Cancels a message: to the judge an erasure, as nobody may receive it again."""
+        targets = self._targets(verb[1])
+        if not targets:
+            return
+        with self._call(("erase", verb[1])) as call:
+            call.target = targets
+            self.queue.cancel(targets[0].message_id)
+
+    def _reschedule(self, verb: Verb) -> None:
+        targets = self._targets(verb[1])
+        if targets:
+            with self._call(verb):
+                self.queue.reschedule(targets[0].message_id, self.entry.clock.now() + timedelta(seconds=verb[2]))
+
+    def _halt(self, verb: Verb) -> None:
+        """Pauses the queue, or ends that."""
+        with self._call(verb):
+            if verb[1]:
+                self.queue.pause("the bank is down")
+            else:
+                self.queue.resume()
 
     def _rewind(self, verb: Verb) -> None:
         with self._call(verb) as call:
@@ -525,6 +557,8 @@ def prepare(entry: LakeQueue, setting: Setting) -> None:
         more["rewind_range"] = True
     if setting.kind == "groups":
         more |= {"fair_groups": True, "group_in_flight_limit": LIMIT}
+    if setting.kind == "jobs":
+        more |= {"deduplication_interval": UNIQUE, "rate_limit": f"{RATE}/s", "rate_burst": BURST}
     queue = entry.create_queue(name, fifo=setting.kind == "fifo", shards=setting.shards, **more)
     for number in range(setting.prefilled):
         body, group = f"p.{number}", "ab"[number % 2]
@@ -547,6 +581,8 @@ def drain(entry: LakeQueue, setting: Setting, world: World) -> dict[str, list[Me
     names += [queue.name for queue in entry.list_queues(MORE)]
     for name in names:
         found[name] = []
+    if setting.kind == "jobs":
+        entry.queue(setting.name).set_attributes(paused=None, rate_limit=None)
     again = True
     while again:
         drained = {name: _emptied(entry.queue(name), world) for name in names}

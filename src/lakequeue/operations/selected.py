@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lakequeue.errors import InvalidParameterValue, UnsupportedOperation
 from lakequeue.model.arguments import check_instant
-from lakequeue.model.clock import MICROS, seconds, to_micros
+from lakequeue.model.clock import MICROS, seconds
 from lakequeue.model.messages import sent_about
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, move
@@ -100,44 +100,42 @@ def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
     """Makes a message that waits visible at an instant; see ``Queue.reschedule``."""
     if queue.fifo:
         raise UnsupportedOperation("Messages of FIFO queues keep their order, so none has a delay of its own.")
-    instant, retention = check_instant("at", at), queue.attributes.retention_micros
+    instant, retention, done = check_instant("at", at), queue.attributes.retention_micros, 0
     steps = Steps("the rescheduling")
     with queue.service("reschedule") as call, steps.rest():
-        message, (shard, offset) = _found(queue, message_id)
-        if instant >= to_micros(message.sent_at) + retention:
-            reason = f"The message expires {seconds(retention):,} seconds after its send."
-            raise InvalidParameterValue.of(at, "at", reason)
-        with steps.step():
-            call.messages = queue.command(shard, MakeVisible([(offset, offset)], at=instant))
-        return call.messages > 0
+        for places in _looks(queue, message_id):
+            for shard, offsets in places:
+                if instant >= shard.log().born_at(offsets[-1]) + retention:
+                    reason = f"The message expires {seconds(retention):,} seconds after its send."
+                    raise InvalidParameterValue.of(at, "at", reason)
+                with steps.step():
+                    spans = joined((offset, offset) for offset in offsets)
+                    done += queue.command(shard, MakeVisible(spans, at=instant))
+            if done:
+                break
+        call.messages = done
+        return done > 0
 
 
 def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
     """A message in any state; see ``Queue.get``."""
-    with queue.service("get") as call:
-        message, _ = _found(queue, message_id)
-        call.messages = 1
-        return message
-
-
-def _found(queue: OpenQueue, message_id: str) -> tuple[PeekedMessage, tuple[ShardService, int]]:
-    """A message, and where it is; of one that was moved away and came back, what is there now."""
     from lakequeue.operations.relations import of_queue  # imports pyarrow.dataset
 
-    messages = of_queue(queue.root, queue.row, None)["messages"]
-    found: list[tuple[PeekedMessage, tuple[ShardService, int]]] = []
-    for places in _looks(queue, message_id):
-        for shard, offsets in places:
-            place = pc.field("shard") == pa.scalar(shard.shard, pa.int32())
-            wanted = place & pc.field("log_offset").isin(pa.array(offsets))
-            for row in messages.to_table(columns=[*browse.PEEKED, "log_offset"], filter=wanted).to_pylist():
-                offset = row.pop("log_offset")
-                found.append((peeked_message(row, row.pop(TYPED_ATTRIBUTES), queue.attributes), (shard, offset)))
-        if any(message.state is not MessageState.DELETED for message, _ in found):
-            break
-    if not found:
-        raise _unknown(message_id)
-    return max(found, key=lambda each: (each[0].state is not MessageState.DELETED, each[0].sent_at))
+    with queue.service("get") as call:
+        messages, found = of_queue(queue.root, queue.row, None)["messages"], list[PeekedMessage]()
+        for places in _looks(queue, message_id):
+            for shard, offsets in places:
+                place = pc.field("shard") == pa.scalar(shard.shard, pa.int32())
+                wanted = place & pc.field("log_offset").isin(pa.array(offsets))
+                rows = messages.to_table(columns=browse.PEEKED, filter=wanted).to_pylist()
+                found += [peeked_message(row, row.pop(TYPED_ATTRIBUTES), queue.attributes) for row in rows]
+            if any(message.state is not MessageState.DELETED for message in found):
+                break
+        if not found:
+            raise _unknown(message_id)
+        call.messages = 1
+        # of one that was moved away and came back, what is there now
+        return max(found, key=lambda message: (message.state is not MessageState.DELETED, message.sent_at))
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:

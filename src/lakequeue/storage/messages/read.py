@@ -270,6 +270,11 @@ class ShardLog:
                     instants = int(sent[start]) or None, int(received[start]) or None
                     yield DeadLetters(low + start, low + stop - 1, int(count[start]), *instants)
 
+    def born_at(self, offset: int) -> int:
+        """Instant that the retention of a message counts from (RET-7)."""
+        letters = next(self.dead_letters(offset, offset), None)
+        return (letters and letters.first_sent_at) or self.sent_at(offset)
+
     def only_group(self, first: int) -> str | None:
         last = self.files[-1].group if self.files else ""
         if self._same_from is None:
