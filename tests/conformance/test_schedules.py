@@ -254,6 +254,9 @@ def test_a_time_that_no_calendar_has_stops_no_other_schedule(lq: LakeQueue, cloc
     with pytest.raises(DamagedTable, match="cannot be read"):
         reopen(lq).schedules.list()
     assert any("schedules cannot be read" in text for text in doctor(reopen(lq)).warnings)
+    [found], [repair] = reopen(lq).check(), reopen(lq).repair(apply=True)
+    assert "cannot be read" in found.problem and found.repair.startswith("nothing; remove it")
+    assert "add its schedules anew" in repair.notes[0] and not repair.steps
 
 
 @pytest.mark.spec("JOB-7", "JOB-5")

@@ -12,10 +12,12 @@ from lakequeue.operations.queues import missing
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
 from lakequeue.storage.inspection.environment import lock_problem, space_problems
 from lakequeue.storage.inspection.found_log import read_log
 from lakequeue.storage.inspection.shards import RESTORE, find_shard, log_findings, shard_findings
+from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
 
 READS = 3
@@ -82,11 +84,14 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
             log = read_log(store.folder(path))
         except FileNotFoundError:
             continue  # statistics come with the first compaction, schedules with the first of them
-        for file, problem, repair in log_findings(log, lost):
-            yield Finding(None, None, path, file, problem, repair)
+        found = [Finding(None, None, path, *each) for each in log_findings(log, lost)]
         newest = log.newest()
         for error in newest.broken() if newest is not None and path != catalog.path else ():
-            yield Finding(None, None, path, error.file, error.reason, "is left out of the table")
+            found.append(Finding(None, None, path, error.file, error.reason, "is left out of the table"))
+        rows = path == layout.schedules_path(root.path) and not found
+        if rows and (why := unreadable(Engine(store), root.path)) is not None:
+            found.append(Finding(None, None, path, None, why, lost))
+        yield from found
     for key in catalog.unlisted:
         if name is None or key.startswith(name_hash(root.region, name)):
             repair = "is listed again if an older file has its row, else by lakequeue repair NAME, with its name"

@@ -33,6 +33,7 @@ from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log
 from lakequeue.storage.repair.messages import fence_step, log_step
 from lakequeue.storage.repair.steps import Step, files_step
 from lakequeue.storage.roots import is_local_folder
+from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
 
 
@@ -46,7 +47,7 @@ def repair(root: Root, name: str | None = None, *, apply: bool = False, force: b
         done = list(_repair_catalog(root, engine, name, making))
         if name is None:
             done += _repair_own(engine, layout.stats_path(root.path), "it is made anew", making)
-            done += _repair_own(engine, layout.schedules_path(root.path), "add its schedules anew", making)
+            done += _repair_schedules(engine, root.path, making)
         for row in chosen(root, find_catalog(engine.store, root.path), name):
             for shard in range(row.shards):
                 done += _repair_shard(root, engine, row, shard, making, force)
@@ -315,6 +316,13 @@ def _listed_again(
 
 
 # --- the tables of statistics and schedules
+
+
+def _repair_schedules(engine: Engine, root: str, making: Steps | None) -> list[Repair]:
+    path, then = layout.schedules_path(root), "add its schedules anew"
+    done = list(_repair_own(engine, path, then, making))
+    why = None if done else unreadable(engine, root)
+    return done if why is None else [Repair(None, None, None, [], notes=[f"{path}: {why}; remove it, {then}"])]
 
 
 def _repair_own(engine: Engine, path: str, then: str, making: Steps | None) -> Iterator[Repair]:

@@ -95,6 +95,15 @@ class ScheduleTable:
         return self._read[1]
 
 
+def unreadable(engine: Engine, root: str) -> str | None:
+    """Why the rows of the table cannot be read; None if they can be, or there are none."""
+    try:
+        ScheduleTable(engine, root).rows()
+    except DamagedTable as error:
+        return error.reason
+    return None
+
+
 def _schedules(part: pa.Table, path: str) -> list[Schedule]:
     """Rows of a file, judged as they are read."""
     try:
