@@ -15,6 +15,7 @@ from lakequeue.model.arguments import (
     check_priority,
     check_string,
     check_tags,
+    check_text,
     check_type,
     list_of,
 )
@@ -667,7 +668,7 @@ class Queue(QueueProperties):
 
         JOB-2
         """
-        check_string("message_id", message_id)
+        check_text("message_id", message_id)
         return selected.get(self._runtime, message_id)
 
     def cancel(self, message_id: str) -> bool:
@@ -683,7 +684,7 @@ class Queue(QueueProperties):
 
         JOB-3
         """
-        check_string("message_id", message_id)
+        check_text("message_id", message_id)
         return selected.cancel(self._runtime, message_id)
 
     def reschedule(self, message_id: str, at: datetime) -> bool:
@@ -702,7 +703,7 @@ class Queue(QueueProperties):
 
         JOB-12
         """
-        check_string("message_id", message_id)
+        check_text("message_id", message_id)
         return selected.reschedule(self._runtime, message_id, at)
 
     def erase(self, message_id: str) -> bool:
@@ -725,7 +726,7 @@ class Queue(QueueProperties):
 
         DUR-42
         """
-        check_string("message_id", message_id)
+        check_text("message_id", message_id)
         return selected.erase(self._runtime, message_id)
 
     def dead_letter_sources(self) -> list[Queue]:

@@ -109,6 +109,8 @@ def test_an_unknown_id_is_refused(harness: Harness):
     for verb in queue.get, queue.cancel:
         with pytest.raises(InvalidParameterValue, match="no message with this id"):
             verb("nobody")
+        with pytest.raises(InvalidParameterValue, match="Unicode"):
+            verb("\ud800")
     assert queue.counts().visible == 1
 
 

@@ -29,6 +29,8 @@ from mutations import Case, Mutation, Patch, each_case
 
 NIGHT: dict[str, Any] = {"cron": "0 2 * * *", "tz": "Europe/Berlin"}
 HOURLY: dict[str, Any] = {"cron": "0 * * * *"}
+BEYOND = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
+"""An instant of which UTC has no date."""
 
 
 @pytest.fixture
@@ -345,6 +347,7 @@ def test_a_refused_schedule_changes_nothing(lq: LakeQueue, clock: ManualClock, m
         (lambda: own.add("a", "orders", "x"), "cron or at"),
         (lambda: own.add("a", "orders", "x", **HOURLY, at=clock.now()), "cron or at"),
         (lambda: own.add("a", "orders", "x", at="now"), "at is invalid"),  # type: ignore[arg-type]
+        (lambda: own.add("a", "orders", "x", at=BEYOND), "at is invalid"),
         (lambda: own.add("a", "orders", "x", cron="* * *"), "five fields"),
         (lambda: own.add("a", "orders", "x" * 2_000, **HOURLY), "1024"),
         (lambda: own.add("a", "orders", "", **HOURLY), "body|MessageBody"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from lakequeue.errors import InvalidParameterValue, MissingParameter, coded_for
@@ -100,8 +101,10 @@ def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expec
 def check_instant(parameter: str, value: object) -> int:
     """An aware instant in microseconds since the epoch; InvalidParameterValue for anything else."""
     if isinstance(value, datetime) and value.tzinfo is not None:
-        return to_micros(value)
-    raise InvalidParameterValue.of(value, parameter, "Must be an instant with a time zone.")
+        with suppress(OverflowError):  # it is beyond the calendar
+            return to_micros(value.astimezone(timezone.utc))
+    reason = "Must be an instant with a time zone, in the years 1 to 9999 of UTC."
+    raise InvalidParameterValue.of(value, parameter, reason)
 
 
 def check_text(parameter: str, value: object) -> None:
