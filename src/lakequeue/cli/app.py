@@ -13,7 +13,7 @@ import typer.main
 from lakequeue.cli.errors import Commands
 from lakequeue.cli.help import COMMANDS, Command, RewindCommand, epilog, name_of
 from lakequeue.cli.options import duration_option, key_values
-from lakequeue.cli.session import USAGE, Session, usage
+from lakequeue.cli.session import USAGE, Context, usage
 from lakequeue.cli.values import DURATION_HELP
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ def _mode(text: str) -> int:
 
 @app.callback(invoke_without_command=True)
 def options(
-    ctx: typer.Context,
+    ctx: Context,
     root: Annotated[
         str | None,
         typer.Option(envvar="LAKEQUEUE_ROOT", metavar="DIR", help="Directory or URI that holds the queues."),
@@ -94,12 +94,11 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    session: Session = ctx.obj
-    session.root, session.region, session.json, session.verbose = root, region, json, verbose
-    session.storage_options = key_values(storage_option, "--storage-option")
-    session.network_file_system = network_file_system
-    session.durability, session.poll_interval = durability, poll_interval
-    session.root_mode = None if root_mode is None else _mode(root_mode)
+    ctx.obj.root, ctx.obj.region, ctx.obj.json, ctx.obj.verbose = root, region, json, verbose
+    ctx.obj.storage_options = key_values(storage_option, "--storage-option")
+    ctx.obj.network_file_system = network_file_system
+    ctx.obj.durability, ctx.obj.poll_interval = durability, poll_interval
+    ctx.obj.root_mode = None if root_mode is None else _mode(root_mode)
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit(USAGE)

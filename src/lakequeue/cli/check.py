@@ -10,7 +10,7 @@ import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.options import OptionalName, Yes
-from lakequeue.cli.session import REFUSED, Session, usage
+from lakequeue.cli.session import REFUSED, Context, usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +22,9 @@ SHOWN = 20
 """Ranges of offsets, and ids, that are printed of each kind."""
 
 
-def check(ctx: typer.Context, queue: OptionalName = None) -> None:
+def check(ctx: Context, queue: OptionalName = None) -> None:
     """Read every file of a queue, or of all, and report damage; change nothing. Exit code 1: damage."""
-    session: Session = ctx.obj
-    lake = session.lake()
+    lake = ctx.obj.lake()
     with render.spinner(f"checking {queue or lake.root}"):
         found = lake.check(queue)
     document = {
@@ -33,24 +32,23 @@ def check(ctx: typer.Context, queue: OptionalName = None) -> None:
         "findings": [attrs.asdict(each) for each in found],
         "versions": versions(),
     }
-    session.answer(document, "\n".join([*map(finding_text, found), _verdict(found)]))
+    ctx.obj.answer(document, "\n".join([*map(finding_text, found), _verdict(found)]))
     if document["damaged"]:
         raise typer.Exit(REFUSED)
 
 
-def doctor(ctx: typer.Context) -> None:
+def doctor(ctx: Context) -> None:
     """Check all queues, and report space, compaction, clock and shards of the root. Exit code 1: damage."""
     from rich.console import Group
 
     from lakequeue import entry_verbs
 
-    session: Session = ctx.obj
-    lake = session.lake()
+    lake = ctx.obj.lake()
     with render.spinner(f"examining {lake.root}"):
         health = entry_verbs.doctor(lake)
     damaged = any(each.damage for each in health.findings)
     document = {"damaged": damaged, "warnings": health.warnings, **attrs.asdict(health), "versions": versions()}
-    session.answer(
+    ctx.obj.answer(
         document,
         Group("\n".join(_health_lines(health)), _shards(health), _verdict(health.findings, len(health.warnings))),
     )
@@ -84,7 +82,7 @@ def _shards(health: Health) -> render.Fitting | str:
 
 
 def repair(
-    ctx: typer.Context,
+    ctx: Context,
     queue: OptionalName = None,
     everything: Annotated[bool, typer.Option("--all", help="All queues of the root, and the catalog.")] = False,
     clock: Annotated[
@@ -96,21 +94,20 @@ def repair(
     yes: Yes = False,
 ) -> None:
     """Repair damage: show the steps and what is lost, ask, then do it. Exit code 1: some is left."""
-    session: Session = ctx.obj
     if (queue is not None) == everything:
         usage("name a queue, or give --all")
-    lake = session.lake()
+    lake = ctx.obj.lake()
     with render.spinner(f"reading {queue or lake.root}"):
         planned = lake.repair(queue, clock=clock)
     if any(each.steps and (force or not each.unknown) for each in planned) and not yes:
-        session.note("\n".join(map(repair_text, planned)))
-        session.ask("Do this?")
+        ctx.obj.note("\n".join(map(repair_text, planned)))
+        ctx.obj.ask("Do this?")
     with render.spinner(f"repairing {queue or lake.root}"):
         done = lake.repair(queue, apply=True, clock=clock, force=force)
     last = "nothing was repaired" if done else "nothing to repair"
     if any(each.applied for each in done):
         last = "repaired; lakequeue check looks again"
-    session.answer([attrs.asdict(each) for each in done], "\n".join([*map(repair_text, done), last]))
+    ctx.obj.answer([attrs.asdict(each) for each in done], "\n".join([*map(repair_text, done), last]))
     if not all(each.applied for each in done):
         raise typer.Exit(REFUSED)
 

@@ -16,7 +16,7 @@ from lakequeue.cli import completion
 from lakequeue.cli.imports import imported
 from lakequeue.cli.options import duration_option
 from lakequeue.cli.output import printable
-from lakequeue.cli.session import REFUSED, Session, usage
+from lakequeue.cli.session import REFUSED, Context, Session, usage
 from lakequeue.cli.values import at_least
 from lakequeue.model.log_lines import FAILED_WITH, JsonLines
 
@@ -33,7 +33,7 @@ class RenewalName(str, Enum):
 
 
 def consume(
-    ctx: typer.Context,
+    ctx: Context,
     names: Annotated[
         list[str],
         typer.Argument(metavar="QUEUE...", autocompletion=completion.queues, help="Names of the queues."),
@@ -128,10 +128,9 @@ def consume(
     ] = False,
 ) -> None:
     """Run a handler for each message of the queues, until SIGTERM or SIGINT."""
-    session: Session = ctx.obj
     # a background job of a shell without job control begins with SIGINT ignored; whoever sends it here means it
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _configure_logs(session)
+    _configure_logs(ctx.obj)
     function = imported(handler, handler)
     from lakequeue.consumer.consumer import Consumer
     from lakequeue.consumer.options import RetryBackoff
@@ -141,7 +140,7 @@ def consume(
         from lakequeue.otel import instrument
 
         instrument()
-    lake = session.lake()
+    lake = ctx.obj.lake()
     consumed = [lake.queue(name) for name in names]
     consumer = Consumer(
         consumed,

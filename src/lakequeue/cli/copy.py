@@ -9,11 +9,11 @@ import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.options import key_values, queue_option
-from lakequeue.cli.session import Session
+from lakequeue.cli.session import Context
 
 
 def copy(
-    ctx: typer.Context,
+    ctx: Context,
     source: Annotated[str, typer.Argument(metavar="FROM", help="Root to copy.")],
     target: Annotated[
         str, typer.Argument(metavar="TO", help="Root that takes the queues; made if it is missing.")
@@ -25,11 +25,10 @@ def copy(
     ] = None,
 ) -> None:
     """Copy the queues of a root to another while they are in use: backup, restore, move to an object store."""
-    session: Session = ctx.obj
-    session.root = source
-    lake = session.lake()
+    ctx.obj.root = source
+    lake = ctx.obj.lake()
     to = attrs.evolve(
-        session, root=target, storage_options=key_values(to_storage_option, "--to-storage-option")
+        ctx.obj, root=target, storage_options=key_values(to_storage_option, "--to-storage-option")
     ).lake()
     with render.progress("copying", None) as advance:
         before = 0
@@ -41,7 +40,7 @@ def copy(
 
         copied = lake.copy(to, queue, report)
     columns = [field.name for field in attrs.fields(type(copied[0]))] if copied else []
-    session.answer(
+    ctx.obj.answer(
         [attrs.asdict(each) for each in copied],
         render.table(columns, [attrs.astuple(each) for each in copied], empty="no queues"),
     )

@@ -15,7 +15,7 @@ import typer
 
 from lakequeue.cli import output
 from lakequeue.cli.demo_files import package_directory, python_files
-from lakequeue.cli.session import DONE, Session
+from lakequeue.cli.session import DONE, Context
 from lakequeue.errors import MissingPackage
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _PLAIN: Any = {"highlight": False, "soft_wrap": True}
 
 
 def demo(
-    ctx: typer.Context,
+    ctx: Context,
     input_dir: Annotated[
         Path | None,
         typer.Option(
@@ -41,14 +41,13 @@ def demo(
     ] = False,
 ) -> None:
     """Send, process and settle real files through a queue; takes about a minute."""
-    session: Session = ctx.obj
     if not no_spark:
         MissingPackage.check("demo without --no-spark", "spark", "pyspark")
-    console = output.error_console() if session.json else output.console()
+    console = output.error_console() if ctx.obj.json else output.console()
     where = None if input_dir is None else str(input_dir)
-    status = run_demo(session.root or None, where, console, with_spark=not no_spark)
-    if session.json:
-        session.answer({"root": session.root, "complete": status == DONE}, "")
+    status = run_demo(ctx.obj.root or None, where, console, with_spark=not no_spark)
+    if ctx.obj.json:
+        ctx.obj.answer({"root": ctx.obj.root, "complete": status == DONE}, "")
     raise typer.Exit(status)
 
 

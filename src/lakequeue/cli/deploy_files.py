@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lakequeue.cli import render
-from lakequeue.cli.session import Session
+from lakequeue.cli.session import Context
 from lakequeue.errors import QueueClientError
 
 _PACKAGE = Path(__file__).parents[1]
@@ -17,11 +17,10 @@ _PROJECT = _PACKAGE.parents[1]
 
 
 def deploy_files(
-    ctx: typer.Context,
+    ctx: Context,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty directory.")],
 ) -> None:
     """Write dashboards, alerts, and files for containers, Kubernetes and systemd into a directory."""
-    session: Session = ctx.obj
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise QueueClientError(f"{folder} is not empty; nothing was written")
     if (_PACKAGE / "deploy").is_dir():
@@ -31,7 +30,7 @@ def deploy_files(
         _copy(_PROJECT / "conf" / "grafana", folder / "grafana")
         shutil.copy(_PROJECT / "conf" / "prometheus" / "alerts.yml", folder)
     written = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    session.answer({"folder": str(folder), "files": written}, f"{render.count(len(written), 'file')} in {folder}")
+    ctx.obj.answer({"folder": str(folder), "files": written}, f"{render.count(len(written), 'file')} in {folder}")
 
 
 def _copy(source: Path, target: Path) -> None:  # pip compiles what it installs

@@ -20,7 +20,7 @@ import typer
 from lakequeue.cli import completion, render
 from lakequeue.cli.lines import MAX_LINE_BYTES, batches, max_batch
 from lakequeue.cli.options import DryRun, Name, Yes, duration_option
-from lakequeue.cli.session import Session, usage
+from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import shown_duration
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueClientError, UnsupportedOperation
 from lakequeue.model.messages import Message, SendEntry
@@ -37,7 +37,7 @@ MOST = 1_000
 
 
 def drain(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     to: Annotated[
         str,
@@ -66,10 +66,9 @@ def drain(
     dry_run: DryRun = False,
 ) -> None:
     """Move all visible messages to another queue; shows first how many."""
-    session: Session = ctx.obj
     if group_by is not None and group is not None:
         usage("give either --group-by or --group")
-    source, target = session.queue(queue), session.queue(to)
+    source, target = ctx.obj.queue(queue), ctx.obj.queue(to)
     if queue == to:
         raise InvalidParameterValue(f"{queue} cannot be drained into itself.")
     if source.fifo and not target.fifo:
@@ -81,17 +80,17 @@ def drain(
     visible = source.counts().visible
     document = {"queue": queue, "to": to, "messages": visible}
     if dry_run:
-        session.answer(document | {"dry_run": True}, f"would move {render.count(visible, 'message')} to {to}")
+        ctx.obj.answer(document | {"dry_run": True}, f"would move {render.count(visible, 'message')} to {to}")
         return
     if visible and not yes:
-        session.ask(f"Move {render.count(visible, 'message')} from {queue} to {to}?")
+        ctx.obj.ask(f"Move {render.count(visible, 'message')} from {queue} to {to}?")
     done = 0
 
     def report(moved: int) -> None:
         nonlocal done
         done += moved
-        session.done = f"{render.count(done, 'message')} moved"
-        advance(moved, session.done)
+        ctx.obj.done = f"{render.count(done, 'message')} moved"
+        advance(moved, ctx.obj.done)
 
     with _paused(source, to):
         if target.fifo:
@@ -103,12 +102,12 @@ def drain(
                 _send(source, target, _group(group_by, group), report)
     counts = source.counts()
     left = {name: getattr(counts, name) for name in ("visible", "in_flight", "delayed", "held")}
-    session.answer(
+    ctx.obj.answer(
         document | {"messages": done, "left": left}, f"moved {render.count(done, 'message')} from {queue} to {to}"
     )
     if any(left.values()):
         states = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in left.items() if number)
-        session.note(f"{states} left in {queue}; drain it again when they are visible")
+        ctx.obj.note(f"{states} left in {queue}; drain it again when they are visible")
 
 
 @contextmanager

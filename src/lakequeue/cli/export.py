@@ -13,7 +13,7 @@ import typer
 from lakequeue.cli import json_lines, render
 from lakequeue.cli.options import Name, Parameter, Where
 from lakequeue.cli.output import OutputClosed, discard_output
-from lakequeue.cli.session import Session, json_line, usage
+from lakequeue.cli.session import Context, Session, json_line, usage
 from lakequeue.model.arguments import Condition
 from lakequeue.model.states import STORED
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     out: Annotated[
         Path | None,
@@ -42,11 +42,10 @@ def export(
     """Write messages as JSON Lines without receiving them; send --lines FILE --jsonl sends them."""
     from lakequeue import entry_verbs
 
-    session: Session = ctx.obj
     wrong = [each for each in state or () if each not in STORED]
     if wrong:
         usage(f"--state {wrong[0]}: must be one of {', '.join(STORED)}")
-    source = session.queue(queue)
+    source = ctx.obj.queue(queue)
     condition = where
     if state:
         # double: inside single brackets, "false) OR (true" would undo the states
@@ -56,16 +55,16 @@ def export(
     count = 0
     # beside lines on a terminal, a bar would be in the way
     bar = nullcontext(lambda *_: None) if out is None else render.progress("exporting", None)
-    with _lines(session, out) as write, bar as advance:
+    with _lines(ctx.obj, out) as write, bar as advance:
         for message in entry_verbs.export(source, Condition.of(condition, parameter or ()), None):
             write(json_lines.document(message, source.clock.now(), source.fifo))
             count += 1
-            session.done = f"{render.count(count, 'message')} written"
+            ctx.obj.done = f"{render.count(count, 'message')} written"
             if count % 1_000 == 0:
-                advance(1_000, session.done)
+                advance(1_000, ctx.obj.done)
     if out is not None:
         document = {"queue": queue, "messages": count, "file": str(out)}
-        session.answer(document, f"wrote {render.count(count, 'message')} of {queue} into {out}")
+        ctx.obj.answer(document, f"wrote {render.count(count, 'message')} of {queue} into {out}")
 
 
 @contextmanager

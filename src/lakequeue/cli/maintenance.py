@@ -10,30 +10,29 @@ import typer
 from lakequeue.cli import documents, render
 from lakequeue.cli.options import Name, OptionalName, Yes, duration_option
 from lakequeue.cli.queues import listed
-from lakequeue.cli.session import Session, usage
+from lakequeue.cli.session import Context, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 
 def counts(
-    ctx: typer.Context,
+    ctx: Context,
     queue: OptionalName = None,
     by_priority: Annotated[bool, typer.Option("--by-priority", help="Count those of each priority.")] = False,
 ) -> None:
     """Count the messages of one queue or of all, by state."""
     from lakequeue.entry_verbs import depths
 
-    session: Session = ctx.obj
     counted: list[dict[str, Any]] = []
     failed: LakeQueueError | None = None
     if by_priority:
         if queue is None:
             usage("--by-priority is for one queue")
-        for priority, of_it in reversed([*enumerate(session.queue(queue).priority_counts())]):
+        for priority, of_it in reversed([*enumerate(ctx.obj.queue(queue).priority_counts())]):
             counted.append(documents.counts(queue, of_it) | {"priority": priority})
     elif queue is not None:
-        counted.append(documents.counts(queue, session.queue(queue).counts()))
+        counted.append(documents.counts(queue, ctx.obj.queue(queue).counts()))
     else:
-        queues = list(listed(session.lake()))
+        queues = list(listed(ctx.obj.lake()))
         with render.progress("counting", len(queues)) as advance:
             for each, found in zip(queues, depths(queues), strict=True):
                 advance(1, each.name)
@@ -49,7 +48,7 @@ def counts(
     if by_priority:
         columns.insert(1, "priority")
     rows = [[*(each[name] for name in columns), render.age(each["oldest_age"])] for each in counted]
-    session.answer(
+    ctx.obj.answer(
         counted if queue is None or by_priority else counted[0],
         render.table([*render.titles(columns), "oldest"], rows),
     )
@@ -57,12 +56,11 @@ def counts(
         raise failed
 
 
-def consumers(ctx: typer.Context, queue: Name) -> None:
+def consumers(ctx: Context, queue: Name) -> None:
     """List the consumers that have messages of a queue in flight."""
     from lakequeue import entry_verbs
 
-    session: Session = ctx.obj
-    asked = session.queue(queue)
+    asked = ctx.obj.queue(queue)
     found, now = entry_verbs.consumers(asked), asked.clock.now()
     rows = [
         [
@@ -75,52 +73,49 @@ def consumers(ctx: typer.Context, queue: Name) -> None:
     ]
     columns = ["consumer", "in flight", "oldest receive", "newest receive"]
     shown = render.table(columns, rows, empty="no consumer has messages in flight")
-    session.answer([attrs.asdict(each) for each in found], shown)
+    ctx.obj.answer([attrs.asdict(each) for each in found], shown)
 
 
-def purge(ctx: typer.Context, queue: Name, yes: Yes = False) -> None:
+def purge(ctx: Context, queue: Name, yes: Yes = False) -> None:
     """Remove all messages of a queue."""
-    session: Session = ctx.obj
-    purged = session.queue(queue)
+    purged = ctx.obj.queue(queue)
     if not yes:
         from lakequeue.entry_verbs import depth
 
-        session.ask(f"Remove {render.count(depth(purged).stored, 'message')} from {queue}?")
+        ctx.obj.ask(f"Remove {render.count(depth(purged).stored, 'message')} from {queue}?")
     purged.purge()
-    session.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")
+    ctx.obj.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")
 
 
 def erase(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")],
     yes: Yes = False,
 ) -> None:
     """Erase the content of one message for good, wherever it is in the queue."""
-    session: Session = ctx.obj
-    owner = session.queue(queue)
+    owner = ctx.obj.queue(queue)
     if not yes:
-        session.ask(f"Erase message {message_id} from {queue}? Nothing brings it back.")
+        ctx.obj.ask(f"Erase message {message_id} from {queue}? Nothing brings it back.")
     erased = owner.erase(message_id)
     outcome = "is erased" if erased else "was erased before"
-    session.answer({"queue": queue, "message_id": message_id, "erased": erased}, f"message {message_id} {outcome}")
+    ctx.obj.answer({"queue": queue, "message_id": message_id, "erased": erased}, f"message {message_id} {outcome}")
 
 
-def upgrade(ctx: typer.Context, yes: Yes = False) -> None:
+def upgrade(ctx: Context, yes: Yes = False) -> None:
     """Bring a root of an older lakequeue to this one's layout, in place."""
-    session: Session = ctx.obj
-    lake = session.lake()
+    lake = ctx.obj.lake()
     if not yes:
-        session.ask(f"Upgrade {lake.root}? Older versions of lakequeue will refuse it.")
+        ctx.obj.ask(f"Upgrade {lake.root}? Older versions of lakequeue will refuse it.")
     upgraded = lake.upgrade()
     outcome = (
         f"{render.count(upgraded, 'queue')} of {lake.root} upgraded" if upgraded else f"{lake.root} is up to date"
     )
-    session.answer({"root": lake.root, "upgraded": upgraded}, outcome)
+    ctx.obj.answer({"root": lake.root, "upgraded": upgraded}, outcome)
 
 
 def compact(
-    ctx: typer.Context,
+    ctx: Context,
     queue: OptionalName = None,
     processes: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that share the queues.")] = 1,
     now: Annotated[
@@ -128,18 +123,17 @@ def compact(
     ] = None,
 ) -> None:
     """Free the space of messages that are gone, and keep tables and logs small."""
-    session: Session = ctx.obj
     if queue is not None and processes > 1:
         raise typer.BadParameter("it shares the queues of a root, not one queue", param_hint="--processes")
-    lake = session.lake()
+    lake = ctx.obj.lake()
     if queue is not None:
         with render.spinner(f"compacting {queue}"):
-            done = [session.queue(queue).compact(now=now)]
+            done = [ctx.obj.queue(queue).compact(now=now)]
     else:
         with render.progress("compacting", None) as advance:
             done = lake.compact(
                 lambda number, total, name: advance(int(number > 0), name, total), processes=processes, now=now
             )
     results = [attrs.asdict(summary) for summary in done]
-    session.answer(results if queue is None else results[0], render.compacted(done))
+    ctx.obj.answer(results if queue is None else results[0], render.compacted(done))
     render.require_done(done)

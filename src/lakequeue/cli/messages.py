@@ -16,7 +16,7 @@ from lakequeue.cli import documents, render
 from lakequeue.cli.json_lines import Reader
 from lakequeue.cli.lines import Parse, max_batch, send_lines
 from lakequeue.cli.options import Name, Parameter, Where, duration_option, instant_option, parse_pairs
-from lakequeue.cli.session import REFUSED, Session, usage
+from lakequeue.cli.session import REFUSED, Context, Session, usage
 from lakequeue.cli.values import Moment, duration, shown_duration
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.messages import SendEntry
@@ -29,7 +29,7 @@ SHOWN = 10
 
 
 def send(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     body: Annotated[
         str | None,
@@ -70,7 +70,6 @@ def send(
     ] = None,
 ) -> None:
     """Send a message, or one for each line; skips empty lines."""
-    session: Session = ctx.obj
     if (body is None) == (lines is None):
         usage("give either a BODY (- for stdin) or --lines FILE")
     if dedup_id is not None and (lines is not None or body == "-"):
@@ -79,24 +78,24 @@ def send(
         usage("--jsonl is for lines: give - or --lines FILE")
     options: dict[str, Any] = {"delay": delay, "attributes": _attributes(attribute), "group_id": group}
     options |= {"priority": priority}
-    target = session.queue(queue)
+    target = ctx.obj.queue(queue)
     parse = (
         Reader(target, options).entry if jsonl else lambda number, line: SendEntry(line, str(number), **options)
     )
     if lines is not None:
         with lines.open("rb") as stream:
-            _send_lines(session, target, stream, lines.stat().st_size, parse)
+            _send_lines(ctx.obj, target, stream, lines.stat().st_size, parse)
     elif body == "-":
         if sys.stdin.isatty():
-            session.note("one message per line; Ctrl-D ends")
-        _send_lines(session, target, cast(BufferedIOBase, sys.stdin.buffer), None, parse)
+            ctx.obj.note("one message per line; Ctrl-D ends")
+        _send_lines(ctx.obj, target, cast(BufferedIOBase, sys.stdin.buffer), None, parse)
     else:
         sent = target.send(body or "", dedup_id=dedup_id, **options)
-        session.answer(documents.sent(sent), render.sent_text(sent, group))
+        ctx.obj.answer(documents.sent(sent), render.sent_text(sent, group))
 
 
 def receive(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     max_messages: Annotated[int, typer.Option("--max", metavar="N", help="Maximum number of messages.")] = 1,
     visibility_timeout: Annotated[
@@ -112,33 +111,31 @@ def receive(
     delete: Annotated[bool, typer.Option("--delete", help="Delete the messages after printing them.")] = False,
 ) -> None:
     """Receive messages; they become visible again after the visibility timeout unless deleted."""
-    session: Session = ctx.obj
-    source = session.queue(queue)
+    source = ctx.obj.queue(queue)
     with render.spinner("waiting for messages"):
         messages = source.receive(max_messages, visibility_timeout, wait, attempt_id)
-    if messages or session.json:
-        session.answer(
+    if messages or ctx.obj.json:
+        ctx.obj.answer(
             [documents.message(message) for message in messages],
             "\n".join(render.message_text(message) for message in messages),
         )
     else:
-        session.note("no messages")
+        ctx.obj.note("no messages")
     if delete and messages:
         failed = source.delete_batch([message.receipt_handle for message in messages]).failed
-        _fail_if_refused(session, _numbered(failed, 0), len(messages), "message")
+        _fail_if_refused(ctx.obj, _numbered(failed, 0), len(messages), "message")
 
 
 def delete(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     handles: Annotated[list[str], typer.Argument(metavar="HANDLE...", help="Receipt handles.")],
 ) -> None:
     """Delete received messages by their receipt handles."""
-    session: Session = ctx.obj
-    source = session.queue(queue)
+    source = ctx.obj.queue(queue)
     if len(handles) == 1:
         source.delete(handles[0])
-        session.answer({"queue": queue, "deleted": 1, "failed": []}, "deleted 1 message")
+        ctx.obj.answer({"queue": queue, "deleted": 1, "failed": []}, "deleted 1 message")
         return
     failed: list[BatchFailure] = []
     size = max_batch(source)
@@ -146,16 +143,16 @@ def delete(
         part = handles[start : start + size]
         failed += _numbered(source.delete_batch(part).failed, start)
         if deleted := start + len(part) - len(failed):
-            session.done = f"{render.count(deleted, 'message')} deleted"
-    session.answer(
+            ctx.obj.done = f"{render.count(deleted, 'message')} deleted"
+    ctx.obj.answer(
         {"queue": queue, "deleted": deleted, "failed": [documents.failure(each) for each in failed]},
         f"deleted {render.count(deleted, 'message')}",
     )
-    _fail_if_refused(session, failed, len(handles), "handle")
+    _fail_if_refused(ctx.obj, failed, len(handles), "handle")
 
 
 def change_visibility(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help="Receipt handle.")],
     seconds: Annotated[
@@ -166,55 +163,51 @@ def change_visibility(
     ],
 ) -> None:
     """Change how long a received message stays hidden."""
-    session: Session = ctx.obj
-    session.queue(queue).change_visibility(handle, seconds)
+    ctx.obj.queue(queue).change_visibility(handle, seconds)
     text = "the message is visible" if seconds == 0 else f"the message stays hidden for {shown_duration(seconds)}"
-    session.answer({"queue": queue, "receipt_handle": handle, "visibility_timeout": seconds}, text)
+    ctx.obj.answer({"queue": queue, "receipt_handle": handle, "visibility_timeout": seconds}, text)
 
 
 def cancel(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")],
 ) -> None:
     """Delete one message by its id, even while a consumer has it."""
-    session: Session = ctx.obj
-    cancelled = session.queue(queue).cancel(message_id)
+    cancelled = ctx.obj.queue(queue).cancel(message_id)
     outcome = "is cancelled" if cancelled else "was gone before"
-    session.answer(
+    ctx.obj.answer(
         {"queue": queue, "message_id": message_id, "cancelled": cancelled}, f"message {message_id} {outcome}"
     )
 
 
 def reschedule(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")],
     at: Annotated[Moment | None, instant_option("When")] = None,
     within: Annotated[float | None, duration_option("Time from now, instead of an instant.", "--in")] = None,
 ) -> None:
     """Let one message that waits become visible at another time."""
-    session: Session = ctx.obj
     if (at is None) == (within is None):
         usage("give either --at INSTANT or --in DURATION")
-    source = session.queue(queue)
+    source = ctx.obj.queue(queue)
     instant = (at or Moment(ago=-(within or 0))).instant(source.clock)
     if not source.reschedule(message_id, instant):
         raise InvalidParameterValue(f"Message {message_id} does not wait; lakequeue show {queue} {message_id}")
     text = f"message {message_id} is visible from {render.instant(instant)} on"
-    session.answer({"queue": queue, "message_id": message_id, "visible_at": instant}, text)
+    ctx.obj.answer({"queue": queue, "message_id": message_id, "visible_at": instant}, text)
 
 
 def peek(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     where: Where = None,
     parameter: Parameter = None,
     limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of messages.")] = 10,
 ) -> None:
     """Show the oldest messages without receiving them."""
-    session: Session = ctx.obj
-    source = session.queue(queue)
+    source = ctx.obj.queue(queue)
     with render.spinner("reading messages"):
         messages = source.peek(where, limit, parameters=parameter or ())
     columns = ["message", "state", "received", "sent", "visible at", "body"]
@@ -229,7 +222,7 @@ def peek(
         if any(shown):
             columns.append(column)
             rows = [[*row, value] for row, value in zip(rows, shown, strict=True)]
-    session.answer([documents.peeked(message) for message in messages], render.table(columns, rows))
+    ctx.obj.answer([documents.peeked(message) for message in messages], render.table(columns, rows))
 
 
 def _attributes(given: list[str] | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.options import DryRun, Name, Parameter, Where, Yes, duration_option, queue_option
-from lakequeue.cli.session import Session, usage
+from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import INSTANT_HELP, Moment, moment
 from lakequeue.errors import InvalidParameterValue
 
@@ -24,7 +24,7 @@ _MARGINS = (0.1, 1, 10)
 
 
 def rewind(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     to: Annotated[
         Moment | None, typer.Argument(metavar="[INSTANT]", parser=moment, help=f"An instant, {INSTANT_HELP}.")
@@ -34,24 +34,23 @@ def rewind(
     dry_run: DryRun = False,
 ) -> None:
     """Make deleted messages visible again that were sent at or after an instant; shows first how many."""
-    session: Session = ctx.obj
     if (to is None) == (ago is None):
         usage("give either an INSTANT or --ago DURATION")
-    rewound, wanted = session.queue(queue), to if to is not None else Moment(ago=ago)
+    rewound, wanted = ctx.obj.queue(queue), to if to is not None else Moment(ago=ago)
     count, instant, clamped = _within_range(rewound.rewindable, rewound, wanted)
     since = f"sent at {render.instant(instant)} or later"
     document = {"queue": queue, "rewound_to": instant, "messages": count}
     if dry_run:
         text = f"would make {render.count(count, 'message')} of {queue} visible again, {since}"
-        session.answer(document | {"dry_run": True}, text)
+        ctx.obj.answer(document | {"dry_run": True}, text)
         return
     if count and not yes:
-        session.ask(f"Make {render.count(count, 'deleted message')} of {queue} visible again, {since}?")
+        ctx.obj.ask(f"Make {render.count(count, 'deleted message')} of {queue} visible again, {since}?")
     count, done, late = _within_range(rewound.rewind, rewound, attrs.evolve(wanted, at=instant))
     if clamped or late:
-        session.note(f"rewound to {render.instant(done)}, the earliest instant in the rewind range of {queue}")
+        ctx.obj.note(f"rewound to {render.instant(done)}, the earliest instant in the rewind range of {queue}")
     text = f"{render.count(count, 'message')} of {queue} visible again"
-    session.answer(document | {"rewound_to": done, "messages": count}, text)
+    ctx.obj.answer(document | {"rewound_to": done, "messages": count}, text)
 
 
 def _within_range(verb: Callable[[datetime], int], queue: Queue, wanted: Moment) -> tuple[int, datetime, bool]:
@@ -76,7 +75,7 @@ def _within_range(verb: Callable[[datetime], int], queue: Queue, wanted: Moment)
 
 
 def redrive(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     max_messages: Annotated[
         int | None, typer.Option("--max", metavar="N", help="Maximum number of messages; all if not given.")
@@ -88,9 +87,8 @@ def redrive(
     dry_run: DryRun = False,
 ) -> None:
     """Move messages of a dead-letter queue back to their source queues; shows first how many."""
-    session: Session = ctx.obj
-    source = session.queue(queue)
-    destination = None if to is None else session.queue(to)
+    source = ctx.obj.queue(queue)
+    destination = None if to is None else ctx.obj.queue(to)
     with render.spinner("reading messages"):
         targets = source.redrivable(where, destination=destination, parameters=parameter or ())
     if max_messages is not None and max_messages < sum(targets.values()):
@@ -99,10 +97,10 @@ def redrive(
         shown, total = _by_target(targets), sum(targets.values())
     if dry_run:
         document = {"queue": queue, "messages": total, "targets": targets, "dry_run": True}
-        session.answer(document, f"would move {shown or 'no message'} from {queue}")
+        ctx.obj.answer(document, f"would move {shown or 'no message'} from {queue}")
         return
     if targets and not yes:
-        session.ask(f"Move {shown} from {queue}?")
+        ctx.obj.ask(f"Move {shown} from {queue}?")
     with render.progress("redriving", max_messages) as advance:
         done = 0
 
@@ -110,11 +108,11 @@ def redrive(
             nonlocal done
             advance(moved - done, render.count(moved, "message"))
             done = moved
-            session.done = f"{render.count(moved, 'message')} moved"
+            ctx.obj.done = f"{render.count(moved, 'message')} moved"
 
         moved = source.redrive(max_messages, where, report, destination, parameters=parameter or ())
     where_to = "moved back" if to is None else f"moved to {to}"
-    session.answer({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} {where_to}")
+    ctx.obj.answer({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} {where_to}")
 
 
 def _by_target(targets: dict[str, int]) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from lakequeue.cli import documents, render
 from lakequeue.cli.options import Name, instant_option
-from lakequeue.cli.session import Session, usage
+from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import Moment
 from lakequeue.model.clock import from_micros
 
@@ -20,7 +20,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def plot(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Image to write: .png, .svg or .pdf.")
@@ -29,18 +29,17 @@ def plot(
     since: Annotated[Moment | None, instant_option("Start of the plot, instead of --hours")] = None,
 ) -> None:
     """Plot depth and age of a queue over time; --json prints the points, and needs no --out."""
-    session: Session = ctx.obj
-    if out is None and not session.json:
+    if out is None and not ctx.obj.json:
         usage("no output: give --out FILE.png")
     if out is not None and out.suffix not in _SUFFIXES:
         usage(f"--out must end in one of {', '.join(_SUFFIXES)}")
     from lakequeue.cli import pictures
     from lakequeue.entry_verbs import depth_history
 
-    lake = session.lake()
+    lake = ctx.obj.lake()
     begin = lake.clock.now() - timedelta(hours=hours) if since is None else since.instant(lake.clock)
     with render.spinner("reading"):
-        source = session.queue(queue)
+        source = ctx.obj.queue(queue)
         points = depth_history(source, begin)
     spans = pictures.unknown(points, max(begin, source.created_at))
     if out is not None:
@@ -50,7 +49,7 @@ def plot(
         for point in points
     ]
     for first, last in spans[:SPANS]:
-        session.note(f"not known: {render.instant(first)} to {render.instant(last)}")
+        ctx.obj.note(f"not known: {render.instant(first)} to {render.instant(last)}")
     if len(spans) > SPANS:
-        session.note(f"not known: {len(spans) - SPANS} more spans")
-    session.answer(drawn, f"drew {render.count(len(points), 'point')} into {out}")
+        ctx.obj.note(f"not known: {len(spans) - SPANS} more spans")
+    ctx.obj.answer(drawn, f"drew {render.count(len(points), 'point')} into {out}")

@@ -25,7 +25,7 @@ from lakequeue.cli.options import (
     parse_pairs,
     queue_option,
 )
-from lakequeue.cli.session import Session, usage
+from lakequeue.cli.session import Context, Session, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def create(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     profile: Annotated[
         str | None,
@@ -73,18 +73,17 @@ def create(
     tag: Tags = None,
 ) -> None:
     """Create a queue, and the root if it is missing."""
-    session: Session = ctx.obj
     arguments = attribute_arguments(ctx.params)
     try:
-        created = session.lake().create_queue(queue, tags=parse_pairs(tag, "--tag"), **arguments)
+        created = ctx.obj.lake().create_queue(queue, tags=parse_pairs(tag, "--tag"), **arguments)
     except QueueNameExists as error:
         error.hint = f"lakequeue show {queue} shows what it has, lakequeue set {queue} changes it"
         raise
-    session.answer(documents.queue(created), f"queue {created.name} is ready")
+    ctx.obj.answer(documents.queue(created), f"queue {created.name} is ready")
 
 
 def list_(
-    ctx: typer.Context,
+    ctx: Context,
     prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
     limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of queues.")] = None,
     after: Annotated[str | None, queue_option("Only names after this one.")] = None,
@@ -92,8 +91,7 @@ def list_(
     """List the queues by name, with their messages, and the dead letters in their dead-letter queues."""
     from lakequeue.entry_verbs import depths
 
-    session: Session = ctx.obj
-    lake = session.lake()
+    lake = ctx.obj.lake()
     found = list(listed(lake, prefix, limit, after))
     targets = {queue.name: arn.rpartition(":")[2] for queue in found if (arn := queue.dead_letter_queue)}
     known = {queue.name: queue for queue in found}
@@ -107,7 +105,7 @@ def list_(
             if not isinstance(depth, LakeQueueError):
                 counted[name] = depth
             elif not isinstance(depth, QueueDoesNotExist):
-                session.note(f"{name}: {depth}")  # the others are listed all the same
+                ctx.obj.note(f"{name}: {depth}")  # the others are listed all the same
     stored = {name: depth.stored for name, depth in counted.items()}
     counts = {name: attrs.asdict(depth.counts) for name, depth in counted.items()}
     answer = [
@@ -127,11 +125,11 @@ def list_(
         for each in answer
     ]
     columns = ["queue", *render.titles(states), "oldest", *(["dead letters"] if targets else [])]
-    session.answer(answer, render.table(columns, rows))
+    ctx.obj.answer(answer, render.table(columns, rows))
 
 
 def show(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     message_id: Annotated[
         str | None, typer.Argument(metavar="[MESSAGE_ID]", help="Show this message instead, in whatever state.")
@@ -144,8 +142,7 @@ def show(
 
     from lakequeue.entry_verbs import settings
 
-    session: Session = ctx.obj
-    shown = session.queue(queue)
+    shown = ctx.obj.queue(queue)
     attributes, tags, shards = shown.attributes(), shown.tags(), shown.shard_counts()
     rows = [(name, render.setting(name, value)) for name, value in attributes.items()]
     rows += [("created", render.instant(shown.created_at)), ("ARN", shown.arn)]
@@ -156,7 +153,7 @@ def show(
         groups = []
     tables = [render.table(["attribute", "value"], rows, title=shown.name)]
     tables += [_parts(each) for each in (parts, groups) if each]
-    session.answer(
+    ctx.obj.answer(
         documents.queue(shown)
         | {"arn": shown.arn, "attributes": attributes, "tags": tags, "shards": parts, "groups": groups},
         Group(*tables),
@@ -179,7 +176,7 @@ def _parts(parts: list[dict[str, Any]]) -> render.Fitting | str:
 
 
 def set_(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     visibility_timeout: VisibilityTimeout = None,
     retention: Retention = None,
@@ -194,57 +191,50 @@ def set_(
     attribute: Attributes = None,
 ) -> None:
     """Change attributes of a queue."""
-    session: Session = ctx.obj
     changes = attribute_arguments(ctx.params)
     if not changes:
         usage("nothing to set: name at least one attribute")
     if dead_letter_queue is not None and dead_letter_queue.rpartition(":")[2] == queue:
         usage(f"{queue} as its own dead-letter queue would go on to deliver its messages; name another queue")
-    changed = session.queue(queue)
+    changed = ctx.obj.queue(queue)
     changed.set_attributes(**changes)
-    attributes = changed.attributes() if session.json else {}
-    session.answer({"queue": changed.name, "attributes": attributes}, f"queue {changed.name} is changed")
+    attributes = changed.attributes() if ctx.obj.json else {}
+    ctx.obj.answer({"queue": changed.name, "attributes": attributes}, f"queue {changed.name} is changed")
 
 
-def tag(
-    ctx: typer.Context, queue: Name, tags: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]
-) -> None:
+def tag(ctx: Context, queue: Name, tags: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]) -> None:
     """Add or overwrite tags of a queue."""
-    session: Session = ctx.obj
     added = parse_pairs(tags, "a tag")
-    tagged = session.queue(queue)
+    tagged = ctx.obj.queue(queue)
     tagged.set_tags(added)
-    _answer_tags(session, tagged)
+    _answer_tags(ctx.obj, tagged)
 
 
-def untag(ctx: typer.Context, queue: Name, keys: Annotated[list[str], typer.Argument(metavar="KEY...")]) -> None:
+def untag(ctx: Context, queue: Name, keys: Annotated[list[str], typer.Argument(metavar="KEY...")]) -> None:
     """Remove tags of a queue."""
-    session: Session = ctx.obj
-    untagged = session.queue(queue)
+    untagged = ctx.obj.queue(queue)
     untagged.remove_tags(*keys)
-    _answer_tags(session, untagged)
+    _answer_tags(ctx.obj, untagged)
 
 
 _Group = Annotated[str | None, typer.Option("--group", metavar="ID", help="Only one message group.")]
 
 
 def pause(
-    ctx: typer.Context,
+    ctx: Context,
     queue: Name,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for whoever wonders.")] = "paused",
     group: _Group = None,
 ) -> None:
     """Stop what all consumers receive from a queue or one of its groups, until it is resumed; sends go on."""
-    session: Session = ctx.obj
-    session.queue(queue).pause(reason, group)
-    _answer_pause(session, queue, group, reason)
+    ctx.obj.queue(queue).pause(reason, group)
+    _answer_pause(ctx.obj, queue, group, reason)
 
 
-def resume(ctx: typer.Context, queue: Name, group: _Group = None) -> None:
+def resume(ctx: Context, queue: Name, group: _Group = None) -> None:
     """Let consumers receive again from a queue or group that was paused."""
-    session: Session = ctx.obj
-    session.queue(queue).resume(group)
-    _answer_pause(session, queue, group, None)
+    ctx.obj.queue(queue).resume(group)
+    _answer_pause(ctx.obj, queue, group, None)
 
 
 def _answer_pause(session: Session, queue: str, group: str | None, reason: str | None) -> None:
@@ -253,16 +243,15 @@ def _answer_pause(session: Session, queue: str, group: str | None, reason: str |
     session.answer(document, f"{what} is {'resumed' if reason is None else 'paused'}")
 
 
-def delete_queue(ctx: typer.Context, queue: Name, yes: Yes = False) -> None:
+def delete_queue(ctx: Context, queue: Name, yes: Yes = False) -> None:
     """Delete a queue with everything in it."""
-    session: Session = ctx.obj
-    deleted = session.queue(queue)
+    deleted = ctx.obj.queue(queue)
     if not yes:
         from lakequeue.entry_verbs import depth
 
-        session.ask(f"Delete {queue} with {render.count(depth(deleted).stored, 'message')}?")
-    session.lake().delete_queue(queue)
-    session.answer({"queue": queue, "deleted": True}, f"queue {queue} is deleted")
+        ctx.obj.ask(f"Delete {queue} with {render.count(depth(deleted).stored, 'message')}?")
+    ctx.obj.lake().delete_queue(queue)
+    ctx.obj.answer({"queue": queue, "deleted": True}, f"queue {queue} is deleted")
 
 
 def listed(

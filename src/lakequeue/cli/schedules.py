@@ -12,7 +12,7 @@ import typer
 from lakequeue.cli import documents, render
 from lakequeue.cli.help import Command, CommandGroup
 from lakequeue.cli.options import instant_option, queue_option
-from lakequeue.cli.session import Session
+from lakequeue.cli.session import Context
 from lakequeue.cli.values import Moment
 
 ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
@@ -26,7 +26,7 @@ schedule = typer.Typer(
 
 
 def _add(
-    ctx: typer.Context,
+    ctx: Context,
     name: ScheduleName,
     queue: Annotated[str, queue_option("Queue that gets the message.")],
     body: Annotated[str, typer.Option(metavar="BODY", help="Body of the message.")],
@@ -46,8 +46,7 @@ def _add(
     priority: Annotated[int, typer.Option(metavar="N", help="For queues created with priorities.")] = 0,
 ) -> None:
     """Add a schedule; does nothing if there is the same one."""
-    session: Session = ctx.obj
-    lake = session.lake()
+    lake = ctx.obj.lake()
     added = lake.schedules.add(
         name,
         queue,
@@ -59,13 +58,12 @@ def _add(
         group_id=group,
         priority=priority,
     )
-    session.answer(attrs.asdict(added), f"schedule {name}: next message at {render.instant(added.next_due)}")
+    ctx.obj.answer(attrs.asdict(added), f"schedule {name}: next message at {render.instant(added.next_due)}")
 
 
-def _list(ctx: typer.Context) -> None:
+def _list(ctx: Context) -> None:
     """List the schedules: when they are due, and why the last message was not sent."""
-    session: Session = ctx.obj
-    found = session.lake().schedules.list()
+    found = ctx.obj.lake().schedules.list()
     rows = [
         [
             each.name,
@@ -78,47 +76,42 @@ def _list(ctx: typer.Context) -> None:
         for each in found
     ]
     columns = ["schedule", "queue", "times", "next", "last", "error"]
-    session.answer([attrs.asdict(each) for each in found], render.table(columns, rows))
+    ctx.obj.answer([attrs.asdict(each) for each in found], render.table(columns, rows))
 
 
-def _pause(ctx: typer.Context, name: ScheduleName) -> None:
+def _pause(ctx: Context, name: ScheduleName) -> None:
     """Send nothing for a schedule until it is resumed."""
-    session: Session = ctx.obj
-    session.lake().schedules.pause(name)
-    session.answer({"schedule": name, "paused": True}, f"schedule {name} is paused")
+    ctx.obj.lake().schedules.pause(name)
+    ctx.obj.answer({"schedule": name, "paused": True}, f"schedule {name} is paused")
 
 
-def _resume(ctx: typer.Context, name: ScheduleName) -> None:
+def _resume(ctx: Context, name: ScheduleName) -> None:
     """End a pause; times in it are not sent."""
-    session: Session = ctx.obj
-    session.lake().schedules.resume(name)
-    session.answer({"schedule": name, "paused": False}, f"schedule {name} runs")
+    ctx.obj.lake().schedules.resume(name)
+    ctx.obj.answer({"schedule": name, "paused": False}, f"schedule {name} runs")
 
 
-def _run_now(ctx: typer.Context, name: ScheduleName) -> None:
+def _run_now(ctx: Context, name: ScheduleName) -> None:
     """Send the message of a schedule at once; its times stay."""
-    session: Session = ctx.obj
-    sent = session.lake().schedules.run_now(name)
-    session.answer(documents.sent(sent), render.sent_text(sent, None))
+    sent = ctx.obj.lake().schedules.run_now(name)
+    ctx.obj.answer(documents.sent(sent), render.sent_text(sent, None))
 
 
-def _remove(ctx: typer.Context, name: ScheduleName) -> None:
+def _remove(ctx: Context, name: ScheduleName) -> None:
     """Remove a schedule; messages that it sent stay."""
-    session: Session = ctx.obj
-    session.lake().schedules.remove(name)
-    session.answer({"schedule": name, "removed": True}, f"schedule {name} is removed")
+    ctx.obj.lake().schedules.remove(name)
+    ctx.obj.answer({"schedule": name, "removed": True}, f"schedule {name} is removed")
 
 
 def _run(
-    ctx: typer.Context,
+    ctx: Context,
     once: Annotated[bool, typer.Option("--once", help="Send what is due now, and end.")] = False,
 ) -> None:
     """Send what is due at the start of each minute, until SIGTERM or SIGINT."""
-    session: Session = ctx.obj
-    schedules = session.lake().schedules
+    schedules = ctx.obj.lake().schedules
     if once:
         sent = schedules.run_due()
-        session.answer({"messages": sent}, f"{render.count(sent, 'message')} sent")
+        ctx.obj.answer({"messages": sent}, f"{render.count(sent, 'message')} sent")
         return
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

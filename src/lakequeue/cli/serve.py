@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakequeue.cli.session import Session, usage
+from lakequeue.cli.session import Context, usage
 from lakequeue.errors import MissingPackage, QueueClientError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def serve(
-    ctx: typer.Context,
+    ctx: Context,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen at; any except loopback needs --keys.")
     ] = "127.0.0.1",
@@ -81,7 +81,6 @@ def serve(
     ] = True,
 ) -> None:
     """Serve SQS clients over HTTP."""
-    session: Session = ctx.obj
     # read as pyarrow is imported: its own heaps kept what any of 260 threads once took, 521 MiB instead of 261
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lakequeue.conditions import sandbox
@@ -111,7 +110,7 @@ def serve(
             usage(f"--public-url must be a scheme and a host, such as https://queues.example, unlike {public_url}")
         allowed_host = [*(allowed_host or ()), public[1]] if allowed_host or keys is None else None
     access = None if keys is None else Keys.read(keys, keys_group)
-    lake = session.lake()
+    lake = ctx.obj.lake()
     encryption = Encryption(ignore_kms, sse_managed)
     application = Application(
         lake, access, max_body, allowed_host or (), account, metrics_queues, max_shards, public_url, encryption
@@ -122,9 +121,9 @@ def serve(
         _check_root(lake)
     prepare(lake)
     sandbox.shared.nice = 10  # requests without a condition have priority
-    logs.configure(lake.clock, access_log, session.verbose)
-    session.note(f"serving {session.root} at {url}")
-    session.note(f"console: {url}/console/")
+    logs.configure(lake.clock, access_log, ctx.obj.verbose)
+    ctx.obj.note(f"serving {ctx.obj.root} at {url}")
+    ctx.obj.note(f"console: {url}/console/")
     with lake.schedules.running():
         server.run()
 

@@ -122,6 +122,12 @@ class _NoPandas:
             raise ModuleNotFoundError(name=name)
 
 
+class Context(typer.Context):
+    """What a command gets of its run."""
+
+    obj: Session
+
+
 def _spare_pandas() -> None:
     """Lets Arrow find no pandas, which it would import with its first array, in 0.17 s."""
     import pyarrow as pa

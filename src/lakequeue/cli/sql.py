@@ -15,7 +15,7 @@ import typer
 from lakequeue.cli import output, render
 from lakequeue.cli.errors import reason_of
 from lakequeue.cli.options import instant_option
-from lakequeue.cli.session import Session, usage
+from lakequeue.cli.session import Context, Session, usage
 from lakequeue.cli.values import Moment
 from lakequeue.errors import LakeQueueError, MissingPackage, QueueClientError
 
@@ -36,7 +36,7 @@ _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 
 
 def sql(
-    ctx: typer.Context,
+    ctx: Context,
     query: Annotated[
         str | None,
         typer.Argument(metavar="[QUERY]", help="SELECT over queues, messages and other relations, as in DuckDB."),
@@ -50,19 +50,18 @@ def sql(
     ] = None,
 ) -> None:
     """Query the queues in SQL."""
-    session: Session = ctx.obj
     if (query is None) == (register is None):
         usage("give either a QUERY or --register SCHEMA")
     if register is not None:
-        return _register(session, register)
+        return _register(ctx.obj, register)
     assert query is not None
-    then = None if as_of is None else as_of.instant(session.lake().clock)
+    then = None if as_of is None else as_of.instant(ctx.obj.lake().clock)
     if spark:
-        found = _by_spark(session, query, limit + 1, then)
+        found = _by_spark(ctx.obj, query, limit + 1, then)
     else:
-        found = by_duckdb(session.lake(), query, limit + 1, then)
+        found = by_duckdb(ctx.obj.lake(), query, limit + 1, then)
     rows = found.slice(0, limit).to_pylist(maps_as_pydicts="lossy")
-    session.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows], empty="no rows"))
+    ctx.obj.answer(rows, render.table(found.column_names, [list(row.values()) for row in rows], empty="no rows"))
     if found.num_rows > limit:
         output.print_error(f"only the first {render.count(limit, 'row')}; --limit shows more")
 
@@ -109,12 +108,11 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
     raise QueueClientError(_message_of(failure)) from failure
 
 
-def views(ctx: typer.Context, as_of: AsOf = None) -> None:
+def views(ctx: Context, as_of: AsOf = None) -> None:
     """Print the SQL that creates the views, for spark-sql and other sessions; needs no JVM."""
-    session: Session = ctx.obj
-    lake = session.lake()
+    lake = ctx.obj.lake()
     statements = lake.view_statements(as_of=None if as_of is None else as_of.instant(lake.clock))
-    session.answer(statements, "\n".join(f"{statement};" for statement in statements))
+    ctx.obj.answer(statements, "\n".join(f"{statement};" for statement in statements))
 
 
 def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:

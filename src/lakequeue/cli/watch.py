@@ -14,7 +14,7 @@ import typer
 from lakequeue.cli import documents, output, render
 from lakequeue.cli.options import Names
 from lakequeue.cli.queues import listed
-from lakequeue.cli.session import Session, usage
+from lakequeue.cli.session import Context, Session, usage
 from lakequeue.cli.values import at_least
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.model.states import STORED
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def watch(
-    ctx: typer.Context,
+    ctx: Context,
     queues: Names = None,
     prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
     every: Annotated[
@@ -38,15 +38,14 @@ def watch(
     ] = None,
 ) -> None:
     """Watch depth, age and rates of queues until Ctrl-C; --json prints one line per update."""
-    session: Session = ctx.obj
     if queues and prefix:
         usage("give either names of queues or --prefix")
-    lake = session.lake()
+    lake = ctx.obj.lake()
     for name in queues or ():
-        session.queue(name)  # refuses a wrong name; a queue that is deleted later only leaves the table
+        ctx.obj.queue(name)  # refuses a wrong name; a queue that is deleted later only leaves the table
     watcher = _Watcher(lake, set(queues or ()), prefix)
     try:
-        with lake.clock.participant(), _shown(session) as show:
+        with lake.clock.participant(), _shown(ctx.obj) as show:
             show(watcher.read())
             done = 1
             while count is None or done < count:
