@@ -15,7 +15,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
 
 import attrs
 
@@ -42,16 +42,22 @@ THREADS = 64
 MOST_THREADS = 1_024
 
 _P = ParamSpec("_P")
+_Sync = TypeVar("_Sync")
 _Result = TypeVar("_Result")
 _Answer = TypeVar("_Answer")
 
 
-class _Face:
+class _Face(Generic[_Sync]):
     """A synchronous object, and the threads in which its verbs run."""
 
-    def __init__(self, sync: Any, threads: LoopThreads) -> None:
+    def __init__(self, sync: _Sync, threads: LoopThreads) -> None:
         self._sync = sync
         self._threads = threads
+
+    @property
+    def sync(self) -> _Sync:
+        """The same object with verbs that block."""
+        return self._sync
 
     def __repr__(self) -> str:
         return f"aio.{self._sync!r}"
@@ -64,7 +70,7 @@ def _verb(
     signature = inspect.signature(method)
 
     @functools.wraps(method)
-    async def verb(self: _Face, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+    async def verb(self: _Face[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         given = signature.bind(self._sync, *args, **kwargs)
         if "interrupt" not in signature.parameters or given.arguments.get("interrupt") is not None:
             return await self._threads(lambda: method(*given.args, **given.kwargs), undo)
@@ -87,7 +93,7 @@ def _answering(
     run = _verb(method, undo)
 
     @functools.wraps(method)
-    async def verb(self: _Face, /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
+    async def verb(self: _Face[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
         return answer(await run(self, *args, **kwargs), self._threads)
 
     return verb
@@ -124,15 +130,8 @@ def _receiving(
     return verb
 
 
-class Lease(_Face):
+class Lease(_Face[sync_lease.Lease]):
     """``lakequeue.Lease`` for asyncio; get one from ``Queue.lease``."""
-
-    _sync: sync_lease.Lease
-
-    @property
-    def sync(self) -> sync_lease.Lease:
-        """The same lease, with verbs that block."""
-        return self._sync
 
     @property
     def message_count(self) -> int:
@@ -173,10 +172,12 @@ class Lease(_Face):
             await self._threads(lambda: kept.__exit__(None, None, None))
 
 
-class Queue(_Face, sync_queue.QueueProperties):
-    """``lakequeue.Queue`` for asyncio; get one from ``LakeQueue``."""
+def _queues(queues: list[sync_queue.Queue], threads: LoopThreads) -> list[Queue]:
+    return [Queue(queue, threads) for queue in queues]
 
-    _sync: sync_queue.Queue
+
+class Queue(_Face[sync_queue.Queue], sync_queue.QueueProperties):
+    """``lakequeue.Queue`` for asyncio; get one from ``LakeQueue``."""
 
     def __init__(self, sync: sync_queue.Queue, threads: LoopThreads) -> None:
         super().__init__(sync, threads)
@@ -188,11 +189,6 @@ class Queue(_Face, sync_queue.QueueProperties):
     async def __aexit__(self, *_: object) -> None:
         """Closes the tables and clears the caches of this process; deletes nothing."""
         await self._threads(self._sync.__exit__)
-
-    @property
-    def sync(self) -> sync_queue.Queue:
-        """The same queue, with verbs that block."""
-        return self._sync
 
     async def min_rewind_time(self) -> datetime | None:
         """The earliest instant to which ``rewind`` can go now; None without rewind (RWD-24)."""
@@ -266,10 +262,7 @@ class Queue(_Face, sync_queue.QueueProperties):
     _redrivable = _verb(sync_queue.Queue.redrivable)
     compact = _verb(sync_queue.Queue.compact)
     erase = _verb(sync_queue.Queue.erase)
-    dead_letter_sources = _answering(
-        sync_queue.Queue.dead_letter_sources,
-        lambda queues, threads: [Queue(queue, threads) for queue in queues],
-    )
+    dead_letter_sources = _answering(sync_queue.Queue.dead_letter_sources, _queues)
     tags = _verb(sync_queue.Queue.tags)
     set_tags = _verb(sync_queue.Queue.set_tags)
     remove_tags = _verb(sync_queue.Queue.remove_tags)
@@ -282,23 +275,8 @@ def _sync_of(destination: Queue | None) -> sync_queue.Queue | None:
     return destination.sync
 
 
-def _queue(queue: sync_queue.Queue, threads: LoopThreads) -> Queue:
-    return Queue(queue, threads)
-
-
-def _queues(queues: list[sync_queue.Queue], threads: LoopThreads) -> list[Queue]:
-    return [Queue(queue, threads) for queue in queues]
-
-
-class Schedules(_Face):
+class Schedules(_Face[sync_schedules.Schedules]):
     """``lakequeue.Schedules`` for asyncio; get them from ``LakeQueue.schedules``."""
-
-    _sync: sync_schedules.Schedules
-
-    @property
-    def sync(self) -> sync_schedules.Schedules:
-        """The same schedules, with verbs that block."""
-        return self._sync
 
     add = _verb(sync_schedules.Schedules.add)
     list = _verb(sync_schedules.Schedules.list)
@@ -319,7 +297,7 @@ class Schedules(_Face):
             await self._threads(lambda: block.__exit__(None, None, None))
 
 
-class LakeQueue(_Face, sync_client.RootProperties):
+class LakeQueue(_Face[sync_client.LakeQueue], sync_client.RootProperties):
     """``lakequeue.LakeQueue`` for asyncio, with threads of its own; ``async with`` ends them.
 
     Leaving the block waits until the work of cancelled calls has ended, too. Without it, the threads end with the
@@ -329,7 +307,6 @@ class LakeQueue(_Face, sync_client.RootProperties):
         threads: maximum number of threads, 1 to 1,024; the other arguments are those of ``lakequeue.LakeQueue``.
     """
 
-    _sync: sync_client.LakeQueue
     _threads: OwnThreads
 
     def __init__(
@@ -376,17 +353,12 @@ class LakeQueue(_Face, sync_client.RootProperties):
         await LoopThreads()(close)  # not in the threads that it ends
 
     @property
-    def sync(self) -> sync_client.LakeQueue:
-        """The same root, with verbs that block."""
-        return self._sync
-
-    @property
     def schedules(self) -> Schedules:
         """Messages that are sent at times, to queues of the region (JOB-7)."""
         return Schedules(self._sync.schedules, self._threads)
 
-    create_queue = _answering(sync_client.LakeQueue.create_queue, _queue)
-    queue = _answering(sync_client.LakeQueue.queue, _queue)
+    create_queue = _answering(sync_client.LakeQueue.create_queue, Queue)
+    queue = _answering(sync_client.LakeQueue.queue, Queue)
     list_queues = _answering(sync_client.LakeQueue.list_queues, _queues)
     all_queues = _answering(sync_client.LakeQueue.all_queues, _queues)
     delete_queue = _verb(sync_client.LakeQueue.delete_queue)

@@ -167,7 +167,7 @@ class Judge:
             TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
             "source_queue": lambda: _source_names(_whole(rows["source_queue"])),
             "moved_at": lambda: pc.if_else(pc.is_valid(rows["source_queue"]), pa.array(came_at), None),
-            "dead_letter_reason": lambda: _reasons(rows),
+            "dead_letter_reason": lambda: _mapped(reason_in, _letters(rows)),
             "attempts": lambda: _attempts(rows, runs, at),
             "consumer": lambda: pc.if_else(pa.array(state == IN_FLIGHT), _consumers(runs).take(at), None),
             "sequence_number": lambda: self._sequence_numbers(offsets),
@@ -247,11 +247,6 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _source_names(arns: pa.Array) -> pa.Array:
     """The names in the ARNs of queues."""
     return pc.list_element(pc.split_pattern(arns, ":"), 5) if arns.null_count < len(arns) else arns
-
-
-def _reasons(rows: pa.Table | pa.RecordBatch) -> pa.Array:
-    """Why the last handlers of dead letters failed, in JSON."""
-    return _mapped(reason_in, _letters(rows))
 
 
 def _letters(rows: pa.Table | pa.RecordBatch) -> pa.Array:

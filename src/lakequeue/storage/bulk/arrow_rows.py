@@ -222,19 +222,11 @@ def broken_rows(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -
     return {name: which for name, which in found.items() if pc.any(which).as_py()}
 
 
-def _missing(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
-    return pc.equal(pc.fill_null(pc.binary_length(rows["body"]), 0), 0)
-
-
 def _size(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
     size = pc.binary_length(rows["body"])
     if "message_attributes" in given and rules.count_attributes:
         size = pc.add(size.cast(pa.int64()), _attribute_bytes(rows["message_attributes"]))
     return pc.greater(size, rules.max_bytes)
-
-
-def _attribute_rules(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
-    return pa.array(_attributes_refused(rows["message_attributes"]))
 
 
 def _delay(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
@@ -259,29 +251,17 @@ def _dedup(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.
     return pc.is_valid(dedup) if rules.fifo is None else pc.invert(pc.match_substring_regex(dedup, _IDENTIFIER))
 
 
-def _no_dedup(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
-    return pc.is_null(rows["dedup_id"])
-
-
-def _order(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
-    return pc.is_null(rows[ORDER])
-
-
-def _characters(rows: pa.RecordBatch, given: Collection[str], rules: RowRules) -> pa.Array:
-    return has_refused(rows["body"])
-
-
 _CONDITIONS: Mapping[str, Callable[[pa.RecordBatch, Collection[str], RowRules], pa.Array]] = {
-    "missing": _missing,
+    "missing": lambda rows, given, rules: pc.equal(pc.fill_null(pc.binary_length(rows["body"]), 0), 0),
     "size": _size,
-    "attributes": _attribute_rules,
+    "attributes": lambda rows, given, rules: pa.array(_attributes_refused(rows["message_attributes"])),
     "delay": _delay,
     PRIORITY: _priority,
     "group": _group,
     "dedup": _dedup,
-    "no_dedup": _no_dedup,
-    "order": _order,
-    "characters": _characters,
+    "no_dedup": lambda rows, given, rules: pc.is_null(rows["dedup_id"]),
+    "order": lambda rows, given, rules: pc.is_null(rows[ORDER]),
+    "characters": lambda rows, given, rules: has_refused(rows["body"]),
 }
 
 
