@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from lakequeue.consumer.handler import Context, Outcome, checked_outcome, is_async
@@ -34,7 +35,7 @@ from lakequeue.errors import (
 )
 from lakequeue.model.clock import MICROS, Duration, duration_micros, from_micros, seconds, to_micros
 from lakequeue.model.failures import DeadLetterReason
-from lakequeue.model.messages import UNAVAILABLE, BatchFailure, Message
+from lakequeue.model.messages import UNAVAILABLE, Message
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 
 _log = logging.getLogger("lakequeue")
@@ -102,16 +103,15 @@ class WorkerPool:
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
             self._clock, options.renewal, self._extend, self._lose, broken, largest_batch
         )
-        batch, awaited = options.batch is not None, is_async(self._handler)
+        batch, self._awaited = options.batch is not None, is_async(self._handler)
         self.take: Callable[[], Any] = self._take_batch if batch else self.held.take
-        self.work: Callable[[Any], Any] = self._work_async if awaited else self._work
+        self.work: Callable[[Any], Any] = self._work_async if self._awaited else self._work
+        self._calling: Callable[[Any], Any] = self._handling_batch if batch else self._handling_one
         self._shown: Callable[[list[Message]], Any] = list
         if options.as_arrow:
             from lakequeue.consumer.arrow_batches import table_of  # imports what leases do
 
             self._shown = table_of
-        if batch:
-            self.work = self._work_batch_async if awaited else self._work_batch
 
     def start(self) -> None:
         """Starts the heartbeat."""
@@ -151,12 +151,9 @@ class WorkerPool:
                 turns.append(turn)
                 if group is not None:
                     groups[group] = turn
-            turn.jobs.append(Job(self._context(message), turn, now))
+            held = partial(self._heartbeat.get, message.receipt_handle)
+            turn.jobs.append(Job(Context(message, self._queue, held), turn, now))
         return turns
-
-    def _context(self, message: Message) -> Context:
-        heartbeat, handle = self._heartbeat, message.receipt_handle
-        return Context(message, self._queue, lambda: heartbeat.get(handle))
 
     # --- handling
 
@@ -166,25 +163,23 @@ class WorkerPool:
             self.held.go_on(turn)
             self.hands.wake(1)
 
-    def _work(self, job: Job) -> None:
-        with self._handling(job) as call:
-            if call is not None:
-                try:
-                    call.result = self._handler(job.context.message, job.context)
-                except BaseException as error:
-                    call.raised = error
+    def _work(self, taken: Any) -> None:
+        with self._calling(taken) as (call, given):
+            if given:
+                call.result = self._handler(*given)
 
-    async def _work_async(self, job: Job) -> None:
-        with self._handling(job) as call:
-            if call is not None:
-                try:
-                    call.result = await self._handler(job.context.message, job.context)
-                except asyncio.CancelledError as error:
-                    lost = job.context.lost
-                    call.raised = LeaseLost(0, 1) if lost else RuntimeError("the handler was cancelled")
-                    call.raised.__cause__ = error
-                except BaseException as error:  # SystemExit would end the loop under the other handlers
-                    call.raised = error
+    async def _work_async(self, taken: Any) -> None:
+        with self._calling(taken) as (call, given):
+            if given:
+                call.result = await self._handler(*given)
+
+    def _raised(self, error: BaseException, lost: bool = False) -> BaseException:
+        """What a handler raised; a task that was cancelled ends no consumer."""
+        if not (self._awaited and isinstance(error, asyncio.CancelledError)):
+            return error
+        raised = LeaseLost(0, 1) if lost else RuntimeError("the handler was cancelled")
+        raised.__cause__ = error
+        return raised
 
     def _take_batch(self) -> list[Job] | None:
         return self.held.take_batch(to_micros(self._clock.now()))
@@ -194,35 +189,29 @@ class WorkerPool:
         due = None if self._options.batch is None else self.held.batch_due()
         return None if due is None else from_micros(due)
 
-    def _work_batch(self, jobs: Sequence[Job]) -> None:
-        with self._handling_batch(jobs) as (call, messages, contexts):
-            if contexts:
-                try:
-                    call.result = self._handler(messages, contexts)
-                except BaseException as error:
-                    call.raised = error
-
-    async def _work_batch_async(self, jobs: Sequence[Job]) -> None:
-        with self._handling_batch(jobs) as (call, messages, contexts):
-            if contexts:
-                try:
-                    call.result = await self._handler(messages, contexts)
-                except asyncio.CancelledError as error:
-                    call.raised = RuntimeError("the handler was cancelled")
-                    call.raised.__cause__ = error
-                except BaseException as error:  # as above
-                    call.raised = error
+    @contextmanager
+    def _handling_one(self, job: Job) -> Iterator[tuple[Call, Sequence[Any]]]:
+        """Yields the call of a handler and what it gets, nothing if the receipt is lost; acts on the outcome."""
+        with self._handling(job) as begun:
+            call = begun or Call(0)
+            try:
+                yield call, (job.context.message, job.context) if begun else ()
+            except BaseException as error:  # SystemExit would end an event loop under the other handlers
+                call.raised = self._raised(error, lost=bool(job.context.lost))
 
     @contextmanager
-    def _handling_batch(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Any, list[Context]]]:
-        """Yields the call for those of a batch whose receipts are not lost, and acts on its outcomes."""
+    def _handling_batch(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
+        """The same for a batch: the handler gets those whose receipts are not lost."""
         with ExitStack() as ending:
             ending.callback(self.held.left_batch)
             # the last one first, so that they end in order
             calls = [(job.context, ending.enter_context(self._handling(job))) for job in reversed(jobs)]
             begun = [(context, each) for context, each in reversed(calls) if each is not None]
-            call = Call(0)
-            yield call, self._shown([context.message for context, _ in begun]), [context for context, _ in begun]
+            call, contexts = Call(0), [context for context, _ in begun]
+            try:
+                yield call, (self._shown([each.message for each in contexts]), contexts) if contexts else ()
+            except BaseException as error:  # as above
+                call.raised = self._raised(error)
             results = outcomes_of(call, len(begun))
             for (_, each), result in zip(begun, results, strict=True):
                 each.result, each.raised = result, call.raised
@@ -437,7 +426,8 @@ class WorkerPool:
             _log.warning("extending a message of %s failed: %s", self._queue.name, failure.code)
             if failure.code == QueueDoesNotExist.code:
                 self._broken(QueueDoesNotExist(failure.message))
-            verdicts[int(failure.id)] = _verdict(failure)
+            waits = failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE)
+            verdicts[int(failure.id)] = Verdict.FAILED if waits else Verdict.LOST
         self._observers.extended(verdicts.count(Verdict.EXTENDED))
         return verdicts
 
@@ -488,8 +478,3 @@ class WorkerPool:
         else:
             self.rounds.release(held)
         self._forget(jobs)
-
-
-def _verdict(failure: BatchFailure) -> Verdict:
-    waits = failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE)
-    return Verdict.FAILED if waits else Verdict.LOST
