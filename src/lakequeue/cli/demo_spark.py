@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -19,7 +19,6 @@ from rich.table import Table
 from lakequeue.cli.demo_files import QUEUE, fresh_queue, measure
 from lakequeue.client import LakeQueue
 from lakequeue.errors import LeaseLost
-from lakequeue.model.clock import Clock
 from lakequeue.spark.session import build_session
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, co
     queue = fresh_queue(lake, QUEUE)
     with console.status("Sending ..."):
         sent = queue.send_dataframe(spark.createDataFrame(list(entries), "body STRING, group_id STRING"))
-    console.print(f"Sent: {sent:,} messages in one commit, {_seconds(lake.clock, begun)}")
+    console.print(f"Sent: {sent:,} messages in one commit, {(lake.clock.now() - begun).total_seconds():.1f} s")
     tally = _consume(lake, queue, spark, results, sent, console)
     console.print()
     complete = _summarise(lake, queue, spark, results, sent, tally, console)
@@ -219,7 +218,3 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _seconds(clock: Clock, begun: Any) -> str:
-    return f"{(clock.now() - begun).total_seconds():.1f} s"

@@ -8,7 +8,7 @@ import attrs
 import typer
 
 from lakequeue.cli import documents, render
-from lakequeue.cli.options import Name, OptionalName, Yes, duration_option
+from lakequeue.cli.options import MessageId, Name, OptionalName, Yes, duration_option
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Context, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
@@ -87,12 +87,7 @@ def purge(ctx: Context, queue: Name, yes: Yes = False) -> None:
     ctx.obj.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")
 
 
-def erase(
-    ctx: Context,
-    queue: Name,
-    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")],
-    yes: Yes = False,
-) -> None:
+def erase(ctx: Context, queue: Name, message_id: MessageId, yes: Yes = False) -> None:
     """Erase the content of one message for good, wherever it is in the queue."""
     owner = ctx.obj.queue(queue)
     if not yes:

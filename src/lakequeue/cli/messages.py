@@ -15,7 +15,16 @@ import typer
 from lakequeue.cli import documents, render
 from lakequeue.cli.json_lines import Reader
 from lakequeue.cli.lines import Parse, max_batch, send_lines
-from lakequeue.cli.options import Name, Parameter, Where, duration_option, instant_option, parse_pairs
+from lakequeue.cli.options import (
+    Group,
+    MessageId,
+    Name,
+    Parameter,
+    Where,
+    duration_option,
+    instant_option,
+    parse_pairs,
+)
 from lakequeue.cli.session import REFUSED, Context, Session, usage
 from lakequeue.cli.values import Moment, duration, shown_duration
 from lakequeue.errors import InvalidParameterValue
@@ -55,9 +64,7 @@ def send(
             help="A message attribute, such as k=v, k:Number=42 or k:Binary=BASE64; repeatable.",
         ),
     ] = None,
-    group: Annotated[
-        str | None, typer.Option(metavar="ID", help="Message group; required for FIFO queues.")
-    ] = None,
+    group: Group = None,
     dedup_id: Annotated[
         str | None,
         typer.Option(
@@ -168,11 +175,7 @@ def change_visibility(
     ctx.obj.answer({"queue": queue, "receipt_handle": handle, "visibility_timeout": seconds}, text)
 
 
-def cancel(
-    ctx: Context,
-    queue: Name,
-    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")],
-) -> None:
+def cancel(ctx: Context, queue: Name, message_id: MessageId) -> None:
     """Delete one message by its id, even while a consumer has it."""
     cancelled = ctx.obj.queue(queue).cancel(message_id)
     outcome = "is cancelled" if cancelled else "was gone before"
@@ -184,7 +187,7 @@ def cancel(
 def reschedule(
     ctx: Context,
     queue: Name,
-    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")],
+    message_id: MessageId,
     at: Annotated[Moment | None, instant_option("When")] = None,
     within: Annotated[float | None, duration_option("Time from now, instead of an instant.", "--in")] = None,
 ) -> None:

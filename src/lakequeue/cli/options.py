@@ -35,6 +35,8 @@ def queue_option(help: str, *names: str) -> Any:
 
 
 Name = Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=completion.queues, help="Name of the queue.")]
+MessageId = Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")]
+Group = Annotated[str | None, typer.Option(metavar="ID", help="Message group; required for FIFO queues.")]
 OptionalName = Annotated[
     str | None,
     typer.Argument(metavar="[QUEUE]", autocompletion=completion.queues, help="All queues if not given."),

@@ -11,7 +11,7 @@ import typer
 
 from lakequeue.cli import documents, render
 from lakequeue.cli.help import Command, CommandGroup
-from lakequeue.cli.options import instant_option, queue_option
+from lakequeue.cli.options import Group, instant_option, queue_option
 from lakequeue.cli.session import Context
 from lakequeue.cli.values import Moment
 
@@ -40,9 +40,7 @@ def _add(
         str,
         typer.Option(metavar="WHICH", help="Of times without a process to send, send the last, all or none."),
     ] = "last",
-    group: Annotated[
-        str | None, typer.Option(metavar="ID", help="Message group; required for FIFO queues.")
-    ] = None,
+    group: Group = None,
     priority: Annotated[int, typer.Option(metavar="N", help="For queues created with priorities.")] = 0,
 ) -> None:
     """Add a schedule; does nothing if there is the same one."""

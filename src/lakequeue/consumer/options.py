@@ -201,16 +201,16 @@ def checked_queues(given: object, weights: object) -> list[tuple[Queue, int]]:
     known = Counter((root_of(queue), queue.key, queue.name) for queue in queues if queue not in wrong)
     problems += [f"queue: {name} is there {count} times" for (*_, name), count in known.items() if count > 1]
     each: Any = [1] * len(queues) if weights is None else weights
-    if not isinstance(each, list | tuple) or len(each) != len(queues) or not all(map(_is_weight, each)):
+    if (
+        not isinstance(each, list | tuple)
+        or len(each) != len(queues)
+        or not all(_is_number(one, MOST_WEIGHT) and one for one in each)
+    ):
         whole = f"a whole number of 1 to {MOST_WEIGHT} for each queue, of which there are {len(queues)}"
         problems.append(f"weights: must be {whole}, not {weights!r}")
     if problems:
         raise InvalidOptions(problems)
     return list(zip(queues, each, strict=True))
-
-
-def _is_weight(value: object) -> bool:
-    return type(value) is int and 1 <= value <= MOST_WEIGHT
 
 
 def concurrency_problem(number: object) -> str | None:

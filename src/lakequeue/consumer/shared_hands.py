@@ -62,7 +62,7 @@ class SharedHands:
         """Makes the hands: threads, or tasks in an event loop if the handler is ``async def``."""
         self._number, pool = number, self._shares[0].pool
         take: Callable[[], Any] = self._take if self.totals.several else pool.take
-        work: Callable[[Any], Any] = self._work if self.totals.several else pool.work
+        work: Callable[[Any], Any] = (lambda taken: taken[0].work(taken[1])) if self.totals.several else pool.work
         due = self._due if self.totals.several else pool.batch_due
         if is_async(handler):
             self._hands = Tasks(number, self._clock, take, work, broken, due)
@@ -121,10 +121,6 @@ class SharedHands:
         chosen = min(shares, key=lambda share: share.taken)
         chosen.taken += 1 / chosen.weight
         return chosen
-
-    def _work(self, taken: tuple[WorkerPool, Any]) -> Any:
-        pool, job = taken
-        return pool.work(job)
 
     def _due(self) -> datetime | None:
         return min((due for share in self._shares if (due := share.pool.batch_due()) is not None), default=None)

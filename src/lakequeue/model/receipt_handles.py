@@ -63,7 +63,7 @@ class HandleSigner:
     def sign(self, offset: int) -> str:
         """The handle of the message at an offset."""
         plain = f"{self._before}{offset}{self._after}"
-        return f"{plain}-{_mac(plain, self._key)}"
+        return f"{plain}-{hashlib.sha256((self._key + plain).encode()).hexdigest()[:MAC_LENGTH]}"
 
 
 def encode(handle: ReceiptHandle, handle_key: bytes) -> str:
@@ -83,7 +83,3 @@ def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:
         if hmac.compare_digest(encode(handle, handle_key), text):
             return handle
     raise ReceiptHandleIsInvalid(f'The input receipt handle "{text}" is not a valid receipt handle.')
-
-
-def _mac(plain: str, key: str) -> str:
-    return hashlib.sha256((key + plain).encode()).hexdigest()[:MAC_LENGTH]

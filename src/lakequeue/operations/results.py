@@ -181,7 +181,7 @@ def received_message(
         system_attributes={name: value for name, value in system.items() if value is not None},
         received_at=from_micros(claimed.received_at),
         visible_at=from_micros(claimed.visible_at),
-        dead_letter_reason=_reason(row),
+        dead_letter_reason=None if row["source_receive_count"] is None else parse_reason(row["send_id"]),
         moved_at=None if row["source_queue"] is None else row["sent_at"],
         last_receive=span.last_receive,
         priority=priority,
@@ -198,7 +198,3 @@ def peeked_message(row: dict[str, Any], attributes: Attributes, of_queue: QueueA
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])
     row["attempts"] = parse_attempts(row["attempts"])
     return PeekedMessage(message_attributes=_attributes(attributes), **row)
-
-
-def _reason(row: Mapping[str, Any]) -> DeadLetterReason | None:
-    return None if row["source_receive_count"] is None else parse_reason(row["send_id"])

@@ -137,10 +137,13 @@ def view_statements(
     if as_of is not None:
         queues = [queue for queue in queues if layout.receipts_path(root, queue.key, 0) in versions]
     instant = "current_timestamp()" if now is None else f"timestamp_micros({to_micros(now)})"
+    receipts = ", ".join(SCHEMAS["receipts"].names[2:])
     branches: dict[str, Callable[[QueueRow], str]] = {
-        "messages": lambda queue: _messages(root, queue, instant),
-        "receipts": lambda queue: _receipts(root, queue),
-        "history": lambda queue: _history(root, queue, instant),
+        "messages": lambda queue: f"SELECT {_columns('messages')} FROM ({_judged(root, queue, instant)})",
+        "receipts": lambda queue: f"SELECT {_names(queue)}, {receipts} FROM ({_ledgers(root, queue)})",
+        "history": lambda queue: (
+            f"SELECT {_columns('history')} FROM ({_judged(root, queue, instant)}) WHERE rewindable"
+        ),
         "queues": lambda queue: _queue(root, queue, instant),
         "groups": lambda queue: group_depth.statement(_judged(root, queue, instant), _is_fifo(queue)),
     }
@@ -178,11 +181,6 @@ def _nothing(schema: pa.Schema) -> str:
     return f"SELECT {nulls} WHERE false"
 
 
-def _receipts(root: str, queue: QueueRow) -> str:
-    columns = ", ".join(SCHEMAS["receipts"].names[2:])
-    return f"SELECT {_names(queue)}, {columns} FROM ({_ledgers(root, queue)})"
-
-
 def _queue(root: str, queue: QueueRow, now: str) -> str:
     hidden = ", ".join(map(_text, HIDDEN))
     return f"""
@@ -201,14 +199,6 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
         )
         WHERE key = {_text(queue.key)}
     """
-
-
-def _messages(root: str, queue: QueueRow, now: str) -> str:
-    return f"SELECT {_columns('messages')} FROM ({_judged(root, queue, now)})"
-
-
-def _history(root: str, queue: QueueRow, now: str) -> str:
-    return f"SELECT {_columns('history')} FROM ({_judged(root, queue, now)}) WHERE rewindable"
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:

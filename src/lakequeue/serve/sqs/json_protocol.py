@@ -50,10 +50,6 @@ def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
     return headers, json.dumps({"__type": response.type, "message": response.message}).encode()
 
 
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
-
-
 def _refuse_constant(constant: str) -> None:
     raise ValueError(constant)
 
@@ -61,4 +57,6 @@ def _refuse_constant(constant: str) -> None:
 # once, as json.loads() and json.dumps() would make them for each request
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 # not escaped: six bytes a letter would double or triple the memory of an answer
-_encoder = json.JSONEncoder(ensure_ascii=False, default=_base64, separators=(",", ":"))
+_encoder = json.JSONEncoder(
+    ensure_ascii=False, default=lambda value: base64.b64encode(value).decode(), separators=(",", ":")
+)
