@@ -96,12 +96,18 @@ class Schedules:
         self._change(name, lambda row: attrs.evolve(row, paused=True))
 
     def resume(self, name: str) -> None:
-        """Ends a pause; times in it are not sent. InvalidParameterValue if there is none of this name."""
+        """Ends a pause; times in it are not sent, so one with none left is removed.
+
+        Raises:
+            InvalidParameterValue: there is none of this name.
+        """
         now = self._runtime.root.clock.now()
 
-        def resumed(row: Schedule) -> Schedule:
+        def resumed(row: Schedule) -> Schedule | None:
             following = row.first_after(now) or row.next_due
-            return attrs.evolve(row, paused=False, next_due=following) if row.paused else row
+            if not row.paused:
+                return row
+            return attrs.evolve(row, paused=False, next_due=following) if following > now else None
 
         self._change(name, resumed)
 

@@ -373,8 +373,10 @@ def test_a_fifo_queue_is_paused_while_it_is_drained(
     assert run("drain", "a.fifo", "b.fifo", "-y").exit_code == 0
     assert seen == [("it is drained into b.fifo", [])]
     assert first.attributes(["paused"]) == {"paused": None} and second.counts().visible == 3
+    monkeypatch.setattr(drain, "_wait_for_flights", lambda source, wait: first.pause("the bank is down"))
+    assert run("drain", "a.fifo", "b.fifo", "-y").exit_code == 0
+    assert first.attributes(["paused"]) == {"paused": "the bank is down"}, "somebody else paused it meanwhile"
     monkeypatch.undo()
-    first.pause("the bank is down")
     assert run("drain", "a.fifo", "b.fifo", "-y").exit_code == 0
     assert first.attributes(["paused"]) == {"paused": "the bank is down"}
 

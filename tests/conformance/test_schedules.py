@@ -293,6 +293,14 @@ def test_a_pause_leaves_times_out_and_a_schedule_that_is_added_again_is_another(
     assert len(queue.peek()) == 3
     own.remove("hourly")
     assert own.list() == []
+    for seconds in 60, 3_600:
+        own.add(f"in-{seconds}", "orders", "late", at=clock.now() + timedelta(seconds=seconds))
+        own.pause(f"in-{seconds}")
+    clock.advance(60)
+    own.resume("in-60")
+    own.resume("in-3600")
+    assert own.run_due() == 0 and [row.name for row in own.list()] == ["in-3600"]
+    own.remove("in-3600")
     own.add("hourly", "orders", "once", at=clock.now())
     assert own.run_due() == 1 and own.list() == []
     assert bodies(queue.peek()) == ["once", "x", "x", "x"]

@@ -124,7 +124,7 @@ def _paused(source: Queue, to: str) -> Iterator[None]:
     try:
         yield
     finally:
-        source.resume()
+        source.update_attributes(lambda known: {"paused": None if known.paused == reason else known.paused})
 
 
 def _wait_for_flights(source: Queue, wait: float) -> None:
