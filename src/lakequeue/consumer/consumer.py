@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,6 +18,7 @@ from lakequeue.consumer.options import ConsumerOptions, RetryDelay, checked_queu
 from lakequeue.consumer.outages import Health, Outage
 from lakequeue.consumer.queue_loop import STOP_TIMEOUT, Controls, QueueLoop
 from lakequeue.consumer.shared_hands import SharedHands
+from lakequeue.entry_verbs import races
 from lakequeue.errors import InvalidOptions, LakeQueueError, MissingPackage
 from lakequeue.model.clock import NEVER, Duration, duration_micros
 from lakequeue.queue import Queue
@@ -270,5 +272,5 @@ class Consumer:
             raise MissingPackage.of("metrics_port", "metrics", error) from error
         endpoint = Endpoint(host, port)
         for loop in self._loops:
-            loop.observers.append(endpoint.observer(loop.queue.name, loop.health, loop.races))
+            loop.observers.append(endpoint.observer(loop.queue.name, loop.health, partial(races, loop.queue)))
         return endpoint

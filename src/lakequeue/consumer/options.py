@@ -45,11 +45,7 @@ class RetryBackoff:
         problems = []
         for name in ("first", "longest"):
             value = getattr(self, name)
-            try:
-                fits = 0 <= duration_micros(value) <= LONGEST_RECEIPT
-            except (TypeError, ValueError):
-                fits = False
-            if not fits:
+            if not _is_duration(value, LONGEST_RECEIPT):
                 problems.append(f"{name}: must be 0 to {LONGEST_RECEIPT // MICROS} seconds, not {value!r}")
         if isinstance(self.factor, bool) or not isinstance(self.factor, (int, float)) or not self.factor >= 1:
             problems.append(f"factor: must be a number of at least 1, not {self.factor!r}")
@@ -165,11 +161,7 @@ class ConsumerOptions:
             problems.append(f"prefetch: must be {whole}, or None, not {self.prefetch!r}")
         if self.batch is not None and not (_is_number(self.batch, MOST_BATCH) and self.batch >= 1):
             problems.append(f"batch: must be a whole number of 1 to {MOST_BATCH}, or None, not {self.batch!r}")
-        try:
-            fits = 0 <= duration_micros(self.batch_wait) <= LONGEST_BATCH_WAIT * MICROS
-        except (TypeError, ValueError):
-            fits = False
-        if not fits:
+        if not _is_duration(self.batch_wait, LONGEST_BATCH_WAIT * MICROS):
             problems.append(f"batch_wait: must be 0 to {LONGEST_BATCH_WAIT} seconds, not {self.batch_wait!r}")
         if not isinstance(self.as_arrow, bool) or (self.as_arrow and self.batch is None):
             problems.append(f"as_arrow: must be False, or True with a batch, not {self.as_arrow!r}")
@@ -218,6 +210,14 @@ def concurrency_problem(number: object) -> str | None:
     if type(number) is int and number >= 1:
         return None
     return f"concurrency: must be a whole number of at least 1, not {number!r}"
+
+
+def _is_duration(value: Any, longest: int) -> bool:
+    """Whether a value is a duration of so many microseconds at most."""
+    try:
+        return 0 <= duration_micros(value) <= longest
+    except (TypeError, ValueError):
+        return False
 
 
 def _is_number(value: object, most: int) -> bool:

@@ -13,15 +13,7 @@ from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
 from lakequeue.consumer.shared_hands import SharedHands
 from lakequeue.consumer.workers import WorkerPool
-from lakequeue.entry_verbs import (
-    FreeHands,
-    Request,
-    is_held_back,
-    is_permanent,
-    races,
-    receive_for_hands,
-    settings,
-)
+from lakequeue.entry_verbs import FreeHands, Request, is_held_back, is_permanent, receive_for_hands, settings
 from lakequeue.errors import LakeQueueError, OverLimit, QueueClientError, QueueDoesNotExist, RequestThrottled
 from lakequeue.model.clock import NEVER, Duration, Interrupt, duration_micros, from_micros, to_micros
 from lakequeue.model.messages import Message
@@ -117,10 +109,6 @@ class QueueLoop:
         reason = None if error is None else error.message
         return Health(pool is not None, self._controls.paused, active, since, reason, begun, took)
 
-    def races(self) -> dict[int, tuple[int, int]]:
-        """Commits and lost races of this process by shard."""
-        return races(self.queue)
-
     @property
     def _stopping(self) -> bool:
         return self._controls.stopping or self._error is not None
@@ -169,7 +157,7 @@ class QueueLoop:
             if found is None:
                 self.outages.worked("receiving", committed=bool(messages))
             if messages and (self._stopping or self._controls.paused):
-                pool.refuse(messages)
+                pool.rounds.return_unseen([message.receipt_handle for message in messages])
             elif messages:
                 pool.begin(messages)
             elif found is None and last:
@@ -179,7 +167,8 @@ class QueueLoop:
 
     def _prepare(self, pool: WorkerPool) -> None:
         """Adapts what the pool holds before a round."""
-        pool.release_hands()
+        if released := pool.held.release_hands():  # what was claimed has begun, so they do other work
+            pool.hands.wake(released)
         pool.resize(self._controls.concurrency)
         if self._controls.paused:
             pool.give_back()

@@ -136,10 +136,6 @@ class WorkerPool:
             self.rounds.return_unseen([job.handle for job in refused])
         self.hands.wake(len(turns))
 
-    def refuse(self, messages: Sequence[Message]) -> None:
-        """Makes received messages visible again, as none of them is to be begun."""
-        self.rounds.return_unseen([message.receipt_handle for message in messages])
-
     def _turns(self, messages: Sequence[Message], now: int) -> list[Turn]:
         turns: list[Turn] = []
         groups: dict[str, Turn] = {}
@@ -229,14 +225,11 @@ class WorkerPool:
                 outcome = self._outcome(job, call)
             self._handled(job, outcome)
         except BaseException as error:  # not from a handler
-            self._fail(job, error)
+            _log.error("the consumer of %s failed", self._queue.name, exc_info=error)
+            self._broken(error)
+            self._forget([job, *self._rest(job)])
         finally:
             self.held.left()
-
-    def _fail(self, job: Job, error: BaseException) -> None:
-        _log.error("the consumer of %s failed", self._queue.name, exc_info=error)
-        self._broken(error)
-        self._forget([job, *self._rest(job)])
 
     def _outcome(self, job: Job, call: Call) -> Outcome:
         outcome, raised, message = Outcome.FAILED, call.raised, job.context.message
@@ -351,11 +344,6 @@ class WorkerPool:
         """After a claim: keeps hands free for the last receives that it left."""
         if freed := self.held.keep_free(hands):
             self.hands.wake(freed)
-
-    def release_hands(self) -> None:
-        """Once what was claimed has begun: lets hands that were kept for it do other work."""
-        if released := self.held.release_hands():
-            self.hands.wake(released)
 
     def _unsettled(self, done: Done) -> None:
         """Decides what becomes of a message that the last round could not settle."""

@@ -178,18 +178,15 @@ class QueueAttributes:
 
     def _check_homes(self, before: QueueAttributes) -> None:
         """Refuses what would leave a group with a limit, or a known id, on several shards (FAI-5, JOB-6)."""
-        unique = [field for field in _UNIQUE if getattr(self, field) is not None]
-        if unique and self.shards > before.shards:
-            hint = f"must stay {before.shards} while {unique[0]} is set: an id belongs to one shard"
+        limit = "group_in_flight_limit"
+        homed = [field for field in (*_UNIQUE, limit) if getattr(self, field) is not None]
+        if homed and self.shards > before.shards:
+            why = "a group lives on" if homed[0] == limit else "an id belongs to"
+            hint = f"must stay {before.shards} while {homed[0]} is set: {why} one shard"
             raise _invalid(_BY_FIELD["shards"], hint=hint)
-        if self.group_in_flight_limit is None:
-            return
-        if self.shards > before.shards:
-            hint = f"must stay {before.shards} while group_in_flight_limit is set: a group lives on one shard"
-            raise _invalid(_BY_FIELD["shards"], hint=hint)
-        if before.group_in_flight_limit is None and self.shards > 1:
+        if limit in homed and before.group_in_flight_limit is None and self.shards > 1:
             hint = "a queue with several shards gets its limit when it is created: its groups live on all of them"
-            raise _invalid(_BY_FIELD["group_in_flight_limit"], hint=hint)
+            raise _invalid(_BY_FIELD[limit], hint=hint)
 
     def differences(self, given: Mapping[str, Any]) -> list[str]:
         """Names of given attributes that differ from this queue's (QUE-15); errors as in ``create``."""

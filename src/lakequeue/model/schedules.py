@@ -124,8 +124,12 @@ class Schedule:
     def _after(self, cron: str, instant: datetime) -> Iterator[datetime]:
         """All times after an instant, in order, in UTC."""
         zone = _zone(self.tz)
+        if len(cron) > LONGEST_CRON:
+            raise InvalidParameterValue.of(cron, "cron", f"Must be at most {LONGEST_CRON} characters.")
         try:
-            for time in CronSim(_five(cron), instant.astimezone(zone)):
+            if (fields := len(cron.split())) != 5:
+                raise CronSimError(f"it has {fields}")
+            for time in CronSim(cron, instant.astimezone(zone)):
                 # of an hour that comes twice, it gives times of the first while it stands in the second
                 if (found := time.astimezone(timezone.utc)) > instant:
                     yield found
@@ -140,14 +144,6 @@ def check_schedule_name(name: object) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         reason = "Can only include letters, digits, hyphens, underscores and dots. 1 to 80 in length."
         raise InvalidParameterValue.of(name, "name", reason)
-
-
-def _five(cron: str) -> str:
-    if len(cron) > LONGEST_CRON:
-        raise InvalidParameterValue.of(cron, "cron", f"Must be at most {LONGEST_CRON} characters.")
-    if len(cron.split()) != 5:
-        raise CronSimError(f"it has {len(cron.split())}")
-    return cron
 
 
 def _zone(name: str) -> ZoneInfo:

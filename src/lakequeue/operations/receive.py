@@ -304,9 +304,8 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
     if attempt_id is None or len(shards) == 1:
         home = shards[0].shared.home
         order, other, attributes = in_home_order(shards, home), home.elsewhere(), queue.attributes
-        if (
-            classes := attributes.classes
-        ) > 1:  # now and then the lowest first, so that none of them starves (JOB-5)
+        if (classes := attributes.classes) > 1:
+            # now and then the lowest first, so that none of them starves (JOB-5)
             highest = other is None or bool(attributes.priorities_strict)
             order = sorted(order, key=lambda shard: shard % classes, reverse=highest)
         elif other is not None and shards[other].is_unattended():

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from lakequeue.errors import InvalidParameterValue, MessageNotInflight, OverLimit
 from lakequeue.model.arguments import check_visibility_timeout
-from lakequeue.model.clock import MICROS
+from lakequeue.model.clock import seconds
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -172,7 +172,7 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
     received_at = state.now if run.received_at is None else run.received_at
     if state.now + timeout - received_at > LONGEST_RECEIPT:
         raise InvalidParameterValue.of(
-            _seconds(timeout),
+            seconds(timeout),
             "visibility_timeout",
             "Total {} for the message is beyond the limit [43200 seconds]",
             "visibility_timeout",
@@ -202,8 +202,3 @@ def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:
 
 def _receipt_ended(handle_text: str) -> InvalidParameterValue:
     return InvalidParameterValue.of(handle_text, "receipt_handle", "The receipt handle has expired.")
-
-
-def _seconds(micros: int) -> str:
-    seconds = micros / MICROS
-    return str(int(seconds)) if seconds.is_integer() else str(seconds)

@@ -140,13 +140,11 @@ def write_partition(
     checked = CheckedRows(messages, staging, partition, batches)
     spilled = staging.rules.fifo is not None and not in_order
     files = (_spill if spilled else write_files)(messages, staging, partition, iter(checked))
-    refused = checked.refused
-    if refused is None and checked.broken:
+    if checked.refused is None and checked.broken:
         messages.remove([file.path for file in files])
         files = []
-    if refused is None:
-        return Written(files, checked.given, dict(checked.broken))
-    return Written(files, checked.given, dict(checked.broken), refused.file(), refused.rows)
+    refused = () if checked.refused is None else (checked.refused.file(), checked.refused.rows)
+    return Written(files, checked.given, dict(checked.broken), *refused)
 
 
 def gather(tables: Folder, staging: Staging, written: Sequence[Written], in_order: bool = False) -> Manifest:
