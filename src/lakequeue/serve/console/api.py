@@ -251,23 +251,8 @@ class ConsoleApi:
             "points": [{"at": point.at // 1_000} | attrs.asdict(point.counts) for point in chosen],
         }
 
-    def messages(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """A page of messages that pass the filters; changes nothing."""
-        return self._page(name, given, history=False)
-
-    def history(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """A page of rewindable messages that were sent at or after an instant and pass the filters."""
-        return self._page(name, given, history=True)
-
-    def message(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """One message, with its whole body."""
-        return self._one(name, given, history=False)
-
-    def past_message(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """One deleted message, with its whole body."""
-        return self._one(name, given, history=True)
-
-    def _page(self, name: str, given: Parameters, history: bool) -> Answer:
+    def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
+        """A page of messages that pass the filters; of rewindable ones sent at or after an instant, if asked."""
         since = given.instant("since") if history else None
         where, limit, places = given.condition(), given.integer("limit", ROWS, MAX_ROWS), given.places()
         newest = given.choice("order", "oldest", "newest") == "newest"
@@ -282,7 +267,8 @@ class ConsoleApi:
         with about("where"):
             return self._on_queue(name, read)
 
-    def _one(self, name: str, given: Parameters, history: bool) -> Answer:
+    def message(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
+        """One message, or a deleted one, with its whole body."""
         where = given.message_id()
         given.end()
 
@@ -389,15 +375,8 @@ class ConsoleApi:
         with about_one_of(*members["Attributes"]):
             return self._actions.run("SetQueueAttributes", members, "")
 
-    def tag(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Adds or changes tags; takes the members of TagQueue."""
-        return self._run("TagQueue", name, given)
-
-    def untag(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Removes tags; takes the members of UntagQueue."""
-        return self._run("UntagQueue", name, given)
-
-    def _run(self, action: str, name: str, given: Parameters) -> Answer:
+    def run(self, action: str, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Runs an action of SQS on a queue; takes its members."""
         members = validated(operation(action).input_shape, given.rest() | {"QueueUrl": _url(name)}, "")
         return self._actions.run(action, members, "")
 

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,8 @@ class Console:
                 self._post("/api/queues", "CreateQueue", api.create),
                 self._get(one, "GetQueueAttributes", api.queue),
                 self._post(f"{one}/attributes", "SetQueueAttributes", api.set_attributes),
-                self._post(f"{one}/tags", "TagQueue", api.tag),
-                self._post(f"{one}/untag", "UntagQueue", api.untag),
+                self._post(f"{one}/tags", "TagQueue", partial(api.run, "TagQueue")),
+                self._post(f"{one}/untag", "UntagQueue", partial(api.run, "UntagQueue")),
                 self._post(f"{one}/delete", "DeleteQueue", api.delete),
                 self._get(f"{one}/shards", "GetQueueAttributes", api.shards),
                 self._get(f"{one}/groups", "ReceiveMessage", api.groups),
@@ -95,8 +96,8 @@ class Console:
                 self._get(f"{one}/messages/{{id}}", "ReceiveMessage", api.message, _FILTERS),
                 self._post(f"{one}/messages/delete", "DeleteMessage", api.delete_messages),
                 self._post(f"{one}/messages/visible", "ChangeMessageVisibility", api.make_visible),
-                self._get(f"{one}/history", "ReceiveMessage", api.history, _FILTERS),
-                self._get(f"{one}/history/{{id}}", "ReceiveMessage", api.past_message, _FILTERS),
+                self._get(f"{one}/history", "ReceiveMessage", partial(api.messages, history=True), _FILTERS),
+                self._get(f"{one}/history/{{id}}", "ReceiveMessage", partial(api.message, history=True), _FILTERS),
                 self._get(f"{one}/rewind", "Rewind", api.preview_rewind),
                 self._get(f"{one}/redrive", "StartMessageMoveTask", api.preview_redrive, _FILTERS),
                 self._post(f"{one}/send", "SendMessage", api.send),
