@@ -31,14 +31,7 @@ def copy(
         ctx.obj, root=target, storage_options=key_values(to_storage_option, "--to-storage-option")
     ).lake()
     with render.progress("copying", None) as advance:
-        before = 0
-
-        def report(done: int, total: int, name: str) -> None:
-            nonlocal before
-            advance(done - before, name, total)
-            before = done
-
-        copied = lake.copy(to, queue, report)
+        copied = lake.copy(to, queue, lambda done, total, name: advance(done, name, total))
     columns = [field.name for field in attrs.fields(type(copied[0]))] if copied else []
     ctx.obj.answer(
         [attrs.asdict(each) for each in copied],

@@ -90,7 +90,7 @@ def drain(
         nonlocal done
         done += moved
         ctx.obj.done = f"{render.count(done, 'message')} moved"
-        advance(moved, ctx.obj.done)
+        advance(done, ctx.obj.done)
 
     with _paused(source, to):
         if target.fifo:

@@ -61,7 +61,7 @@ def export(
             count += 1
             ctx.obj.done = f"{render.count(count, 'message')} written"
             if count % 1_000 == 0:
-                advance(1_000, ctx.obj.done)
+                advance(count, ctx.obj.done)
     if out is not None:
         document = {"queue": queue, "messages": count, "file": str(out)}
         ctx.obj.answer(document, f"wrote {render.count(count, 'message')} of {queue} into {out}")

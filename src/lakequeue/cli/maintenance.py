@@ -34,8 +34,8 @@ def counts(
     else:
         queues = list(listed(ctx.obj.lake()))
         with render.progress("counting", len(queues)) as advance:
-            for each, found in zip(queues, depths(queues), strict=True):
-                advance(1, each.name)
+            for number, (each, found) in enumerate(zip(queues, depths(queues), strict=True), 1):
+                advance(number, each.name)
                 if isinstance(found, QueueDoesNotExist):  # deleted since it was listed
                     continue
                 if isinstance(found, LakeQueueError):
@@ -127,7 +127,7 @@ def compact(
     else:
         with render.progress("compacting", None) as advance:
             done = lake.compact(
-                lambda number, total, name: advance(int(number > 0), name, total), processes=processes, now=now
+                lambda number, total, name: advance(number, name, total), processes=processes, now=now
             )
     results = [attrs.asdict(summary) for summary in done]
     ctx.obj.answer(results if queue is None else results[0], render.compacted(done))

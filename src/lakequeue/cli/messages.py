@@ -247,19 +247,20 @@ def _attributes(given: list[str] | None) -> dict[str, Any]:
 
 
 def _send_lines(session: Session, queue: Queue, stream: BufferedIOBase, size: int | None, parse: Parse) -> None:
-    number = 0
+    number = done = 0
     successful: list[dict[str, Any]] = []
     failed: list[BatchFailure] = []
     with render.progress("sending", size) as advance:
 
         def sent(result: BatchResult, read: int) -> None:
-            nonlocal number
+            nonlocal number, done
             number += len(result.successful)
             failed.extend(result.failed)
             if session.json:
                 successful.extend({"id": done.id} | documents.sent(done) for done in result.successful)
             session.done = f"{render.count(number, 'message')} sent"
-            advance(read, session.done)
+            done += read
+            advance(done, session.done)
 
         send_lines(queue, stream, parse, sent)
     document = {"successful": successful, "failed": [documents.failure(each) for each in failed]}

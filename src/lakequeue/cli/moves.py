@@ -102,12 +102,9 @@ def redrive(
     if targets and not yes:
         ctx.obj.ask(f"Move {shown} from {queue}?")
     with render.progress("redriving", max_messages) as advance:
-        done = 0
 
         def report(moved: int) -> None:
-            nonlocal done
-            advance(moved - done, render.count(moved, "message"))
-            done = moved
+            advance(moved, render.count(moved, "message"))
             ctx.obj.done = f"{render.count(moved, 'message')} moved"
 
         moved = source.redrive(max_messages, where, report, destination, parameters=parameter or ())

@@ -100,8 +100,8 @@ def list_(
         known |= {queue.name: queue for queue in lake.all_queues() if queue.name in elsewhere}
     counted: dict[str, Depth] = {}
     with render.progress("counting", len(known)) as advance:
-        for name, depth in zip(known, depths(list(known.values())), strict=True):
-            advance(1, name)
+        for number, (name, depth) in enumerate(zip(known, depths(list(known.values())), strict=True), 1):
+            advance(number, name)
             if not isinstance(depth, LakeQueueError):
                 counted[name] = depth
             elif not isinstance(depth, QueueDoesNotExist):

@@ -243,15 +243,15 @@ def spinner(what: str) -> Iterator[None]:
 class Advance(Protocol):
     """Moves a progress bar."""
 
-    def __call__(self, advance: int, text: str, total: int | None = None, /) -> None:
-        """Adds progress, shows a text, and may change the total."""
+    def __call__(self, done: int, text: str, total: int | None = None, /) -> None:
+        """Shows how much is done by now, and a text; may change the total."""
 
 
 @contextmanager
 def progress(what: str, total: int | None) -> Iterator[Advance]:
     """Shows a progress bar on a terminal."""
     if not sys.stderr.isatty():
-        yield lambda advance, text, total=None: None
+        yield lambda done, text, total=None: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -262,7 +262,7 @@ def progress(what: str, total: int | None) -> Iterator[Advance]:
         *columns, console=error_console(), transient=True, redirect_stdout=False, redirect_stderr=False
     ) as bar:
         task = bar.add_task(what, total=total, text="")
-        yield lambda advance, text, total=None: bar.update(task, advance=advance, text=text, total=total)
+        yield lambda done, text, total=None: bar.update(task, completed=done, text=text, total=total)
 
 
 def _is_number(value: object) -> bool:

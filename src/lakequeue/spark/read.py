@@ -63,11 +63,7 @@ class QueueReader(DataSourceReader):
             self._options.open_queue()  # it may have been deleted since the analysis
         return [Task(part) for part in frame_verbs.message_tasks(self._options.open_root(), self._condition)]
 
-    @one_line
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._read(partition)
-
-    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Task):  # Spark makes one of its own where there are none
             return
         lake, schema = self._options.open_root(), source_schema.arrow_schema(self._schema)
@@ -118,11 +114,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Offset) -> None:
         self.batches.finish(end)
 
-    @one_line
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
-        return self._read(partition)
-
-    def _read(self, partition: Task) -> Iterator[pa.RecordBatch]:
         options, schema = self._options, source_schema.arrow_schema(self._schema)
         names = [name for name in schema.names if name in frame_verbs.LEASE_COLUMNS.names] or ["shard"]
         constants = {"queue": options.queue, "region": options.region, "state": MessageState.IN_FLIGHT.value}

@@ -206,18 +206,12 @@ class ConsoleApi:
         """The consumers that have messages of a queue in flight, the one that received last first."""
         given.end()
         found = self._on_queue(name, consumers)
-        return {
-            "consumers": [
-                {
-                    "consumer": each.consumer,
-                    "in_flight": each.in_flight,
-                    "oldest_receive": format_instant(each.oldest_receive),
-                    "newest_receive": format_instant(each.newest_receive),
-                }
-                for each in found[:ROWS]
-            ],
-            "total": len(found),
-        }
+        times = ("oldest_receive", "newest_receive")
+        shown = [
+            attrs.asdict(each) | {name: format_instant(getattr(each, name)) for name in times}
+            for each in found[:ROWS]
+        ]
+        return {"consumers": shown, "total": len(found)}
 
     def errors(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """The newest visible dead letters of a queue by source queue and class of error."""
