@@ -170,9 +170,9 @@ class QueueLoop:
         if released := pool.held.release_hands():  # what was claimed has begun, so they do other work
             pool.hands.wake(released)
         pool.resize(self._controls.concurrency)
-        if self._controls.paused:
-            pool.give_back()
-        pool.give_back_if_behind()
+        due = pool.held.given_back_at()
+        if self._controls.paused or (due is not None and to_micros(self._clock.now()) >= due):
+            pool.give_back()  # also if hands did not come to it in time
         if pool.rounds.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
             pool.held.hungry.wait(min(pool.held.round_seconds, _LONGEST_GATHER))
 

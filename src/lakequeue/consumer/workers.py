@@ -377,12 +377,6 @@ class WorkerPool:
 
     # --- giving back
 
-    def give_back_if_behind(self) -> None:
-        """Makes visible what is held ahead, if hands did not come to it in time."""
-        due = self.held.given_back_at()
-        if due is not None and to_micros(self._clock.now()) >= due:
-            self.give_back()
-
     def give_back(self) -> None:
         """Makes visible what is held ahead, the newest first, so that the rest of each group keeps its order."""
         back, kept = self.held.end_ahead()
