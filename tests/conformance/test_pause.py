@@ -56,6 +56,9 @@ def test_a_pause_needs_a_reason_that_can_be_stored(harness: Harness):
             queue.pause(reason)
     with pytest.raises(InvalidAttributeValue, match="8,192 bytes"):
         queue.pause("x" * 8_193)
+    for verb in (queue.pause, lambda reason: queue.set_attributes(paused=reason)):
+        with pytest.raises(InvalidAttributeValue, match="paused"):
+            verb("\ud800")
     queue.send("a")
     assert len(queue.receive()) == 1
 
@@ -102,7 +105,7 @@ def test_pauses_of_groups_that_cannot_be_stored_are_refused(harness: Harness):
             queue.pause(group_id=group)
     with pytest.raises(InvalidAttributeValue, match="8,192 bytes"):
         queue.pause(group_id="x" * 8_193)
-    for wrong in ([1], {"a": ""}, {"a": 5}, "{", '["a"]'):
+    for wrong in ([1], {"a": ""}, {"a": 5}, "{", "[" * 100_000, '["a"]', {"a": "\ud800"}, '{"\\ud800": "a"}'):
         with pytest.raises(InvalidAttributeValue, match="paused_groups"):
             queue.set_attributes(paused_groups=wrong)
     assert queue.attributes(["paused_groups"]) == {"paused_groups": None}

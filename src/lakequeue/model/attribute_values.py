@@ -54,10 +54,7 @@ def parse_flag(value: Any) -> bool:
 def parse_policy(value: Any) -> str | None:
     if value is None or value == "":
         return None
-    try:
-        policy = json.loads(value)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    policy = _loaded(value)
     if not isinstance(policy, dict):
         raise ValueError("not an object")
     statements = policy.get("Statement", [])
@@ -70,12 +67,19 @@ def parse_policy(value: Any) -> str | None:
     return str(value)
 
 
+def _loaded(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def parse_reasons(value: Any) -> str | None:
-    reasons = json.loads(value) if isinstance(value, str) and value else value
+    reasons = _loaded(value) if isinstance(value, str) and value else value
     if not reasons:
         return None
     texts = isinstance(reasons, dict) and [*reasons, *reasons.values()]
-    if not texts or not all(isinstance(text, str) and text for text in texts):
+    if not texts or not all(isinstance(text, str) and text.encode() for text in texts):
         raise ValueError("must say why, by message group, both as texts that are not empty")
     return json.dumps(reasons, sort_keys=True)
 
@@ -97,7 +101,7 @@ PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "cap": lambda value: None if value is None or value == "unlimited" else parse_whole(value),
     "flag": parse_flag,
     "mark": lambda value: parse_flag(value) or None,
-    "text": lambda value: str(value) if value else None,
+    "text": lambda value: str(value).encode().decode() if value else None,  # ValueError for half a surrogate pair
     "redrive": lambda value: _wire(redrive_policy(value)),
     "redrive allow": lambda value: _wire(redrive_allow_policy(value)),
     "policy": parse_policy,
