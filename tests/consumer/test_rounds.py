@@ -491,6 +491,20 @@ def test_one_that_ends_with_the_last_message_leaves_a_paused_group_of_a_limited_
         assert not running.thread.is_alive() and handled == ["1", "3"]
 
 
+@pytest.mark.spec("JOB-11")
+def test_a_consumer_ends_when_others_have_what_its_rate_limit_held_back(harness: Harness) -> None:
+    harness.other.set_attributes(rate_limit="1/m")
+    harness.send("A")
+    late = harness.other.send("B").message_id
+    with harness.running(harness.consumer(sleeper(0)), until_empty=True) as running:
+        harness.clock.advance(5)
+        assert running.thread.is_alive()
+        harness.other.cancel(late)
+        harness.clock.advance(2)  # not a whole wait of 20 s
+        running.thread.join(60)
+        assert not running.thread.is_alive()
+
+
 @pytest.mark.spec("JOB-1")
 def test_a_consumer_waits_while_its_queue_is_paused(harness: Harness) -> None:
     handled: list[str] = []

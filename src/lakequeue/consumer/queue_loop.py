@@ -28,6 +28,9 @@ _LONGEST_GATHER = 1.0
 With 0.25 s eight processes on one shard of an object store did 0.74 of their work, with 1 s 0.92."""
 _BETWEEN_RECEIVES = timedelta(seconds=0.2)
 """Minimum time from one empty receive to the next, where receives do not wait."""
+_HELD_BACK_WAIT = 1
+"""Seconds that a receive waits for a rate limit where the run ends with the last message: another process may have
+it first."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -124,7 +127,8 @@ class QueueLoop:
                 raise self.outages.error
             self._prepare(pool)
             try:
-                last = until_empty and self._hands.may_be_empty(pool) and not is_held_back(self.queue)
+                last = until_empty and self._hands.may_be_empty(pool)
+                held_back = last and is_held_back(self.queue)
                 found = pool.round(may_claim=not self._controls.paused and now >= not_before)
                 if found is None:
                     room, event = 0 if self._controls.paused else pool.held.room(), pool.next_event()
@@ -132,7 +136,7 @@ class QueueLoop:
                         self._wait_until(gives_up_at, event, not_before if room else None)
                         continue
                     hands = pool.held.free_hands()
-                    messages = self._receive(room, hands, wait=not last and event is None)
+                    messages = self._receive(room, hands, last or event is not None, held_back)
                     pool.keep_free(hands)
                 else:
                     messages = found.messages
@@ -160,7 +164,7 @@ class QueueLoop:
                 pool.rounds.return_unseen([message.receipt_handle for message in messages])
             elif messages:
                 pool.begin(messages)
-            elif found is None and last:
+            elif found is None and last and not held_back:
                 self._hands.found_empty(pool)
             elif found is None:
                 self._clock.wait(event or now + _BETWEEN_RECEIVES, self.interrupt)
@@ -180,11 +184,12 @@ class QueueLoop:
         """Waits until the first of these, or until there is something to do."""
         self._clock.wait(min((each for each in instants if each is not None), default=NEVER), self.interrupt)
 
-    def _receive(self, room: int, hands: FreeHands | None, wait: bool) -> Sequence[Message]:
+    def _receive(self, room: int, hands: FreeHands | None, at_once: bool, held_back: bool) -> Sequence[Message]:
+        shortest = settings(self.queue).limits("receive_wait_time").low
         request = Request(
             max_messages=room,
             visibility_timeout=self._options.renewal.receive_timeout,
-            wait_time=self._options.wait_time if wait else settings(self.queue).limits("receive_wait_time").low,
+            wait_time=_HELD_BACK_WAIT if held_back else shortest if at_once else self._options.wait_time,
             interrupt=self.interrupt,
             consumer=self._options.name,
             hands=hands,
