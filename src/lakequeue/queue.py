@@ -11,6 +11,7 @@ from lakequeue.model.arguments import (
     Condition,
     check_at,
     check_callable,
+    check_identifier,
     check_interrupt,
     check_priority,
     check_string,
@@ -422,16 +423,15 @@ class Queue(QueueProperties):
                 with their reasons in up to 8,192 bytes.
 
         Raises:
-            InvalidParameterValue: ``reason`` or ``group_id`` is empty.
+            InvalidParameterValue: ``reason`` is empty, or ``group_id`` is not that of any message.
             InvalidAttributeValue: they are too long.
 
         JOB-1
         """
         check_string("reason", reason)
-        check_string("group_id", "-" if group_id is None else group_id)
-        for name, value in (("reason", reason), ("group_id", group_id)):
-            if value == "":
-                raise InvalidParameterValue.of(value, name, "Must not be empty.")
+        check_identifier("group_id", group_id)
+        if not reason:
+            raise InvalidParameterValue.of(reason, "reason", "Must not be empty.")
         if group_id is None:
             self.set_attributes(paused=reason)
         else:

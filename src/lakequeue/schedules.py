@@ -53,7 +53,7 @@ class Schedules:
                 characters. Days must fit both if one of them begins with ``*``, else either, as in Debian's cron.
             tz: IANA name of the time zone in which ``cron`` counts. A time that clocks set forward leave out is
                 due as they are set; of an hour that comes twice, a fixed time is due in the first.
-            at: instead of ``cron``: the only time; then the schedule is removed.
+            at: instead of ``cron`` and ``tz``: the only time; then the schedule is removed.
             missed: which of the times are sent at which no process was there to send: the ``last`` one; ``all``,
                 100 each minute; or ``none`` that is more than 5 minutes ago.
             group_id: message group, which a FIFO queue needs.
@@ -70,6 +70,8 @@ class Schedules:
             check_instant("at", at)
         if (cron is None) == (at is None):
             raise InvalidParameterValue.of(cron, "cron", "Give either cron or at.")
+        if at is not None and tz != "UTC":
+            raise InvalidParameterValue.of(tz, "tz", "Goes with cron; an instant has its own time zone.")
         now = self._runtime.root.clock.now()
         wanted = Schedule(
             name=name,

@@ -205,6 +205,11 @@ def test_values_reach_the_queue(run: Run, root: str) -> None:
     found = LakeQueue(root).queue("orders").attributes()
     names = ("visibility_timeout", "rewind_range", "maximum_message_size", "delay")
     assert [found[name] for name in names] == [300, 86_400, 2_048, 90]
+    limit = ("rate_limit=5/s", "rate_burst=3", "deduplication_interval=1m")
+    run("create", "calls", *(f"-a{given}" for given in limit))
+    assert run("set", "calls", "-a", "RateBurst=", "-a", "deduplication_interval=").exit_code == 0
+    found = LakeQueue(root).queue("calls").attributes()
+    assert [found[given.partition("=")[0]] for given in limit] == ["5/s", None, None]
     run("send", "orders", "x", "--delay", "0ms")
     [message] = json.loads(
         run("receive", "orders", "--json", "--visibility-timeout", "1h", "--wait", "10ms").stdout

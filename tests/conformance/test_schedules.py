@@ -301,6 +301,8 @@ def test_a_pause_leaves_times_out_and_a_schedule_that_is_added_again_is_another(
     own.resume("in-3600")
     assert own.run_due() == 0 and [row.name for row in own.list()] == ["in-3600"]
     own.remove("in-3600")
+    with pytest.raises(InvalidParameterValue, match="tz is invalid.*Goes with cron"):
+        own.add("hourly", "orders", "once", at=clock.now(), tz="Europe/Berlin")
     own.add("hourly", "orders", "once", at=clock.now())
     assert own.run_due() == 1 and own.list() == []
     assert bodies(queue.peek()) == ["once", "x", "x", "x"]

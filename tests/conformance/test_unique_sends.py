@@ -195,7 +195,7 @@ def test_what_a_rewind_brings_back_counts_again(harness: Harness, clock):
         (
             {"deduplication_interval": 60, "deduplication_until_deleted": True},
             InvalidAttributeValue,
-            "not go with",
+            "does not go with deduplication_interval$",
         ),
         ({"deduplication_until_deleted": True, "priorities": 2}, InvalidAttributeValue, "not go with"),
         ({"deduplication_interval": 60, "profile": "sqs"}, InvalidAttributeName, "profile lake"),

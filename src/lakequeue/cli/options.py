@@ -128,6 +128,8 @@ def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parsed(name: str, value: str) -> str | int | float:
     """The value of an attribute, a duration, size or number as that; the queue checks the rest."""
+    if not value:
+        return value
     try:
         if kind_of(name) == "seconds":
             seconds = float(value) if _NUMBER.fullmatch(value[:20]) else round(duration(value), 6)

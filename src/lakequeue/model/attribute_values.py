@@ -75,12 +75,17 @@ def _loaded(value: str) -> Any:
 
 
 def parse_reasons(value: Any) -> str | None:
-    reasons = _loaded(value) if isinstance(value, str) and value else value
+    wrong = 'must say why, by message group, both as texts that are not empty, such as {"acme": "it is down"}'
+    try:
+        reasons = _loaded(value) if isinstance(value, str) and value else value
+        texts = isinstance(reasons, dict) and [*reasons, *reasons.values()]
+        fit = texts and all(isinstance(text, str) and text.encode() for text in texts)
+    except ValueError:
+        raise ValueError(wrong) from None
     if not reasons:
         return None
-    texts = isinstance(reasons, dict) and [*reasons, *reasons.values()]
-    if not texts or not all(isinstance(text, str) and text.encode() for text in texts):
-        raise ValueError("must say why, by message group, both as texts that are not empty")
+    if not fit:
+        raise ValueError(wrong)
     return json.dumps(reasons, sort_keys=True)
 
 

@@ -395,9 +395,8 @@ class QueueAttributes:
         placing = ("priorities", "group_in_flight_limit", *_UNIQUE)
         one, *others = [field for field in placing if getattr(self, field) is not None] or [""]
         if others:
-            raise _invalid(
-                _BY_FIELD[others[0]], hint=f"does not go with {one}: both choose the shard of a message"
-            )
+            why = "" if one in _UNIQUE else ": both choose the shard of a message"
+            raise _invalid(_BY_FIELD[others[0]], hint=f"does not go with {one}{why}")
 
     def _check_fifo(self) -> None:
         """Checks which attributes of a FIFO queue go together (DDP-14); a group never spans shards."""
@@ -447,7 +446,8 @@ def _fields(given: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
     found = {}
     for name, value in given.items():
         attribute = _attribute(name, rules)
-        if name == attribute.field and isinstance(value, str) and attribute.kind in ("seconds", "count"):
+        number = attribute.kind in ("seconds", "count") and (value != "" or attribute.field not in _NONE_IS_UNSET)
+        if name == attribute.field and isinstance(value, str) and number:
             raise _invalid(attribute, hint=f"must be a number, not the text {value!r}")
         found[attribute.field] = value
     return found
@@ -474,7 +474,7 @@ def _with_whole_range(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse(attribute: _Attribute, value: Any) -> Any:
-    if value is None and attribute.field in _NONE_IS_UNSET:
+    if value in (None, "") and attribute.field in _NONE_IS_UNSET:
         return None
     if value is True and attribute.field == "rewind_range":
         return True
