@@ -276,9 +276,9 @@ def test_a_queue_is_paused_and_resumed_and_doctor_says_so(run, ask, queue):
         (told.stdout + told.stderr).split()
     )
     assert run("resume", "orders").stdout == "queue orders is resumed\n"
-    assert ask("pause", "orders", "--group", "a b")["group_id"] == "a b"
-    assert "lakequeue resume orders --group 'a b'" in " ".join(run("doctor").output.split())
-    assert run("resume", "orders", "--group", "a b").stdout == "group a b of orders is resumed\n"
+    assert ask("pause", "orders", "--group", "a&b")["group_id"] == "a&b"
+    assert "lakequeue resume orders --group 'a&b'" in " ".join(run("doctor").output.split())
+    assert run("resume", "orders", "--group", "a&b").stdout == "group a&b of orders is resumed\n"
     assert [message["body"] for message in ask("receive", "orders")] == ["A"]
 
 

@@ -188,6 +188,21 @@ def test_a_fifo_queue_is_exported_with_groups_and_deduplication_ids(run: Run, la
 
 
 @pytest.mark.spec("JOB-5")
+def test_priorities_are_printed_where_there_are_some(run: Run, lake: LakeQueue) -> None:
+    for name, given in (("mails", {"priorities": 3}), ("plain", {})):
+        queue = lake.create_queue(name, **given)
+        sent = queue.send("x", priority=2 if given else None)
+        shown = [
+            run("peek", name),
+            run("show", name, sent.message_id),
+            run("receive", name, "--visibility-timeout", "0"),
+        ]
+        assert ["priority" in each.stdout for each in shown] == [bool(given)] * 3
+        for command in (["peek", name], ["receive", name]):
+            assert json.loads(run(*command, "--json").stdout)[0]["priority"] == (2 if given else 0)
+
+
+@pytest.mark.spec("JOB-5")
 def test_an_export_has_the_priorities(run: Run, lake: LakeQueue) -> None:
     queue, copy = (lake.create_queue(name, priorities=3, shards=6) for name in ("a", "b"))
     queue.send_batch([SendEntry(f"{n}", priority=n % 3) for n in range(6)])

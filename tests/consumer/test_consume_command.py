@@ -115,6 +115,9 @@ def test_several_queues_share_its_handlers(queue: Queue, run: Any, caplog: pytes
     for weights, text in (("3", "for each queue, of which there are 2, not [3]"), ("3,x", "--weights: must be")):
         result = run(*arguments, "--weights", weights)
         assert result.exit_code != 0 and text in result.output
+    other.purge()
+    assert run(*arguments).exit_code == 0
+    assert caplog.messages[-1] == "consumed orders, other, they are empty: 0 handled, 0 failed"
 
 
 def test_it_can_end_with_an_error_if_a_handler_failed(queue: Queue, run: Any) -> None:

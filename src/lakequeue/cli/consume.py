@@ -166,7 +166,7 @@ def consume(
         consumer.run(until_empty)
     ended = until_empty and not stopping.signals
     waiting = _waiting(consumed, consumer.name) if ended and consumer.failed else ""
-    why = "stopped" if stopping.signals else waiting or "it is empty"
+    why = "stopped" if stopping.signals else waiting or ("it is empty" if len(names) == 1 else "they are empty")
     counted = f"{consumer.handled:,} handled, {consumer.failed:,} failed"
     logging.getLogger("lakequeue").info("consumed %s, %s: %s", name, why, counted)
     if len(stopping.signals) > 1:

@@ -70,7 +70,7 @@ def message(message: Message) -> dict[str, Any]:
         _fields(message, "message_id receipt_handle body md5_of_body")
         | {"message_attributes": attributes(message.message_attributes)}
         | _fields(message, "receive_count sent_at moved_at first_received_at group_id dedup_id sequence_number")
-        | _fields(message, "attributes")
+        | _fields(message, "priority attributes")
         | {"dead_letter_reason": reason(message)}
     )
 
@@ -79,7 +79,7 @@ def peeked(message: PeekedMessage) -> dict[str, Any]:
     return (
         _fields(message, "message_id state body")
         | {"message_attributes": attributes(message.message_attributes)}
-        | _fields(message, "receive_count sent_at moved_at visible_at group_id")
+        | _fields(message, "receive_count sent_at moved_at visible_at group_id priority")
         | {"dead_letter_reason": reason(message), "consumer": message.consumer}
         | {"attempts": [attrs.asdict(each) for each in message.attempts]}
     )

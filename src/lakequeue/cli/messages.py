@@ -218,6 +218,7 @@ def peek(
         [m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, render.preview(m.body)] for m in messages
     ]
     for column, shown in (
+        ("priority", [m.priority or None for m in messages]),
         ("failed", [len(m.attempts) or None for m in messages]),
         ("reason", [m.dead_letter_reason for m in messages]),
         ("consumer", [m.consumer for m in messages]),

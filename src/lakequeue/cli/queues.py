@@ -163,7 +163,8 @@ def show(
 def _show_message(session: Session, queue: str, message_id: str) -> None:
     message = session.queue(queue).get(message_id)
     document = documents.peeked(message)
-    shown = {name: value for name, value in document.items() if name != "attempts" and value not in (None, {})}
+    hidden = ("attempts",) if message.priority else ("attempts", "priority")
+    shown = {name: value for name, value in document.items() if name not in hidden and value not in (None, {})}
     rows = [(name, render.setting(name, value)) for name, value in shown.items()]
     rows += [("failed attempt", str(each)) for each in message.attempts]
     session.answer(document, render.table(["field", "value"], rows))

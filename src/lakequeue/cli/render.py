@@ -92,6 +92,8 @@ def message_text(message: Message) -> str:
     ]
     if message.group_id is not None:
         lines.append(f"  group     {message.group_id}")
+    if message.priority:
+        lines.append(f"  priority  {message.priority}")
     if message.sequence_number is not None:
         lines.append(f"  sequence  {message.sequence_number}")
     if message.dead_letter_reason is not None:
