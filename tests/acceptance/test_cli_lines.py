@@ -350,6 +350,7 @@ def test_a_message_without_a_group_stops_the_drain_and_stays(run: Run, lake: Lak
 
 def test_drains_that_cannot_keep_their_promise_are_refused(run: Run, lake: LakeQueue, orders: Queue) -> None:
     fifo, other = (lake.create_queue(name, fifo=True) for name in ("a.fifo", "b.fifo"))
+    lake.create_queue("slow", rate_limit="1/s")
     fifo.send_batch([SendEntry(body, group_id="g", dedup_id=body) for body in "abc"])
     orders.send_batch([SendEntry("a", group_id="g"), SendEntry("b", group_id="g")])
     orders.receive()
@@ -360,6 +361,13 @@ def test_drains_that_cannot_keep_their_promise_are_refused(run: Run, lake: LakeQ
         ("orders", "b.fifo", "--wait", "0", "1 message of orders in flight after 0s"),
         ("a.fifo", "b.fifo", "--wait", "100ms", "1 message of a.fifo in flight after 0.1s"),
         ("orders", "none", "there is no none"),
+        (
+            "slow",
+            "b.fifo",
+            "--group",
+            "g",
+            "slow has a rate limit: lift it first, lakequeue set slow -a rate_limit=",
+        ),
         ("orders", "b.fifo", "--group", "g", "--group-by", "x", "give either"),
         ("a.fifo", "b.fifo", "--group", "g", "for draining a standard queue into a FIFO queue"),
     ):

@@ -77,6 +77,10 @@ def drain(
         )
     if (group_by or group) and (source.fifo or not target.fifo):
         usage("--group-by and --group are for draining a standard queue into a FIFO queue")
+    if target.fifo and not source.fifo and source.attributes(["rate_limit"])["rate_limit"] is not None:
+        raise UnsupportedOperation(
+            f"{queue} has a rate limit: lift it first, lakequeue set {queue} -a rate_limit="
+        )
     visible = source.counts().visible
     document = {"queue": queue, "to": to, "messages": visible}
     if dry_run:
