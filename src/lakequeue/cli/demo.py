@@ -70,7 +70,8 @@ def run_demo(root: str | None, input_dir: str | Path | None, console: Console, w
         from lakequeue.cli.demo_workers import process
     where = Path(input_dir or package_directory("pyspark" if with_spark else "lakequeue"))
     entries, skipped = python_files(where)
-    console.print(f"Input: {len(entries):,} Python files below {where}{_left_out(skipped)}", **_PLAIN)
+    left_out = f"; {skipped:,} left out: unreadable, or too large for a message" if skipped else ""
+    console.print(f"Input: {len(entries):,} Python files below {where}{left_out}", **_PLAIN)
     scratch = tempfile.mkdtemp(prefix="lakequeue-demo-") if root is None else None
     try:
         return process(root or f"{scratch}/root", entries, console)
@@ -78,7 +79,3 @@ def run_demo(root: str | None, input_dir: str | Path | None, console: Console, w
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
             console.print(f"{scratch} is removed again; keep the tables with --root DIR", **_PLAIN)
-
-
-def _left_out(skipped: int) -> str:
-    return f"; {skipped:,} left out: unreadable, or too large for a message" if skipped else ""

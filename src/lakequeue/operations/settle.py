@@ -207,8 +207,9 @@ def _change_to(timeout: int) -> _Maker:
 
 def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
     """Settles one receipt or raises its error."""
-    shard, command = _command(queue, text, make)
-    _count(queue, [(command, queue.command(queue.shards[shard], command))])
+    handle = _decoded(queue, text)
+    command = make(handle.offset, handle.lease_id, text)
+    _count(queue, [(command, queue.command(queue.shards[handle.shard], command))])
 
 
 def _settle(call: Call, queue: OpenQueue, wanted: Sequence[Wanted], *, deletes: bool = True) -> BatchResult:
@@ -248,8 +249,3 @@ def _decoded(queue: OpenQueue, text: str) -> receipt_handles.ReceiptHandle:
     if handle.shard >= len(queue.shards):  # another process has added shards
         queue.reload()
     return handle
-
-
-def _command(queue: OpenQueue, text: str, make: _Maker) -> tuple[int, Command]:
-    handle = _decoded(queue, text)
-    return handle.shard, make(handle.offset, handle.lease_id, text)

@@ -72,7 +72,8 @@ class Signature:
         else:
             parts = _url_parts(request)
             timestamp, lifetime = parts["Date"], timedelta(seconds=int(parts["Expires"]))
-            request = attrs.evolve(request, query=_without_signature(request.query))
+            signed = [part for part in request.query.split("&") if not part.startswith(f"{_IN_URL}Signature=")]
+            request = attrs.evolve(request, query="&".join(signed))  # all but the signature itself
         key_id, date, region, service, ending = _credential(parts["Credential"])
         made = _instant(timestamp)
         if not _SIGNATURE.fullmatch(parts["Signature"]):
@@ -154,11 +155,6 @@ def _url_parts(request: RequestHead) -> dict[str, str]:
     if not _EXPIRES.fullmatch(parts["Expires"]) or int(parts["Expires"]) > MAX_EXPIRES:
         raise _incomplete(f"X-Amz-Expires must be a number of seconds from 1 to {MAX_EXPIRES}.")
     return parts
-
-
-def _without_signature(query: str) -> str:
-    """What was signed of a signed URL's query: all but the signature itself."""
-    return "&".join(part for part in query.split("&") if not part.startswith(f"{_IN_URL}Signature="))
 
 
 def _credential(text: str) -> list[str]:
