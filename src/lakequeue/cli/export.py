@@ -79,7 +79,8 @@ def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], No
     part = out.with_name(f"{out.name}.part")
     try:
         part.unlink(missing_ok=True)
-        with open(part, "x", encoding="utf-8", opener=_private) as file:  # for its owner; follows no link
+        # for its owner; follows no link
+        with open(part, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             yield lambda document: file.writelines([json_line(document), "\n"])
         part.replace(out)
     except BaseException as error:
@@ -88,7 +89,3 @@ def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], No
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -60,7 +60,8 @@ class Bodies:
 
 
 def _json(names: Sequence[str], given: pa.Schema) -> str:
-    pairs = [f"{_text(name)}, {_value(field.name, field.type)}" for name, field in zip(names, given, strict=True)]
+    texts = ["'" + name.replace("'", "''") + "'" for name in names]
+    pairs = [f"{text}, {_value(field.name, field.type)}" for text, field in zip(texts, given, strict=True)]
     return f"json_merge_patch('{{}}', json_object({', '.join(pairs)}))::VARCHAR"  # which leaves NULLs out
 
 
@@ -83,7 +84,3 @@ def _value(name: str, type_: pa.DataType) -> str:
         texts = f"WHEN isnan({name}) THEN '\"NaN\"' WHEN {name} > 0 THEN '\"Infinity\"' ELSE '\"-Infinity\"'"
         return f"CASE WHEN {name} IS NULL OR isfinite({name}) THEN to_json({name}) {texts} END"
     return name
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -34,7 +34,10 @@ class AccessLog:
 
 
 def _line(record: RequestRecord) -> dict[str, Any]:
-    call = record.call or ApiCall(code=_code(record.status))
+    status = record.status
+    # of a request that names no action, such as of ``/health``, the code as in the table of HTTP
+    code = "OK" if status is None or status < 400 else HTTPStatus(status).phrase.replace(" ", "")
+    call = record.call or ApiCall(code=code)
     return {
         "at": record.at.isoformat(timespec="milliseconds"),
         "request_id": call.request_id or None,
@@ -49,11 +52,6 @@ def _line(record: RequestRecord) -> dict[str, Any]:
         "bytes_in": record.bytes_in,
         "bytes_out": record.bytes_out,
     }
-
-
-def _code(status: int | None) -> str:
-    """The code of a request that names no action, such as of ``/health``: as in the table of HTTP."""
-    return "OK" if status is None or status < 400 else HTTPStatus(status).phrase.replace(" ", "")
 
 
 def _cut(text: str) -> str:
