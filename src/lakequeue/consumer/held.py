@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from lakequeue.consumer.ahead import Ahead
-from lakequeue.consumer.jobs import Done, Job, State, Turn
+from lakequeue.consumer.jobs import Done, Job, State, Turn, newest
 from lakequeue.entry_verbs import FreeHands
 from lakequeue.model.clock import MICROS
 
@@ -299,8 +299,7 @@ class HeldMessages:
         """Ends what is held ahead, the newest first; returns it, and the hands that were kept free."""
         with self._lock:
             waiting = [job for job in self._active.values() if job.state is State.WAITING]
-            number = max(0, len(self._active) - self._usable())
-            back = waiting[max(0, len(waiting) - number) :]
+            back = newest(waiting, len(self._active) - self._usable())
             for job in back:
                 job.state = State.ENDED
             self.ahead.fell_behind()

@@ -87,6 +87,11 @@ def outcomes_of(call: Call, count: int) -> Sequence[object]:
     return [None] * count
 
 
+def newest(jobs: Sequence[Job], number: int) -> Sequence[Job]:
+    """The last ones, of jobs in the order of their receive."""
+    return jobs[max(0, len(jobs) - number) :] if number > 0 else []
+
+
 def hold_of(message: Message, now: int) -> Hold:
     """How the receipt of a message that was just received stands."""
     assert message.received_at is not None and message.visible_at is not None

@@ -161,7 +161,7 @@ class QueueLoop:
             if found is None:
                 self.outages.worked("receiving", committed=bool(messages))
             if messages and (self._stopping or self._controls.paused):
-                pool.rounds.return_unseen([message.receipt_handle for message in messages])
+                pool.refuse(messages)
             elif messages:
                 pool.begin(messages)
             elif found is None and last and not held_back:

@@ -377,6 +377,10 @@ class WorkerPool:
 
     # --- giving back
 
+    def refuse(self, messages: Sequence[Message]) -> None:
+        """Makes received messages visible again, as none of them is to be begun."""
+        self.rounds.return_unseen([message.receipt_handle for message in messages])
+
     def give_back(self) -> None:
         """Makes visible what is held ahead, the newest first, so that the rest of each group keeps its order."""
         back, kept = self.held.end_ahead()
