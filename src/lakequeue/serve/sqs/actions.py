@@ -15,6 +15,8 @@ from lakequeue.entry_verbs import (
     Request,
     Room,
     Send,
+    SendOutcome,
+    SettleOutcome,
     Wanted,
     receive_async,
     send_each,
@@ -91,13 +93,8 @@ class Actions:
         self._encryption = encryption
         self.tasks = MoveTasks(lake, account)
         self._queues: dict[str, Queue] = {}
-        on = self._on_named
-        self._sends: Groups[Send, Any] = Groups(
-            lambda name, sends: on(name, lambda queue: send_each(queue, sends)), self._shards
-        )
-        self._settles: Groups[Wanted, None] = Groups(
-            lambda name, wanted: on(name, lambda queue: settle_each(queue, wanted)), self._shards
-        )
+        self._sends: Groups[Send, Any] = Groups(self._send_each, self._shards)
+        self._settles: Groups[Wanted, None] = Groups(self._settle_each, self._shards)
         self._by_name: dict[str, Callable[[Structure, str], Structure]] = {
             "AddPermission": self._add_permission,
             "CancelMessageMoveTask": self._cancel_move_task,
@@ -328,6 +325,12 @@ class Actions:
     def _shards(self, name: str) -> int:
         queue = self._queues.get(name)
         return settings(queue).shards if queue else 1
+
+    def _send_each(self, name: str, sends: list[Send]) -> list[SendOutcome]:
+        return self._on_named(name, lambda queue: send_each(queue, sends))
+
+    def _settle_each(self, name: str, wanted: list[Wanted]) -> list[SettleOutcome]:
+        return self._on_named(name, lambda queue: settle_each(queue, wanted))
 
     def _send(self, given: Structure, base_url: str) -> Structure:
         entry = send_entry(given, given.get(SENDER))
