@@ -24,6 +24,12 @@ def parse_rate(value: Any) -> str:
     return found[0]
 
 
+def _parts(rate: str) -> tuple[int, int]:
+    """The messages of a limit, and its seconds."""
+    count, unit = rate.split("/")
+    return int(count), _SECONDS[unit]
+
+
 class Pace(NamedTuple):
     """A rate limit of one shard."""
 
@@ -35,9 +41,8 @@ class Pace(NamedTuple):
     @classmethod
     def of(cls, rate: str, burst: int | None, shards: int) -> Pace:
         """A shard's share of a limit; the default for ``burst`` is a tenth of a second's messages."""
-        count, unit = rate.split("/")
-        step = -(-_SECONDS[unit] * 10**9 * shards // int(count))
-        return cls(step, max(1, (burst or int(int(count) / _SECONDS[unit] / 10)) // shards))
+        count, time = _parts(rate)
+        return cls(-(-time * 10**9 * shards // count), max(1, (burst or count // (10 * time)) // shards))
 
     def left(self, full_at: int, now: int) -> int:
         """Messages that may come at an instant."""
@@ -62,6 +67,6 @@ def burst_problem(rate: str | None, burst: int | None) -> str | None:
         return None
     if rate is None:
         return "needs rate_limit"
-    count, unit = rate.split("/")
-    most = int(count) * 86_400 // _SECONDS[unit]
+    count, time = _parts(rate)
+    most = count * 86_400 // time
     return None if burst <= most else f"must be at most what {rate} lets through in a day, {most:,}"

@@ -204,7 +204,7 @@ class ShardMachine:
         """
         change, state = self._next_change(now), self._state
         pace = state.attributes.pace
-        if pace is None or not state.available.size or pace.left(state.head.paced_to, state.now):
+        if pace is None or state.pace_left or not state.available.size:
             return change
         let_through = pace.next_at(state.head.paced_to, state.now)
         return let_through if change is None else min(let_through, change)
