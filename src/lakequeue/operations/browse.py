@@ -208,7 +208,7 @@ class Search:
 
     def __iter__(self) -> Iterator[PeekedMessage]:
         shards, places = self.queue.shards, self.places
-        shards[0].query(lambda _: None)  # it knows of shards that were added
+        self.queue.learn_of_shards()
         if places is None and self.newest:
             places = [shard.query(lambda machine: machine.log.end) for shard in shards]
         # what comes later to a shard that was added is newer than a page that began before

@@ -94,7 +94,7 @@ def is_held_back(queue: OpenQueue) -> bool:
         return False
     with queue.service("counts"):
         now = queue.now()
-        queue.shards[0].query(lambda _: None)  # it knows of shards that were added
+        # the first one that is asked learns of shards that were added, and the list grows
         return any(shard.query(lambda machine: machine.is_held_back(now)) for shard in queue.shards)
 
 

@@ -55,7 +55,7 @@ def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
 def group_sums(queue: OpenQueue) -> pa.Table:
     """All groups of a queue: the columns of ``GROUPS`` but its names."""
     with queue.service("groups"):
-        queue.shards[0].query(lambda _: None)  # it knows of added shards, and whether the queue is deleted
+        queue.learn_of_shards()
         root, now = queue.root, queue.now()
 
         def judged(shard: int) -> JudgedShard:

@@ -72,6 +72,7 @@ def erase(queue: OpenQueue, message_id: str) -> bool:
     """Deletes a message for good and clears what was sent; see ``Queue.erase``."""
     steps, erased = Steps("the erasure"), False
     with queue.service("erase") as call, steps.rest():
+        queue.learn_of_shards()
         places = _places(queue, message_id)
         if not places:
             raise _unknown(message_id)
@@ -140,6 +141,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
     """Where the log has messages with an id: first about when the id was made, if it tells, then anywhere."""
+    queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
         yield near
@@ -154,7 +156,6 @@ _Place = tuple[ShardService, list[int]]
 
 def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = None) -> list[_Place]:
     """Where the log has messages with an id; several if one was moved away and back."""
-    queue.shards[0].query(lambda _: None)  # it knows of shards that were added
     found = [(shard, shard.offsets_of(message_id, sent)) for shard in queue.shards]
     return [(shard, offsets) for shard, offsets in found if offsets]
 

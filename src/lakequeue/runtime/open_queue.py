@@ -189,6 +189,10 @@ class OpenQueue:
 
     # --- shards
 
+    def learn_of_shards(self) -> None:
+        """Learns of shards that were added; QueueDoesNotExist if the queue was deleted."""
+        self.shards[0].query(lambda _: None)
+
     def command(self, shard: ShardService, command: Command) -> Any:
         """Applies one command to a shard; returns its value or raises its error."""
         [result] = shard.command([command], self.now)
