@@ -74,7 +74,8 @@ class QueueServiceError(LakeQueueError):
         default_message: the sentence of an error that is given none.
         status: HTTP status of the class.
         cmq_code: number of the same error in CMQ, on ``cmq`` queues only.
-        hint: what would be right, such as a range or choices, if the message does not say it; not for the wire.
+        hint: what would be right, such as a range or choices, if the message does not say it; on the wire that of
+            an attribute only.
         cmq_module_code: the more exact number that CMQ gives beside it, if the sources name one.
     """
 

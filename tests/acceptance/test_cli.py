@@ -278,8 +278,24 @@ def test_a_queue_is_paused_and_resumed_and_doctor_says_so(run, ask, queue):
     assert run("resume", "orders").stdout == "queue orders is resumed\n"
     assert ask("pause", "orders", "--group", "a&b")["group_id"] == "a&b"
     assert "lakequeue resume orders --group 'a&b'" in " ".join(run("doctor").output.split())
+    assert ask("doctor")["paused_groups"] == {"orders": {"a&b": "paused"}}
     assert run("resume", "orders", "--group", "a&b").stdout == "group a&b of orders is resumed\n"
     assert [message["body"] for message in ask("receive", "orders")] == ["A"]
+
+
+@pytest.mark.spec("JOB-1", "JOB-11")
+def test_the_list_shows_what_slows_a_queue_where_something_does(run, ask, queue):
+    columns = "queue visible in flight oldest"
+    assert " ".join(run("list").stdout.split("\n")[1].split()) == columns
+    run("create", "bills", "-a", "rate_limit=100/s")
+    queue.pause("it is down", group_id="acme")
+    head, _, *rows = (" ".join(line.split()) for line in run("list").stdout.strip("\n").split("\n"))
+    assert head == f"{columns} rate limit paused groups"
+    assert rows == ["bills 0 0 100/s", "orders 0 0 acme=it is down"]
+    queue.pause("holidays")
+    assert "paused" in run("list").stdout and "holidays" in run("list").stdout
+    shown = [(each["rate_limit"], each["paused"], each["paused_groups"]) for each in ask("list")]
+    assert shown == [("100/s", None, None), (None, "holidays", {"acme": "it is down"})]
 
 
 @pytest.mark.spec("JOB-12")

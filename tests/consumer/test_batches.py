@@ -205,6 +205,7 @@ def test_a_message_that_was_lost_is_not_in_the_batch_and_has_no_outcome(harness:
         ({"batch": 2, "batch_wait": 61}, "batch_wait: must be 0 to 60 seconds, not 61"),
         ({"batch": 2, "batch_wait": -1}, "batch_wait: "),
         ({"batch": 2, "batch_wait": "1"}, "batch_wait: "),
+        ({"batch_wait": 1}, "batch_wait: goes with a batch"),
     ],
 )
 def test_bad_options_are_named(tmp_path: Any, options: dict[str, Any], text: str) -> None:

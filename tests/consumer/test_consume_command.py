@@ -207,6 +207,7 @@ def test_other_options_are_judged_too(queue: Queue, run: Any) -> None:
         ("--drain-timeout", "-1"): "-1 is too short",
         ("--give-up-after", "-1"): "give_up_after: must be more than 0 seconds",
         ("--concurrency", "0"): "'--concurrency': ",
+        ("--batch-wait", "5"): "batch_wait: goes with a batch",
         ("--wait", "21"): "wait_time: ",
         ("--renewal", "often"): "'--renewal': ",
     }.items():

@@ -118,7 +118,13 @@ WRONG_ATTRIBUTES = [
     *(("VisibilityTimeout", "1." + "1" * digits, "Value", "") for digits in (21, 5_000)),
     ("Shards", "17", "Value", "Invalid value for the parameter Shards. Reason: Must be at most 16 here."),
     ("Shards", "many", "Value", ""),
-    ("DelaySeconds", "901", "Value", ""),
+    (
+        "DelaySeconds",
+        "901",
+        "Value",
+        "Invalid value for the parameter DelaySeconds. "
+        "Reason: Must be 0 to 900 whole seconds in profile sqs, not 901.",
+    ),
 ]
 OUT_OF_RANGE = (2**31, 2**62, -1, -(2**62))
 NO_TASK = MoveTask(
@@ -143,7 +149,7 @@ QUEUES = [
     Case("CreateQueue", {"QueueName": NAME}, "QueueDeletedRecently", before=(DELETE,)),
     Case("CreateQueue", {"QueueName": "new", "Attributes": {"Profile": "sqs-2017"}}, "InvalidAttributeValue"),
     Case("CreateQueue", {"QueueName": "new.fifo", "Attributes": {"FifoQueue": "yes"}}, "InvalidAttributeValue",
-         "Invalid value for the parameter FifoQueue."),
+         "Invalid value for the parameter FifoQueue. Reason: Neither true nor false: 'yes'."),
     *(Case(action, queue | {"Attributes": {name: value}}, f"InvalidAttribute{wrong}", message)
       for action, queue in (("CreateQueue", {"QueueName": "new"}), ("SetQueueAttributes", to(ORDERS)))
       for name, value, wrong, message in WRONG_ATTRIBUTES),

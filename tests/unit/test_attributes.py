@@ -92,7 +92,7 @@ def test_values_outside_the_range_are_refused_at_creation_and_later(field, wire,
         with pytest.raises(InvalidAttributeValue) as caught:
             call(**{field: value})
         assert caught.value.message == f"Invalid value for the parameter {field}."
-        assert wire_message(caught.value) == f"Invalid value for the parameter {wire}."
+        assert wire_message(caught.value).startswith(f"Invalid value for the parameter {wire}. Reason: ")
         assert re.search(
             f"(in profile {profile}, not|not a (whole )?number:) '?{as_text(value)}'?$", str(caught.value)
         )

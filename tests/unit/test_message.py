@@ -261,9 +261,10 @@ def test_group_ids_are_accepted_on_standard_queues_except_those_of_2018():
 @pytest.mark.parametrize("profile", PROFILES)
 def test_standard_queues_refuse_deduplication_ids(profile):
     message = refused(InvalidParameterValue, SendEntry("x", dedup_id="d"), queue(profile))
+    remedy = " A queue with deduplication_interval takes it." if profile == "lake" else ""
     assert message == (
         "Value d for parameter dedup_id is invalid. "
-        "Reason: The request includes a parameter that is not valid for this queue type."
+        f"Reason: The request includes a parameter that is not valid for this queue type.{remedy}"
     )
 
 

@@ -71,7 +71,12 @@ REFUSALS: list[tuple[Callable[[Any], Any], str, str]] = [
     (lambda r: r.orders.receive(attempt_id="delay"), "Value delay for", "Value delay for"),
     (lambda r: r.orders.send(""), "the parameter body.", "the parameter MessageBody."),
     (lambda r: r.orders.send(5), "The parameter body must", "The parameter MessageBody must"),
-    (lambda r: r.orders.send("x", dedup_id="d"), "parameter dedup_id", "MessageDeduplicationId"),
+    (
+        lambda r: r.orders.send("x", dedup_id="d"),
+        "with deduplication_interval takes",
+        "with DeduplicationInterval takes",
+    ),
+    (lambda r: r.sqs.send("x", dedup_id="d"), "parameter dedup_id", "MessageDeduplicationId is"),
     (lambda r: r.fifo.send("x", dedup_id="d"), "the parameter group_id", "the parameter MessageGroupId"),
     (
         lambda r: r.fifo.send("x", group_id="a b", dedup_id="d"),
@@ -105,11 +110,15 @@ REFUSALS: list[tuple[Callable[[Any], Any], str, str]] = [
     (
         lambda r: r.orders.set_attributes(visibility_timeout=43_201),
         "visibility_timeout: must be 0 to 43,200 seconds in profile lake, not 43201",
-        "the parameter VisibilityTimeout.",
+        "the parameter VisibilityTimeout. Reason: Must be 0 to 43,200 seconds in profile lake, not 43201.",
     ),
     (lambda r: r.lake.create_queue("orders", delay=5), "attribute delay", "attribute DelaySeconds"),
     (lambda r: r.orders.set_attributes(profile="sqs"), "Attribute profile can", "Attribute Profile can"),
-    (lambda r: r.lake.create_queue("x", profile="q"), "profile: profiles are lake", "parameter Profile."),
+    (
+        lambda r: r.lake.create_queue("x", profile="q"),
+        "profile: profiles are lake",
+        "Profile. Reason: Profiles are lake",
+    ),
     (
         lambda r: r.orders.set_attributes(deduplication_scope="queue"),
         "deduplication_scope only when fifo is",
@@ -123,7 +132,7 @@ REFUSALS: list[tuple[Callable[[Any], Any], str, str]] = [
     (
         lambda r: r.fifo.set_attributes(fifo_throughput_limit="per_message_group_id"),
         "fifo_throughput_limit: needs deduplication_scope message_group, not queue",
-        "the parameter FifoThroughputLimit.",
+        "the parameter FifoThroughputLimit. Reason: Needs DeduplicationScope message_group, not queue.",
     ),
     (
         lambda r: r.lake.create_queue("y.fifo", fifo=True, shards=2),
@@ -138,7 +147,7 @@ REFUSALS: list[tuple[Callable[[Any], Any], str, str]] = [
     (
         lambda r: r.orders.set_attributes(max_stored_messages="many"),
         "max_stored_messages: not a number: 'many'",
-        "the parameter MaxStoredMessages.",
+        "the parameter MaxStoredMessages. Reason: Not a number: 'many'.",
     ),
     (
         lambda r: RedrivePolicy("dead", 0),

@@ -54,8 +54,8 @@ def consume(
         typer.Option(min=1, max=10_000, metavar="N", help="Call the handler with lists of up to N messages."),
     ] = None,
     batch_wait: Annotated[
-        float, duration_option("How long a message waits for others of its batch: 1 s by default.")
-    ] = 1,
+        float | None, duration_option("How long a message waits for others of its batch: 1 s by default.")
+    ] = None,
     as_arrow: Annotated[
         bool, typer.Option("--as-arrow", help="Call the handler with tables of Arrow instead of lists.")
     ] = False,

@@ -89,7 +89,7 @@ def list_(
     after: Annotated[str | None, queue_option("Only names after this one.")] = None,
 ) -> None:
     """List the queues by name, with their messages, and the dead letters in their dead-letter queues."""
-    from lakequeue.entry_verbs import depths
+    from lakequeue.entry_verbs import depths, settings
 
     lake = ctx.obj.lake()
     found = list(listed(lake, prefix, limit, after))
@@ -112,8 +112,10 @@ def list_(
         documents.queue(queue)
         | {"messages": stored.get(queue.name), "counts": counts.get(queue.name)}
         | {"dead_letter_queue": targets.get(queue.name), "dead_letters": stored.get(targets.get(queue.name, ""))}
+        | {"rate_limit": (own := settings(queue)).rate_limit, "paused": own.paused, "paused_groups": own.reasons}
         for queue in found
     ]
+    slowed = [name for name in ("rate_limit", "paused", "paused_groups") if any(each[name] for each in answer)]
     states = render.states(each["counts"] for each in answer)
     rows = [
         [
@@ -121,10 +123,12 @@ def list_(
             *((each["counts"] or {}).get(state) for state in states),
             render.age((each["counts"] or {}).get("oldest_age")),
             *([each["dead_letters"]] if targets else []),
+            *(each[name] for name in slowed),
         ]
         for each in answer
     ]
     columns = ["queue", *render.titles(states), "oldest", *(["dead letters"] if targets else [])]
+    columns += render.titles(slowed)
     ctx.obj.answer(answer, render.table(columns, rows))
 
 

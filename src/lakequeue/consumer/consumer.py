@@ -44,7 +44,7 @@ class Consumer:
         batch: maximum number of messages of one call, 1 to 10,000: the handler gets a list of messages and a list
             of their contexts, and returns an outcome for all or a list of outcomes. A message that was received
             before comes alone, and of a FIFO group one at a time. None: a message and its context (JOB-4).
-        batch_wait: seconds for which a message waits for others of its batch, 0 to 60.
+        batch_wait: seconds for which a message waits for others of its batch, 0 to 60; None: one.
         as_arrow: whether a batch is a table of Arrow instead of a list of messages, with the columns of
             ``Lease.arrow`` but ``delay_seconds``, ``shard`` and ``offset``.
         renewal: how receipts are extended while handlers run: ``HeartbeatRenewal``, ``ComputedRenewal``,
@@ -90,7 +90,7 @@ class Consumer:
         name: str | None = None,
         retry_failed_at_once: bool | None = None,
         batch: int | None = None,
-        batch_wait: Duration = 1,
+        batch_wait: Duration | None = None,
         as_arrow: bool = False,
         weights: Sequence[int] | None = None,
     ) -> None:

@@ -108,7 +108,7 @@ class ConsumerOptions:
     metrics_port: int | None
     name: str
     batch: int | None = None
-    batch_wait: Duration = 0
+    batch_wait: Duration | None = None
     weight: int = 1
     as_arrow: bool = False
 
@@ -161,7 +161,9 @@ class ConsumerOptions:
             problems.append(f"prefetch: must be {whole}, or None, not {self.prefetch!r}")
         if self.batch is not None and not (_is_number(self.batch, MOST_BATCH) and self.batch >= 1):
             problems.append(f"batch: must be a whole number of 1 to {MOST_BATCH}, or None, not {self.batch!r}")
-        if not _is_duration(self.batch_wait, LONGEST_BATCH_WAIT * MICROS):
+        if self.batch_wait is not None and self.batch is None:
+            problems.append("batch_wait: goes with a batch")
+        elif self.batch_wait is not None and not _is_duration(self.batch_wait, LONGEST_BATCH_WAIT * MICROS):
             problems.append(f"batch_wait: must be 0 to {LONGEST_BATCH_WAIT} seconds, not {self.batch_wait!r}")
         if not isinstance(self.as_arrow, bool) or (self.as_arrow and self.batch is None):
             problems.append(f"as_arrow: must be False, or True with a batch, not {self.as_arrow!r}")

@@ -96,7 +96,7 @@ class WorkerPool:
             longest // 3,
             largest_batch,
             options.most,
-            duration_micros(options.batch_wait),
+            duration_micros(1 if options.batch_wait is None else options.batch_wait),
             totals,
         )
         self.rounds = Rounds(options, self.held)

@@ -33,6 +33,7 @@ from lakequeue.model.messages import (
     as_bytes,
     content_dedup_id,
 )
+from lakequeue.model.profiles import DEFAULT_PROFILE
 
 MAX_ATTRIBUTES = 10
 MAX_ATTRIBUTE_NAME = 256
@@ -207,7 +208,8 @@ def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
 def _check_ids(entry: SendEntry, attributes: QueueAttributes) -> None:
     if not attributes.fifo:
         if entry.dedup_id is not None and attributes.dedup_window is None:
-            raise _not_for_this_queue("dedup_id", entry.dedup_id)
+            remedy = ["deduplication_interval"] if attributes.profile == DEFAULT_PROFILE else []
+            raise _not_for_this_queue("dedup_id", entry.dedup_id, *remedy)
         if entry.group_id is not None and attributes.profile_rules.fair_groups is None:
             raise _not_for_this_queue("group_id", entry.group_id)
     check_identifier("group_id", entry.group_id)
@@ -223,10 +225,10 @@ def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes)
             raise InvalidParameterValue(error.template, names=error.names) from None
 
 
-def _not_for_this_queue(parameter: str, value: object) -> InvalidParameterValue:
-    return InvalidParameterValue.of(
-        value, parameter, "The request includes a parameter that is not valid for this queue type."
-    )
+def _not_for_this_queue(parameter: str, value: object, *remedy: str) -> InvalidParameterValue:
+    """The refusal of a parameter, with the attribute of queues that take it, if there is one."""
+    reason = "The request includes a parameter that is not valid for this queue type."
+    return InvalidParameterValue.of(value, parameter, reason + " A queue with {} takes it." * len(remedy), *remedy)
 
 
 def _check_system_attributes(given: Mapping[str, Any] | None) -> dict[str, str]:

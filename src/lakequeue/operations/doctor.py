@@ -68,6 +68,8 @@ class Health:
 
     paused: dict[str, str] = attrs.field(factory=dict)
     """Why queues are paused, by name."""
+    paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
+    """Why message groups are paused, by queue and group."""
     schedules: list[str] = attrs.field(factory=list)
     """What is wrong with schedules of the region, one text each."""
     unreserved: list[str] = attrs.field(factory=list)
@@ -100,6 +102,10 @@ class Health:
             yield f"{name}: its dead-letter queue does not exist; what fails is delivered again and again"
         for name, reason in self.paused.items():
             yield f"{name} is paused: {reason}; lakequeue resume {name} ends that"
+        for name, reasons in self.paused_groups.items():
+            for group, reason in reasons.items():
+                resume = f"lakequeue resume {name} --group {shlex.quote(group)}"
+                yield f"group {group} of {name} is paused: {reason}; {resume} ends that"
         yield from self.schedules
         yield from self.unreadable
         yield from self.unreserved
@@ -112,6 +118,7 @@ def doctor(root: Root) -> Health:
     unreadable: list[str] = []
     letterless: list[str] = []
     paused: dict[str, str] = {}
+    paused_groups: dict[str, dict[str, str]] = {}
     newest = 0
     with root.storage_errors():
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name))
@@ -126,8 +133,8 @@ def doctor(root: Root) -> Health:
                     letterless.append(row.name)
             if queue.attributes.paused:
                 paused[row.name] = queue.attributes.paused
-            for group, reason in (queue.attributes.reasons or {}).items():
-                paused[f"{row.name} --group {shlex.quote(group)}"] = reason
+            if queue.attributes.reasons:
+                paused_groups[row.name] = queue.attributes.reasons
             for counts in by_shard(queue):
                 runs, files, committed_at = queue.shards[counts.shard].ledger_size()
                 newest = max(newest, committed_at)
@@ -149,6 +156,7 @@ def doctor(root: Root) -> Health:
         unreadable,
         letterless,
         paused,
+        paused_groups,
         _schedules(root),
         [*missing(root.path)],
     )

@@ -105,7 +105,7 @@ class PeekedMessage:
     Attributes:
         message_id: id that its send returned.
         body: text of the message.
-        receive_count: how often it was received.
+        receive_count: how often it was received; None if that is no longer known of a deleted or expired one.
         sent_at: when it was sent; of a dead letter, when it was sent first (DLQ-4).
         message_attributes: attributes of its sender, by name.
         group_id: message group; None without one.
@@ -116,7 +116,7 @@ class PeekedMessage:
     body: str
     state: MessageState
     """``visible``, ``in_flight``, ``delayed``, ``held`` or ``moving``; in the history ``deleted``."""
-    receive_count: int
+    receive_count: int | None
     sent_at: datetime
     visible_at: datetime | None
     """When it becomes, or became, visible; None unless it is visible, in flight or delayed."""
@@ -194,7 +194,6 @@ def peeked_message(row: dict[str, Any], attributes: Attributes, of_queue: QueueA
     """A message as ``peek`` shows it, given its row of ``browse.PEEKED``, and its attributes as sent."""
     row["priority"] = row.pop("shard") % of_queue.classes
     row["state"] = MessageState(row["state"])
-    row["receive_count"] = row["receive_count"] or 0
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])
     row["attempts"] = parse_attempts(row["attempts"])
     return PeekedMessage(message_attributes=_attributes(attributes), **row)

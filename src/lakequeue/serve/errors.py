@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 import uuid
 
 import attrs
 
-from lakequeue.errors import QueueClientError, QueueServiceError, RequestThrottled
+from lakequeue.errors import InvalidAttributeValue, QueueClientError, QueueServiceError, RequestThrottled
 from lakequeue.model.attributes import ATTRIBUTE_NAMES
 from lakequeue.model.messages import BatchFailure
 from lakequeue.model.redrive_policies import MEMBERS
@@ -33,6 +34,7 @@ _NAMES = {
     "wait_time": "WaitTimeSeconds",
 }
 """Names of SQS for those of Python in messages of errors."""
+_IN_HINTS = re.compile("|".join(rf"\b{name}\b" for name in ATTRIBUTE_NAMES if "_" in name))
 MAX_MESSAGE_LENGTH = 1_000
 RETRY_SECONDS = 1
 """Seconds after which a client that was refused for others may try again."""
@@ -44,10 +46,13 @@ def _shortened(message: str) -> str:
 
 
 def wire_message(error: QueueServiceError | BatchFailure) -> str:
-    """The message of an error with the names of SQS."""
-
+    """The message of an error with the names of SQS, and what an attribute may be."""
     names = [_NAMES.get(name, name) if isinstance(name, str) else name.wire() for name in error.names]
-    return error.template.format(*names) if names else error.template or error.message
+    message = error.template.format(*names) if names else error.template or error.message
+    if not isinstance(error, InvalidAttributeValue) or error.hint is None:
+        return message
+    hint = _IN_HINTS.sub(lambda name: ATTRIBUTE_NAMES[name[0]], error.hint)
+    return f"{message} Reason: {hint[0].upper()}{hint[1:]}."
 
 
 class RequestError(Exception):
