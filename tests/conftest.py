@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,9 @@ def pytest_configure() -> None:
     Such a job ignores SIGINT, and whoever it starts inherits that, unless it handles the signal itself.
     """
     os.environ.pop("COLUMNS", None)  # tests say how wide the terminal is
+    # what one process compiles serves the others: the tests themselves, and commands that tests start
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     os.environ["LAKEQUEUE_DURABILITY"] = "process"  # a power cut may take these queues; DUR tests say otherwise
     # hardly a query runs often enough to repay the second compiler: it took a third of the time of short sessions
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
