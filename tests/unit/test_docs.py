@@ -125,7 +125,11 @@ def test_profiles_are_told_as_they_are():
 
 
 def test_every_attribute_has_a_row():
-    assert {codes(wire)[0] for _, wire, *_ in rows(FEATURES, "attribute")} == set(ATTRIBUTE_NAMES.values())
+    told = {codes(name)[0]: codes(wire)[0] for name, wire, *_ in rows(FEATURES, "attribute")}
+    missing = [
+        f"| `{name}` | `{ATTRIBUTE_NAMES[name]}` | none | |" for name in ATTRIBUTE_NAMES if name not in told
+    ]
+    assert told == ATTRIBUTE_NAMES, "\n".join(["docs/reference/profiles.md:", *missing])
 
 
 def test_every_error_has_a_row():

@@ -27,16 +27,29 @@ from lakequeue.model.redrive_policies import (
 
 
 class _Attribute(NamedTuple):
+    """How an attribute is declared; all that is not about what it does follows from this."""
+
     wire: str
     kind: str  # see PARSERS; a choice has its own values
+    default: Any = attrs.NOTHING
     cmq: str = ""  # name in CMQ's own interface, accepted on cmq queues only
     choices: Mapping[str, str] | None = None  # wire value by allowed value
+    limits: Limits | None = None  # range, unless each profile has its own
+    only: str = ""  # which queues have it: fifo, standard, or lake for standard ones of that profile; else all
+    fixed: bool = False  # at the creation
+    per_shard: bool = False  # at least one for each shard
     field: str = ""
 
+    @property
+    def can_be_unset(self) -> bool:
+        """Whether None, or an empty text, means that it is not set."""
+        return self.default is None and (self.limits is not None or self.only == _LAKE)
 
-def _of(wire: str, kind: str, default: Any = attrs.NOTHING, **more: Any) -> Any:
+
+def _of(*args: Any, **more: Any) -> Any:
     """A field that is an attribute."""
-    return attrs.field(default=default, metadata={_Attribute: _Attribute(wire, kind, **more)})
+    declared = _Attribute(*args, **more)
+    return attrs.field(default=declared.default, metadata={_Attribute: declared})
 
 
 Scope = Literal["queue", "message_group"]
@@ -47,21 +60,9 @@ _LAKE = DEFAULT_PROFILE
 HIDDEN = frozenset({"CreatedDeduplicationScope"})
 """Wire names of attributes that the tables store, but that users can neither set nor see."""
 
-_PER_SHARD = ("max_inflight_messages", "max_delayed_messages", "max_stored_messages")
 MOST_PRIORITIES = 10
-_RANGES = {
-    "shards": Limits(1, 1, 1_024),
-    "priorities": Limits(1, 1, MOST_PRIORITIES),
-    "deduplication_interval": Limits(1, 1, 24 * HOUR),
-    "rate_burst": Limits(1, 1, MOST_RATE),
-}
 FIFO_DEDUP_MICROS = 300 * MICROS
-_FIXED = ("profile", "priorities")
 _UNIQUE = ("deduplication_interval", "deduplication_until_deleted")
-_LAKE_ONLY = ("priorities", "priorities_strict", *_UNIQUE)
-_NONE_IS_UNSET = (*_LAKE_ONLY, "rate_burst")
-_TENANTS = ("fair_groups", "group_in_flight_limit")
-_FIFO_ONLY = ("content_based_deduplication", "deduplication_scope", "fifo_throughput_limit")
 
 
 @attrs.frozen(kw_only=True)
@@ -72,26 +73,26 @@ class QueueAttributes:
     the deduplication scope that it was created with; a later scope is only shown (DDP-15).
     """
 
-    profile: str = _of("Profile", "text")
+    profile: str = _of("Profile", "text", fixed=True)
     fifo: bool = _of("FifoQueue", "flag")
     visibility_timeout: Seconds = _of("VisibilityTimeout", "seconds")
     message_retention_period: Seconds = _of("MessageRetentionPeriod", "seconds", cmq="msgRetentionSeconds")
     delay: Seconds = _of("DelaySeconds", "seconds")
     receive_wait_time: Seconds = _of("ReceiveMessageWaitTimeSeconds", "seconds", cmq="PollingWaitSeconds")
     maximum_message_size: int = _of("MaximumMessageSize", "count", cmq="MaxMsgSize")
-    content_based_deduplication: bool | None = _of("ContentBasedDeduplication", "flag", None)
-    deduplication_scope: Scope | None = _of("DeduplicationScope", "choice", None, choices=_SCOPES)
+    content_based_deduplication: bool | None = _of("ContentBasedDeduplication", "flag", None, only="fifo")
+    deduplication_scope: Scope | None = _of("DeduplicationScope", "choice", None, choices=_SCOPES, only="fifo")
     created_deduplication_scope: Scope | None = _of("CreatedDeduplicationScope", "choice", None, choices=_SCOPES)
     fifo_throughput_limit: ThroughputLimit | None = _of(
-        "FifoThroughputLimit", "choice", None, choices=_THROUGHPUT_LIMITS
+        "FifoThroughputLimit", "choice", None, choices=_THROUGHPUT_LIMITS, only="fifo"
     )
     rewind_range: Seconds = _of("RewindSeconds", "seconds", 0)
-    max_inflight_messages: int | None = _of("MaxInflightMessages", "cap", None)
-    max_delayed_messages: int | None = _of("MaxDelayedMessages", "cap", None)
-    max_stored_messages: int | None = _of("MaxStoredMessages", "cap", None)
+    max_inflight_messages: int | None = _of("MaxInflightMessages", "cap", None, per_shard=True)
+    max_delayed_messages: int | None = _of("MaxDelayedMessages", "cap", None, per_shard=True)
+    max_stored_messages: int | None = _of("MaxStoredMessages", "cap", None, per_shard=True)
     # None on FIFO queues and where standard queues take no group ids
-    fair_groups: bool | None = _of("FairGroups", "flag", None)
-    group_in_flight_limit: int | None = _of("GroupInFlightLimit", "cap", None)
+    fair_groups: bool | None = _of("FairGroups", "flag", None, only="standard")
+    group_in_flight_limit: int | None = _of("GroupInFlightLimit", "cap", None, only="standard")
     # JSON, as on the wire; a policy is stored for tools that manage it, and grants nothing here
     redrive_policy: str | None = _of("RedrivePolicy", "redrive", None)
     redrive_allow_policy: str | None = _of("RedriveAllowPolicy", "redrive allow", None)
@@ -102,14 +103,18 @@ class QueueAttributes:
     kms_data_key_reuse_period_seconds: str | None = _of("KmsDataKeyReusePeriodSeconds", "text", None)
     allow_zero_visibility: bool = _of("AllowZeroVisibility", "flag", True)
     profile_strict: bool = _of("ProfileStrict", "flag", True)
-    shards: int = _of("Shards", "count", 1)
-    priorities: int | None = _of("Priorities", "count", None)
+    shards: int = _of("Shards", "count", 1, limits=Limits(1, 1, 1_024))
+    priorities: int | None = _of(
+        "Priorities", "count", None, limits=Limits(1, 1, MOST_PRIORITIES), only=_LAKE, fixed=True
+    )
     """Number of classes of messages, each of which has shards of its own (JOB-5); None: one."""
-    priorities_strict: bool | None = _of("PrioritiesStrict", "mark", None)
+    priorities_strict: bool | None = _of("PrioritiesStrict", "mark", None, only=_LAKE)
     """Whether no receive begins with the lowest one."""
-    deduplication_interval: Seconds | None = _of("DeduplicationInterval", "seconds", None)
+    deduplication_interval: Seconds | None = _of(
+        "DeduplicationInterval", "seconds", None, limits=Limits(1, 1, 24 * HOUR), only=_LAKE
+    )
     """For how long a standard queue takes a deduplication id once (JOB-6); None: it takes none."""
-    deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None)
+    deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
     """Whether it takes one once until the message is deleted."""
     paused: str | None = _of("Paused", "text", None)
     """Why receives find nothing (JOB-1)."""
@@ -117,7 +122,7 @@ class QueueAttributes:
     """Why they find nothing of message groups, by group in JSON."""
     rate_limit: str | None = _of("RateLimit", "rate", None)
     """How many messages consumers receive in a time, such as ``100/s`` (JOB-11)."""
-    rate_burst: int | None = _of("RateBurst", "count", None)
+    rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
     """How many of them at once; None: a tenth of a second's."""
 
     @classmethod
@@ -154,11 +159,10 @@ class QueueAttributes:
         """
         with coded_for(self.profile):
             fields = _fields(given, self.profile_rules)
-            for fixed in _FIXED:
-                if fixed in fields:
-                    raise InvalidAttributeName(
-                        "Attribute {} can only be set when a queue is created.", names=[fixed]
-                    )
+            for each in _SETTABLE:
+                if each.fixed and each.field in fields:
+                    only = "Attribute {} can only be set when a queue is created."
+                    raise InvalidAttributeName(only, names=[each.field])
             if "fifo" in fields and not self.fifo:
                 hint = "whether a queue is FIFO is fixed at its creation"
                 raise InvalidAttributeName("Unknown Attribute {}.", names=["fifo"], hint=hint)
@@ -198,10 +202,8 @@ class QueueAttributes:
 
     def values(self) -> dict[str, Any]:
         """The attributes that such a queue has, by name, as ``create`` takes them; None: no limit, or not set."""
-        absent = {*_TENANTS} if self.fifo or self.profile_rules.fair_groups is None else set[str]()
-        absent |= {*_LAKE_ONLY} if self.fifo or self.profile != _LAKE else set()
-        absent |= set() if self.fifo else {*_FIFO_ONLY}
-        shown = [(each, getattr(self, each.field)) for each in _SETTABLE if each.field not in absent]
+        absent = _absent(self.fifo, self.profile_rules)
+        shown = [(each, getattr(self, each.field)) for each in _SETTABLE if each.only not in absent]
         found = {each.field: bool(value) if each.kind == "mark" else value for each, value in shown}
         found |= {"redrive_policy": self.redrive, "paused_groups": self.reasons}
         return found | {"redrive_allow_policy": redrive_allow_policy(self.redrive_allow_policy)}
@@ -345,8 +347,8 @@ class QueueAttributes:
 
     def limits(self, field: str) -> Limits:
         """The range of an attribute on this queue, given its other attributes."""
-        if field in _RANGES:
-            return _RANGES[field]
+        if (limits := _BY_FIELD[field].limits) is not None:
+            return limits
         if field == "max_inflight_messages" and self.fifo:
             field = "max_inflight_messages_fifo"
         own: Limits = getattr(self.profile_rules, field)
@@ -376,7 +378,7 @@ class QueueAttributes:
             limits = self.limits(attribute.field)
             whole = attribute.kind == "seconds" and not self.fractions_allowed(attribute.field)
             fits = limits.contain(value) and (not whole or value == int(value))
-            if attribute.field in _PER_SHARD:
+            if attribute.per_shard:
                 fits = fits and value >= self.shards
             if not fits:
                 beyond = attribute.field == "rewind_range" and value > self.message_retention_period
@@ -446,7 +448,7 @@ def _fields(given: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
     found = {}
     for name, value in given.items():
         attribute = _attribute(name, rules)
-        number = attribute.kind in ("seconds", "count") and (value != "" or attribute.field not in _NONE_IS_UNSET)
+        number = attribute.kind in ("seconds", "count") and (value != "" or not attribute.can_be_unset)
         if name == attribute.field and isinstance(value, str) and number:
             raise _invalid(attribute, hint=f"must be a number, not the text {value!r}")
         found[attribute.field] = value
@@ -474,7 +476,7 @@ def _with_whole_range(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse(attribute: _Attribute, value: Any) -> Any:
-    if value in (None, "") and attribute.field in _NONE_IS_UNSET:
+    if value in (None, "") and attribute.can_be_unset:
         return None
     if value is True and attribute.field == "rewind_range":
         return True
@@ -485,23 +487,23 @@ def _parse(attribute: _Attribute, value: Any) -> Any:
 
 def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
     """Refuses attributes of the other kind of queue, whatever their value (QUE-9, DDP-14, FAI-1)."""
-    for field in _TENANTS:
-        if field in fields and (fifo or rules.fair_groups is None):
-            where = "on a standard queue" if fifo else f"outside profile {rules.name}"
-            raise InvalidAttributeName(f"You can specify the {{}} only {where}.", names=[field])
-    for field in _LAKE_ONLY:
-        if field in fields and (fifo or rules.name != _LAKE):
-            where = "on a standard queue of profile lake"
-            raise InvalidAttributeName(f"You can specify the {{}} only {where}.", names=[field])
-    if fifo:
-        return
-    if "content_based_deduplication" in fields:
-        raise InvalidAttributeName("Unknown Attribute {}.", names=["content_based_deduplication"])
-    for field in _FIFO_ONLY:
-        if field in fields:
+    wrong = [each for each in _SETTABLE if each.field in fields and each.only in _absent(fifo, rules)]
+    for field, only in [(each.field, each.only) for each in wrong]:
+        if field == "content_based_deduplication":
+            raise InvalidAttributeName("Unknown Attribute {}.", names=[field])
+        if only == "fifo":
             raise InvalidAttributeName(
                 "You can specify the {} only when {} is set to true.", names=[field, "fifo"]
             )
+        where = "on a standard queue of profile lake" if only == _LAKE else "on a standard queue"
+        where = f"outside profile {rules.name}" if only == "standard" and not fifo else where
+        raise InvalidAttributeName(f"You can specify the {{}} only {where}.", names=[field])
+
+
+def _absent(fifo: bool, rules: Profile) -> set[str]:
+    """The kinds of queues that one is not."""
+    kinds = {"standard": not fifo and rules.fair_groups is not None, _LAKE: not fifo and rules.name == _LAKE}
+    return {kind for kind, fits in (kinds | {"fifo": fifo}).items() if not fits}
 
 
 def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
