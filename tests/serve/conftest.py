@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from httpx._transports import default
 
 from lakequeue import LakeQueue
 from lakequeue.entry_verbs import prepare
@@ -16,6 +18,15 @@ from lakequeue.testing import ManualClock
 from serve.consoles import Console, visited
 from serve.promql import Known, served
 from serve.serving import Running, serving, sqs
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _authorities_are_read_once() -> Iterator[None]:
+    """Clients that leave it to httpx whom they trust share a context; each read the same file, for 16 ms."""
+    made = functools.cache(default.create_ssl_context)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(default, "create_ssl_context", made)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,7 @@ def sqs(url: str, **more: Any) -> Any:
     """
     settings = {"retries": {"total_max_attempts": 1}, "max_pool_connections": 64}
     config = Config(**(settings | more))
-    return boto3.Session().client("sqs", region_name="eu-west-1", endpoint_url=url, config=config, **KEYS)
+    return boto3.client("sqs", region_name="eu-west-1", endpoint_url=url, config=config, **KEYS)
 
 
 # --- servers

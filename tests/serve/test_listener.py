@@ -10,7 +10,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,16 +39,18 @@ STRANGERS = LIMIT // ADDRESS_SHARE
 SHARE = LIMIT // 2
 
 
-@pytest.fixture(autouse=True, params=["asyncio", "uvloop"])
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if request.param == "uvloop":
-        factories["uvloop"] = pytest.importorskip("uvloop").new_event_loop
-    monkeypatch.setattr(uvicorn.Config, "get_loop_factory", lambda _: factories[request.param])
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loop(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], asyncio.AbstractEventLoop]:
+    """Makes the loops of servers, which run on either kind."""
+    made: Callable[[], asyncio.AbstractEventLoop] = pytest.importorskip(request.param).new_event_loop
+    monkeypatch.setattr(uvicorn.Config, "get_loop_factory", lambda _: made)
+    return made
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Running]:
+def server(tmp_path: Path, loop: object) -> Iterator[Running]:
     with serving(tmp_path / "root", access=KEYS, connections=LIMIT) as running:
         yield running
 
@@ -59,7 +61,7 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture
-def encrypted(tmp_path: Path, authority: trustme.CA) -> Iterator[Running]:
+def encrypted(tmp_path: Path, authority: trustme.CA, loop: object) -> Iterator[Running]:
     made = authority.issue_cert("localhost", "127.0.0.1")
     made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     made.private_key_pem.write_to_path(tmp_path / "key.pem")
@@ -118,7 +120,7 @@ def test_a_handshake_has_some_seconds(encrypted: Running, monkeypatch: pytest.Mo
         assert everything(silent) == b""
 
 
-def test_a_client_that_sends_no_more_gets_its_answer(tmp_path: Path):
+def test_a_client_that_sends_no_more_gets_its_answer(tmp_path: Path, loop: object):
     with serving(tmp_path / "root") as open_server:
         queue = open_server.lake.create_queue("orders")
         send = {"QueueUrl": "http://localhost/000000000000/orders", "MessageBody": "a"}
@@ -226,7 +228,7 @@ def test_long_polls_of_one_key_keep_no_other_client_out(server: Running):
         connection.close()
 
 
-def test_without_keys_some_connections_are_kept_for_health(tmp_path: Path):
+def test_without_keys_some_connections_are_kept_for_health(tmp_path: Path, loop: object):
     with serving(tmp_path / "root", connections=LIMIT) as server:
         clients = [client() for _ in range(LIMIT)]
         statuses = [asked(each, server).status_code for each in clients]
@@ -259,6 +261,36 @@ def test_a_connection_is_kept_long_once_a_request_was_verified(server: Running, 
         forger.sendall(post(b"{}", "ListQueues").replace(b"Connection: close\r\n", b""))
         assert everything(forger).startswith(b"HTTP/1.1 403 ")
         assert server.server.server_state.connections == {kept}
+
+
+def test_a_connection_that_ends_as_it_is_made_is_forgotten(loop: Callable[[], asyncio.AbstractEventLoop]):
+    """uvloop then calls `connection_lost` never, and a server that stopped would wait for it."""
+    state, made = ServerState(), []
+
+    class Made(Connection):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            made.append(self)
+            accepting._close(*accepting._clients)  # another one takes its room
+
+    async def accepted(listening: socket.socket) -> None:
+        nonlocal accepting
+        config = uvicorn.Config(lambda: None, log_config=None)
+        accepting = Listener(listening, lambda: Made(config, state, {}, shares=Shares(1)), 1, 1)
+        while not made:
+            await asyncio.sleep(0)
+        await asyncio.wait_for(made[0].lost.wait(), PATIENCE)
+        accepting.stop()
+
+    accepting: Any = None
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        closing(loop()) as running,
+        socket.create_connection(listening.getsockname()) as stranger,
+    ):
+        running.run_until_complete(accepted(listening))
+        assert everything(stranger) == b""
+    assert state.connections == set()
 
 
 class FullSystem(socket.socket):
@@ -326,7 +358,7 @@ def narrow(server: Running) -> socket.socket:
     return connection
 
 
-def test_answers_that_nobody_reads_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_answers_that_nobody_reads_have_a_limit(tmp_path: Path, loop: object, monkeypatch: pytest.MonkeyPatch):
     """Those whose clients have read nothing for longest go."""
     monkeypatch.setattr("lakequeue.serve.connection.MAX_UNREAD_BYTES", 2_500_000)
     with serving(tmp_path / "root", connections=64) as server:

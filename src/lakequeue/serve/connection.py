@@ -81,7 +81,18 @@ class Connection(HttpToolsProtocol):
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)  # TLS would take eight times as much
         self._wait_for_head()
 
+    def end(self) -> None:
+        """Ends the connection, if it was made and has not ended yet: asyncio's transports cannot be ended twice.
+
+        A connection that is cancelled as it is made is closed by uvloop, which then never calls `connection_lost`.
+        """
+        if self.transport is not None and not self.lost.is_set():
+            self.transport.abort()
+            self.connection_lost(None)
+
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.lost.is_set():
+            return
         self._stop_waiting_for_head()
         self._stop_waiting_for_reader()
         self.hold(None)

@@ -144,9 +144,7 @@ class Listener:
         except OSError:
             pass  # no handshake, or not in time
         finally:
-            # asyncio's transports cannot be ended twice
-            if client.connection.transport is not None and not client.connection.lost.is_set():
-                client.connection.transport.abort()
+            client.connection.end()
 
     def _report(self, what: str) -> None:
         """Logs what happens to connections, seldom, however many come."""
