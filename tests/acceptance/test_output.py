@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 import lakequeue.cli
+from command_table import COMMANDS
 from insides import place_of
 from lakequeue import AttributeValue, Consumer, Context, LakeQueue, Message, Queue
 from lakequeue.cli import app
@@ -200,51 +201,6 @@ def named(tmp_path: Path) -> Queue:
     queue.receive(1, consumer=NAMED, visibility_timeout=600)
     send()
     return queue
-
-
-COMMANDS = {
-    "check": False,
-    "compact": False,
-    "consumers orders": True,
-    "copy {root} {root}-2": False,
-    "counts": False,
-    "deploy-files {root}/files": False,
-    "doctor": False,
-    "drain orders dead --yes": False,
-    "erase orders 0": False,
-    "export orders": True,
-    "list": False,
-    "cancel orders 0": False,
-    "reschedule orders 0 --in 5": False,
-    "pause orders --reason {name}": False,
-    "peek dead": True,
-    "peek orders": True,
-    "plot orders --out {root}/plot.png": False,
-    "purge orders --yes": False,
-    "receive orders": True,
-    "redrive dead --yes": False,
-    "repair --all": False,
-    "resume orders": False,
-    "rewind orders 1h --yes": False,
-    "schedule list": False,
-    "schedule remove {name}": True,
-    "send orders {name}": False,
-    "set orders -a {name}=1": True,
-    "show orders": True,
-    "sql SELECT&*&FROM&messages": True,
-    "tag orders {name}={name}": False,
-    "untag orders {name}": False,
-    "upgrade": False,
-    "views": False,
-    "watch --count 1": False,
-    "consume orders {name}": True,
-    "delete orders {name}": True,
-    "change-visibility orders {name} 1": True,
-    "create {name}": False,
-    "delete-queue {name} --yes": True,
-    "-v peek orders --where {name}": True,
-}
-"""What each command is given, and whether it must print the name."""
 
 
 @pytest.mark.parametrize(("arguments", "shown"), COMMANDS.items(), ids=COMMANDS)
