@@ -17,10 +17,9 @@ from lakequeue.operations import compact, send_written, tasks
 from lakequeue.operations import lease as leases
 from lakequeue.operations.compact import Passed as Passed
 from lakequeue.operations.compact import QueuePass as QueuePass
-from lakequeue.operations.judge import SCHEMA
+from lakequeue.operations.judge import SCHEMA, names_are
 from lakequeue.operations.lease import LeasedMessages
 from lakequeue.operations.send_written import PlannedSend
-from lakequeue.operations.tasks import chosen
 from lakequeue.queue import Queue
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk.arrow_files import Written
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["LEASE_COLUMNS", "OnBadRow", "PlannedSend", "Written", "option_problems"]
-__all__ += ["case_matters", "chosen", "columns_of", "first_line", "respelled", "root_of", "spelled", "texts_of"]
+__all__ += ["case_matters", "columns_of", "first_line", "names_are", "respelled", "root_of", "spelled", "texts_of"]
 
 _OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age", "source_queue", "moved_at")
 COLUMNS = pa.schema([*LEASE_COLUMNS, *(SCHEMA.field(name) for name in _OF_SQL)])

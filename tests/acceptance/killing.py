@@ -16,8 +16,7 @@ from pyspark import cloudpickle
 from lakequeue.operations import compact
 from lakequeue.spark import streams
 from lakequeue.spark.options import Options, Use
-from lakequeue.spark.source import LakeQueueSource
-from lakequeue.spark.write import QueueStreamWriter
+from lakequeue.spark.source import LakeQueueSource, QueueStreamWriter
 from lakequeue.storage.engines.point import Table
 
 if TYPE_CHECKING:

@@ -10,18 +10,18 @@ from pyspark.sql import datasource
 
 from lakequeue import LakeQueue, SendEntry, errors
 from lakequeue.operations import tasks
-from lakequeue.spark import read, source_schema
+from lakequeue.spark import source, source_schema
 from lakequeue.spark.options import Options, Use
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
 
 
-def reader(lq: LakeQueue, **options: str) -> read.QueueReader:
+def reader(lq: LakeQueue, **options: str) -> source.QueueReader:
     parsed = Options.parse({"root": lq.root, **options}, Use.READ)
-    return read.QueueReader(parsed, source_schema.schema())
+    return source.QueueReader(parsed, source_schema.schema())
 
 
-def rows(reader: read.QueueReader) -> list[dict[str, Any]]:
+def rows(reader: source.QueueReader) -> list[dict[str, Any]]:
     """The rows of all partitions, read by copies of the reader."""
     found = []
     for partition in reader.partitions():
@@ -92,8 +92,11 @@ def test_options_leave_files_out(
 
 def test_small_files_of_several_shards_are_one_task(lq: LakeQueue) -> None:
     [task] = reader(lq).partitions()
-    assert isinstance(task, read.Task) and task.part.keys() == {"orders", "other"}
-    assert {range_.shard for range_ in task.part["other"]} == {0, 1}
+    assert {place[:3] for place in task.value} == {
+        ("orders", "local", 0),
+        ("other", "local", 0),
+        ("other", "local", 1),
+    }
 
 
 @pytest.mark.parametrize(
@@ -111,8 +114,8 @@ def test_options_of_a_read_are_checked(lq: LakeQueue, options: dict[str, str], t
 
 
 def test_a_large_file_is_read_by_several_tasks(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, limit in (tasks, "TASK_BYTES"), (tasks, "RANGE_BYTES"):
-        monkeypatch.setattr(module, limit, 500)
+    for limit in ("TASK_BYTES", "PIECE_BYTES"):
+        monkeypatch.setattr(tasks, limit, 500)
     asked = reader(lq, queue="orders")
     assert len(asked.partitions()) > 2
     assert [row["body"] for row in rows(asked)] == [str(index) for index in range(10)]

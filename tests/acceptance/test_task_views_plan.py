@@ -55,8 +55,8 @@ def read(lq: LakeQueue, relation: str, *places: Place) -> list[dict[str, Any]]:
 
 def late(lq: LakeQueue, name: str, rows: list[tuple[str, str, int, dict[str, Any]]], size: int = 4) -> list[Any]:
     """A column of rows that were read, in batches as Spark hands them over."""
-    every = [(*place, row["created"], row["log_version"], row["log_offset"]) for *place, row in rows]
-    types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64()]
+    every = [(row["snapshot"], row["log_offset"]) for *_, row in rows]
+    types = [pa.string(), pa.int64()]
     batches = [
         [pa.array(column, type_) for column, type_ in zip(zip(*some, strict=True), types, strict=True)]
         for some in (every[start : start + size] for start in range(0, len(every), size))
@@ -67,7 +67,8 @@ def late(lq: LakeQueue, name: str, rows: list[tuple[str, str, int, dict[str, Any
 @pytest.fixture
 def lq(lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
     """Twelve messages of ``orders`` in files of their own, over two shards."""
-    monkeypatch.setattr(tasks, "RANGE_BYTES", 1)
+    for limit in ("RANGE_BYTES", "PIECE_BYTES"):
+        monkeypatch.setattr(tasks, limit, 1)
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
     monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 100)
     orders = lq.create_queue("orders.fifo", fifo=True, shards=2, rewind_range=300, **BY_GROUP)
@@ -89,7 +90,7 @@ def test_pieces_show_each_message_once_whatever_is_merged_and_sent_meanwhile(
     lq.compact()
     lq.queue("orders.fifo").send_batch([SendEntry(body, group_id=body) for body in ("late", "later")])
     found += [row["body"] for each in asked[0::2] for row in read(lq, "messages", each)]
-    ends = [each for each in asked if each[4] == tasks._NO_OFFSET]
+    ends = [each for each in asked if each[4] == tasks.NO_OFFSET]
     late = [row["body"] for each in ends for row in read(lq, "messages", each)]
     assert set(late) >= {"late", "later"}
     assert sorted({*found, *late}) == sorted([f"order {index}" for index in range(12)] + ["late", "later"])

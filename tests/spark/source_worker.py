@@ -17,9 +17,7 @@ from typing import Any
 
 from lakequeue import frame_verbs
 from lakequeue.spark import leased_batches
-from lakequeue.spark.read import QueueStreamReader
-from lakequeue.spark.source import LakeQueueSource
-from lakequeue.spark.write import QueueStreamWriter, QueueWriter
+from lakequeue.spark.source import LakeQueueSource, QueueStreamReader, QueueStreamWriter, QueueWriter
 from lakequeue.storage.bulk import lease_batches, manifests, write_files
 from lakequeue.storage.engines.point import Table
 

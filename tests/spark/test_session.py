@@ -113,5 +113,7 @@ def test_a_stream_that_is_stopped_leaves_no_errors_on_the_screen(capsys: pytest.
         "26/11/27 04:28:30 ERROR DataWritingSparkTask: Aborted commit for partition 1 (task 4, stage 2.0)\n",
     ]
     error = "26/11/27 04:28:31 ERROR MicroBatchExecution: Query a [id = 1] terminated with error\n"
-    session._forward(io.StringIO("".join([*said, error])), deque())
+    resolved: deque[str] = deque()
+    session._forward(io.StringIO("".join([":: resolving\n", session._STARTED, *said, error])), resolved)
+    assert [*resolved] == [":: resolving\n"]
     assert capsys.readouterr().err == error

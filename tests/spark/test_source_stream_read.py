@@ -20,7 +20,7 @@ from serve.serving import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakequeue.spark.read import QueueStreamReader
+    from lakequeue.spark.source import QueueStreamReader
 
 Offset = dict[str, Any]
 Restart = Callable[..., "QueueStreamReader"]
@@ -34,7 +34,7 @@ def queue(tmp_path: Path, clock: ManualClock) -> Queue:
 @pytest.fixture
 def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
     """Makes a reader as a new process would, by the test's clock; the one before it is dead."""
-    from lakequeue.spark.read import QueueStreamReader
+    from lakequeue.spark.source import QueueStreamReader
     from lakequeue.spark.source_schema import schema
 
     monkeypatch.setattr("lakequeue.spark.leased_batches.time.monotonic", lambda: clock.now().timestamp())

@@ -27,7 +27,7 @@ from spark.dropped_files import Folder
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakequeue.spark.write import QueueWriter
+    from lakequeue.spark.source import QueueWriter
 
 pytestmark = pytest.mark.spark
 
@@ -260,7 +260,7 @@ def written(
 ) -> tuple[QueueWriter, Any]:
     """A writer as Spark makes one, and what a task of it answers that has written rows; by default three."""
     from lakequeue.spark.options import Options, Use
-    from lakequeue.spark.write import QueueWriter
+    from lakequeue.spark.source import QueueWriter
 
     df = rows(spark, 3, 1) if df is None else df
     given = {"root": place_of(queue), "queue": queue.name, **options}

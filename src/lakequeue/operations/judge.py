@@ -67,15 +67,15 @@ REWINDABLE = "rewindable"
 """A further column: whether a rewind may bring the message back."""
 TYPED_ATTRIBUTES = "typed_attributes"
 """Another: ``message_attributes`` as they were sent."""
-LOG_VERSION = "log_version"
-"""Another: the version of the table that the message was read from."""
+SNAPSHOT = "snapshot"
+"""Another: where the message was read, as ``KEY/SHARD/VERSION`` of the table."""
 JUDGED = pa.schema(
     [
         *SCHEMA,
         (REWINDABLE, pa.bool_()),
         layout.MESSAGES.field("message_attributes").with_name(TYPED_ATTRIBUTES),
         layout.MESSAGES.field("trace_header"),
-        (LOG_VERSION, pa.int64()),
+        (SNAPSHOT, pa.string()),
     ]
 )
 
@@ -119,7 +119,7 @@ class Judge:
     """The first held offset; the end of the log if there is none (INF-9)."""
     runs: pa.RecordBatch
     """Sorted by offset; history included."""
-    log_version: int | None = None
+    snapshot: str | None = None
 
     @classmethod
     def of(
@@ -173,7 +173,7 @@ class Judge:
             "sequence_number": lambda: self._sequence_numbers(offsets),
             "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
             "log_offset": lambda: pa.array(offsets),
-            LOG_VERSION: lambda: pa.repeat(pa.scalar(self.log_version, pa.int64()), count),
+            SNAPSHOT: lambda: pa.repeat(pa.scalar(self.snapshot, pa.string()), count),
             REWINDABLE: lambda: pa.array((state == DELETED) & within & (came_at >= self.instant - rewind)),
         }
         shown = [field for field in JUDGED if field.name in names]

@@ -17,23 +17,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from lakequeue.model.states import MessageState
-from lakequeue.operations.judge import (
-    DELAYED,
-    DELETED,
-    EXPIRED,
-    HELD,
-    IN_FLIGHT,
-    JUDGED,
-    MOVING,
-    NO_INSTANT,
-    STATES,
-    VISIBLE,
-    Judge,
-    integers,
-    log_columns,
-    names_are,
-    stored_runs,
-)
+from lakequeue.operations.judge import JUDGED, NO_INSTANT, Judge, integers, log_columns, names_are, stored_runs
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
@@ -74,11 +58,11 @@ class JudgedShard:
         log = LogReader(open_(messages)).log
         check_head(head, log.end, ledger.table.path)
         judge = Judge.of(row.name, row.region, shard, head, now, log.end, stored_runs(rows.slice(1)))
+        held_from = judge.held_from
         if judge.attributes.delayed_limit is not None:
             head, stored, history = ledger.load()
             held_from = ShardMachine(head, stored, log, history).held_from(judge.instant)
-            judge = attrs.evolve(judge, held_from=held_from)
-        judge = attrs.evolve(judge, log_version=log.version)
+        judge = attrs.evolve(judge, held_from=held_from, snapshot=f"{row.key}/{shard}/{log.version}")
         opened = sorted({file.opened_at for file in log.files})
         after = dict(zip(opened, opened[1:], strict=False))
         files = [file for file in log.files if file.last >= head.purged_offset]
@@ -97,8 +81,7 @@ class JudgedShard:
             with folder.parquet(file.file.name, file.size) as parquet:
                 for group, first in self._row_groups(parquet, index, condition):
                     rows = _rows_of(parquet.metadata.row_group(group), needed)
-                    found = parquet.iter_batches(rows, [group], needed, use_threads=False)
-                    for batch in found:
+                    for batch in parquet.iter_batches(rows, [group], needed, use_threads=False):
                         file.check(batch["position"], first, self.messages)
                         offsets = np.arange(first, first + len(batch))
                         first += len(batch)
@@ -126,7 +109,7 @@ class JudgedShard:
         """What may be known of messages of a file from an offset to another: a condition for each state."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
-    def _known(self, index: int, first: int, last: int, state: int) -> ds.Expression:
+    def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
         """What is known of the messages of a file from an offset to another, if they have a state."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
@@ -134,33 +117,34 @@ class JudgedShard:
             & (pc.field("shard") == pa.scalar(self.judge.shard, pa.int32()))
             & (offset >= max(first, self.judge.head.purged_offset))
             & (offset <= last)
-            & (pc.field("state") == STATES[state].value)
+            & (pc.field("state") == state.value)
         )
         if not self.files[index].dead_letters:  # those were sent before they came here
             known &= sent_at >= pa.scalar(self.files[index].opened_at, layout.INSTANT)
         before = self.sent_before[index]
         return known if before is None else known & (sent_at <= pa.scalar(before, layout.INSTANT))
 
-    def _states(self, index: int, first: int, last: int) -> list[int]:
+    def _states(self, index: int, first: int, last: int) -> list[MessageState]:
         """The states that messages of a file from an offset to another may have."""
         file, before, judge = self.files[index], self.sent_before[index], self.judge
         retention, head_offset = judge.attributes.retention_micros, judge.head.head_offset
         if before is not None and before + retention <= judge.instant:
-            return [EXPIRED]
+            return [MessageState.EXPIRED]
         runs = judge.runs_of(first, last)
         begin, end = np.maximum(runs["first_offset"], first), np.minimum(runs["last_offset"], last)
         visible_at = integers(runs["visible_at"])
         settled, kinds = (runs[name].to_numpy(zero_copy_only=False) for name in ("settled", "state"))
         fresh, hidden = last >= head_offset, visible_at > judge.instant
         unseen = fresh or bool(np.any(~settled & (visible_at == NO_INSTANT)))
+        present = min(last, head_offset - 1) - first + 1
         found = {
-            EXPIRED: file.dead_letters or file.opened_at + retention <= judge.instant,
-            DELETED: bool(settled.any()) or int((end - begin + 1).sum()) < min(last, head_offset - 1) - first + 1,
-            MOVING: bool(np.any(kinds == MessageState.MOVING.value)),
-            HELD: fresh and last >= judge.held_from,
-            VISIBLE: unseen or bool(np.any(~settled & ~hidden)),
-            IN_FLIGHT: bool(np.any(hidden & (kinds == MessageState.IN_FLIGHT.value))),
-            DELAYED: (unseen and (file.delayed or judge.attributes.delay_micros > 0))
+            MessageState.EXPIRED: file.dead_letters or file.opened_at + retention <= judge.instant,
+            MessageState.DELETED: bool(settled.any()) or int((end - begin + 1).sum()) < present,
+            MessageState.MOVING: bool(np.any(kinds == MessageState.MOVING.value)),
+            MessageState.HELD: fresh and last >= judge.held_from,
+            MessageState.VISIBLE: unseen or bool(np.any(~settled & ~hidden)),
+            MessageState.IN_FLIGHT: bool(np.any(hidden & (kinds == MessageState.IN_FLIGHT.value))),
+            MessageState.DELAYED: (unseen and (file.delayed or judge.attributes.delay_micros > 0))
             or bool(np.any(hidden & (kinds == MessageState.VISIBLE.value))),
         }
         return [state for state, possible in found.items() if possible]

@@ -140,13 +140,19 @@ def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
     """The messages as tasks of about ``TASK_BYTES``."""
     places, columns = stored(leased)
     pieces = (piece for of_file in lease_batches.files_of(places) for piece in _pieces(of_file))
-    return [LeaseTask(leased.queue.root.engine.store, group, columns) for group in tasks.packed(pieces)]
+    return [
+        LeaseTask(leased.queue.root.engine.store, group, columns)
+        for group in tasks.packed(pieces, tasks.TASK_BYTES)
+    ]
 
 
 def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
     """Adjacent messages of one file cut into pieces of a task, with the bytes of each."""
-    cuts = list(tasks.cut(places[0].first_position, places[-1].last_position, places[0].size))
-    for start, end in cuts:
+    first, last, size = places[0].first_position, places[-1].last_position, places[0].size
+    step = -(-(last - first + 1) // max(1, -(-size // tasks.TASK_BYTES)))
+    starts = range(first, last + 1, step)
+    for start in starts:
+        end = min(start + step - 1, last)
         piece = [
             place._replace(
                 whole=False,
@@ -157,7 +163,7 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
             if place.first_position <= end and place.last_position >= start
         ]
         if piece:
-            yield piece, places[0].size // len(cuts)
+            yield piece, size // len(starts) + tasks.OPENING
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:

@@ -41,7 +41,9 @@ COUNTS = pa.schema(
 )
 """``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
 _PLACE = [SCHEMA.field("queue"), SCHEMA.field("region")]
-_KEPT_BACK = ("run", "head", "attributes", "attributes_version")
+_LEDGER = {field.name: field for field in [*layout.RECEIPTS, *layout.RUN, *layout.HEAD]}
+for _name in ("run", "head", "attributes", "attributes_version"):
+    del _LEDGER[_name]
 SCHEMAS: Mapping[str, pa.Schema] = {
     "queues": pa.schema(
         [
@@ -52,17 +54,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     ),
     "messages": SCHEMA,
     # the row of `first_offset` -1 and `state` head is a shard's head
-    "receipts": pa.schema(
-        [
-            *_PLACE,
-            SCHEMA.field("shard"),
-            *{
-                field.name: field
-                for field in [*layout.RECEIPTS, *layout.RUN, *layout.HEAD]
-                if field.name not in _KEPT_BACK
-            }.values(),
-        ]
-    ),
+    "receipts": pa.schema([*_PLACE, SCHEMA.field("shard"), *_LEDGER.values()]),
     # deleted messages that can be rewound now
     "history": pa.schema(field for field in SCHEMA if field.name not in ("state", "visible_at")),
     "groups": group_depth.GROUPS,
@@ -113,9 +105,10 @@ class Relation(ds.Dataset):
     queues, and files that cannot have such rows, stay closed. Other arguments are ignored.
     """
 
-    def __init__(self, schema: pa.Schema, read: Callable[[frozenset[str], ds.Expression | None], Batches]) -> None:
+    def __init__(self, schema: pa.Schema, tables: _Tables, name: str) -> None:
         # a dataset of Arrow itself has no constructor; nothing of it is used but its type
-        self._schema, self._read = schema, read
+        self._schema, self._root = schema, tables.root
+        self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
         self.failure: Exception | None = None
         """The error that ended the last read: what reads through C reports its text only."""
 
@@ -134,11 +127,12 @@ class Relation(ds.Dataset):
     def _chosen(self, schema: pa.Schema, needed: frozenset[str], filter: ds.Expression | None) -> Batches:
         self.failure = None
         try:
-            for batch in self._read(needed, filter):
-                if filter is not None:
-                    batch = batch.filter(filter)
-                if len(batch):
-                    yield batch.select(schema.names)
+            with self._root.storage_errors():
+                for batch in self._read(needed, filter):
+                    if filter is not None:
+                        batch = batch.filter(filter)
+                    if len(batch):
+                        yield batch.select(schema.names)
         except Exception as error:
             self.failure = error
             raise
@@ -163,25 +157,21 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
 def of_queue(root: Root, queue: QueueRow, now: datetime | None) -> dict[str, Relation]:
     """The relations of one queue; ``stats`` is whole. Those of messages have all columns of ``JUDGED``."""
     tables = _Tables(root, now, past=[queue])
-    found = _relations(tables)
-    return found | {"messages": Relation(JUDGED, tables.messages), "history": Relation(JUDGED, tables.history)}
+    return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
 
 def _relations(source: _Tables) -> dict[str, Relation]:
-    reads = {
-        "queues": source.queues,
-        "messages": source.messages,
-        "receipts": source.receipts,
-        "history": source.history,
-        "groups": source.groups,
-        "stats": source.stats,
-    }
-    return {name: Relation(SCHEMAS[name], read) for name, read in reads.items()}
+    return {name: Relation(schema, source, name) for name, schema in SCHEMAS.items()}
 
 
 def judged(root: Root) -> Relation:
     """The messages with all columns of ``JUDGED``."""
-    return Relation(JUDGED, _Tables.of(root, None, None).messages)
+    return Relation(JUDGED, _Tables(root, None), "messages")
+
+
+def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]]:
+    """The shards that may have messages which meet a condition."""
+    return _Tables(root, None).shards(condition, JUDGED)
 
 
 def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
@@ -202,17 +192,14 @@ def versions_at(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> di
     found: dict[str, int] = {}
     for queue in queues:
         if from_micros(queue.created_at) <= as_of:
-            tables = [
-                path(store.root, queue.key, shard)
-                for shard in range(queue.shards)
-                for path in (layout.messages_path, layout.receipts_path)
-            ]
-            numbers = [past_versions.version_at(store, path, to_micros(as_of)) for path in tables]
-            if None not in numbers:  # else the queue was just being created
-                found |= {path: number for path, number in zip(tables, numbers, strict=True) if number is not None}
+            shards, tables = range(queue.shards), (layout.messages_path, layout.receipts_path)
+            paths = [table(store.root, queue.key, shard) for shard in shards for table in tables]
+            numbers = {path: past_versions.version_at(store, path, to_micros(as_of)) for path in paths}
+            if None not in numbers.values():  # else the queue was just being created
+                found |= {path: number for path, number in numbers.items() if number is not None}
     catalog = layout.queues_path(store.root)
     number = past_versions.version_at(store, catalog, to_micros(as_of)) if found else None
-    return found if number is None else found | {catalog: number}
+    return {} if number is None else found | {catalog: number}
 
 
 @attrs.frozen
@@ -231,69 +218,68 @@ class _Tables:
         known = shown_queues(root, now, as_of)
         if as_of is None:
             return cls(root, now)
-        store = root.engine.store
+        store, path = root.engine.store, layout.queues_path(root.path)
         with root.storage_errors():
             versions = versions_at(store, known, as_of)
-            number = versions.get(layout.queues_path(root.path))
-            if number is None:
-                return cls(root, now or as_of, versions, [])
-            path = layout.queues_path(root.path)
-            rows = rows_of(past_versions.opened(store, path, number), root.path)
-            past = [row for row in rows if layout.receipts_path(root.path, row.key, 0) in versions]
+            rows = rows_of(past_versions.opened(store, path, versions[path]), root.path) if versions else []
+        past = [row for row in rows if layout.receipts_path(root.path, row.key, 0) in versions]
         return cls(root, now or as_of, versions, past)
 
     def messages(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
-        with self.root.storage_errors():
-            for shard in self._shards(condition):
-                yield from shard.batches(self.root.engine.store, names, condition)
+        for shard in self._shards(condition):
+            yield from shard.batches(self.root.engine.store, names, condition)
 
     def history(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         wanted = (pc.field("state") == "deleted") & pc.field(REWINDABLE)
-        if condition is not None:
-            wanted = wanted & condition
-        with self.root.storage_errors():
-            for shard in self._shards(condition):
-                for batch in shard.batches(self.root.engine.store, names | {REWINDABLE}, wanted):
-                    yield batch.filter(batch[REWINDABLE])
+        for batch in self.messages(names | {REWINDABLE}, wanted if condition is None else wanted & condition):
+            yield batch.filter(batch[REWINDABLE])
 
     def receipts(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
-        def rows(place: tuple[QueueRow, int]) -> pa.RecordBatch:
-            row, shard = place
-            ledger = Ledger(self._open(layout.receipts_path(self.root.path, row.key, shard)))
-            return _receipts(row, shard, ledger.rows()[1])
+        schema = SCHEMAS["receipts"]
 
-        with self.root.storage_errors():
-            yield from each(rows, self._places(condition, SCHEMAS["receipts"]))
+        def rows(at: tuple[QueueRow, int]) -> pa.RecordBatch:
+            row, shard = at
+            columns = self._ledger(row, shard).rows()[1].flatten()
+            place = {"queue": row.name, "region": row.region, "shard": shard}
+
+            def column(field: pa.Field) -> pa.Array:
+                if field.name in place:
+                    return pa.repeat(pa.scalar(place[field.name], field.type), len(columns))
+                of = next(each for each in ("", "run.", "head.") if each + field.name in columns.column_names)
+                return columns[of + field.name].combine_chunks()
+
+            return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+
+        yield from each(rows, self.shards(condition, schema))
 
     def queues(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         counted = not names.isdisjoint(COUNTS.names)
-        with self.root.storage_errors():
-            rows = self._rows(condition, SCHEMAS["queues"])
-            places = [(row, shard) for row in rows for shard in range(row.shards)] if counted else []
-            depths = each(self._depth, places)
-            shown = [_queue(row, [next(depths) for _ in range(row.shards if counted else 0)]) for row in rows]
+        rows = self._rows(condition, SCHEMAS["queues"])
+        places = [(row, shard) for row in rows for shard in range(row.shards)] if counted else []
+        depths = each(self._depth, places)
+        shown = [_queue(row, [next(depths) for _ in range(row.shards if counted else 0)]) for row in rows]
         yield pa.RecordBatch.from_pylist(shown, SCHEMAS["queues"])
 
     def groups(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         schema, store = SCHEMAS["groups"], self.root.engine.store
-        with self.root.storage_errors():
-            for row in self._rows(condition, schema):
-                shards = self._shards(names_are(row.name, row.region))
-                sums = group_depth.summed(shards, store, row.attributes.get("FifoQueue") == "true")
-                named = [pa.repeat(row.name, len(sums)), pa.repeat(row.region, len(sums)), *sums.columns]
-                yield from pa.Table.from_arrays(named, schema=schema).to_batches()
+        for row in self._rows(condition, schema):
+            shards = self._shards(names_are(row.name, row.region))
+            sums = group_depth.summed(shards, store, row.attributes.get("FifoQueue") == "true")
+            named = [pa.repeat(row.name, len(sums)), pa.repeat(row.region, len(sums)), *sums.columns]
+            yield from pa.Table.from_arrays(named, schema=schema).to_batches()
 
     def stats(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         schema = SCHEMAS["stats"]
-        with self.root.storage_errors():
-            for part in stats.parts(self.root.engine, self.root.path):
-                yield from part.select(schema.names).cast(schema).to_batches()
+        for part in stats.parts(self.root.engine, self.root.path):
+            yield from part.select(schema.names).cast(schema).to_batches()
 
     def _depth(self, place: tuple[QueueRow, int]) -> ShardDepth:
-        row, shard = place
-        ledger = Ledger(self._open(layout.receipts_path(self.root.path, row.key, shard)))
-        messages = layout.messages_path(self.root.path, row.key, shard)
-        return ShardDepth.of(ledger.machine(lambda: LogReader(self._open(messages)).log), self._instant())
+        messages = layout.messages_path(self.root.path, place[0].key, place[1])
+        machine = self._ledger(*place).machine(lambda: LogReader(self._open(messages)).log)
+        return ShardDepth.of(machine, self._instant())
+
+    def _ledger(self, row: QueueRow, shard: int) -> Ledger:
+        return Ledger(self._open(layout.receipts_path(self.root.path, row.key, shard)))
 
     def _shards(self, condition: ds.Expression | None) -> Iterator[JudgedShard]:
         now = self._instant()
@@ -303,9 +289,9 @@ class _Tables:
             pin_files(self.root.engine.store.folder(messages))  # they are read later, or in another process
             return JudgedShard.load(place[0], self.root.path, place[1], self._open, now)
 
-        yield from each(judged, self._places(condition, JUDGED))
+        yield from each(judged, self.shards(condition, JUDGED))
 
-    def _places(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
+    def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
         """The shards that a condition over a schema leaves."""
         places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
         known = [
@@ -331,29 +317,7 @@ class _Tables:
         return self.root.now() if self.now is None else to_micros(self.now)
 
 
-def _receipts(row: QueueRow, shard: int, rows: pa.Table) -> pa.RecordBatch:
-    run, head = (rows[name].combine_chunks() for name in ("run", "head"))
-
-    def column(name: str) -> pa.Array:
-        if name in ("queue", "region"):
-            return pa.repeat(row.name if name == "queue" else row.region, len(rows))
-        if name == "shard":
-            return pa.repeat(pa.scalar(shard, pa.int32()), len(rows))
-        if name in layout.RECEIPTS.names:
-            return rows[name].combine_chunks()
-        return pc.struct_field(run if name in layout.RUN.names else head, name)
-
-    schema = SCHEMAS["receipts"]
-    return pa.RecordBatch.from_arrays([column(name) for name in schema.names], schema=schema)
-
-
 def _queue(row: QueueRow, depths: Sequence[ShardDepth]) -> dict[str, Any]:
-    return attrs.asdict(Depth.of(depths, 0).counts) | {
-        "queue": row.name,
-        "region": row.region,
-        "created_at": row.created_at,
-        "modified_at": row.modified_at,
-        "attributes": {name: value for name, value in row.attributes.items() if name not in HIDDEN},
-        "tags": dict(row.tags),
-        "shards": row.shards,
-    }
+    shown = {name: getattr(row, name) for name in ("region", "created_at", "modified_at", "tags", "shards")}
+    attributes = {name: value for name, value in row.attributes.items() if name not in HIDDEN}
+    return attrs.asdict(Depth.of(depths, 0).counts) | shown | {"queue": row.name, "attributes": attributes}

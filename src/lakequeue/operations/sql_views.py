@@ -30,7 +30,6 @@ from lakequeue.storage.delta_log import is_table
 from lakequeue.storage.engines.spark_access import quoted
 from lakequeue.storage.roots import spark_uri
 from lakequeue.storage.store_failures import first_line
-from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,8 +59,6 @@ _RUN_FIELDS = (
     *("settled", "last_offset", "state", "receive_count"),
     *("visible_at", "first_received_at", "attempt_id", "attempted_at", "target_key"),
 )
-_RUN_TYPES = ", ".join(f"{name}: {sql_type(SCHEMAS['receipts'].field(name))}" for name in _RUN_FIELDS)
-_RUN = f"STRUCT<{_RUN_TYPES}>"
 _MESSAGE_FIELDS = ["message_id", *(name for name in log_columns(SCHEMA.names) if name != "message_id")]
 
 
@@ -90,40 +87,25 @@ def create(spark: SparkSession, statements: Sequence[str]) -> None:
         try:
             spark.sql(statement)
         except PySparkException as error:
-            if not statement.startswith(_TEMPORARY):
-                raise QueueClientError(f"the views cannot be created: {first_line(error)}") from error
-            if spark.conf.get("spark.sql.catalog.spark_catalog", None):
-                raise
-            raise QueueClientError(
-                "SQL views need Delta in the session: its jar, "
-                "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
-                "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
-            ) from error
+            said = f"the views cannot be created: {first_line(error)}"
+            if not spark.conf.get("spark.sql.catalog.spark_catalog", None):
+                said = (
+                    "SQL views need Delta in the session: its jar, "
+                    "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
+                    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+                )
+            raise QueueClientError(said) from error
 
 
 def statements_of(
     root: Root, now: datetime | None, as_of: datetime | None, schema: str | None = None
-) -> list[str]:
-    """The SQL that creates the views of the queues that exist, or that existed at ``as_of``."""
-    rows = shown_queues(root, now, as_of)
-    with root.storage_errors():
-        return view_statements(root.engine.store, rows, now, as_of, schema)
-
-
-def view_statements(
-    store: Store,
-    queues: Sequence[QueueRow],
-    now: datetime | None = None,
-    as_of: datetime | None = None,
-    schema: str | None = None,
 ) -> list[str]:
     """The SQL that creates or replaces the views, for a session with Delta's extension and catalog (DLT-5).
 
     If a queue gets a cap on delayed messages later, register the views again to show its held messages.
 
     Args:
-        store: where the root is.
-        queues: the queues to show; their secrets are not used.
+        root: its queues that exist are shown, or those that existed at ``as_of``.
         now: the instant of the states; None is ``as_of``, or else the time of each query.
         as_of: read the versions of the tables of that time; queues created later are left out.
         schema: the schema of persistent views, with its catalog or without; None: temporary views.
@@ -132,30 +114,32 @@ def view_statements(
         InvalidParameterValue: ``schema`` is no name of a schema.
         QueueClientError: the log of a table no longer reaches back to ``as_of``.
     """
-    now, root = now or as_of, store.root
-    versions = {} if as_of is None else versions_at(store, queues, as_of)
+    create = _TEMPORARY if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
+    queues, now, store, path = shown_queues(root, now, as_of), now or as_of, root.engine.store, root.path
+    with root.storage_errors():
+        versions = {} if as_of is None else versions_at(store, queues, as_of)
+        compacted = is_table(store.folder(layout.stats_path(path)))
     if as_of is not None:
-        queues = [queue for queue in queues if layout.receipts_path(root, queue.key, 0) in versions]
+        queues = [queue for queue in queues if layout.receipts_path(path, queue.key, 0) in versions]
     instant = "current_timestamp()" if now is None else f"timestamp_micros({to_micros(now)})"
     receipts = ", ".join(SCHEMAS["receipts"].names[2:])
     branches: dict[str, Callable[[QueueRow], str]] = {
-        "messages": lambda queue: f"SELECT {_columns('messages')} FROM ({_judged(root, queue, instant)})",
-        "receipts": lambda queue: f"SELECT {_names(queue)}, {receipts} FROM ({_ledgers(root, queue)})",
+        "messages": lambda queue: f"SELECT {_columns('messages')} FROM ({_judged(path, queue, instant)})",
+        "receipts": lambda queue: f"SELECT {_names(queue)}, {receipts} FROM ({_ledgers(path, queue)})",
         "history": lambda queue: (
-            f"SELECT {_columns('history')} FROM ({_judged(root, queue, instant)}) WHERE rewindable"
+            f"SELECT {_columns('history')} FROM ({_judged(path, queue, instant)}) WHERE rewindable"
         ),
-        "queues": lambda queue: _queue(root, queue, instant),
-        "groups": lambda queue: group_depth.statement(_judged(root, queue, instant), _is_fifo(queue)),
+        "queues": lambda queue: _queue(path, queue, instant),
+        "groups": lambda queue: group_depth.statement(_judged(path, queue, instant), _is_fifo(queue)),
     }
-    create = _TEMPORARY if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
     statements = []
     for view, branch in branches.items():
         text = " UNION ALL ".join(branch(queue) for queue in queues) or _nothing(SCHEMAS[view])
-        for path, version in versions.items():  # tables are named by nothing else
-            text = text.replace(_table(path), f"{_table(path)} VERSION AS OF {version}")
+        for table, version in versions.items():  # tables are named by nothing else
+            text = text.replace(_table(table), f"{_table(table)} VERSION AS OF {version}")
         statements.append(f"{create}{view} AS {text}")
-    statements.append(f"{create}stats AS {_stats(store)}")
-    return statements
+    rows = f"SELECT {_columns('stats')} FROM {_table(layout.stats_path(path))}"
+    return [*statements, f"{create}stats AS {rows if compacted else _nothing(SCHEMAS['stats'])}"]
 
 
 def _place(schema: str) -> str:
@@ -163,13 +147,6 @@ def _place(schema: str) -> str:
     if not 1 <= len(parts) <= 2 or not all(parts):
         raise InvalidParameterValue.of(schema, "schema", "Must be SCHEMA or CATALOG.SCHEMA.")
     return ".".join(map(quoted, parts))
-
-
-def _stats(store: Store) -> str:
-    path = layout.stats_path(store.root)
-    if not is_table(store.folder(path)):  # the compactor never passed
-        return _nothing(SCHEMAS["stats"])
-    return f"SELECT {_columns('stats')} FROM {_table(path)}"
 
 
 def _columns(view: str) -> str:
@@ -298,13 +275,7 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
     each (a query over 16 shards: 68 jobs with, 53 without).
     """
     fields = ", ".join(_MESSAGE_FIELDS)
-    types = {
-        "source_receive_count": "INT",
-        "send_id": "STRING",
-        "first_sent_at": "TIMESTAMP",
-        **{field.name: sql_type(field) for field in SCHEMA},
-    }
-    no_fields = ", ".join(f"CAST(NULL AS {types[name]}) AS {name}" for name in _MESSAGE_FIELDS)
+    no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
     run = ", ".join(f"'{name}', {name}" for name in _RUN_FIELDS)
     # Spark's base64 breaks lines, that of `browse` does not
     base64 = "translate(base64(value.binary_value), concat(char(13), char(10)), '')"
@@ -323,7 +294,7 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
             ) AS last_run
             FROM (
                 SELECT shard, base_offset + position AS `offset`, true AS is_message, {fields_of_messages},
-                    CAST(NULL AS {_RUN}) AS begun
+                    NULL AS begun
                 FROM ({_logs(root, queue)})
                 WHERE {only}
                 UNION ALL
@@ -339,20 +310,16 @@ def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
 
 
 def _heads(root: str, queue: QueueRow, now: str) -> str:
+    attributes = "try_element_at(first(attributes, true), "
     return f"""
-        SELECT shard, head_offset, purged_offset, greatest({now}, committed_at) AS instant,
-            coalesce(released_offset, 0) AS released_offset,
-            CAST(try_element_at(attributes, 'MaxDelayedMessages') AS BIGINT) DIV {queue.shards} AS delayed_limit,
-            CAST(try_element_at(attributes, 'MessageRetentionPeriod') AS DOUBLE) AS retention,
-            CAST(try_element_at(attributes, 'DelaySeconds') AS DOUBLE) AS delay,
-            CAST(try_element_at(attributes, 'RewindSeconds') AS DOUBLE) AS rewind
-        FROM (
-            SELECT shard, max(head_offset) AS head_offset, max(purged_offset) AS purged_offset,
-                max(committed_at) AS committed_at, max(released_offset) AS released_offset,
-                first(attributes, true) AS attributes
-            FROM ({_ledgers(root, queue)})
-            GROUP BY shard
-        )
+        SELECT shard, max(head_offset) AS head_offset, max(purged_offset) AS purged_offset,
+            greatest({now}, max(committed_at)) AS instant, coalesce(max(released_offset), 0) AS released_offset,
+            CAST({attributes}'MaxDelayedMessages') AS BIGINT) DIV {queue.shards} AS delayed_limit,
+            CAST({attributes}'MessageRetentionPeriod') AS DOUBLE) AS retention,
+            CAST({attributes}'DelaySeconds') AS DOUBLE) AS delay,
+            CAST({attributes}'RewindSeconds') AS DOUBLE) AS rewind
+        FROM ({_ledgers(root, queue)})
+        GROUP BY shard
     """
 
 

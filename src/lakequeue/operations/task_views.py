@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.operations import relations
-from lakequeue.operations.judge import LOG_VERSION, Integers, attribute_texts
-from lakequeue.operations.tasks import pieces_of, why_tasks_cannot_read
+from lakequeue.operations import relations, tasks
+from lakequeue.operations.judge import SNAPSHOT, Integers, attribute_texts
+from lakequeue.operations.tasks import Place
 from lakequeue.runtime.root import Root, root_of_worker
 from lakequeue.storage import layout, past_versions
 from lakequeue.storage.bulk.lease_batches import LeaseColumns, LeasePlace, files_of, read_places
@@ -44,13 +44,9 @@ _PIECES = pa.schema([("first", pa.int64()), ("last", pa.int64())])
 _RANGES = pa.schema([("pieces", pa.list_(pa.struct(list(_PIECES))))])
 _LATE = ("body", "message_attributes")
 """Columns that are read only of the messages that are left, where they are asked for."""
-_SNAPSHOT = ("created", LOG_VERSION)
-"""Columns that say where those are: when the queue was created, in microseconds, and a version of its log."""
 _NO_LEASE = LeaseColumns("", "", "", False)
 _MAX_TASKS = 64
 
-Place = tuple[Any, ...]
-"""Queue, region and shard, and of a message's piece its first and last offset."""
 _Columns = Iterable[Sequence[pa.Array]]
 """Batches of columns, as a function of Spark gets them."""
 
@@ -61,7 +57,7 @@ def found_by(relation: str) -> pa.Schema:
     if relation in _OF_MESSAGES:
         places |= set(_LATE)
     found = [field for field in relations.SCHEMAS[relation] if field.name not in places]
-    return pa.schema(found + [(name, pa.int64()) for name in _SNAPSHOT] * (relation in _OF_MESSAGES))
+    return pa.schema(found + [(SNAPSHOT, pa.string())] * (relation in _OF_MESSAGES))
 
 
 @lru_cache(maxsize=256)
@@ -83,12 +79,6 @@ class TaskReader:
     region: str
     now: datetime | None
     """The instant of the states; None is the time at which a task reads, so that no message is from the future."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return attrs.asdict(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
 
     @property
     def _opened(self) -> Root:
@@ -112,37 +102,36 @@ class TaskReader:
         queues = self._queues()
         for queue, region, shard in asked:
             row = queues.get((queue, region))
-            found = [] if row is None else pieces_of(self._opened, row, shard)
+            found = (
+                [] if row is None else tasks.packed(tasks.pieces_of(self._opened, row, shard), tasks.RANGE_BYTES)
+            )
             pieces = [[dict(zip(_PIECES.names, piece, strict=True)) for piece in range_] for range_ in found]
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
     def read(self, relation: str, asked: Iterable[Place]) -> Iterator[pa.Array]:
         """The rows of a relation at places."""
         shown, queues = found_by(relation), self._queues()
-        names = [name for name in shown.names if name != "created"]
-        for (queue, region, shard), pieces in _joined(asked):
-            row = queues.get((queue, region))
+        for place, pieces in tasks.joined(asked):
+            row = queues.get(place[:2])
             batches: Iterator[pa.RecordBatch] = iter(())
             if row is not None:
-                condition = None if relation in ("queues", "groups") else _in(shard, pieces)
+                condition = None if relation in ("queues", "groups") else tasks.within(place, pieces)
                 source = relations.of_queue(self._opened, row, self.now)[relation]
-                batches = source.to_batches(columns=names, filter=condition)
-                if len(names) < len(shown):
-                    batches = (_with(batch, row.created_at, shown) for batch in batches)
+                batches = source.to_batches(columns=shown.names, filter=condition)
             with self._opened.storage_errors():
                 yield from _cut(batches, shown, [last for _, last in pieces])
 
     def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
         """A column of messages, in their order; nothing of what was erased meanwhile, or of a deleted queue."""
-        queues, store = self._queues(), self._opened.engine.store
+        keys, store = {row.key for row in self._queues().values()}, self._opened.engine.store
         type_ = relations.SCHEMAS["messages"].field(name).type
-        for (queue, region, shard, created, number), offsets in _ascending(asked):
-            row = queues.get((queue, region))
+        for snapshot, offsets in _ascending(asked):
+            key, shard, version = snapshot.split("/")
             places: list[LeasePlace] = []
-            if row is not None and row.created_at == created:
-                path = layout.messages_path(self.root, row.key, shard)
+            if key in keys:
+                path = layout.messages_path(self.root, key, int(shard))
                 with self._opened.storage_errors():
-                    places = list(_places(_log_at(store, path, number), path, shard, offsets))
+                    places = list(_places(_log_at(store, path, int(version)), path, int(shard), offsets))
             for of_file in files_of(places):
                 with self._opened.storage_errors():
                     for batch in read_places(store, of_file, _NO_LEASE, ["offset", name]):
@@ -159,32 +148,14 @@ class TaskReader:
                 yield from relations.relations(self._opened, self.now, None)["stats"].to_batches()
 
 
-def _in(shard: int, pieces: Sequence[tuple[Any, Any]]) -> pc.Expression:
-    found = pc.field("shard") == pa.scalar(shard, pa.int32())
-    (first, _), (_, last) = pieces[0], pieces[-1]
-    if first is None:
-        return found
-    return found & (pc.field("log_offset") >= first) & (pc.field("log_offset") <= last)
-
-
-def _with(batch: pa.RecordBatch, created: int, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch with the instant at which its queue was created."""
-    columns = {"created": pa.repeat(pa.scalar(created, pa.int64()), len(batch))}
-    columns |= dict(zip(batch.schema.names, batch.columns, strict=True))
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-
-
-def _ascending(asked: _Columns) -> Iterator[tuple[Place, Integers]]:
+def _ascending(asked: _Columns) -> Iterator[tuple[str, Integers]]:
     """Messages that follow one another in a snapshot of a log, with their offsets, given columns of these."""
-    for *of, last in asked:
+    for of, last in asked:
         offsets = last.to_numpy()
-        new = np.diff(offsets) <= 0
-        for column in of:
-            new |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
-        starts = [0, *(np.flatnonzero(new) + 1).tolist(), len(offsets)]
-        for start, end in pairwise(starts):
+        new = (np.diff(offsets) <= 0) | pc.not_equal(of[1:], of[:-1]).to_numpy(zero_copy_only=False)
+        for start, end in pairwise([0, *(np.flatnonzero(new) + 1).tolist(), len(offsets)]):
             if start < end:
-                yield tuple(column[start].as_py() for column in of), offsets[start:end]
+                yield of[start].as_py(), offsets[start:end]
 
 
 def _places(log: ShardLog, path: str, shard: int, offsets: Integers) -> Iterator[LeasePlace]:
@@ -211,21 +182,6 @@ def _filled(values: pa.Array) -> pa.Array:
     return pc.fill_null(values, "") if pa.types.is_string(values.type) else values
 
 
-def _joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[tuple[Any, Any]]]]:
-    """Places with the pieces that follow one another in their shards."""
-    place: Place | None = None
-    pieces: list[tuple[Any, Any]] = []
-    for queue, region, shard, *piece in asked:
-        first, last = piece or (None, None)
-        if place is not None and (place != (queue, region, shard) or first is None or first != pieces[-1][1] + 1):
-            yield place, pieces
-            pieces = []
-        place = queue, region, shard
-        pieces.append((first, last))
-    if place is not None:
-        yield place, pieces
-
-
 def _cut(batches: Iterator[pa.RecordBatch], schema: pa.Schema, lasts: Sequence[int | None]) -> Iterator[pa.Array]:
     """Rows, in order of their offsets, as one value for each piece, given the pieces' last offsets."""
     left: pa.RecordBatch | None = None
@@ -250,16 +206,14 @@ def _list_of(rows: pa.Table) -> pa.Array:
 def create(root: Root, spark: SparkSession, now: datetime | None) -> bool:
     """Creates the temporary views (DLT-5); False if the session's tasks cannot read the root."""
     known = relations.shown_queues(root, now, None)  # reports a wrong instant or root
-    if tuple(map(int, spark.version.split(".")[:2])) < (4, 1):
-        reason: str | None = f"Spark {spark.version} has no functions over Arrow"
-    else:
-        reason = why_tasks_cannot_read(root, spark)
+    old = tuple(map(int, spark.version.split(".")[:2])) < (4, 1)
+    reason = "it has no functions over Arrow" if old else tasks.why_tasks_cannot_read(root, spark)
     if reason:
-        _log.info("the views read Delta's tables, since Spark's tasks cannot: %s", reason)
+        _log.info("the views read Delta's tables, since tasks of Spark %s cannot: %s", spark.version, reason)
         return False
     reader = TaskReader(root.path, root.engine.store.options, root.region, now)
-    tasks = min(_MAX_TASKS, int(spark.conf.get("spark.sql.shuffle.partitions") or _MAX_TASKS))
-    few = min(tasks, max(1, sum(row.shards for row in known)))  # a task for each shard, of one queue a single one
+    many = min(_MAX_TASKS, int(spark.conf.get("spark.sql.shuffle.partitions") or _MAX_TASKS))
+    few = min(many, max(1, sum(row.shards for row in known)))  # a task for each shard, of one queue a single one
 
     from pyspark.sql.functions import inline
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -276,25 +230,22 @@ def create(root: Root, spark: SparkSession, now: datetime | None) -> bool:
 
     start = spark.range(0, 1, 1, 1)
     shards = start.select(scanned(start, reader.shards, _SHARDS)).repartition(few)
-    ranges = shards.select("*", scanned(shards, reader.ranges, _RANGES)).repartition(tasks)
+    ranges = shards.select("*", scanned(shards, reader.ranges, _RANGES)).repartition(many)
     pieces = ranges.selectExpr(*_SHARDS.names, "inline(pieces)")
     for relation, schema in relations.SCHEMAS.items():
         if relation == "stats":
-            found = _mapped(start, reader.stats, schema)
+            with quiet_about_pandas():
+                found = start.mapInArrow(reader.stats, from_arrow_schema(schema))
         else:
             places = pieces if relation in _OF_MESSAGES else shards
             if relation in ("queues", "groups"):
                 places = places.where("shard = 0")
-
-            def read(asked: Iterable[Place], relation: str = relation) -> Iterator[pa.Array]:
-                return reader.read(relation, asked)
-
             of_place = [name for name in _SHARDS.names if name not in found_by(relation).names]
-            found = places.select(*of_place, scanned(places, read, found_by(relation)))
-            where = [*_SHARDS.names, *_SNAPSHOT, "log_offset"]
+            found = places.select(*of_place, scanned(places, partial(reader.read, relation), found_by(relation)))
             for name in _LATE if relation in _OF_MESSAGES else ():
                 type_ = from_arrow_schema(pa.schema([schema.field(name)]))[0].dataType
-                found = found.withColumn(name, _function(partial(reader.late, name), type_)(*where))
+                read = _function(partial(reader.late, name), type_)
+                found = found.withColumn(name, read(SNAPSHOT, "log_offset"))
             found = found.select(*schema.names)
         found.createOrReplaceTempView(relation)
     return True
@@ -310,10 +261,3 @@ def _function(read: Callable[[_Columns], Iterator[pa.Array]], type_: DataType) -
     with quiet_about_pandas():
         function = arrow_udf(values, type_)
     return function  # type: ignore[no-any-return]
-
-
-def _mapped(asked: DataFrame, read: Callable[..., Any], schema: pa.Schema) -> DataFrame:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    with quiet_about_pandas():
-        return asked.mapInArrow(read, from_arrow_schema(schema))

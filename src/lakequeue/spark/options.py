@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakequeue.client import LakeQueue
 from lakequeue.entry_verbs import settings
 from lakequeue.errors import InvalidOptions, QueueClientError, QueueServiceError
-from lakequeue.frame_verbs import OnBadRow, option_problems, place_of, root_of
+from lakequeue.frame_verbs import OnBadRow, names_are, option_problems, place_of, root_of
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS, SystemClock, parse_instant
 from lakequeue.model.receipt_handles import LONGEST_RECEIPT
@@ -32,9 +36,6 @@ _OF_SPARK = {"checkpointlocation", "queryname"}
 LONGEST = LONGEST_RECEIPT / MICROS
 DEFAULT_MAX_MESSAGES = 100_000
 
-_Default = TypeVar("_Default")
-_Value = TypeVar("_Value")
-
 
 class Use(Enum):
     """What the data source is made for, with the options that it takes."""
@@ -47,6 +48,44 @@ class Use(Enum):
 
 
 _SPELLED = {name.lower(): name for use in Use for name in use.value}
+# a view shows no purged message, and moved ones as deleted
+_STATES = [each.value for each in MessageState if each not in (MessageState.PURGED, MessageState.MOVED)]
+
+
+def _whole(value: str) -> int:
+    return int(value if value.isascii() and value.isdecimal() else "none")
+
+
+def _number(parse: Callable[[str], float], least: float, most: float = math.inf) -> Callable[[str], Any]:
+    return lambda value: parse(value) if least <= parse(value) <= most else None
+
+
+def _states(value: str) -> Sequence[str] | None:
+    states = tuple(part.strip() for part in value.split(",") if part.strip())
+    return states if set(states) <= set(_STATES) else None
+
+
+def _instant(value: str) -> datetime | None:
+    instant = parse_instant(value)
+    return None if instant.tzinfo is None else instant.astimezone(timezone.utc)
+
+
+_INSTANT = _instant, "an instant with its zone, as 2026-01-31T12:00:00Z"
+_OFFSET = _whole, "a whole number of at least 0"
+_PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "maxMessages": (_number(_whole, 1), "a whole number of at least 1"),
+    "visibilityTimeout": (
+        _number(float, 1 / MICROS, LONGEST),
+        f"seconds, more than 0 and at most {LONGEST:g}",
+    ),
+    "leaseSeconds": (_number(float, 0, LONGEST), f"seconds, at least 0 and at most {LONGEST:g}"),
+    "state": (_states, f"some of {', '.join(_STATES)}, separated by commas"),
+    "fromOffset": _OFFSET,
+    "beforeOffset": _OFFSET,
+    "sentFrom": _INSTANT,
+    "sentBefore": _INSTANT,
+}
+"""How an option is read that is no text, and how an error says what is allowed."""
 
 
 @attrs.frozen
@@ -64,7 +103,7 @@ class Options:
     max_messages: int = DEFAULT_MAX_MESSAGES
     visibility_timeout: float | None = None
     lease_seconds: float = LONGEST
-    states: Sequence[str] = ()
+    state: Sequence[str] = ()
     """Those of the messages to read; empty: all."""
     from_offset: int | None = None
     before_offset: int | None = None
@@ -78,26 +117,33 @@ class Options:
         Raises:
             InvalidOptions: options are unknown, missing or out of range; names all, with what is allowed.
         """
-        found = _Found(given, use)
-        root = found.text("root", required=True)
-        options: dict[str, Any] = {"root": root and root_of(root), "storage": found.storage}
-        options["queue"] = found.text("queue", required=use not in (Use.READ, Use.ANY_READ))
-        options["region"] = found.text("region") or "local"
-        options["send_id"] = found.text("sendId")
-        options["order_by"] = found.text("orderBy")
-        options["on_bad_row"] = found.text("onBadRow") or "fail"
-        options["bad_rows"] = found.text("badRows")
-        found.problems += option_problems(options["on_bad_row"], options["bad_rows"])
-        options["max_messages"] = found.whole("maxMessages", DEFAULT_MAX_MESSAGES, 1)
-        options["visibility_timeout"] = found.seconds("visibilityTimeout", None)
-        options["lease_seconds"] = found.seconds("leaseSeconds", LONGEST, least=0)
-        options["states"] = found.states("state")
-        options["from_offset"] = found.whole("fromOffset", None, 0)
-        options["before_offset"] = found.whole("beforeOffset", None, 0)
-        options["sent_from"] = found.instant("sentFrom")
-        options["sent_before"] = found.instant("sentBefore")
-        found.check()
-        return cls(**options)
+        known = {_plain(name): name for name in use.value if not name.startswith(_STORAGE)}
+        storage: dict[str, str] = {}
+        found: dict[str, Any] = {}
+        problems: list[str] = []
+        for said, value in given.items():
+            name = known.get(_plain(said), said)
+            parse, wanted = _PARSED.get(name, (lambda text: text or None, ""))
+            if name.lower().startswith(_STORAGE):
+                storage[name[len(_STORAGE) :]] = value
+            elif name in use.value:
+                try:
+                    parsed = parse(value)
+                except ValueError:
+                    parsed = None
+                if parsed is not None:
+                    found[re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)] = parsed
+                elif wanted:  # an empty text is none
+                    problems.append(f"option {name} is {value}, it must be {wanted}")
+            elif name.lower() not in _OF_SPARK:
+                spelled = _SPELLED.get(_plain(name), name)  # one of another use
+                problems.append(f"option {spelled} is not known here; there are {', '.join(use.value)}")
+        needed = ("root",) if use in (Use.READ, Use.ANY_READ) else ("root", "queue")
+        problems += [f'option {name} is missing; say .option("{name}", …)' for name in needed if name not in found]
+        problems += option_problems(found.get("on_bad_row", "fail"), found.get("bad_rows"))
+        if problems:
+            raise InvalidOptions(problems)
+        return cls(root_of(found.pop("root")), storage=storage, **found)
 
     @classmethod
     def of(cls, queue: Queue) -> Options:
@@ -115,6 +161,19 @@ class Options:
         """The place of the queue as Spark takes options."""
         place = {"root": self.root, "region": self.region, "queue": self.queue or ""}
         return place | {f"{_STORAGE}{name}": value for name, value in self.storage.items()}
+
+    def condition(self) -> pc.Expression:
+        """The condition for the messages that a batch read shows."""
+        found = pc.field("region") == self.region if self.queue is None else names_are(self.queue, self.region)
+        if self.state:
+            found &= pc.field("state").isin(pa.array(self.state))
+        offsets, instants = (self.from_offset, self.before_offset), (self.sent_from, self.sent_before)
+        for name, (first, end) in (("log_offset", offsets), ("sent_at", instants)):
+            if first is not None:
+                found &= pc.field(name) >= first
+            if end is not None:
+                found &= pc.field(name) < end
+        return found
 
     def open_root(self, spark: SparkSession | None = None) -> LakeQueue:
         """The root, by default without a Spark session."""
@@ -139,79 +198,6 @@ class Options:
             except QueueServiceError as error:
                 raise InvalidOptions([f"option visibilityTimeout: {error.message}"]) from error
         return queue
-
-
-class _Found:
-    """The given options, and what is wrong with them."""
-
-    def __init__(self, given: Mapping[str, str], use: Use) -> None:
-        names = {_plain(name): name for name in use.value if not name.startswith(_STORAGE)}
-        self.storage: dict[str, str] = {}
-        self._values: dict[str, str] = {}
-        self.problems: list[str] = []
-        for name, value in given.items():
-            if name.lower().startswith(_STORAGE):
-                self.storage[name[len(_STORAGE) :]] = value
-            elif _plain(name) in names:
-                self._values[_plain(name)] = value
-            elif name.lower() not in _OF_SPARK:
-                spelled = _SPELLED.get(_plain(name), name)  # one of another use
-                self.problems.append(f"option {spelled} is not known here; there are {', '.join(use.value)}")
-
-    def text(self, name: str, required: bool = False) -> str | None:
-        value = self._values.get(_plain(name))
-        if required and not value:
-            self.problems.append(f'option {name} is missing; say .option("{name}", …)')
-        return value or None
-
-    def whole(self, name: str, default: _Default, least: int) -> int | _Default:
-        def parse(value: str) -> int | None:
-            return int(value) if value.isascii() and value.isdecimal() and int(value) >= least else None
-
-        return self._parsed(name, default, parse, f"a whole number of at least {least}")
-
-    def states(self, name: str) -> tuple[str, ...]:
-        # a view shows no purged message, and moved ones as deleted
-        known = [each.value for each in MessageState if each not in (MessageState.PURGED, MessageState.MOVED)]
-
-        def parse(value: str) -> tuple[str, ...] | None:
-            states = tuple(part.strip() for part in value.split(",") if part.strip())
-            return states if set(states) <= set(known) else None
-
-        return self._parsed(name, (), parse, f"some of {', '.join(known)}, separated by commas")
-
-    def instant(self, name: str) -> datetime | None:
-        def parse(value: str) -> datetime | None:
-            instant = parse_instant(value)
-            return None if instant.tzinfo is None else instant
-
-        return self._parsed(name, None, parse, "an instant with its zone, as 2026-01-31T12:00:00Z")
-
-    def seconds(self, name: str, default: _Default, least: float = 1 / MICROS) -> float | _Default:
-        def parse(value: str) -> float | None:
-            return float(value) if least <= float(value) <= LONGEST else None
-
-        from_ = f"at least {least:g}" if least == 0 else "more than 0"
-        return self._parsed(name, default, parse, f"seconds, {from_} and at most {LONGEST:g}")
-
-    def _parsed(
-        self, name: str, default: _Default, parse: Callable[[str], _Value | None], wanted: str
-    ) -> _Value | _Default:
-        value = self._values.get(_plain(name))
-        if value is None:
-            return default
-        try:
-            found = parse(value)
-        except ValueError:
-            found = None
-        if found is None:
-            self.problems.append(f"option {name} is {value}, it must be {wanted}")
-            return default
-        return found
-
-    def check(self) -> None:
-        if self.problems:
-            raise InvalidOptions(self.problems)
 
 
 def _plain(name: str) -> str:

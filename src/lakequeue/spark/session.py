@@ -52,20 +52,15 @@ SETTINGS: dict[str, str] = {
     "spark.log.level": "ERROR",
 }
 
-_IVY = re.compile(
-    r"^(:{2,} |\t|\s*(-{5,}|\|)|You probably access the destination"
-    r"|Ivy Default Cache|The jars for|confs: |found \S+#|downloading |https?://\S+ added as)"
-    r"|^\S+#\S+ added as a dependency|^WARNING: Using incubator modules|^Using Spark's default log4j"
-    r"|^Setting default log level|^Setting Spark log level|^To adjust logging level|NativeCodeLoader"
-    r"|WARN Utils: (Your hostname|Set SPARK_LOCAL_IP)|^\s*$"
-)
-_ABORTED = re.compile(
+_NOISE = re.compile(
     r"ERROR (WriteToDataSourceV2Exec: Data source write support .*\] (is aborting|aborted|failed to abort)\."
     r"|DataWritingSparkTask: Abort(ing|ed) commit for|Utils: Aborting task$)"
-    r"|^org\.apache\.spark\.TaskKilledException: Stage cancelled"
+    r"|^org\.apache\.spark\.TaskKilledException: Stage cancelled|\tat |^Setting Spark log level to"
 )
 """Lines about a write that was given up; its exception says why, and a query that was stopped has none. Spark
-interrupts the thread of a stopped query, maybe while that tells the sink, and then calls it a failure to abort."""
+interrupts the thread of a stopped query, maybe while that tells the sink, and then calls it a failure to abort.
+Also, stacks, and that the log level is set."""
+_STARTED = "the JVM has started\n"
 
 
 def build_session(
@@ -93,7 +88,8 @@ def build_session(
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    _import_quietly()
+    with quiet_about_pandas():
+        importlib.import_module("pyspark.testing.utils")  # py4j would import it with a warning
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has already started the JVM
     running = SparkContext._active_spark_context is not None
     if not submitted and not running:
@@ -155,41 +151,32 @@ def register(spark: SparkSession) -> None:
         spark.conf.set(name, f"{hidden}|{SECRETS}" if hidden else SECRETS)
 
 
-def _import_quietly() -> None:
-    """Imports pyspark.testing, which py4j would import with a warning."""
-    with quiet_about_pandas():
-        importlib.import_module("pyspark.testing.utils")
-
-
 def _require_java() -> None:
     """Raises one line if Java is missing; Spark would print a page of shell output."""
     home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=os.path.join(home, "bin") if home else None) is not None:
+        return
     if home:
-        if shutil.which("java", path=os.path.join(home, "bin")) is None:
-            raise QueueClientError(
-                f"JAVA_HOME is {home}, but there is no bin/java in it; Spark needs Java 17 or later"
-            )
-    elif shutil.which("java") is None:
-        raise QueueClientError("Spark needs Java 17 or later: set JAVA_HOME or put java on the PATH")
+        raise QueueClientError(
+            f"JAVA_HOME is {home}, but there is no bin/java in it; Spark needs Java 17 or later"
+        )
+    raise QueueClientError("Spark needs Java 17 or later: set JAVA_HOME or put java on the PATH")
 
 
 def _launch(conf: object) -> None:
-    """Starts the JVM, and filters Ivy's report out of its standard error."""
+    """Starts the JVM, and filters what it writes to standard error."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
     read, write = os.pipe()
     last: deque[str] = deque(maxlen=200)
-    reader = threading.Thread(
-        target=_forward,
-        args=(os.fdopen(read, errors="replace"), last),
-        name="lakequeue-jvm-stderr",
-        daemon=True,
-    )
+    given = os.fdopen(read, errors="replace"), last
+    reader = threading.Thread(target=_forward, args=given, name="lakequeue-jvm-stderr", daemon=True)
     reader.start()
     try:
         gateway = launch_gateway(conf, {"stderr": write, "stdout": subprocess.DEVNULL})
+        os.write(write, _STARTED.encode())
     except PySparkRuntimeError as error:
         os.close(write)
         reader.join(5)
@@ -199,15 +186,12 @@ def _launch(conf: object) -> None:
 
 
 def _forward(lines: IO[str], last: deque[str]) -> None:
-    """Forwards the JVM's standard error, without messages of resolver and launcher, and of aborted writes."""
-    for line in lines:
+    """Forwards the JVM's standard error, without noise and what resolver and launcher say."""
+    while (line := lines.readline()) not in ("", _STARTED):
         last.append(line)
-        noise = _IVY.search(line) or _ABORTED.search(line) or any(mark in line for mark in _FAILED)
-        if not noise and "\tat " not in line:
+    for line in lines:
+        if not _NOISE.search(line):
             sys.stderr.write(line)
-
-
-_FAILED = ("unresolved dependency", "download failed", "RuntimeException: [", "Exception in thread")
 
 
 def _reason(lines: deque[str]) -> str:

@@ -1,24 +1,230 @@
-"""The data source ``lakequeue`` of Spark, for reads, writes and streams of both directions. Imports pyspark."""
+"""The data source ``lakequeue`` of Spark, for reads, writes and streams of both directions. Imports pyspark.
+
+A write's tasks write files, which the driver commits.
+"""
 
 # mypy: allow-subclassing-any
 # pyspark is not analysed
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource
+import attrs
+import pyarrow as pa
+from pyspark.sql import datasource
 
+from lakequeue import frame_verbs
+from lakequeue.errors import InvalidOptions, QueueClientError
+from lakequeue.frame_verbs import PlannedSend, Written
+from lakequeue.model.states import MessageState
+from lakequeue.spark import source_schema
+from lakequeue.spark.leased_batches import START, LeasedBatches, Offset
 from lakequeue.spark.options import Options, Use
-from lakequeue.spark.read import QueueReader, QueueStreamReader
-from lakequeue.spark.source_schema import one_line, schema
-from lakequeue.spark.write import QueueStreamWriter, QueueWriter
+from lakequeue.spark.source_schema import arrow_schema, one_line
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # before Spark 4.2, which runs one batch then
 
-class LakeQueueSource(DataSource):
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        pass
+
+
+# Spark 4.0 gives rows instead of record batches
+_StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
+_ROWS = 1_000
+_QUERY = "sql.streaming.queryId"
+"""Property of a task: the id of its query, which Spark keeps in the checkpoint."""
+_BATCH = "streaming.sql.batchId"
+
+
+class QueueReader(datasource.DataSourceReader):
+    """Reads the messages of a queue, or of all queues of a region, as SQL's ``messages`` shows them.
+
+    Tasks read the ledgers, so each query of a DataFrame shows the newest states. Filters are not handed over:
+    Spark (4.1, 4.2) plans the tasks of a DataFrame once, by the filters of its latest query, and reads them in all
+    others, so that ``df.where(a)`` and then ``df`` showed the messages of ``a`` only.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        source_schema.check(schema)
+        self._options = options
+        self._schema = schema
+        self._condition = options.condition()
+
+    @one_line
+    def partitions(self) -> Sequence[datasource.InputPartition]:
+        if self._options.queue is not None:
+            self._options.open_queue()  # it may have been deleted since the analysis
+        tasks = frame_verbs.message_tasks(self._options.open_root(), self._condition)
+        return [datasource.InputPartition(task) for task in tasks]
+
+    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:  # Spark makes one of its own where there are none
+            return
+        lake, schema = self._options.open_root(), arrow_schema(self._schema)
+        names = [name for name in schema.names if name != "receipt_handle"] or ["shard"]
+        yield from _shaped(frame_verbs.read_messages(lake, self._condition, partition.value, names), schema, {})
+
+
+class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Receives from a queue: a micro-batch is a lease.
+
+    It lives in a Python process beside the driver for as long as the query runs, and extends leases from there;
+    a copy of it reads in the executors, without opening the queue.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        source_schema.check(schema)
+        self._options = options
+        self._schema = schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "batches"}
+
+    @cached_property
+    def batches(self) -> LeasedBatches:
+        return LeasedBatches(self._options.open_queue(), self._options)
+
+    def initialOffset(self) -> Offset:
+        return dict(START)
+
+    @one_line
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.batches.stop_at_present()
+
+    @one_line
+    def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:
+        # Spark before 4.2 gives no start
+        return self.batches.next(self.batches.reached if start is None else start)
+
+    @one_line
+    def partitions(self, start: Offset, end: Offset) -> Sequence[datasource.InputPartition]:
+        lease = self.batches.plan(start, end)
+        tasks = [] if lease is None else frame_verbs.lease_tasks(lease)
+        return [datasource.InputPartition(task) for task in tasks]
+
+    @one_line
+    def commit(self, end: Offset) -> None:
+        self.batches.finish(end)
+
+    def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
+        options, schema = self._options, arrow_schema(self._schema)
+        names = [name for name in schema.names if name in frame_verbs.LEASE_COLUMNS.names] or ["shard"]
+        constants = {"queue": options.queue, "region": options.region, "state": MessageState.IN_FLIGHT.value}
+        yield from _shaped(partition.value.read(names), schema, constants)
+
+
+def _shaped(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, constants: Mapping[str, str | None]
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the columns of a schema; one that they lack is constant, or NULL."""
+    for batch in batches:
+        arrays = [
+            batch.column(field.name).cast(field.type)
+            if field.name in batch.schema.names
+            else pa.repeat(pa.scalar(constants.get(field.name), field.type), batch.num_rows)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@attrs.define
+class WrittenPart(datasource.WriterCommitMessage):
+    """What a task wrote; None if its rows were not needed."""
+
+    send: PlannedSend
+    written: Written | None
+
+
+class _Writer:
+    """Sends rows in one commit a shard. A copy of it writes in the executors, without opening the queue."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidOptions(['mode overwrite: messages can only be added; say .mode("append")'])
+        self._options = options
+        self._schema = schema
+        # the process that runs this is not told whether case matters to the session
+        self._names, order_by = frame_verbs.spelled(schema.names, options.order_by)
+        columns = [
+            (name, type_) for name, (_, type_) in zip(self._names, frame_verbs.columns_of(schema), strict=True)
+        ]
+        given = options.send_id, options.on_bad_row, options.bad_rows
+        self._send = frame_verbs.plan_send(options.open_queue(), columns, order_by, *given)
+
+    def _send_of_task(self) -> PlannedSend:
+        return self._send
+
+    @one_line
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenPart:
+        send = self._send_of_task()
+        batches = (batch.rename_columns(self._names) for batch in _batches(iterator, self._schema))
+        return WrittenPart(send, send.write(batches))
+
+    @one_line
+    def commit(self, messages: Sequence[WrittenPart | None], batchId: int | None = None) -> None:
+        parts = [part for part in messages if part is not None]
+        if parts:
+            written = [part.written for part in parts if part.written is not None]
+            frame_verbs.complete_send(self._options.open_queue(), parts[0].send, written)
+
+    @one_line
+    def abort(self, messages: Sequence[WrittenPart | None], batchId: int | None = None) -> None:
+        if None in messages:  # a task failed; else a commit has begun, and it may have reached a shard
+            send = next((part.send for part in messages if part is not None), self._send)
+            frame_verbs.discard_send(self._options.open_queue(), send)
+
+
+class QueueWriter(_Writer, datasource.DataSourceArrowWriter):
+    """Sends the rows of a DataFrame."""
+
+
+class QueueStreamWriter(_Writer, _StreamWriter):
+    """Sends micro-batches; Spark makes one of these to write a batch, and another one to commit it.
+
+    The stream is known by the id of its query, which only the tasks are told: their commit messages carry it.
+    """
+
+    def _send_of_task(self) -> PlannedSend:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise QueueClientError("this Spark does not tell its tasks the query that they belong to")
+        return self._send.of_batch(query, int(batch))
+
+
+def _batches(rows: Iterator[pa.RecordBatch], schema: StructType) -> Iterable[pa.RecordBatch]:
+    """Record batches; some versions of Spark give a stream's rows one by one."""
+    first = next(rows, None)
+    if first is None:
+        return ()
+    if isinstance(first, pa.RecordBatch):
+        return chain([first], rows)
+    return _converted(chain([first], rows), schema)
+
+
+def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterator[pa.RecordBatch]:
+    arrow = arrow_schema(schema)
+    while some := list(islice(rows, _ROWS)):
+        columns = [
+            pa.array([list(value.items()) if isinstance(value, dict) else value for value in values], field.type)
+            for field, values in zip(arrow, zip(*some, strict=True), strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+class LakeQueueSource(datasource.DataSource):
     """Queues as a source and a sink; Spark makes its objects, by the name ``lakequeue``."""
 
     @classmethod
@@ -31,7 +237,7 @@ class LakeQueueSource(DataSource):
         options = Options.parse(self.options, Use.ANY_READ)
         if options.queue is not None:
             options.open_queue()  # reports a wrong root or queue where it is named
-        return schema()
+        return source_schema.schema()
 
     @one_line
     def reader(self, schema: StructType) -> QueueReader:

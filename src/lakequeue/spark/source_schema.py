@@ -46,11 +46,10 @@ def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
 def error_in(text: str) -> LakeQueueError | None:
     """The error of lakequeue that a text of Spark's reports, if it does."""
     match = _LINE.search(text)
-    if match is None:
+    kind = match and getattr(errors, match[1], None)
+    if match is None or not isinstance(kind, type) or not issubclass(kind, LakeQueueError):
         return None
-    kind, message = getattr(errors, match[1], None), match[2].strip()
-    if not isinstance(kind, type) or not issubclass(kind, LakeQueueError):
-        return None
+    message = match[2].strip()
     if issubclass(kind, errors.QueueServiceError):
         return kind(message)
     return InvalidOptions([message]) if kind is InvalidOptions else QueueClientError(message)
@@ -70,13 +69,13 @@ def check(chosen: StructType) -> None:
         InvalidOptions: names the columns that are unknown or of another type.
     """
     known = {field.name: field.dataType.simpleString() for field in schema().fields}
-    problems = []
-    for field in chosen.fields:
-        type_ = field.dataType.simpleString()
-        if field.name not in known:
-            problems.append(f"column {field.name} is not known; there are {', '.join(known)}")
-        elif type_ != known[field.name]:
-            problems.append(f"column {field.name} is {type_}, it must be {known[field.name]}")
+    problems = [
+        f"column {name} is {type_}, it must be {known[name]}"
+        if name in known
+        else f"column {name} is not known; there are {', '.join(known)}"
+        for name, type_ in ((field.name, field.dataType.simpleString()) for field in chosen.fields)
+        if known.get(name) != type_
+    ]
     if problems:
         raise InvalidOptions(problems)
 

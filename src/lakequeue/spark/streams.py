@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from lakequeue import LeaseCounts, frame_verbs
+from lakequeue import LeaseCounts, errors, frame_verbs
 from lakequeue.entry_verbs import settings
-from lakequeue.errors import (
-    InvalidOptions,
-    InvalidParameterValue,
-    LakeQueueError,
-    LeaseLost,
-    QueueClientError,
-    QueueDoesNotExist,
-    QueueServiceError,
-)
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import MICROS, Duration
 from lakequeue.spark.options import Options, Use
@@ -36,7 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lakequeue")
 
-_NOT_OF_MESSAGES = (LeaseLost, QueueDoesNotExist, QueueClientError)
+_NOT_OF_MESSAGES = (errors.LeaseLost, errors.QueueDoesNotExist, errors.QueueClientError)
 """Errors for which smaller batches are no remedy."""
 _STOPPED = re.compile(r"InterruptedException|Job \d+ cancelled")
 """In an error of Spark: somebody has stopped the query."""
@@ -82,7 +73,7 @@ def stream_to_queue(
         QueueClientError: the queue has a clock of its own.
     """
     if not df.isStreaming:
-        raise InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
+        raise errors.InvalidParameterValue("The DataFrame is not a stream; send_dataframe sends it.")
     df, order_by = frame_verbs.respelled(df, order_by)
     spark = df.sparkSession
     bad_rows = bad_rows and frame_verbs.root_of(bad_rows)
@@ -93,7 +84,7 @@ def stream_to_queue(
     frame_verbs.plan_send(q, columns, order_by, None, more.on_bad_row, more.bad_rows)
     problems = _trigger_problems(spark, trigger)
     if problems:
-        raise InvalidOptions(problems)
+        raise errors.InvalidOptions(problems)
     frame_verbs.allow(q, spark)  # for a checkpoint beside the queue
     register(spark)
     writer = df.writeStream.format("lakequeue").options(**said)
@@ -153,13 +144,13 @@ def stream_from_queue(
         try:
             micros = check_visibility_timeout(settings(q), visibility_timeout)
             given["visibilityTimeout"] = str(micros / MICROS)
-        except QueueServiceError as error:
+        except errors.QueueServiceError as error:
             problems.append(f"visibility_timeout {visibility_timeout}: {error.message}")
     spark = frame_verbs.require_spark(q, "stream_from_queue")
     place = Options.of(q)
     problems += _trigger_problems(spark, trigger)
     if problems:
-        raise InvalidOptions(problems)
+        raise errors.InvalidOptions(problems)
     q.tags()  # raises if the queue was deleted
     register(spark)
     reader = spark.readStream.format("lakequeue").options(**place.spelled(), **given)
@@ -212,7 +203,7 @@ def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None
         )
         try:
             released = frame_verbs.release_failed(lease, error if of_messages else None)
-        except LakeQueueError as refused:  # they become visible after their timeout
+        except errors.LakeQueueError as refused:  # they become visible after their timeout
             _log.warning("%d messages were not released: %s", count, frame_verbs.first_line(refused))
             raise error from None
         if count == 1 or not of_messages:
@@ -235,9 +226,8 @@ def _trigger_problems(spark: SparkSession, trigger: str | None) -> list[str]:
     if trigger in (None, AVAILABLE_NOW):
         return []
     [[valid]] = spark.range(1).select(F.lit(trigger).try_cast("interval").isNotNull()).collect()
-    return (
-        [] if valid else [f'trigger {trigger!r}: not an interval such as "5 seconds", and not "{AVAILABLE_NOW}"']
-    )
+    wanted = f'not an interval such as "5 seconds", and not "{AVAILABLE_NOW}"'
+    return [] if valid else [f"trigger {trigger!r}: {wanted}"]
 
 
 def _start(writer: DataStreamWriter, q: Queue, trigger: str | None, checkpoint: str) -> StreamingQuery:

@@ -95,7 +95,7 @@ class BodyCache:
         file = log.file_of(offset)
         if file is None:
             return None
-        row_bytes = max(1, file.size // (file.last - file.first + 1))
+        row_bytes = max(1, file.size // file.rows)
         ahead = offset + min(READ_AHEAD_ROWS, max(1, READ_AHEAD_BYTES // row_bytes))
         stop = min(file.last, max(last, ahead))
         with self._budget.lock:

@@ -124,6 +124,10 @@ class LogFile:
     group: str | None
     """The message group of all its messages, "" for none; None if there are several, or if that is not known."""
 
+    @property
+    def rows(self) -> int:
+        return self.last - self.first + 1
+
     @classmethod
     def of(cls, file: LiveFile) -> LogFile:
         """A live file of ``messages`` as part of the log."""
@@ -413,7 +417,7 @@ def log_files(table: TableVersion) -> list[LogFile]:
         raise DamagedTable(table.path, None, reason) from error
     following = files[0].first if files else 0
     for file in files:
-        if file.first != following or file.last - file.first + 1 != file.file.rows:
+        if file.first != following or file.rows != file.file.rows:
             reason = f"does not hold the messages from offset {following} on; another program wrote it"
             raise DamagedTable(table.path, file.file.name, reason)
         following = file.last + 1
