@@ -15,7 +15,8 @@ from typer.testing import CliRunner, Result
 
 from insides import engine_of, forget
 from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry, entry_verbs
-from lakequeue.cli import app, pictures
+from lakequeue.cli import app
+from lakequeue.cli.plot import unknown_spans
 from lakequeue.entry_verbs import depth_history
 from lakequeue.model.clock import to_micros
 from lakequeue.operations.depth import Depth
@@ -71,8 +72,8 @@ def test_spans_that_nobody_knows_are_told(lq, clock, begin):
     queue.send("x")
     points = [Depth(to_micros(begin) + at * 1_000_000, queue.counts(), 0) for at in (90, 120, 600, 660)]
     at = [begin, *(begin + timedelta(seconds=seconds) for seconds in (90, 120, 600))]
-    assert pictures.unknown(points, begin) == [(at[0], at[1]), (at[2], at[3])]
-    assert pictures.unknown(points, begin + timedelta(seconds=80)) == [(at[2], at[3])]
+    assert unknown_spans(points, begin) == [(at[0], at[1]), (at[2], at[3])]
+    assert unknown_spans(points, begin + timedelta(seconds=80)) == [(at[2], at[3])]
 
 
 def test_only_what_lies_in_the_span_is_told(lq, clock, begin):

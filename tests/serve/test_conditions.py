@@ -92,7 +92,7 @@ def test_a_condition_ends_when_its_client_hangs_up(tmp_path: Path, monkeypatch):
             connection.close()
         wait_until(lambda: not sandbox.shared._busy)
         assert len(messages(running, READER, where="true").json()["messages"]) == 1
-        assert running.application.console.conditions._running == set()
+        assert running.application.console.conditions.interrupts.running == set()
 
 
 def test_a_condition_ends_when_the_server_stops(tmp_path: Path, monkeypatch):

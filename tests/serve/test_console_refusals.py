@@ -114,6 +114,18 @@ def test_a_refusal_names_the_field_and_changes_nothing(
     assert versions(console.lake) == before
 
 
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        (new(DelaySeconds="901"), "Reason: Must be 0 to 900 whole seconds in profile sqs, not 901."),
+        ({"QueueName": "a/b"}, "'a/b' is no such name"),
+    ],
+)
+def test_a_refusal_says_what_would_be_right_once(console: Console, members: Any, said: str) -> None:
+    told = console.http.post("/console/api/queues", json=members, headers=ASKED).json()["message"]
+    assert told.endswith(said) and told.count("no such name") + told.count("901") == 1
+
+
 @pytest.mark.parametrize(("path", "parameters", "status", "said"), LOOKED_FOR)
 def test_what_is_not_there_is_refused_in_one_line(
     console: Console, path: str, parameters: dict[str, Any], status: int, said: str

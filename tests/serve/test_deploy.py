@@ -155,7 +155,7 @@ def test_what_pip_compiled_is_not_written(tmp_path: Path, monkeypatch: pytest.Mo
     (installed / "__pycache__").mkdir(parents=True)
     for name in "work.py", "__pycache__/work.cpython-311.pyc":
         (installed / name).touch()
-    monkeypatch.setattr("lakequeue.cli.deploy_files._PACKAGE", installed.parent)
+    monkeypatch.setattr("lakequeue.cli.serve._PACKAGE", installed.parent)
     done = CliRunner().invoke(app, ["deploy-files", str(tmp_path / "mine")])
     assert done.stdout == f"1 file in {tmp_path / 'mine'}\n"
     assert [path.name for path in (tmp_path / "mine").rglob("*")] == ["work.py"]

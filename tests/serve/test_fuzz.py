@@ -351,7 +351,7 @@ def fuzzed(root: Path) -> Iterator[Fuzzed]:
     prepare(lake)
     application = Application(lake)
     made(lake)
-    application.endpoint.stop()  # nobody waits for messages
+    application.endpoint.receives.stop()  # nobody waits for messages
     loop = asyncio.new_event_loop()
     lifespan = application.pages.router.lifespan_context(application.pages)
     try:
@@ -500,7 +500,7 @@ def fuzz_bytes(tmp_path, monkeypatch, examples, start, end=0.0) -> Counter[bytes
     monkeypatch.setattr(Connection, "head_seconds", 0.02)
     monkeypatch.setattr(limits, "BODY_TIMEOUT", 0.02)
     with serving(tmp_path / "root") as running:
-        running.application.endpoint.stop()
+        running.application.endpoint.receives.stop()
         running.server.config.timeout_keep_alive = 0.02
         made(running.application.actions.lake)
         found: Counter[bytes] = Counter()

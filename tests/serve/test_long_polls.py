@@ -62,18 +62,18 @@ class Harness:
 
     def hanging_up(self, **given: Any) -> socket.socket:
         """A connection with a receive under way, to be closed before its answer."""
-        place, before = urlsplit(self.client.url), len(self.application.endpoint._receiving)
+        place, before = urlsplit(self.client.url), len(self.application.endpoint.receives.running)
         body = json.dumps({"QueueUrl": self.url, **given})
         lines = ["POST / HTTP/1.1", f"Host: {place.netloc}", f"Content-Length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers("ReceiveMessage").items()]
         connection = socket.create_connection((place.hostname, place.port), PATIENCE)
         connection.sendall("\r\n".join([*lines, "", body]).encode())
-        wait_until(lambda: len(self.application.endpoint._receiving) > before, "the receive")
+        wait_until(lambda: len(self.application.endpoint.receives.running) > before, "the receive")
         return connection
 
     def noticed(self) -> bool:
         """Whether the server knows that every receiver has gone."""
-        return all(interrupt.is_set() for interrupt in list(self.application.endpoint._receiving))
+        return all(interrupt.is_set() for interrupt in list(self.application.endpoint.receives.running))
 
 
 def bodies(answer: dict[str, Any]) -> list[str]:
@@ -134,7 +134,7 @@ def hung_up_while_claiming(harness: Harness, queue: Queue, **given: Any) -> None
         with harness.hanging_up(**given):
             pass
         wait_until(harness.noticed, "the server to notice")
-    wait_until(lambda: not harness.application.endpoint._receiving, "the end of the receive")
+    wait_until(lambda: not harness.application.endpoint.receives.running, "the end of the receive")
 
 
 def test_what_was_claimed_for_a_client_that_hung_up_is_handed_back(harness: Harness) -> None:

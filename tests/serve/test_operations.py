@@ -29,8 +29,7 @@ from lakequeue.model.log_lines import JsonLines
 from lakequeue.runtime.root import Root
 from lakequeue.serve import metrics as metrics_module
 from lakequeue.serve import queue_metrics
-from lakequeue.serve.app import Application
-from lakequeue.serve.health import Health
+from lakequeue.serve.app import Application, Health
 from lakequeue.serve.logs import MAX_VALUE_LENGTH
 from lakequeue.serve.queue_metrics import OTHER, QueueMetrics
 from lakequeue.storage.layout import messages_path
@@ -147,7 +146,7 @@ def test_metrics_of_requests_are_told_when_storage_hangs(root: Path, monkeypatch
 
 def test_health_is_bad_once_the_server_stops(served: tuple[Application, Client]) -> None:
     application, client = served
-    application.endpoint.stop()
+    application.endpoint.receives.stop()
     assert health(client) == (503, {"status": "failing", "reason": "The server is stopping."})
 
 

@@ -53,7 +53,7 @@ def test_requests_under_way_are_finished_and_no_new_ones_begin(tmp_path: Path) -
             sent = pool.submit(client.post, "SendMessage", QueueUrl=orders, MessageBody="A")
             wait_until(lambda: metric(other, "requests_in_progress") == 2, "the send")
             server.stop()
-            wait_until(lambda: server.application.endpoint.stopping, "the stop")
+            wait_until(lambda: server.application.endpoint.receives.stopping, "the stop")
             with pytest.raises(httpx.ConnectError), client_of(server.url) as late:
                 late.post("ListQueues")
             assert not sent.done()

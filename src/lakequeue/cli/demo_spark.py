@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import attrs
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from lakequeue.cli.demo_files import QUEUE, fresh_queue, measure
+from lakequeue.cli.render import table
 from lakequeue.client import LakeQueue
 from lakequeue.errors import LeaseLost
 from lakequeue.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from lakequeue.lease import Lease
     from lakequeue.queue import Queue
@@ -170,10 +170,7 @@ def _summarise(
         "sum(classes) AS classes",
     ).first()
     assert total is not None
-    summary = Table(title="Summary", show_header=False)
-    summary.add_column()
-    summary.add_column(justify="right")
-    for name, value in {
+    summary = {
         "messages sent": sent,
         "messages with a result": total["messages"],
         "batches": tally.batches,
@@ -185,9 +182,8 @@ def _summarise(
         "lines": total["lines"],
         "functions": total["functions"],
         "classes": total["classes"],
-    }.items():
-        summary.add_row(name, f"{value or 0:,}")
-    console.print(summary)
+    }
+    console.print(table(["what", "number"], [(name, value or 0) for name, value in summary.items()], "Summary"))
     largest = modules.orderBy("lines", ascending=False).limit(5)
     console.print(_table("Largest modules", largest.select("path", "lines", "functions", "classes")))
     counts = queue.counts()
@@ -200,21 +196,10 @@ def _summarise(
     return total["messages"] == sent and left == 0
 
 
-def _answer(lake: LakeQueue, spark: SparkSession, title: str, query: str) -> Table:
+def _answer(lake: LakeQueue, spark: SparkSession, title: str, query: str) -> RenderableType:
     lake.register_views(spark)
     return _table(title, spark.sql(query))
 
 
-def _table(title: str, frame: DataFrame) -> Table:
-    table = Table(title=title)
-    for name, kind in frame.dtypes:
-        table.add_column(name, justify="left" if kind == "string" else "right")
-    for row in frame.collect():
-        table.add_row(*(_cell(value) for value in row))
-    return table
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _table(title: str, frame: DataFrame) -> RenderableType:
+    return table(frame.columns, frame.collect(), title)

@@ -69,12 +69,12 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "check.check": ("check", "check orders"),
         "check.repair": ("repair orders", "repair --all"),
         "check.doctor": ("doctor",),
-        "copy.copy": ("copy my-queues s3://backups/monday",),
+        "maintenance.copy": ("copy my-queues s3://backups/monday",),
         "maintenance.upgrade": ("upgrade --yes",),
     },
     "For other clients": {
         "serve.serve": ("serve --port 9324", "serve --keys keys.json --host 0.0.0.0"),
-        "deploy_files.deploy_files": ("deploy-files lakequeue-deploy",),
+        "serve.deploy_files": ("deploy-files lakequeue-deploy",),
     },
 }
 """Module and function of each command and its examples, by the panel of the help text. An example is what follows

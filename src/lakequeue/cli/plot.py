@@ -1,10 +1,12 @@
-"""The command that plots the depth of a queue over time."""
+"""The command that plots the depth of a queue over time, and its pictures."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +14,20 @@ from lakequeue.cli import documents, render
 from lakequeue.cli.options import Name, instant_option
 from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import Moment
+from lakequeue.errors import MissingPackage
 from lakequeue.model.clock import from_micros
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from lakequeue.entry_verbs import Depth
 
 SPANS = 3
 """Maximum number of spans without a point that are named."""
 _SUFFIXES = (".png", ".svg", ".pdf")
+_SPARSE = timedelta(seconds=150)
+_AROUND = timedelta(minutes=5)
+_UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
 
 
 def plot(
@@ -33,7 +44,6 @@ def plot(
         usage("no output: give --out FILE.png")
     if out is not None and out.suffix not in _SUFFIXES:
         usage(f"--out must end in one of {', '.join(_SUFFIXES)}")
-    from lakequeue.cli import pictures
     from lakequeue.entry_verbs import depth_history
 
     lake = ctx.obj.lake()
@@ -41,9 +51,9 @@ def plot(
     with render.spinner("reading"):
         source = ctx.obj.queue(queue)
         points = depth_history(source, begin)
-    spans = pictures.unknown(points, max(begin, source.created_at))
+    spans = unknown_spans(points, max(begin, source.created_at))
     if out is not None:
-        pictures.draw(queue, points, out, spans)
+        draw(queue, points, out, spans)
     drawn = [
         {"at": from_micros(point.at), "sent": point.sent} | documents.counts(queue, point.counts)
         for point in points
@@ -53,3 +63,62 @@ def plot(
     if len(spans) > SPANS:
         ctx.obj.note(f"not known: {len(spans) - SPANS} more spans")
     ctx.obj.answer(drawn, f"drew {render.count(len(points), 'point')} into {out}")
+
+
+def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
+    """Spans since an instant of which no source tells: the logs of a busy shard keep its last 200 commits.
+
+    Between points that is more than the statistics' minute, and than can be seen in a picture.
+    """
+    at = [begin, *(from_micros(point.at) for point in points)]
+    visible = (at[-1] - begin) / 25
+    gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, _SPARSE)]
+    return [(begin, at[1]), *gaps] if visible < at[1] - begin <= _SPARSE else gaps
+
+
+def draw(name: str, shown: Sequence[Depth], path: Path, unknown: Sequence[tuple[datetime, datetime]] = ()) -> None:
+    """Draws points as a picture of the kind that the file's suffix names; spans that nobody knows are grey.
+
+    Raises:
+        MissingPackage: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+    except ImportError as error:
+        raise MissingPackage.of("plot", "plot", error) from error
+    figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")  # its canvas is Agg, which needs no display
+    messages, age = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    at = [from_micros(point.at) for point in shown]
+    marker = {"linewidth": 1.5, "marker": "o" if len(shown) < 200 else "", "markersize": 3}
+    messages.fill_between(at, [point.counts.visible for point in shown], color="tab:blue", alpha=0.15, linewidth=0)
+    for label, colour in (("visible", "tab:blue"), ("in flight", "tab:orange"), ("delayed", "tab:green")):
+        values = [getattr(point.counts, label.replace(" ", "_")) for point in shown]
+        messages.plot(at, values, label=label, color=colour, **marker)
+    messages.set_ylabel("messages")
+    messages.yaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+    messages.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    messages.set_title(f"Queue {name}, until {at[-1]:%Y-%m-%d %H:%M:%S} UTC", loc="left")
+    ages = [point.counts.oldest_age or 0 for point in shown]
+    unit, seconds = next((unit for unit in _UNITS if max(ages) >= 2 * unit[1]), _UNITS[-1])
+    age.plot(at, [value / seconds for value in ages], label="oldest message", color="tab:red", **marker)
+    age.set_ylabel(f"age ({unit})")
+    locator = AutoDateLocator()
+    age.xaxis.set_major_locator(locator)
+    age.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    age.set_xlabel("time (UTC)")
+    if at[0] == at[-1]:
+        age.set_xlim(at[0] - _AROUND, at[0] + _AROUND)
+    for axes in (messages, age):
+        for first, last in unknown:
+            axes.axvspan(first, last, color="0.92", linewidth=0)
+        _furnish(axes)
+    figure.savefig(path)
+
+
+def _furnish(axes: Axes) -> None:
+    axes.set_ylim(0, max(1, axes.dataLim.y1 * 1.08))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 0.98), frameon=False, ncols=3)  # above the plot
+    axes.spines[["top", "right"]].set_visible(False)

@@ -10,16 +10,18 @@ from contextlib import asynccontextmanager, suppress
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakequeue.client import LakeQueue
+from lakequeue.entry_verbs import check_catalog
+from lakequeue.errors import LakeQueueError
 from lakequeue.model.redrive_policies import ACCOUNT
 from lakequeue.serve.auth import BASIC_CHALLENGE, Authenticator, BasicAuthentication, NoAuthentication
 from lakequeue.serve.console.routes import PATH, Console
 from lakequeue.serve.errors import RequestError
-from lakequeue.serve.health import Health
+from lakequeue.serve.groups import SingleFlight
 from lakequeue.serve.instrumentation import Instrumentation
 from lakequeue.serve.limits import MAX_BODY_BYTES, Bodies
 from lakequeue.serve.logs import AccessLog
@@ -34,6 +36,8 @@ THREADS = 256
 """Requests that can wait for their commit at the same time; they share group commits."""
 ADOPT_INTERVAL = 10.0
 """Seconds between two checks for message move tasks of servers that died."""
+CATALOG_TIMEOUT = 5.0
+"""Seconds that ``/health`` waits for the catalog."""
 
 _Handler = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger("lakequeue.serve")
@@ -81,7 +85,7 @@ class Application:
         self.console = Console(self.actions, basic, bodies)
         any_host = access is not None and not allowed_hosts  # the host name is part of the signature
         metrics = Metrics(lake, lambda: self.endpoint.waiting, metrics_queues)
-        health = Health(lake, lambda: self.endpoint.stopping)
+        health = Health(lake, lambda: self.endpoint.receives.stopping)
         self.pages = Starlette(
             routes=[
                 Route("/health", health.answer),
@@ -96,8 +100,8 @@ class Application:
 
     def stop(self) -> None:
         """Ends the waits of requests (long polls and conditions); call it before the server stops."""
-        self.endpoint.stop()
-        self.console.conditions.stop()
+        self.endpoint.receives.stop()
+        self.console.conditions.interrupts.stop()
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Routes SQS requests directly, skipping Starlette's route search."""
@@ -129,6 +133,33 @@ class Application:
             except Exception as error:  # storage may be back at the next check
                 _log.warning("cannot check for message move tasks: %s", error)
             await asyncio.sleep(ADOPT_INTERVAL)
+
+
+class Health:
+    """``/health``: answers 200 while the catalog of the root can be read, else 503 with the reason."""
+
+    def __init__(self, lake: LakeQueue, stopping: Callable[[], bool], timeout: float = CATALOG_TIMEOUT) -> None:
+        self._stopping = stopping
+        self._timeout = timeout
+        self._check = SingleFlight(lambda: check_catalog(lake))
+
+    async def answer(self, http: Request) -> Response:
+        reason = await self._reason()
+        if reason is None:
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "failing", "reason": reason}, 503)
+
+    async def _reason(self) -> str | None:
+        if self._stopping():
+            return "The server is stopping."
+        try:
+            await asyncio.wait_for(self._check.result(), self._timeout)
+        except asyncio.TimeoutError:
+            return f"The storage of the queues did not answer within {self._timeout:g} s."
+        except LakeQueueError as error:  # clients must not see internals of the server
+            _log.warning("the catalog cannot be read: %s", error)
+            return "The storage of the queues cannot be read."
+        return None
 
 
 def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Handler:

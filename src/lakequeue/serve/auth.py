@@ -136,6 +136,12 @@ def access_denied(caller: Caller, action: str, queue: str | None) -> RequestErro
     return RequestError("AccessDeniedException", f"{caller.name} may not do {action} on {where}.", 403)
 
 
+def require(caller: Caller, action: str, queue: str | None) -> None:
+    """Raises RequestError unless the caller may do an action on a queue; None: on no single one."""
+    if not caller.may(action, queue):
+        raise access_denied(caller, action, queue)
+
+
 class BasicAuthentication:
     """Authenticates by HTTP Basic with a key id and its secret; an address that guesses must wait.
 

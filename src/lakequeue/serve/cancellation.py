@@ -1,4 +1,4 @@
-"""Requests with a condition: a few run at a time, and they end when the client disconnects or the server stops."""
+"""Requests that wait end when the client disconnects or the server stops; of those with a condition a few run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,39 @@ MAX_IN_TOTAL = 16
 _Result = TypeVar("_Result")
 
 
+class Interrupts:
+    """An interrupt for each request of a kind: set once its client disconnects, or the server stops.
+
+    Attributes:
+        running: those of current requests.
+    """
+
+    def __init__(self) -> None:
+        self.running: set[Interrupt] = set()
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Interrupts all requests, and each that comes later."""
+        self.stopping = True
+        for interrupt in list(self.running):
+            interrupt.set()
+
+    @asynccontextmanager
+    async def of(self, http: Request) -> AsyncIterator[tuple[Interrupt, asyncio.Task[None]]]:
+        """Yields the interrupt of a request, and what is done once its client has disconnected."""
+        interrupt = Interrupt()
+        self.running.add(interrupt)
+        disconnected = asyncio.create_task(_wait_for_disconnect(http))
+        disconnected.add_done_callback(lambda _: interrupt.set())
+        if self.stopping:
+            interrupt.set()
+        try:
+            yield interrupt, disconnected
+        finally:
+            self.running.discard(interrupt)
+            disconnected.cancel()
+
+
 class ConditionRunner:
     """Limits how many requests with a condition run, and interrupts those that nobody waits for."""
 
@@ -30,14 +63,7 @@ class ConditionRunner:
             lambda: asyncio.Semaphore(MAX_PER_CALLER)
         )
         self._all = asyncio.Semaphore(MAX_IN_TOTAL)
-        self._running: set[Interrupt] = set()
-        self._stopping = False
-
-    def stop(self) -> None:
-        """Interrupts all requests, and each that comes later."""
-        self._stopping = True
-        for interrupt in list(self._running):
-            interrupt.set()
+        self.interrupts = Interrupts()
 
     async def run(self, http: Request, caller: str, work: Callable[[Interrupt], _Result]) -> _Result:
         """Runs the work of a request in a thread; its interrupt is set when the work must end.
@@ -46,25 +72,17 @@ class ConditionRunner:
             ClientDisconnect: the client has disconnected.
             RequestError: the server is stopping.
         """
-        interrupt = Interrupt()
-        self._running.add(interrupt)
-        disconnected = asyncio.create_task(wait_for_disconnect(http))
-        disconnected.add_done_callback(lambda _: interrupt.set())
-        if self._stopping:
-            interrupt.set()
-        try:
-            async with _acquired(self._by_caller[caller], disconnected), _acquired(self._all, disconnected):
-                return await asyncio.to_thread(work, interrupt)
-        except Interrupted:
-            if disconnected.done():
-                raise ClientDisconnect from None
-            raise RequestError("ServiceUnavailable", "The server is stopping.", 503, False) from None
-        finally:
-            self._running.discard(interrupt)
-            disconnected.cancel()
+        async with self.interrupts.of(http) as (interrupt, disconnected):
+            try:
+                async with _acquired(self._by_caller[caller], disconnected), _acquired(self._all, disconnected):
+                    return await asyncio.to_thread(work, interrupt)
+            except Interrupted:
+                if disconnected.done():
+                    raise ClientDisconnect from None
+                raise RequestError("ServiceUnavailable", "The server is stopping.", 503, False) from None
 
 
-async def wait_for_disconnect(http: Request) -> None:
+async def _wait_for_disconnect(http: Request) -> None:
     """Returns when the client has disconnected, or has its answer."""
     while (await http.receive())["type"] != "http.disconnect":
         pass

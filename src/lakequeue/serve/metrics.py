@@ -37,31 +37,26 @@ class Metrics:
     """
 
     def __init__(self, lake: LakeQueue, waiting: Callable[[], int], queues: int = QUEUES) -> None:
-        self._registry = CollectorRegistry()
+        self._registry = registry = CollectorRegistry()
+        of_call, latency = (
+            ["action", "code"],
+            "Time to the answer of SQS clients; includes the wait of long polls.",
+        )
         self._requests = Counter(
-            "lakequeue_requests", "Requests of SQS clients answered.", ["action", "code"], registry=self._registry
+            "lakequeue_requests", "Requests of SQS clients answered.", of_call, registry=registry
         )
         self._console = Counter(
-            "lakequeue_console_requests",
-            "Requests of the console answered.",
-            ["action", "code"],
-            registry=self._registry,
+            "lakequeue_console_requests", "Requests of the console answered.", of_call, registry=registry
         )
         self._seconds = Histogram(
-            "lakequeue_request_seconds",
-            "Time to the answer of SQS clients; includes the wait of long polls.",
-            ["action"],
-            buckets=BUCKETS,
-            registry=self._registry,
+            "lakequeue_request_seconds", latency, ["action"], buckets=BUCKETS, registry=registry
         )
-        self._bytes_in = self._counter("lakequeue_request_bytes", "Bytes of request bodies.")
-        self._bytes_out = self._counter("lakequeue_response_bytes", "Bytes of response bodies.")
-        self._in_progress = Gauge(
-            "lakequeue_requests_in_progress", "Requests in progress.", registry=self._registry
-        )
-        polls = Gauge("lakequeue_long_polls_waiting", "Long polls in progress.", registry=self._registry)
+        self._bytes_in = Counter("lakequeue_request_bytes", "Bytes of request bodies.", registry=registry)
+        self._bytes_out = Counter("lakequeue_response_bytes", "Bytes of response bodies.", registry=registry)
+        self._in_progress = Gauge("lakequeue_requests_in_progress", "Requests in progress.", registry=registry)
+        polls = Gauge("lakequeue_long_polls_waiting", "Long polls in progress.", registry=registry)
         polls.set_function(waiting)
-        ProcessCollector(registry=self._registry)
+        ProcessCollector(registry=registry)
         self._queues = SingleFlight(QueueMetrics(lake, queues).collect)
 
     def begun(self) -> None:
@@ -90,9 +85,6 @@ class Metrics:
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
         content = await run_in_threadpool(encode, found)
         return Response(content, headers={"content-type": content_type})
-
-    def _counter(self, name: str, what: str) -> Counter:
-        return Counter(name, what, registry=self._registry)
 
 
 class _Collected(CollectorRegistry):

@@ -29,7 +29,7 @@ from lakequeue.entry_verbs import (
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 from lakequeue.model.arguments import Condition
 from lakequeue.model.clock import format_instant, from_micros, to_micros
-from lakequeue.serve.auth import Caller, access_denied
+from lakequeue.serve.auth import Caller, require
 from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory
 from lakequeue.serve.console.parameters import Parameters, about, about_one_of, refusal
@@ -37,7 +37,7 @@ from lakequeue.serve.errors import ErrorResponse
 from lakequeue.serve.group_depths import GroupDepths
 from lakequeue.serve.keys import ANY
 from lakequeue.serve.sqs.actions import Actions
-from lakequeue.serve.sqs.authorization import required_permissions
+from lakequeue.serve.sqs.authorization import check_permissions
 from lakequeue.serve.sqs.messages import SENDER
 from lakequeue.serve.sqs.model import operation, validated
 
@@ -303,10 +303,7 @@ class ConsoleApi:
 
     def purge(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Purges a queue; the user must have typed its name."""
-        typed = given.string("name")
-        given.end()
-        if typed != name:
-            raise refusal(typed, "name", "It is not the name of the queue; nothing was purged.")
+        _check_typed(name, given, "purged")
         self._on_queue(name, Queue.purge)
         return {}
 
@@ -321,7 +318,7 @@ class ConsoleApi:
         where, limit = _redrive_condition(caller, name, given), given.integer("messages", MAX_MOVED, MAX_MOVED)
         given.end()
         with about("where"):
-            check = partial(_check_may, caller, "SendMessage")
+            check = partial(require, caller, "SendMessage")
             moved = self._on_queue(
                 name, lambda queue: redrive_checked(queue, limit, check, where, given.interrupt)
             )
@@ -347,7 +344,7 @@ class ConsoleApi:
     def create(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Creates a queue; takes the members of CreateQueue."""
         members = validated(operation("CreateQueue").input_shape, given.rest(), "")
-        _check_permissions(caller, "CreateQueue", members)
+        check_permissions(caller, "CreateQueue", members)
         with about("QueueName"), about_one_of(*members.get("Attributes", ())):
             if self._exists(members["QueueName"]):  # SQS would answer as if it had created it
                 raise QueueNameExists()
@@ -365,7 +362,7 @@ class ConsoleApi:
         members = validated(
             operation("SetQueueAttributes").input_shape, given.rest() | {"QueueUrl": _url(name)}, ""
         )
-        _check_permissions(caller, "SetQueueAttributes", members)
+        check_permissions(caller, "SetQueueAttributes", members)
         with about_one_of(*members["Attributes"]):
             return self._actions.run("SetQueueAttributes", members, "")
 
@@ -376,10 +373,7 @@ class ConsoleApi:
 
     def delete(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Deletes a queue; the user must have typed its name."""
-        typed = given.string("name")
-        given.end()
-        if typed != name:
-            raise refusal(typed, "name", "It is not the name of the queue; nothing was deleted.")
+        _check_typed(name, given, "deleted")
         return self._actions.run("DeleteQueue", {"QueueUrl": _url(name)}, "")
 
     def _root(self, caller: Caller) -> str | None:
@@ -393,7 +387,7 @@ class ConsoleApi:
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
     """The condition of a redrive, which moves bodies, and whose counts would reveal what they contain."""
     where, ids = given.string("where"), given.message_ids() if "ids" in given else None
-    _check_may(caller, "ReceiveMessage", name)
+    require(caller, "ReceiveMessage", name)
     if ids is None:
         return Condition(where) if where else None
     if where is not None:
@@ -401,14 +395,11 @@ def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Conditio
     return Condition(f"message_id IN ({', '.join('?' * len(ids))})", ids)
 
 
-def _check_permissions(caller: Caller, action: str, members: Answer) -> None:
-    for needed, queue in required_permissions(action, members):
-        _check_may(caller, needed, queue)
-
-
-def _check_may(caller: Caller, action: str, queue: str | None) -> None:
-    if not caller.may(action, queue):
-        raise access_denied(caller, action, queue)
+def _check_typed(name: str, given: Parameters, done: str) -> None:
+    typed = given.string("name")
+    given.end()
+    if typed != name:
+        raise refusal(typed, "name", f"It is not the name of the queue; nothing was {done}.")
 
 
 def _url(name: str) -> str:

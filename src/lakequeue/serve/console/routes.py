@@ -247,7 +247,7 @@ def _error(error: Exception, call: ApiCall) -> Response:
     elif not isinstance(error, (QueueServiceError, RequestError)):
         _log.exception("%s failed in the console", call.action)
     challenge = BASIC_CHALLENGE if response.status == 401 else None
-    # such as a range; clients of SQS do not get it, nor anybody the root and names of other queues
+    # such as a name that is meant; clients of SQS do not get it, nor anybody the root and names of other queues
     hint = None if isinstance(error, QueueDoesNotExist) else getattr(error, "hint", None)
     message = response.message if hint is None else f"{response.message.rstrip('.')}: {hint}"
     content = {"code": call.code, "message": message}

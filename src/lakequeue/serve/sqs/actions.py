@@ -159,7 +159,8 @@ class Actions:
             stored = redrive_policies.arn(self.lake.region, "")
             shown = f"arn:aws:sqs:{self.lake.region}:{self.account}:"
             error.template, error.names = wire_message(error).replace(stored, shown), ()
-            error.hint = None  # it is in the message
+            if isinstance(error, InvalidAttributeValue):
+                error.hint = None  # it is in the message
             raise
 
     def on_queue(self, url: str, call: Callable[[Queue], _Result]) -> _Result:

@@ -8,6 +8,7 @@ from typing import Any
 
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model import redrive_policies
+from lakequeue.serve.auth import Caller, require
 from lakequeue.serve.sqs.move_tasks import parse_task_handle
 from lakequeue.serve.sqs.queue_urls import queue_name
 
@@ -22,8 +23,8 @@ def named_queues(parameters: Mapping[str, Any]) -> list[str | None]:
     return [arn.rpartition(":")[2] for arn in arns] or [parameters.get("QueueName")]
 
 
-def required_permissions(action: str, parameters: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """Pairs of action and queue that the caller must be allowed.
+def check_permissions(caller: Caller, action: str, parameters: Mapping[str, Any]) -> None:
+    """Raises RequestError unless the caller may do all that a request asks for.
 
     A redrive policy and a message move task take bodies from one queue to another: both need ReceiveMessage at the
     first and SendMessage at the second.
@@ -38,4 +39,5 @@ def required_permissions(action: str, parameters: Mapping[str, Any]) -> list[tup
             if policy is not None:
                 required.append(("SendMessage", policy.dead_letter_queue.rpartition(":")[2]))
                 required.append(("ReceiveMessage", required[0][1]))
-    return required
+    for needed, queue in required:
+        require(caller, needed, queue)

@@ -18,14 +18,14 @@ from lakequeue.entry_verbs import settings
 from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist, QueueServiceError
 from lakequeue.model.clock import Interrupt
 from lakequeue.serve.auth import Authenticator, Caller, RequestHead, access_denied
-from lakequeue.serve.cancellation import wait_for_disconnect
+from lakequeue.serve.cancellation import Interrupts
 from lakequeue.serve.connection import HALF_CLOSED, RECEIVES, hold
 from lakequeue.serve.errors import ErrorResponse, RequestError, error_code, new_id
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, MEMORY_FACTOR, Answer, Answers, Bodies
 from lakequeue.serve.sqs import json_protocol, query_json, query_protocol
 from lakequeue.serve.sqs.actions import Actions
-from lakequeue.serve.sqs.authorization import named_queues, required_permissions
+from lakequeue.serve.sqs.authorization import check_permissions, named_queues
 from lakequeue.serve.sqs.messages import CALLER, SENDER, add_trace_header
 from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
@@ -64,6 +64,8 @@ class Endpoint:
     Attributes:
         bodies: reads the bodies of requests.
         answers: counts the messages of receives.
+        receives: interrupts of receives, which then return what there is.
+        waiting: number of long polls in progress.
     """
 
     def __init__(
@@ -74,19 +76,8 @@ class Endpoint:
         self._authenticator = authenticator
         self.bodies = bodies
         self.answers = Answers()
-        self._receiving: dict[Interrupt, bool] = {}
-        self.stopping = False
-
-    def stop(self) -> None:
-        """Ends the waits of all long polls, and of each that comes later; they return what there is."""
-        self.stopping = True
-        for interrupt in list(self._receiving):
-            interrupt.set()
-
-    @property
-    def waiting(self) -> int:
-        """Number of long polls in progress."""
-        return sum(self._receiving.values())
+        self.receives = Interrupts()
+        self.waiting = 0
 
     async def __call__(self, http: Request) -> Response:
         """Answers a request, and describes it in ``http.state.call``."""
@@ -140,7 +131,7 @@ class Endpoint:
             trace = headers.get(_TRACE_ID) if pending.covers(_TRACE_ID) else None
             self._complete(given, model.name, caller, trace)
             call.queue = named_queues(given)[0] or "-"
-            _check_permissions(caller, model.name, given)
+            check_permissions(caller, model.name, given)
             base_url = self._public_url or f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
             answer = self.answers.of(pending.key)
             try:
@@ -175,20 +166,15 @@ class Endpoint:
         queue = self._actions.opened(given["QueueUrl"])  # usually open, which saves a thread
         if queue is None:
             queue = await asyncio.to_thread(self._actions.queue, queue_name(given["QueueUrl"]))
-        interrupt = Interrupt()
-        if self.stopping:
-            interrupt.set()
-        self._receiving[interrupt] = given.get("WaitTimeSeconds", settings(queue).wait_micros) > 0
-        disconnect = asyncio.create_task(wait_for_disconnect(http))
-        disconnect.add_done_callback(lambda _: interrupt.set())
-        answer.gone = disconnect
-        try:
-            await self.answers.begin(answer)
-            queue, (messages, result) = await self._receive_from_newest(queue, given, interrupt, answer)
-        finally:
-            del self._receiving[interrupt]
-            disconnected = disconnect.done() and not disconnect.cancelled()
-            disconnect.cancel()
+        polls = given.get("WaitTimeSeconds", settings(queue).wait_micros) > 0
+        async with self.receives.of(http) as (interrupt, answer.gone):
+            self.waiting += polls
+            try:
+                await self.answers.begin(answer)
+                queue, (messages, result) = await self._receive_from_newest(queue, given, interrupt, answer)
+            finally:
+                self.waiting -= polls
+            disconnected = answer.gone.done()
         if disconnected and messages and not given.get("ReceiveRequestAttemptId"):
             # nobody gets the answer: make the messages visible now, not after the visibility timeout
             await asyncio.to_thread(_release, self._actions, queue, messages)
@@ -262,12 +248,6 @@ def _named(headers: Mapping[str, str]) -> OperationModel | None:
         return operation(_target(headers))
     _check_form(headers)
     return None
-
-
-def _check_permissions(caller: Caller, action: str, given: dict[str, Any]) -> None:
-    for needed, queue in required_permissions(action, given):
-        if not caller.may(needed, queue):
-            raise access_denied(caller, needed, queue)
 
 
 def _check_form(headers: Mapping[str, str]) -> None:
