@@ -12,7 +12,7 @@ import typer.main
 
 from lakequeue.cli.errors import Commands
 from lakequeue.cli.help import COMMANDS, Command, RewindCommand, epilog, name_of
-from lakequeue.cli.options import duration_option, key_values
+from lakequeue.cli.options import duration_option, flag, key_values, option
 from lakequeue.cli.session import USAGE, Context, usage
 from lakequeue.cli.values import DURATION_HELP
 
@@ -44,39 +44,38 @@ def _mode(text: str) -> int:
 def options(
     ctx: Context,
     root: Annotated[
-        str | None,
-        typer.Option(envvar="LAKEQUEUE_ROOT", metavar="DIR", help="Directory or URI that holds the queues."),
+        str | None, option("Directory or URI that holds the queues.", "DIR", envvar="LAKEQUEUE_ROOT")
     ] = None,
     root_mode: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Permissions of a new local root, 700 by default; 2770 shares it with a group.",
+            "OCTAL",
             envvar="LAKEQUEUE_ROOT_MODE",
-            metavar="OCTAL",
-            help="Permissions of a new local root, 700 by default; 2770 shares it with a group.",
         ),
     ] = None,
     storage_option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Option for an object store, such as AWS_ENDPOINT_URL=…; may be repeated. Put secrets into the "
+        option(
+            "Option for an object store, such as AWS_ENDPOINT_URL=…; may be repeated. Put secrets into the "
             "environment instead: others see the command line.",
+            "KEY=VALUE",
         ),
     ] = None,
     network_file_system: Annotated[
         bool,
-        typer.Option(
+        flag(
+            "Allow a root on a network file system, which only one machine may use.",
             "--network-file-system",
             envvar="LAKEQUEUE_NETWORK_FILE_SYSTEM",
-            help="Allow a root on a network file system, which only one machine may use.",
         ),
     ] = False,
     durability: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "What acknowledged messages survive on local disks: power (default) or process (scratch data).",
+            "LEVEL",
             envvar="LAKEQUEUE_DURABILITY",
-            metavar="LEVEL",
-            help="What acknowledged messages survive on local disks: power (default) or process (scratch data).",
         ),
     ] = None,
     poll_interval: Annotated[
@@ -87,12 +86,10 @@ def options(
             envvar="LAKEQUEUE_POLL_INTERVAL",
         ),
     ] = None,
-    region: Annotated[str, typer.Option(metavar="NAME", help="Region of the queues.")] = "local",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print stack traces of errors.")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    region: Annotated[str, option("Region of the queues.", "NAME")] = "local",
+    json: Annotated[bool, flag("Print one JSON document.", "--json")] = False,
+    verbose: Annotated[bool, flag("Print stack traces of errors.", "--verbose", "-v")] = False,
+    version: Annotated[bool, flag("Print the version.", "--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     ctx.obj.root, ctx.obj.region, ctx.obj.json, ctx.obj.verbose = root, region, json, verbose
     ctx.obj.storage_options = key_values(storage_option, "--storage-option")

@@ -9,7 +9,7 @@ import attrs
 import typer
 
 from lakequeue.cli import render
-from lakequeue.cli.options import OptionalName, Yes
+from lakequeue.cli.options import OptionalName, Yes, flag
 from lakequeue.cli.session import REFUSED, Context, usage
 
 if TYPE_CHECKING:
@@ -84,12 +84,10 @@ def _shards(health: Health) -> render.Fitting | str:
 def repair(
     ctx: Context,
     queue: OptionalName = None,
-    everything: Annotated[bool, typer.Option("--all", help="All queues of the root, and the catalog.")] = False,
-    clock: Annotated[
-        bool, typer.Option("--clock", help="Only set back the time that a wrong clock set ahead.")
-    ] = False,
+    everything: Annotated[bool, flag("All queues of the root, and the catalog.", "--all")] = False,
+    clock: Annotated[bool, flag("Only set back the time that a wrong clock set ahead.", "--clock")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also where it is not certain which messages are lost or come again.")
+        bool, flag("Also where it is not certain which messages are lost or come again.", "--force")
     ] = False,
     yes: Yes = False,
 ) -> None:

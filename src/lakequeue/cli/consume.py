@@ -7,14 +7,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from lakequeue.cli import completion
 from lakequeue.cli.imports import imported
-from lakequeue.cli.options import duration_option
+from lakequeue.cli.options import argument, duration_option, flag, option
 from lakequeue.cli.output import printable
 from lakequeue.cli.session import REFUSED, Context, Session, usage
 from lakequeue.cli.values import at_least
@@ -24,54 +23,34 @@ if TYPE_CHECKING:
     from lakequeue import Queue, Renewal
 
 
-class RenewalName(str, Enum):
-    """Renewal policies on the command line."""
-
-    HEARTBEAT = "heartbeat"
-    COMPUTED = "computed"
-    NONE = "none"
+RenewalName = Literal["heartbeat", "computed", "none"]
 
 
 def consume(
     ctx: Context,
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="QUEUE...", autocompletion=completion.queues, help="Names of the queues."),
-    ],
-    handler: Annotated[
-        str, typer.Argument(metavar="MODULE:FUNCTION", help="Handler of a message and its context; may be async.")
-    ],
+    names: Annotated[list[str], argument("Names of the queues.", "QUEUE...", autocompletion=completion.queues)],
+    handler: Annotated[str, argument("Handler of a message and its context; may be async.", "MODULE:FUNCTION")],
     weights: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,N,...",
-            help="How often a free handler takes a message of each queue; by default all equally often.",
-        ),
+        option("How often a free handler takes a message of each queue; by default all equally often.", "N,N,..."),
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Messages handled at a time.")] = 10,
+    concurrency: Annotated[int, option("Messages handled at a time.", "N", min=1)] = 10,
     batch: Annotated[
-        int | None,
-        typer.Option(min=1, max=10_000, metavar="N", help="Call the handler with lists of up to N messages."),
+        int | None, option("Call the handler with lists of up to N messages.", "N", min=1, max=10_000)
     ] = None,
     batch_wait: Annotated[
         float | None, duration_option("How long a message waits for others of its batch: 1 s by default.")
     ] = None,
     as_arrow: Annotated[
-        bool, typer.Option("--as-arrow", help="Call the handler with tables of Arrow instead of lists.")
+        bool, flag("Call the handler with tables of Arrow instead of lists.", "--as-arrow")
     ] = False,
     prefetch: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=10_000, metavar="N", help="Messages to receive ahead; by default as handlers keep up."
-        ),
+        int | None, option("Messages to receive ahead; by default as handlers keep up.", "N", min=0, max=10_000)
     ] = None,
     renewal: Annotated[
         RenewalName,
-        typer.Option(
-            metavar="POLICY",
-            help="How messages are kept hidden while their handlers run: heartbeat, computed or none.",
-        ),
-    ] = RenewalName.HEARTBEAT,
+        option("How messages are kept hidden while their handlers run: heartbeat, computed or none.", "POLICY"),
+    ] = "heartbeat",
     visibility_timeout: Annotated[
         float | None,
         duration_option(
@@ -87,44 +66,37 @@ def consume(
     ] = None,
     wait: Annotated[float, duration_option("How long a receive waits for messages.")] = 20,
     until_empty: Annotated[
-        bool,
-        typer.Option(
-            "--until-empty", help="End when no message is visible; code 1 if failed ones wait for a retry."
-        ),
+        bool, flag("End when no message is visible; code 1 if failed ones wait for a retry.", "--until-empty")
     ] = False,
     fail_on_error: Annotated[
-        bool, typer.Option("--fail-on-error", help="End with code 1 if any handler failed, retried well or not.")
+        bool, flag("End with code 1 if any handler failed, retried well or not.", "--fail-on-error")
     ] = False,
     consumer_name: Annotated[
         str | None,
-        typer.Option(
-            "--name",
-            metavar="NAME",
-            help="Name in logs, dead letters and messages in flight; by default host and process id.",
+        option(
+            "Name in logs, dead letters and messages in flight; by default host and process id.", "NAME", "--name"
         ),
     ] = None,
     drain_timeout: Annotated[
         float,
-        typer.Option(
-            metavar="DURATION",
+        option(
+            "How long running handlers get after SIGTERM or SIGINT; then their messages are handed back.",
+            "DURATION",
             parser=at_least(0),
-            help="How long running handlers get after SIGTERM or SIGINT; then their messages are handed back.",
         ),
     ] = 30,
     give_up_after: Annotated[
         float | None, duration_option("End once storage has failed for this long; else wait.")
     ] = None,
     metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Answer Prometheus at this port.")
+        int | None, option("Answer Prometheus at this port.", "PORT", min=0, max=65535)
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address of that port; 0.0.0.0 for scrapes from elsewhere.")
+        str, option("Address of that port; 0.0.0.0 for scrapes from elsewhere.", "ADDRESS")
     ] = "127.0.0.1",
     opentelemetry: Annotated[
         bool,
-        typer.Option(
-            "--opentelemetry", help="Record spans and metrics by OpenTelemetry, with the SDK that is configured."
-        ),
+        flag("Record spans and metrics by OpenTelemetry, with the SDK that is configured.", "--opentelemetry"),
     ] = False,
 ) -> None:
     """Run a handler for each message of the queues, until SIGTERM or SIGINT."""
@@ -211,9 +183,9 @@ def _policy(name: RenewalName, timeout: float | None) -> Renewal:
     from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, NoRenewal
 
     match name:
-        case RenewalName.COMPUTED:
+        case "computed":
             return ComputedRenewal(timeout)
-        case RenewalName.NONE:
+        case "none":
             if timeout is not None:
                 usage("--visibility-timeout: with --renewal none it is the queue's")
             return NoRenewal()

@@ -15,6 +15,7 @@ import typer
 
 from lakequeue.cli import output
 from lakequeue.cli.demo_files import package_directory, python_files
+from lakequeue.cli.options import flag, option
 from lakequeue.cli.session import DONE, Context
 from lakequeue.errors import MissingPackage
 
@@ -28,16 +29,16 @@ def demo(
     ctx: Context,
     input_dir: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Directory of Python files to send; an installed package if not given.",
+            "DIR",
             "--input",
-            metavar="DIR",
             exists=True,
             file_okay=False,
-            help="Directory of Python files to send; an installed package if not given.",
         ),
     ] = None,
     no_spark: Annotated[
-        bool, typer.Option("--no-spark", help="Process them without Spark and Java, in about ten seconds.")
+        bool, flag("Process them without Spark and Java, in about ten seconds.", "--no-spark")
     ] = False,
 ) -> None:
     """Send, process and settle real files through a queue; takes about a minute."""

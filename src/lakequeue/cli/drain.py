@@ -15,11 +15,9 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lakequeue.cli import completion, render
 from lakequeue.cli.lines import MAX_LINE_BYTES, batches, max_batch
-from lakequeue.cli.options import DryRun, Name, Yes, duration_option
+from lakequeue.cli.options import DryRun, Name, Yes, argument, duration_option, option
 from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import shown_duration
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueClientError, UnsupportedOperation
@@ -39,23 +37,16 @@ MOST = 1_000
 def drain(
     ctx: Context,
     queue: Name,
-    to: Annotated[
-        str,
-        typer.Argument(
-            metavar="TO", autocompletion=completion.queues, help="Name of the queue that receives them."
-        ),
-    ],
+    to: Annotated[str, argument("Name of the queue that receives them.", "TO", autocompletion=completion.queues)],
     group_by: Annotated[
         str | None,
-        typer.Option(
-            metavar="EXPR",
-            help="To a FIFO queue: the message group, as the name of a message attribute, or as a path into a "
+        option(
+            "To a FIFO queue: the message group, as the name of a message attribute, or as a path into a "
             "JSON body such as $.customer.id; the message's own group if not given.",
+            "EXPR",
         ),
     ] = None,
-    group: Annotated[
-        str | None, typer.Option(metavar="ID", help="To a FIFO queue: one message group for all messages.")
-    ] = None,
+    group: Annotated[str | None, option("To a FIFO queue: one message group for all messages.", "ID")] = None,
     wait: Annotated[
         float,
         duration_option(

@@ -8,10 +8,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lakequeue.cli import json_lines, render
-from lakequeue.cli.options import Name, Parameter, Where
+from lakequeue.cli.options import Name, Parameter, Where, option
 from lakequeue.cli.output import OutputClosed, discard_output
 from lakequeue.cli.session import Context, Session, json_line, usage
 from lakequeue.model.arguments import Condition
@@ -25,15 +23,14 @@ def export(
     ctx: Context,
     queue: Name,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, help="File to write; standard output if not given."),
+        Path | None, option("File to write; standard output if not given.", "FILE", dir_okay=False)
     ] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="STATE",
+        option(
+            f"Only messages in this state: {', '.join(STORED)}; repeatable.",
+            "STATE",
             autocompletion=lambda: list(STORED),
-            help=f"Only messages in this state: {', '.join(STORED)}; repeatable.",
         ),
     ] = None,
     where: Where = None,

@@ -17,7 +17,7 @@ import typer
 
 from lakequeue.cli.errors import reason_of, report_error
 from lakequeue.cli.imports import imported
-from lakequeue.cli.options import duration_option
+from lakequeue.cli.options import duration_option, flag, option
 from lakequeue.cli.session import DONE, ENVIRONMENT, Session
 from lakequeue.cli.values import at_least
 from lakequeue.client import LakeQueue
@@ -35,23 +35,19 @@ if TYPE_CHECKING:
 
     from lakequeue.queue import Queue
 
-Root = Annotated[
-    str, typer.Option(envvar="LAKEQUEUE_ROOT", metavar="DIR", help="Directory or URI that holds the queues.")
-]
+Root = Annotated[str, option("Directory or URI that holds the queues.", "DIR", envvar="LAKEQUEUE_ROOT")]
 QueueName = Annotated[str, typer.Option(help="Name of the queue, which must exist.")]
 Region = Annotated[str, typer.Option(help="Region of the queue.")]
 Engine = Annotated[str, typer.Option(help="auto, or spark to commit by Delta's MERGE INTO.")]
 Checkpoint = Annotated[
     str, typer.Option(help="Directory for the progress of this stream; not shared with other streams.")
 ]
-Once = Annotated[bool, typer.Option("--once", help="Process what is there, then end.")]
+Once = Annotated[bool, flag("Process what is there, then end.", "--once")]
 
 Format = Annotated[str, typer.Option(help="Format of the source in Spark: text, json, csv, parquet, delta ...")]
 Path = Annotated[str | None, typer.Option(help="Path of the source; some formats use options instead.")]
 Schema = Annotated[str | None, typer.Option(help="Schema as DDL; required for streams of files other than text.")]
-FormatOptions = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Option of the format; repeatable.")
-]
+FormatOptions = Annotated[list[str] | None, option("Option of the format; repeatable.", "NAME=VALUE", "--option")]
 Body = Annotated[str, typer.Option("--body-column", help="Column with the bodies; '*' sends each row as JSON.")]
 Group = Annotated[str | None, typer.Option("--group-column", help="Column with the message groups.")]
 Dedup = Annotated[str | None, typer.Option("--dedup-column", help="Column with deduplication ids (FIFO).")]
@@ -61,14 +57,11 @@ OnBadRow = Annotated[
     Literal["fail", "drop", "divert"],
     typer.Option(help="What becomes of a row that breaks a rule; divert adds it to --bad-rows."),
 ]
-BadRows = Annotated[str | None, typer.Option(metavar="DIR", help="Delta table for refused rows and the reasons.")]
+BadRows = Annotated[str | None, option("Delta table for refused rows and the reasons.", "DIR")]
 OrderBy = Annotated[str | None, typer.Option(help="Column that orders the messages of a group (FIFO).")]
 
 Handler = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PACKAGE:FUNCTION", help="Function from a DataFrame of messages to a DataFrame of results."
-    ),
+    str | None, option("Function from a DataFrame of messages to a DataFrame of results.", "PACKAGE:FUNCTION")
 ]
 Output = Annotated[
     str | None, typer.Option(help="Delta table for the results, or for the messages without a handler.")
@@ -82,10 +75,7 @@ Visibility = Annotated[
 ]
 
 
-Every = Annotated[
-    float | None,
-    typer.Option(metavar="DURATION", parser=at_least(0), help="Time between the starts of two batches."),
-]
+Every = Annotated[float | None, option("Time between the starts of two batches.", "DURATION", parser=at_least(0))]
 
 
 _RAISED = re.compile(r'^  File "([^"]+)", line (\d+).*\n(?:    .*\n)*([A-Za-z_][\w.]*): (.*)$', re.MULTILINE)

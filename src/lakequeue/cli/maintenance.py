@@ -13,8 +13,11 @@ from lakequeue.cli.options import (
     Name,
     OptionalName,
     Yes,
+    argument,
     duration_option,
+    flag,
     key_values,
+    option,
     queue_option,
 )
 from lakequeue.cli.queues import listed
@@ -25,7 +28,7 @@ from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 def counts(
     ctx: Context,
     queue: OptionalName = None,
-    by_priority: Annotated[bool, typer.Option("--by-priority", help="Count those of each priority.")] = False,
+    by_priority: Annotated[bool, flag("Count those of each priority.", "--by-priority")] = False,
 ) -> None:
     """Count the messages of one queue or of all, by state."""
     from lakequeue.entry_verbs import depths
@@ -120,7 +123,7 @@ def upgrade(ctx: Context, yes: Yes = False) -> None:
 def compact(
     ctx: Context,
     queue: OptionalName = None,
-    processes: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that share the queues.")] = 1,
+    processes: Annotated[int, option("Processes that share the queues.", "N", min=1)] = 1,
     now: Annotated[
         float | None, duration_option("Free space at once; keep what readers that began within this time need.")
     ] = None,
@@ -144,14 +147,11 @@ def compact(
 
 def copy(
     ctx: Context,
-    source: Annotated[str, typer.Argument(metavar="FROM", help="Root to copy.")],
-    target: Annotated[
-        str, typer.Argument(metavar="TO", help="Root that takes the queues; made if it is missing.")
-    ],
+    source: Annotated[str, argument("Root to copy.", "FROM")],
+    target: Annotated[str, argument("Root that takes the queues; made if it is missing.", "TO")],
     queue: Annotated[str | None, queue_option("Only this queue.", "--queue")] = None,
     to_storage_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Option for the object store of TO, as --storage-option for FROM."),
+        list[str] | None, option("Option for the object store of TO, as --storage-option for FROM.", "KEY=VALUE")
     ] = None,
 ) -> None:
     """Copy the queues of a root to another while they are in use: backup, restore, move to an object store."""

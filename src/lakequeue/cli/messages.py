@@ -21,8 +21,11 @@ from lakequeue.cli.options import (
     Name,
     Parameter,
     Where,
+    argument,
     duration_option,
+    flag,
     instant_option,
+    option,
     parse_pairs,
 )
 from lakequeue.cli.session import REFUSED, Context, Session, usage
@@ -41,39 +44,32 @@ def send(
     ctx: Context,
     queue: Name,
     body: Annotated[
-        str | None,
-        typer.Argument(metavar="[BODY]", help="Body of the message; - reads one message per line from stdin."),
+        str | None, argument("Body of the message; - reads one message per line from stdin.", "[BODY]")
     ] = None,
     lines: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", exists=True, dir_okay=False, help="Send each line of a file as a message."),
+        Path | None, option("Send each line of a file as a message.", "FILE", exists=True, dir_okay=False)
     ] = None,
     jsonl: Annotated[
         bool,
-        typer.Option(
-            "--jsonl",
-            help="Lines are JSON objects with body and, if needed, attributes, group_id, dedup_id and delay; "
+        flag(
+            "Lines are JSON objects with body and, if needed, attributes, group_id, dedup_id and delay; "
             "export writes them so.",
+            "--jsonl",
         ),
     ] = False,
     delay: Annotated[float | None, duration_option("How long the message stays hidden.")] = None,
     attribute: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME[:TYPE]=VALUE",
-            help="A message attribute, such as k=v, k:Number=42 or k:Binary=BASE64; repeatable.",
+        option(
+            "A message attribute, such as k=v, k:Number=42 or k:Binary=BASE64; repeatable.", "NAME[:TYPE]=VALUE"
         ),
     ] = None,
     group: Group = None,
     dedup_id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", help="Deduplication id, taken once: within five minutes, or what the queue says."
-        ),
+        str | None, option("Deduplication id, taken once: within five minutes, or what the queue says.", "ID")
     ] = None,
     priority: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Higher ones are received first; for queues created with priorities."),
+        int | None, option("Higher ones are received first; for queues created with priorities.", "N")
     ] = None,
 ) -> None:
     """Send a message, or one for each line; skips empty lines."""
@@ -104,18 +100,16 @@ def send(
 def receive(
     ctx: Context,
     queue: Name,
-    max_messages: Annotated[int, typer.Option("--max", metavar="N", help="Maximum number of messages.")] = 1,
+    max_messages: Annotated[int, option("Maximum number of messages.", "N", "--max")] = 1,
     visibility_timeout: Annotated[
         float | None, duration_option("How long the messages stay hidden from others.")
     ] = None,
     wait: Annotated[float | None, duration_option("Maximum time to wait for a message.")] = None,
     attempt_id: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID", help="Receive request attempt id: a retry returns the same messages; FIFO queues only."
-        ),
+        option("Receive request attempt id: a retry returns the same messages; FIFO queues only.", "ID"),
     ] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the messages after printing them.")] = False,
+    delete: Annotated[bool, flag("Delete the messages after printing them.", "--delete")] = False,
 ) -> None:
     """Receive messages; they become visible again after the visibility timeout unless deleted."""
     source = ctx.obj.queue(queue)
@@ -136,7 +130,7 @@ def receive(
 def delete(
     ctx: Context,
     queue: Name,
-    handles: Annotated[list[str], typer.Argument(metavar="HANDLE...", help="Receipt handles.")],
+    handles: Annotated[list[str], argument("Receipt handles.", "HANDLE...")],
 ) -> None:
     """Delete received messages by their receipt handles."""
     source = ctx.obj.queue(queue)
@@ -161,12 +155,9 @@ def delete(
 def change_visibility(
     ctx: Context,
     queue: Name,
-    handle: Annotated[str, typer.Argument(metavar="HANDLE", help="Receipt handle.")],
+    handle: Annotated[str, argument("Receipt handle.", "HANDLE")],
     seconds: Annotated[
-        float,
-        typer.Argument(
-            metavar="DURATION", parser=duration, help="Time from now; 0 makes the message visible at once."
-        ),
+        float, argument("Time from now; 0 makes the message visible at once.", "DURATION", parser=duration)
     ],
 ) -> None:
     """Change how long a received message stays hidden."""
@@ -207,7 +198,7 @@ def peek(
     queue: Name,
     where: Where = None,
     parameter: Parameter = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="Maximum number of messages.")] = 10,
+    limit: Annotated[int, option("Maximum number of messages.", "N")] = 10,
 ) -> None:
     """Show the oldest messages without receiving them."""
     source = ctx.obj.queue(queue)

@@ -6,10 +6,19 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import attrs
-import typer
 
 from lakequeue.cli import render
-from lakequeue.cli.options import DryRun, Name, Parameter, Where, Yes, duration_option, queue_option
+from lakequeue.cli.options import (
+    DryRun,
+    Name,
+    Parameter,
+    Where,
+    Yes,
+    argument,
+    duration_option,
+    option,
+    queue_option,
+)
 from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import INSTANT_HELP, Moment, moment
 from lakequeue.errors import InvalidParameterValue
@@ -26,9 +35,7 @@ _MARGINS = (0.1, 1, 10)
 def rewind(
     ctx: Context,
     queue: Name,
-    to: Annotated[
-        Moment | None, typer.Argument(metavar="[INSTANT]", parser=moment, help=f"An instant, {INSTANT_HELP}.")
-    ] = None,
+    to: Annotated[Moment | None, argument(f"An instant, {INSTANT_HELP}.", "[INSTANT]", parser=moment)] = None,
     ago: Annotated[float | None, duration_option("Time before now, instead of an instant.")] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -78,7 +85,7 @@ def redrive(
     ctx: Context,
     queue: Name,
     max_messages: Annotated[
-        int | None, typer.Option("--max", metavar="N", help="Maximum number of messages; all if not given.")
+        int | None, option("Maximum number of messages; all if not given.", "N", "--max")
     ] = None,
     where: Where = None,
     parameter: Parameter = None,

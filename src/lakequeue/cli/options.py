@@ -19,6 +19,21 @@ _NO_ATTRIBUTES = {"queue", "attribute", "dead_letter_queue", "max_receive_count"
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 
 
+def argument(help: str, metavar: str, **more: Any) -> Any:
+    """An argument, which the help calls ``metavar``."""
+    return typer.Argument(metavar=metavar, help=help, **more)
+
+
+def option(help: str, metavar: str, *names: str, **more: Any) -> Any:
+    """An option with a value, which the help calls ``metavar``."""
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+def flag(help: str, *names: str, **more: Any) -> Any:
+    """An option without a value."""
+    return typer.Option(*names, help=help, **more)
+
+
 def duration_option(help: str, *names: str, **more: Any) -> Any:
     """An option whose value is a duration."""
     return typer.Option(*names, metavar="DURATION", parser=duration, help=help, **more)
@@ -34,54 +49,44 @@ def queue_option(help: str, *names: str) -> Any:
     return typer.Option(*names, metavar="QUEUE", autocompletion=completion.queues, help=help)
 
 
-Name = Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=completion.queues, help="Name of the queue.")]
-MessageId = Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Id of the message.")]
-Group = Annotated[str | None, typer.Option(metavar="ID", help="Message group; required for FIFO queues.")]
+Name = Annotated[str, argument("Name of the queue.", "QUEUE", autocompletion=completion.queues)]
+MessageId = Annotated[str, argument("Id of the message.", "MESSAGE_ID")]
+Group = Annotated[str | None, option("Message group; required for FIFO queues.", "ID")]
 OptionalName = Annotated[
-    str | None,
-    typer.Argument(metavar="[QUEUE]", autocompletion=completion.queues, help="All queues if not given."),
+    str | None, argument("All queues if not given.", "[QUEUE]", autocompletion=completion.queues)
 ]
 Names = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[QUEUE]...", autocompletion=completion.queues, help="All queues if none is given."),
+    list[str] | None, argument("All queues if none is given.", "[QUEUE]...", autocompletion=completion.queues)
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")]
+Yes = Annotated[bool, flag("Do not ask.", "--yes", "-y")]
+DryRun = Annotated[bool, flag("Only show what it would do.", "--dry-run")]
 VisibilityTimeout = Annotated[float | None, duration_option("How long a received message stays hidden.")]
 Retention = Annotated[float | None, duration_option("How long messages are kept.")]
 Delay = Annotated[float | None, duration_option("How long a new message stays hidden.")]
 Wait = Annotated[float | None, duration_option("How long a receive waits for messages.")]
-MaxSize = Annotated[
-    int | None, typer.Option(metavar="SIZE", parser=size, help="Maximum size of a message, such as 256KiB.")
-]
+MaxSize = Annotated[int | None, option("Maximum size of a message, such as 256KiB.", "SIZE", parser=size)]
 DeadLetterQueue = Annotated[
     str | None, queue_option("Dead-letter queue, for messages that were received too often.")
 ]
-MaxReceiveCount = Annotated[
-    int | None, typer.Option(metavar="N", help="Receives before a message moves there, 1 to 1,000.")
-]
+MaxReceiveCount = Annotated[int | None, option("Receives before a message moves there, 1 to 1,000.", "N")]
 Attributes = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Any attribute, in snake_case or as SQS names it; repeatable.",
+        "NAME=VALUE",
         "--attribute",
         "-a",
-        metavar="NAME=VALUE",
         autocompletion=completion.attributes,
-        help="Any attribute, in snake_case or as SQS names it; repeatable.",
     ),
 ]
 Where = Annotated[
     str | None,
-    typer.Option(
-        metavar="SQL",
-        help="Only messages for which this condition is true, such as \"state = 'visible' AND age > 60\".",
-    ),
+    option("Only messages for which this condition is true, such as \"state = 'visible' AND age > 60\".", "SQL"),
 ]
 Parameter = Annotated[
-    list[str] | None,
-    typer.Option(metavar="VALUE", help="Value of the next ? in --where, whatever its quotes; repeatable."),
+    list[str] | None, option("Value of the next ? in --where, whatever its quotes; repeatable.", "VALUE")
 ]
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A tag; repeatable.")]
+Tags = Annotated[list[str] | None, option("A tag; repeatable.", "KEY=VALUE", "--tag")]
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:

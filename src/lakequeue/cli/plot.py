@@ -8,10 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lakequeue.cli import documents, render
-from lakequeue.cli.options import Name, instant_option
+from lakequeue.cli.options import Name, instant_option, option
 from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import Moment
 from lakequeue.errors import MissingPackage
@@ -33,10 +31,8 @@ _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
 def plot(
     ctx: Context,
     queue: Name,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Image to write: .png, .svg or .pdf.")
-    ] = None,
-    hours: Annotated[float, typer.Option(metavar="N", min=0, help="Number of hours back from now.")] = 24,
+    out: Annotated[Path | None, option("Image to write: .png, .svg or .pdf.", "FILE", dir_okay=False)] = None,
+    hours: Annotated[float, option("Number of hours back from now.", "N", min=0)] = 24,
     since: Annotated[Moment | None, instant_option("Start of the plot, instead of --hours")] = None,
 ) -> None:
     """Plot depth and age of a queue over time; --json prints the points, and needs no --out."""

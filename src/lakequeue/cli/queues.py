@@ -21,7 +21,10 @@ from lakequeue.cli.options import (
     VisibilityTimeout,
     Wait,
     Yes,
+    argument,
     attribute_arguments,
+    flag,
+    option,
     parse_pairs,
     queue_option,
 )
@@ -38,30 +41,25 @@ def create(
     queue: Name,
     profile: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
+        option(
+            "Rules and defaults: lake (the default), sqs, sqs-2018 or cmq.",
+            "NAME",
             autocompletion=completion.profiles,
-            help="Rules and defaults: lake (the default), sqs, sqs-2018 or cmq.",
         ),
     ] = None,
-    fifo: Annotated[bool, typer.Option("--fifo", help="Make it a FIFO queue; its name ends in .fifo.")] = False,
+    fifo: Annotated[bool, flag("Make it a FIFO queue; its name ends in .fifo.", "--fifo")] = False,
     content_based_deduplication: Annotated[
-        bool,
-        typer.Option(
-            "--content-based-deduplication", help="FIFO: equal bodies within five minutes are one message."
-        ),
+        bool, flag("FIFO: equal bodies within five minutes are one message.", "--content-based-deduplication")
     ] = False,
     deduplication_scope: Annotated[
         str | None,
-        typer.Option(
-            metavar="SCOPE",
+        option(
+            "FIFO: scope of deduplication ids, queue or message_group.",
+            "SCOPE",
             autocompletion=lambda: ["queue", "message_group"],
-            help="FIFO: scope of deduplication ids, queue or message_group.",
         ),
     ] = None,
-    shards: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of shards: parts that work independently.")
-    ] = None,
+    shards: Annotated[int | None, option("Number of shards: parts that work independently.", "N")] = None,
     visibility_timeout: VisibilityTimeout = None,
     retention: Retention = None,
     delay: Delay = None,
@@ -85,7 +83,7 @@ def create(
 def list_(
     ctx: Context,
     prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of queues.")] = None,
+    limit: Annotated[int | None, option("Maximum number of queues.", "N")] = None,
     after: Annotated[str | None, queue_option("Only names after this one.")] = None,
 ) -> None:
     """List the queues by name, with their messages, and the dead letters in their dead-letter queues."""
@@ -136,7 +134,7 @@ def show(
     ctx: Context,
     queue: Name,
     message_id: Annotated[
-        str | None, typer.Argument(metavar="[MESSAGE_ID]", help="Show this message instead, in whatever state.")
+        str | None, argument("Show this message instead, in whatever state.", "[MESSAGE_ID]")
     ] = None,
 ) -> None:
     """Show a queue's attributes, tags and shards, and the largest message groups if they are tenants."""
@@ -190,9 +188,7 @@ def set_(
     max_size: MaxSize = None,
     dead_letter_queue: DeadLetterQueue = None,
     max_receive_count: MaxReceiveCount = None,
-    shards: Annotated[
-        int | None, typer.Option(metavar="N", help="Raise the number of shards of a standard queue.")
-    ] = None,
+    shards: Annotated[int | None, option("Raise the number of shards of a standard queue.", "N")] = None,
     attribute: Attributes = None,
 ) -> None:
     """Change attributes of a queue."""
@@ -222,13 +218,13 @@ def untag(ctx: Context, queue: Name, keys: Annotated[list[str], typer.Argument(m
     _answer_tags(ctx.obj, untagged)
 
 
-_Group = Annotated[str | None, typer.Option("--group", metavar="ID", help="Only one message group.")]
+_Group = Annotated[str | None, option("Only one message group.", "ID", "--group")]
 
 
 def pause(
     ctx: Context,
     queue: Name,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for whoever wonders.")] = "paused",
+    reason: Annotated[str, option("Why, for whoever wonders.", "TEXT")] = "paused",
     group: _Group = None,
 ) -> None:
     """Stop what all consumers receive from a queue or one of its groups, until it is resumed; sends go on."""

@@ -11,11 +11,11 @@ import typer
 
 from lakequeue.cli import documents, render
 from lakequeue.cli.help import Command, CommandGroup
-from lakequeue.cli.options import Group, instant_option, queue_option
+from lakequeue.cli.options import Group, argument, flag, instant_option, option, queue_option
 from lakequeue.cli.session import Context
 from lakequeue.cli.values import Moment
 
-ScheduleName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
+ScheduleName = Annotated[str, argument("Name of the schedule.", "NAME")]
 
 schedule = typer.Typer(
     name="schedule",
@@ -29,19 +29,17 @@ def _add(
     ctx: Context,
     name: ScheduleName,
     queue: Annotated[str, queue_option("Queue that gets the message.")],
-    body: Annotated[str, typer.Option(metavar="BODY", help="Body of the message.")],
+    body: Annotated[str, option("Body of the message.", "BODY")],
     cron: Annotated[
-        str | None,
-        typer.Option(metavar="CRON", help="Minute, hour, day, month and day of the week, such as '0 2 * * *'."),
+        str | None, option("Minute, hour, day, month and day of the week, such as '0 2 * * *'.", "CRON")
     ] = None,
-    tz: Annotated[str, typer.Option(metavar="ZONE", help="Time zone of --cron, such as Europe/Berlin.")] = "UTC",
+    tz: Annotated[str, option("Time zone of --cron, such as Europe/Berlin.", "ZONE")] = "UTC",
     at: Annotated[Moment | None, instant_option("Instead of --cron: send it once, at this instant")] = None,
     missed: Annotated[
-        str,
-        typer.Option(metavar="WHICH", help="Of times without a process to send, send the last, all or none."),
+        str, option("Of times without a process to send, send the last, all or none.", "WHICH")
     ] = "last",
     group: Group = None,
-    priority: Annotated[int, typer.Option(metavar="N", help="For queues created with priorities.")] = 0,
+    priority: Annotated[int, option("For queues created with priorities.", "N")] = 0,
 ) -> None:
     """Add a schedule; does nothing if there is the same one."""
     lake = ctx.obj.lake()
@@ -103,7 +101,7 @@ def _remove(ctx: Context, name: ScheduleName) -> None:
 
 def _run(
     ctx: Context,
-    once: Annotated[bool, typer.Option("--once", help="Send what is due now, and end.")] = False,
+    once: Annotated[bool, flag("Send what is due now, and end.", "--once")] = False,
 ) -> None:
     """Send what is due at the start of each minute, until SIGTERM or SIGINT."""
     schedules = ctx.obj.lake().schedules

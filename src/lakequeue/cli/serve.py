@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakequeue.cli import render
+from lakequeue.cli.options import argument, flag, option
 from lakequeue.cli.session import Context, usage
 from lakequeue.errors import MissingPackage, QueueClientError
 
@@ -24,65 +25,44 @@ _PROJECT = _PACKAGE.parents[1]
 def serve(
     ctx: Context,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen at; any except loopback needs --keys.")
+        str, option("Address to listen at; any except loopback needs --keys.", "ADDRESS")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 chooses a free port.")] = 9324,
     keys: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="JSON file of access keys; every request must be signed with one of them."
-        ),
+        Path | None, option("JSON file of access keys; every request must be signed with one of them.", "FILE")
     ] = None,
-    keys_group: Annotated[
-        bool, typer.Option("--keys-group", help="The group of the file of keys may read it, too.")
-    ] = False,
-    tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TLS certificate, in PEM; needs --tls-key.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate, in PEM.")
-    ] = None,
+    keys_group: Annotated[bool, flag("The group of the file of keys may read it, too.", "--keys-group")] = False,
+    tls_cert: Annotated[Path | None, option("TLS certificate, in PEM; needs --tls-key.", "FILE")] = None,
+    tls_key: Annotated[Path | None, option("Private key of the certificate, in PEM.", "FILE")] = None,
     allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Host name to allow in addition to those of this machine; repeatable."),
+        list[str] | None, option("Host name to allow in addition to those of this machine; repeatable.", "NAME")
     ] = None,
     public_url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Scheme and host under which clients reach the server through a proxy."),
+        str | None, option("Scheme and host under which clients reach the server through a proxy.", "URL")
     ] = None,
     trusted_proxy: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ADDRESS", help="Address or network whose X-Forwarded headers count; repeatable."),
+        list[str] | None, option("Address or network whose X-Forwarded headers count; repeatable.", "ADDRESS")
     ] = None,
     max_body: Annotated[
-        int, typer.Option(min=1, max=67_108_864, metavar="BYTES", help="Maximum size of a request body.")
+        int, option("Maximum size of a request body.", "BYTES", min=1, max=67_108_864)
     ] = 3_407_872,
-    max_connections: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Maximum number of open connections.")
-    ] = 2_000,
-    account: Annotated[
-        str, typer.Option(metavar="ID", help="Account in the URLs and ARNs of queues: 12 digits.")
-    ] = "000000000000",
+    max_connections: Annotated[int, option("Maximum number of open connections.", "N", min=1)] = 2_000,
+    account: Annotated[str, option("Account in the URLs and ARNs of queues: 12 digits.", "ID")] = "000000000000",
     metrics_queues: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="N", help="Queues with metrics of their own, the oldest first; the rest is summed."
-        ),
+        int, option("Queues with metrics of their own, the oldest first; the rest is summed.", "N", min=0)
     ] = 100,
-    max_shards: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Maximum number of shards that clients give a queue.")
-    ] = 16,
+    max_shards: Annotated[int, option("Maximum number of shards that clients give a queue.", "N", min=1)] = 16,
     ignore_kms: Annotated[
-        bool, typer.Option("--ignore-kms", help="Keep and show KMS keys of queues, which encrypt nothing here.")
+        bool, flag("Keep and show KMS keys of queues, which encrypt nothing here.", "--ignore-kms")
     ] = False,
     sse_managed: Annotated[
-        bool, typer.Option("--sse-managed", help="Say of every queue that it is encrypted: the storage does it.")
+        bool, flag("Say of every queue that it is encrypted: the storage does it.", "--sse-managed")
     ] = False,
     create_root: Annotated[
-        bool, typer.Option("--create-root", help="Create the root if it is missing, which is refused otherwise.")
+        bool, flag("Create the root if it is missing, which is refused otherwise.", "--create-root")
     ] = False,
     access_log: Annotated[
-        bool, typer.Option("--access-log/--no-access-log", help="Log each request as a line of JSON.")
+        bool, flag("Log each request as a line of JSON.", "--access-log/--no-access-log")
     ] = True,
 ) -> None:
     """Serve SQS clients over HTTP."""
@@ -147,7 +127,7 @@ def _check_root(lake: LakeQueue) -> None:
 
 def deploy_files(
     ctx: Context,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty directory.")],
+    folder: Annotated[Path, argument("New or empty directory.", "DIR")],
 ) -> None:
     """Write dashboards, alerts, and files for containers, Kubernetes and systemd into a directory."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -10,11 +10,9 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lakequeue.cli import output, render
 from lakequeue.cli.errors import reason_of
-from lakequeue.cli.options import instant_option
+from lakequeue.cli.options import argument, flag, instant_option, option
 from lakequeue.cli.session import Context, Session, usage
 from lakequeue.cli.values import Moment
 from lakequeue.errors import LakeQueueError, MissingPackage, QueueClientError
@@ -38,15 +36,13 @@ _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 def sql(
     ctx: Context,
     query: Annotated[
-        str | None,
-        typer.Argument(metavar="[QUERY]", help="SELECT over queues, messages and other relations, as in DuckDB."),
+        str | None, argument("SELECT over queues, messages and other relations, as in DuckDB.", "[QUERY]")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of rows.")] = 1_000,
+    limit: Annotated[int, option("Maximum number of rows.", "N", min=1)] = 1_000,
     as_of: AsOf = None,
-    spark: Annotated[bool, typer.Option("--spark", help="Run it as Spark SQL, which starts a JVM.")] = False,
+    spark: Annotated[bool, flag("Run it as Spark SQL, which starts a JVM.", "--spark")] = False,
     register: Annotated[
-        str | None,
-        typer.Option(metavar="SCHEMA", help="Create views in this schema of Spark's catalog instead."),
+        str | None, option("Create views in this schema of Spark's catalog instead.", "SCHEMA")
     ] = None,
 ) -> None:
     """Query the queues in SQL."""

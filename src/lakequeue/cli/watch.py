@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakequeue.cli import documents, output, render
-from lakequeue.cli.options import Names
+from lakequeue.cli.options import Names, option
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Context, Session, usage
 from lakequeue.cli.values import at_least
@@ -30,12 +30,8 @@ def watch(
     ctx: Context,
     queues: Names = None,
     prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
-    every: Annotated[
-        float, typer.Option(metavar="DURATION", parser=at_least(0), help="Interval between two updates.")
-    ] = 2,
-    count: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of updates; until Ctrl-C if not given.")
-    ] = None,
+    every: Annotated[float, option("Interval between two updates.", "DURATION", parser=at_least(0))] = 2,
+    count: Annotated[int | None, option("Number of updates; until Ctrl-C if not given.", "N", min=1)] = None,
 ) -> None:
     """Watch depth, age and rates of queues until Ctrl-C; --json prints one line per update."""
     if queues and prefix:
