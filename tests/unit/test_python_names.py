@@ -17,7 +17,7 @@ from lakequeue.serve.errors import wire_message
 from wire_names import WIRE_NAMES
 
 NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
-SQL = re.compile(r"\(attributes| AS BIGINT\)")
+SQL = re.compile(r"\(attributes| AS (BIGINT|DOUBLE)\)")
 """What shows that a text is a statement."""
 
 
