@@ -20,6 +20,7 @@ from lakequeue.shard.claim.tenants import Tenants
 from lakequeue.shard.commands import Claim, ClaimResult, Command, Decision, Discard, MakeVisible, Rewind, Spans
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import DELETED, VISIBLE, Head, Run, RunMap
+from lakequeue.shard.spans import Span, apart
 from lakequeue.shard.state import ShardState
 from mutations import Case, Mutation, Patch, each_case, replace
 
@@ -202,8 +203,8 @@ def attempts_lose_their_order(patch: Patch) -> None:
 def no_history(patch: Patch) -> None:
     remove = ShardState.remove
 
-    def for_good(self: ShardState, run: Run) -> None:
-        remove(self, run)
+    def for_good(self: ShardState, run: Run, *kept: Any) -> None:
+        remove(self, run, *kept)
         self.history.cut(run.first, run.last)
 
     patch.setattr(ShardState, "remove", for_good)
@@ -231,10 +232,10 @@ def history_kept_when_disabled(patch: Patch) -> None:
 def range_judged_only_later(patch: Patch) -> None:
     remove = ShardState.remove
 
-    def into_the_history(self: ShardState, run: Run) -> None:
-        remove(self, run)
-        if self.attributes.rewind_micros:
-            self.history.put(Run(run.first, run.last, DELETED))
+    def into_the_history(self: ShardState, run: Run, kept: Sequence[Span] = (), *failure: Any) -> None:
+        remove(self, run, kept, *failure)
+        for first, last in apart(run.first, run.last, kept) if self.attributes.rewind_micros else ():
+            self.history.put(Run(first, last, DELETED))
 
     patch.setattr(ShardState, "remove", into_the_history)
 

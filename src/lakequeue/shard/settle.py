@@ -7,9 +7,8 @@ timeout (RCP-7).
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
 
 from lakequeue.errors import InvalidParameterValue, MessageNotInflight, OverLimit
 from lakequeue.model.arguments import check_visibility_timeout
@@ -26,6 +25,7 @@ from lakequeue.shard.commands import (
     Spans,
 )
 from lakequeue.shard.runs import IN_FLIGHT, MOVING, Run
+from lakequeue.shard.spans import apart, joined
 from lakequeue.shard.state import ShardState
 
 
@@ -99,15 +99,16 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
     done = released = 0
     changed = False
     for part in list(held(state, command.lease_id, command.spans)):
-        for piece, keep in _split(part, kept):
-            if keep:
-                released += piece.size
-            else:
-                done += piece.size
-                state.remove(piece)
-                changed = True
-            if keep and piece.state == IN_FLIGHT:
-                state.hand_back(piece, command.failure)
+        start, end = bisect_left(kept, part.first), bisect_right(kept, part.last)
+        spans = joined((offset, offset) for offset in kept[start:end])
+        released += end - start
+        done += part.size - (end - start)
+        if part.state == IN_FLIGHT:
+            state.remove(part, spans, command.failure)
+            changed = True
+        else:  # what was handed back before stays as it is
+            for first, last in apart(part.first, part.last, spans):
+                state.remove(part._replace(first=first, last=last))
                 changed = True
     state.serve_groups()
     return _counts(command.spans, done, released), changed
@@ -177,18 +178,6 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
             "Total {} for the message is beyond the limit [43200 seconds]",
             "visibility_timeout",
         )
-
-
-def _split(run: Run, kept: list[int]) -> Iterator[tuple[Run, bool]]:
-    """Cuts a run at the offsets to keep, which ascend; yields pieces, each with whether it is kept."""
-    start = bisect_left(kept, run.first)
-    end = bisect_left(kept, run.last + 1)
-    edges = [run.first - 1, *kept[start:end], run.last + 1]
-    for before, after in pairwise(edges):
-        if after - before > 1:
-            yield run._replace(first=before + 1, last=after - 1), False
-        if after <= run.last:
-            yield run._replace(first=after, last=after), True
 
 
 def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:

@@ -20,6 +20,16 @@ def joined(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
+def apart(first: int, last: int, spans: Iterable[Span]) -> list[Span]:
+    """What lies between ascending ranges, from one offset to another."""
+    found = []
+    for start, end in spans:
+        if first < start:
+            found.append((first, start - 1))
+        first = end + 1
+    return [*found, (first, last)] if first <= last else found
+
+
 class SpanSet:
     """A set of offsets as ranges that never touch; ``size`` counts the offsets."""
 
@@ -90,12 +100,7 @@ class SpanSet:
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
         """The offsets within a range that are not in the set, as ranges."""
-        found = []
-        for start, end in self.within(first, last):
-            if first < start:
-                found.append((first, start - 1))
-            first = end + 1
-        return [*found, (first, last)] if first <= last else found
+        return apart(first, last, self.within(first, last))
 
     def next_from(self, offset: int) -> int | None:
         """Lowest offset of the set from an offset on; None if there is none."""
