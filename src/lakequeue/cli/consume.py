@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from lakequeue.cli import completion
 from lakequeue.cli.imports import imported
-from lakequeue.cli.options import argument, duration_option, flag, option
+from lakequeue.cli.options import argument, duration_option, flag, option, queue_argument
 from lakequeue.cli.output import printable
 from lakequeue.cli.session import REFUSED, Context, Session, usage
 from lakequeue.cli.values import at_least
@@ -28,7 +27,7 @@ RenewalName = Literal["heartbeat", "computed", "none"]
 
 def consume(
     ctx: Context,
-    names: Annotated[list[str], argument("Names of the queues.", "QUEUE...", autocompletion=completion.queues)],
+    names: Annotated[list[str], queue_argument("Names of the queues.", "QUEUE...")],
     handler: Annotated[str, argument("Handler of a message and its context; may be async.", "MODULE:FUNCTION")],
     weights: Annotated[
         str | None,

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-from lakequeue.cli import completion, render
+from lakequeue.cli import render
 from lakequeue.cli.lines import MAX_LINE_BYTES, batches, max_batch
-from lakequeue.cli.options import DryRun, Name, Yes, argument, duration_option, option
+from lakequeue.cli.options import DryRun, Name, Yes, duration_option, option, queue_argument
 from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import shown_duration
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueClientError, UnsupportedOperation
@@ -37,7 +37,7 @@ MOST = 1_000
 def drain(
     ctx: Context,
     queue: Name,
-    to: Annotated[str, argument("Name of the queue that receives them.", "TO", autocompletion=completion.queues)],
+    to: Annotated[str, queue_argument("Name of the queue that receives them.", "TO")],
     group_by: Annotated[
         str | None,
         option(

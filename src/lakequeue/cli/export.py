@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from lakequeue.cli import json_lines, render
 from lakequeue.cli.options import Name, Parameter, Where, option
 from lakequeue.cli.output import OutputClosed, discard_output
-from lakequeue.cli.session import Context, Session, json_line, usage
+from lakequeue.cli.session import Context, Session, json_text, usage
 from lakequeue.model.arguments import Condition
 from lakequeue.model.states import STORED
 
@@ -78,7 +78,7 @@ def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], No
         part.unlink(missing_ok=True)
         # for its owner; follows no link
         with open(part, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            yield lambda document: file.writelines([json_line(document), "\n"])
+            yield lambda document: file.writelines([json_text(document), "\n"])
         part.replace(out)
     except BaseException as error:
         if isinstance(error, OSError) and str(error.filename) == str(part):

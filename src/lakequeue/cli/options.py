@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
 
-from lakequeue.cli import completion
 from lakequeue.cli.session import usage
 from lakequeue.cli.values import INSTANT_HELP, duration, moment, size
 from lakequeue.model.attributes import fields, kind_of, unknown
+from lakequeue.model.profiles import PROFILES
 
 _NAMES = {"retention": "message_retention_period", "wait": "receive_wait_time", "max_size": "maximum_message_size"}
 """Attributes whose options have other names."""
 _NO_ATTRIBUTES = {"queue", "attribute", "dead_letter_queue", "max_receive_count", "tag"}
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
+
+
+def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of queues of a local root, for a shell; an object store would take too long. Prints nothing."""
+    options = ctx.find_root().params
+    root = options.get("root")
+    if not root:
+        return []
+    logging.disable()  # a warning would stand in the middle of the user's line
+    try:
+        from lakequeue import LakeQueue
+        from lakequeue.entry_verbs import local_path
+
+        if local_path(str(root)) is None:
+            return []
+        lake = LakeQueue(str(root), region=options.get("region") or "local")
+        return [queue.name for queue in lake.list_queues(incomplete)]
+    except Exception:  # the command itself will tell
+        return []
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _attribute_names(incomplete: str) -> list[str]:
+    """Names of attributes, for ``NAME=VALUE`` in a shell."""
+    return [f"{name}=" for name in fields() if name.startswith(incomplete)]
+
+
+def profile_names(incomplete: str) -> list[str]:
+    """Names of profiles, for a shell."""
+    return [name for name in PROFILES if name.startswith(incomplete)]
 
 
 def argument(help: str, metavar: str, **more: Any) -> Any:
@@ -44,20 +76,21 @@ def instant_option(help: str, *names: str) -> Any:
     return typer.Option(*names, metavar="INSTANT", parser=moment, help=f"{help}, {INSTANT_HELP}.")
 
 
+def queue_argument(help: str, metavar: str) -> Any:
+    """An argument that names a queue, or several."""
+    return argument(help, metavar, autocompletion=_queue_names)
+
+
 def queue_option(help: str, *names: str) -> Any:
     """An option that names a queue."""
-    return typer.Option(*names, metavar="QUEUE", autocompletion=completion.queues, help=help)
+    return typer.Option(*names, metavar="QUEUE", autocompletion=_queue_names, help=help)
 
 
-Name = Annotated[str, argument("Name of the queue.", "QUEUE", autocompletion=completion.queues)]
+Name = Annotated[str, queue_argument("Name of the queue.", "QUEUE")]
 MessageId = Annotated[str, argument("Id of the message.", "MESSAGE_ID")]
 Group = Annotated[str | None, option("Message group; required for FIFO queues.", "ID")]
-OptionalName = Annotated[
-    str | None, argument("All queues if not given.", "[QUEUE]", autocompletion=completion.queues)
-]
-Names = Annotated[
-    list[str] | None, argument("All queues if none is given.", "[QUEUE]...", autocompletion=completion.queues)
-]
+OptionalName = Annotated[str | None, queue_argument("All queues if not given.", "[QUEUE]")]
+Names = Annotated[list[str] | None, queue_argument("All queues if none is given.", "[QUEUE]...")]
 Yes = Annotated[bool, flag("Do not ask.", "--yes", "-y")]
 DryRun = Annotated[bool, flag("Only show what it would do.", "--dry-run")]
 VisibilityTimeout = Annotated[float | None, duration_option("How long a received message stays hidden.")]
@@ -76,7 +109,7 @@ Attributes = Annotated[
         "NAME=VALUE",
         "--attribute",
         "-a",
-        autocompletion=completion.attributes,
+        autocompletion=_attribute_names,
     ),
 ]
 Where = Annotated[

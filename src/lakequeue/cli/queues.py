@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 import typer
 
-from lakequeue.cli import completion, documents, render
+from lakequeue.cli import documents, render
 from lakequeue.cli.options import (
     Attributes,
     DeadLetterQueue,
@@ -26,6 +26,7 @@ from lakequeue.cli.options import (
     flag,
     option,
     parse_pairs,
+    profile_names,
     queue_option,
 )
 from lakequeue.cli.session import Context, Session, usage
@@ -44,7 +45,7 @@ def create(
         option(
             "Rules and defaults: lake (the default), sqs, sqs-2018 or cmq.",
             "NAME",
-            autocompletion=completion.profiles,
+            autocompletion=profile_names,
         ),
     ] = None,
     fifo: Annotated[bool, flag("Make it a FIFO queue; its name ends in .fifo.", "--fifo")] = False,

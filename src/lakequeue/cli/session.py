@@ -87,11 +87,11 @@ class Session:
 
     def answer(self, document: object, shown: RenderableType) -> None:
         """Prints a result: a JSON document with ``--json``, else a text or table."""
-        write(_json(document, indent=2) if self.json else shown)
+        write(json_text(document, indent=2) if self.json else shown)
 
     def line(self, document: object) -> None:
         """Prints one of several results as one line of JSON."""
-        write(json_line(document))
+        write(json_text(document))
 
     def note(self, text: str) -> None:
         """Prints a note on standard error; nothing with ``--json``."""
@@ -105,7 +105,7 @@ class Session:
             line += f" ({self.done} before that)"
         if self.json:
             error = {"code": code, "message": line, "exit_code": status} | (details or {})
-            print_error(_json({"error": error}))
+            print_error(json_text({"error": error}))
         elif status == INTERRUPTED:
             print_error(line)
         else:
@@ -142,12 +142,8 @@ def usage(message: str) -> NoReturn:
     raise typer.BadParameter(message)
 
 
-def json_line(document: object) -> str:
-    """A document on one line."""
-    return _json(document)
-
-
-def _json(document: object, indent: int | None = None) -> str:
+def json_text(document: object, indent: int | None = None) -> str:
+    """A document as JSON, on one line unless it is indented."""
     from lakequeue.cli.documents import jsonable
 
     return json.dumps(document, default=jsonable, indent=indent).replace("\x7f", "\\u007f")

@@ -249,13 +249,8 @@ class MoveTasks:
             thread.join()
 
     def _take_over(self, source: Queue, task: MoveTask) -> None:
-        def taken_over(stored: MoveTask) -> MoveTask:
-            if stored != task:
-                return stored
-            return attrs.evolve(stored, server=self._server, written=self._now())
-
-        taken = self._update(source, task.id, taken_over)
-        if taken is not None and taken.server == self._server and taken != task:
+        taken = attrs.evolve(task, server=self._server, written=self._now())
+        if self._update(source, task.id, lambda stored: taken if stored == task else stored) == taken:
             self._run_in_thread(source, taken)
 
     def _run_in_thread(self, source: Queue, task: MoveTask) -> None:
