@@ -62,12 +62,15 @@ def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> 
 
     The results are stored beside the root, with ``-demo-results`` appended.
     """
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession() is not None
     with console.status("Starting Spark ..."):
-        spark, started = _session()
+        spark = build_session("lakequeue demo")
     try:
         return _demo(root, entries, spark, console)
     finally:
-        if started:
+        if not running:
             spark.stop()
 
 
@@ -84,14 +87,6 @@ def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, co
     complete = _summarise(lake, queue, spark, results, sent, tally, console)
     console.print(f"Root: {lake.root}\nResults: {results}", highlight=False, soft_wrap=True)
     return 0 if complete else 3
-
-
-def _session() -> tuple[SparkSession, bool]:
-    """The session, and whether the demo must stop it."""
-    from pyspark.sql import SparkSession
-
-    running = SparkSession.getActiveSession() is not None
-    return build_session("lakequeue demo"), not running
 
 
 def _consume(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FIELDS = ("body", "attributes", "group_id", "dedup_id", "delay", "priority", "trace_header")
 """What a line says to the queue."""
-_TOLD = {"message_id", "state", "sent_at", "visible_at", "receive_count", "source_queue", "moved_at"}
+_TOLD = ("message_id", "state", "sent_at", "visible_at", "receive_count", "source_queue", "moved_at")
 """What an export tells beside; a send skips it."""
 
 
@@ -32,23 +32,10 @@ def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any
     left = None
     if message.state.value == "delayed" and message.visible_at is not None and not fifo:
         left = max(0, math.ceil((message.visible_at - now).total_seconds()))  # not every profile takes fractions
-    fields = {
-        "body": message.body,
-        "attributes": attributes(message.message_attributes) or None,
-        "group_id": message.group_id,
-        "dedup_id": message.dedup_id,
-        "delay": left,
-        "priority": message.priority or None,
-        "trace_header": message.trace_header,
-        "message_id": message.message_id,
-        "state": message.state.value,
-        "sent_at": message.sent_at,
-        "visible_at": message.visible_at,
-        "receive_count": message.receive_count,
-        "source_queue": message.source_queue,
-        "moved_at": message.moved_at,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+    own: dict[str, Any] = {"delay": left, "priority": message.priority or None, "state": message.state.value}
+    own |= {"attributes": attributes(message.message_attributes) or None}
+    shown = {name: own[name] if name in own else getattr(message, name) for name in (*_FIELDS, *_TOLD)}
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 class Reader:

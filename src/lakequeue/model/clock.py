@@ -73,15 +73,12 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """The current time as an aware UTC instant."""
-        ...
 
     def wait(self, until: datetime, wake: threading.Event) -> None:
         """Blocks the thread until the instant ``until``, or until ``wake`` is set if that comes first."""
-        ...
 
     async def wait_async(self, until: datetime, wake: asyncio.Event) -> None:
         """Like ``wait``, for a task; ``wake`` belongs to the running loop."""
-        ...
 
     def participant(self, *, late: bool = False) -> AbstractContextManager[None]:
         """Registers the current thread or task: a manual clock waits for it to rest before time moves on.
@@ -90,7 +87,6 @@ class Clock(Protocol):
             late: for threads; when several waits end at one instant, this thread's wait ends after the other
                 threads have come to rest again (HBN-10).
         """
-        ...
 
 
 class SystemClock:

@@ -44,20 +44,16 @@ class Caller(Protocol):
     @property
     def name(self) -> str:
         """Name in the access log."""
-        ...
 
     @property
     def key(self) -> str | None:
         """Id of the access key; None on servers without keys."""
-        ...
 
     def may(self, action: str, queue: str | None) -> bool:
         """Whether the caller may do an SQS action on a queue; None: an action on no single queue."""
-        ...
 
     def may_on_any_queue(self, action: str) -> bool:
         """Whether there can be a queue on which the caller may do the action."""
-        ...
 
 
 class PendingAuthentication(Protocol):
@@ -66,11 +62,9 @@ class PendingAuthentication(Protocol):
     @property
     def key(self) -> str | None:
         """Name of the access key that the head names; None if requests need no signature."""
-        ...
 
     def covers(self, header: str) -> bool:
         """Whether the request vouches for a header, given in lower case."""
-        ...
 
     def verify(self, body: bytes) -> Caller:
         """The caller, once the signature matches the body.
@@ -78,7 +72,6 @@ class PendingAuthentication(Protocol):
         Raises:
             RequestError: the signature was made with another secret, or for another request.
         """
-        ...
 
 
 class Authenticator(Protocol):
@@ -90,14 +83,12 @@ class Authenticator(Protocol):
         Raises:
             RequestError: the request is not signed, its key is unknown, or its date is outside the clock window.
         """
-        ...
 
     def check_password(self, key_id: str, secret: str) -> Caller | None:
         """The caller with this key id and secret, or None; compares in constant time.
 
         A request without credentials is checked with two empty strings.
         """
-        ...
 
 
 @attrs.frozen

@@ -60,11 +60,9 @@ class Observer(Protocol):
 
     def begun(self) -> None:
         """A request has begun."""
-        ...
 
     def ended(self, record: RequestRecord) -> None:
         """A request has ended, with or without an answer."""
-        ...
 
 
 class Instrumentation:

@@ -233,31 +233,19 @@ def joined_headers(scope: Scope) -> Mapping[str, str]:
     return found
 
 
-def _target(headers: Mapping[str, str]) -> str:
-    target = headers.get("x-amz-target", "")
-    if not target:
-        raise RequestError("MissingAction", "The request must contain the header X-Amz-Target.")
-    if not target.startswith(json_protocol.TARGET):
-        raise RequestError("UnknownOperationException", f"The target {target} is not one of SQS.")
-    return target.removeprefix(json_protocol.TARGET)
-
-
 def _named(headers: Mapping[str, str]) -> OperationModel | None:
     """The action that the headers name; None: a form names it."""
     if is_json(headers):
-        return operation(_target(headers))
-    _check_form(headers)
+        target = headers.get("x-amz-target", "")
+        if not target:
+            raise RequestError("MissingAction", "The request must contain the header X-Amz-Target.")
+        if not target.startswith(json_protocol.TARGET):
+            raise RequestError("UnknownOperationException", f"The target {target} is not one of SQS.")
+        return operation(target.removeprefix(json_protocol.TARGET))
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != query_protocol.CONTENT_TYPE:
+        types = f"{json_protocol.RESPONSE_TYPE} or {query_protocol.CONTENT_TYPE}"
+        raise RequestError("UnsupportedMediaType", f"Requests are {types}.", 415)
     return None
-
-
-def _check_form(headers: Mapping[str, str]) -> None:
-    given = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given != query_protocol.CONTENT_TYPE:
-        raise RequestError(
-            "UnsupportedMediaType",
-            f"Requests are {json_protocol.RESPONSE_TYPE} or {query_protocol.CONTENT_TYPE}.",
-            415,
-        )
 
 
 def is_json(headers: Mapping[str, str]) -> bool:
