@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from lakequeue import frame_verbs
-from lakequeue.spark import leased_batches
 from lakequeue.spark.source import LakeQueueSource, QueueStreamReader, QueueStreamWriter, QueueWriter
 from lakequeue.storage.bulk import lease_batches, manifests, write_files
 from lakequeue.storage.engines.point import Table
@@ -29,13 +28,13 @@ MOMENTS: dict[str, tuple[Any, str, str]] = {
     "uncommitted": (Table, "add", "before"),
     "committed": (Table, "add", "after"),
     "unknown": (frame_verbs, "complete_send", "after"),  # done, but Spark does not know it
-    "claimed": (leased_batches.LeasedBatches, "_keep", "after"),  # but the offset is not written
-    "unplanned": (leased_batches.LeasedBatches, "plan", "before"),
+    "claimed": (QueueStreamReader, "_keep", "after"),  # but the offset is not written
+    "unplanned": (QueueStreamReader, "partitions", "before"),
     "planned": (frame_verbs, "lease_tasks", "after"),
     "reading": (lease_batches, "read_places", "before"),
     "handled": (sys.modules[__name__], "handled", "after"),
-    "ended": (leased_batches.LeasedBatches, "finish", "before"),  # Spark knows it, but nothing is deleted
-    "deleted": (leased_batches.LeasedBatches, "finish", "after"),
+    "ended": (QueueStreamReader, "commit", "before"),  # Spark knows it, but nothing is deleted
+    "deleted": (QueueStreamReader, "commit", "after"),
 }
 DIE = "LAKEQUEUE_TEST_DIE"
 """Variable with the moment, the number of the call, a file that counts calls, and the group of processes."""

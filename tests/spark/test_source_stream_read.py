@@ -37,7 +37,7 @@ def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
     from lakequeue.spark.source import QueueStreamReader
     from lakequeue.spark.source_schema import schema
 
-    monkeypatch.setattr("lakequeue.spark.leased_batches.time.monotonic", lambda: clock.now().timestamp())
+    monkeypatch.setattr("lakequeue.spark.source.time.monotonic", lambda: clock.now().timestamp())
     readers: list[QueueStreamReader] = []
 
     def open_queue(options: Options) -> Queue:
@@ -47,7 +47,7 @@ def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
 
     def kill() -> None:
         for reader in readers:
-            for lease, _ in reader.batches._kept.values():
+            for lease, _ in reader._kept.values():
                 heartbeat = lease._heartbeat
                 assert heartbeat is not None
                 heartbeat.stop()

@@ -8,7 +8,10 @@ A write's tasks write files, which the driver commits.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from functools import cached_property
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -18,11 +21,13 @@ import pyarrow as pa
 from pyspark.sql import datasource
 
 from lakequeue import frame_verbs
-from lakequeue.errors import InvalidOptions, QueueClientError
+from lakequeue.errors import InvalidOptions, LeaseLost, QueueClientError
 from lakequeue.frame_verbs import PlannedSend, Written
+from lakequeue.lease import Lease
 from lakequeue.model.states import MessageState
+from lakequeue.queue import Queue
+from lakequeue.renewal.policies import ComputedRenewal
 from lakequeue.spark import source_schema
-from lakequeue.spark.leased_batches import START, LeasedBatches, Offset
 from lakequeue.spark.options import Options, Use
 from lakequeue.spark.source_schema import arrow_schema, one_line
 
@@ -37,6 +42,11 @@ except ImportError:  # before Spark 4.2, which runs one batch then
         pass
 
 
+_log = logging.getLogger("lakequeue")
+Offset = dict[str, Any]
+"""The id of a lease, and the key of its queue."""
+START: Offset = {"lease": ""}
+"""Where every stream begins."""
 # Spark 4.0 gives rows instead of record batches
 _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 _ROWS = 1_000
@@ -75,45 +85,127 @@ class QueueReader(datasource.DataSourceReader):
 
 
 class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Receives from a queue: a micro-batch is a lease.
+    """Receives from a queue: a micro-batch is a lease, deleted as soon as Spark has finished the batch.
 
     It lives in a Python process beside the driver for as long as the query runs, and extends leases from there;
-    a copy of it reads in the executors, without opening the queue.
+    a copy of it reads in the executors, without opening the queue. Spark makes one call at a time.
+
+    Spark asks for the next offset only once the batch before it has ended, was written to the commit log, and will
+    not be repeated. So that call deletes the lease of the offset where the next batch starts. Spark's own
+    ``commit`` comes with the next batch that has messages, which may be hours later.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         source_schema.check(schema)
-        self._options = options
-        self._schema = schema
+        self._options, self._schema = options, schema
+        self._renewal = ComputedRenewal(options.visibility_timeout, options.lease_seconds)
+        self._kept: dict[str, tuple[Lease, ExitStack]] = {}
+        """Leases that this process extends until they end."""
+        self._deleted = ""
+        self._offered: tuple[Offset, Offset] | None = None
+        self._reached = START
+        """End of the batch that was planned last."""
+        self._left: int | None = None
+        self._quiet_until = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "batches"}
+        return {"_options": self._options, "_schema": self._schema}
 
     @cached_property
-    def batches(self) -> LeasedBatches:
-        return LeasedBatches(self._options.open_queue(), self._options)
+    def _queue(self) -> Queue:
+        return self._options.open_queue()
 
     def initialOffset(self) -> Offset:
         return dict(START)
 
     @one_line
     def prepareForTriggerAvailableNow(self) -> None:
-        self.batches.stop_at_present()
+        self._left = self._queue.counts().visible
 
     @one_line
     def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:
-        # Spark before 4.2 gives no start
-        return self.batches.next(self.batches.reached if start is None else start)
+        """The offset after the next batch; the same one if there is nothing to receive.
+
+        Raises:
+            InvalidOptions: the checkpoint is not of such a stream, or of another queue.
+            QueueDoesNotExist: the queue was deleted.
+        """
+        start = self._reached if start is None else start  # Spark before 4.2 gives none
+        self.commit(start)
+        if self._offered is not None and self._offered[0] == start:
+            return self._offered[1]  # claimed already, and not planned yet
+        # without a pause, an idle stream would poll a hundred times a second
+        if self._left == 0 or time.monotonic() < self._quiet_until:
+            return start
+        most = self._options.max_messages if self._left is None else min(self._left, self._options.max_messages)
+        lease = self._queue.lease(most, self._options.visibility_timeout)
+        if lease is None:
+            self._quiet_until = time.monotonic() + frame_verbs.poll_interval(self._queue)
+            return start
+        if self._left is not None:
+            self._left -= lease.message_count
+        self._keep(lease)
+        end = {"lease": frame_verbs.lease_id(lease), "queue": self._queue.key}
+        self._offered = start, end
+        return end
 
     @one_line
     def partitions(self, start: Offset, end: Offset) -> Sequence[datasource.InputPartition]:
-        lease = self.batches.plan(start, end)
+        self._offered = None
+        self.commit(start)
+        self._reached = end
+        lease = None if start == end else self._lease(end)
         tasks = [] if lease is None else frame_verbs.lease_tasks(lease)
         return [datasource.InputPartition(task) for task in tasks]
 
+    def _lease(self, end: Offset) -> Lease | None:
+        """The messages of a batch.
+
+        Of a batch that a process before this one began, these are the messages that its lease still holds: the
+        others come with later batches.
+        """
+        lease_id = self._id(end)
+        if lease_id in self._kept:
+            return self._kept[lease_id][0]
+        lease = frame_verbs.resumed_lease(self._queue, lease_id, self._options.visibility_timeout)
+        if lease is None:
+            _log.warning("nothing is left of the batch that was interrupted; its messages come in later ones")
+            return None
+        self._keep(lease)
+        return lease
+
     @one_line
     def commit(self, end: Offset) -> None:
-        self.batches.finish(end)
+        """Deletes the messages of a batch that has ended; a repetition does nothing."""
+        lease_id = self._id(end)
+        if lease_id in ("", self._deleted):
+            return
+        kept, renewal = self._kept.pop(lease_id, (None, nullcontext()))
+        # what the function of the batch has handed back is not held: it stays
+        lease = frame_verbs.held_lease(self._queue, lease_id)
+        with renewal, suppress(LeaseLost):
+            if lease is not None:
+                lease.delete()
+        if kept is not None and frame_verbs.is_taken(kept):
+            _log.warning("messages were lost to a timeout; they will be received again")
+        if self._left is not None:
+            self._left += frame_verbs.failed_together(self._queue, lease_id)
+        self._deleted = lease_id
+
+    def _keep(self, lease: Lease) -> None:
+        renewal = ExitStack()
+        renewal.enter_context(lease.keep_alive(self._renewal))
+        self._kept[frame_verbs.lease_id(lease)] = lease, renewal
+
+    def _id(self, end: Offset) -> str:
+        """The id of the lease of an offset; refuses one from the checkpoint of another stream."""
+        if "lease" not in end:
+            other = "another kind of stream"
+        elif end["lease"] and end.get("queue") != self._queue.key:
+            other = f"another queue than {self._queue.name}, or of one before it that was deleted"
+        else:
+            return str(end["lease"])
+        raise InvalidOptions([f"option checkpointLocation: the checkpoint is of {other}; use a new one"])
 
     def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         options, schema = self._options, arrow_schema(self._schema)
