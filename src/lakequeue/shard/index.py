@@ -159,6 +159,10 @@ class ShardIndex:
                 self.available.add(start, end)
         if last >= self.head.head_offset:
             self.available.add(max(first, self.head.head_offset), last)
+        self._arrived(first, last)
+
+    def _arrived(self, first: int, last: int) -> None:
+        """Tells the message groups of messages that became available."""
         if self._groups is not None:
             self._groups.arrived(first, last)
         if self._tenants is not None:

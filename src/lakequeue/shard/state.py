@@ -39,10 +39,7 @@ class ShardState(ShardIndex):
             assert run.visible_at is not None
             if run.visible_at <= self.now:
                 self.available.add(run.first, run.last)
-                if self._groups is not None:
-                    self._groups.arrived(run.first, run.last)
-                if self._tenants is not None:
-                    self._tenants.arrived(run.first, run.last)
+                self._arrived(run.first, run.last)
             else:
                 heapq.heappush(self._coming, (run.visible_at, run.first, run.last))
                 if run.state == IN_FLIGHT:
@@ -90,7 +87,13 @@ class ShardState(ShardIndex):
         self.leave(run)
         self.runs.cut(run.first, run.last)
         back = self._handed_back(run, failure)
-        self.set_runs([back._replace(first=first, last=last) for first, last in kept])
+        runs = [back._replace(first=first, last=last) for first, last in kept]
+        self.set_runs(runs[:1])  # only the first and the last can touch what lies around the run
+        self.runs.put_apart(runs[1:-1])
+        self.available.add_apart(kept[1:-1])
+        for first, last in kept[1:-1]:
+            self._arrived(first, last)
+        self.set_runs(runs[1:][-1:])
         rewindable = self.attributes.rewind_micros and run.state != MOVING
         earliest = self.log.first_sent_at_or_after(self.earliest_rewind) if rewindable else 0
         for first, last in apart(run.first, run.last, kept):
