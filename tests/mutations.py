@@ -57,17 +57,21 @@ def replace(*targets: Any) -> Callable[[Patch], None]:
 
 
 def shown_by(test: Callable[..., None], arguments: Callable[..., tuple[Any, ...]]) -> Scenario:
-    """A test as a scenario, with arguments made from those of a scenario."""
+    """A test as a scenario, with arguments that it has itself, made from those of a scenario."""
 
     def scenario(*given: Any) -> None:
         test(*arguments(*given))
 
     scenario.__name__ = test.__name__.removeprefix("test_")
+    scenario.is_test = True  # type: ignore[attr-defined]
     return scenario
 
 
 def each_case(mutations: Iterable[Mutation]) -> pytest.MarkDecorator:
-    """Parametrizes a test by ``case``: each scenario as the code is, then under each of its mutations."""
+    """Parametrizes a test by ``case``: each scenario under each of its mutations, and as the code is.
+
+    Not the latter where the scenario is a test, which shows that.
+    """
     rows = [(mutation, *row) for mutation in mutations for row in mutation.scenarios.items()]
     params = [
         pytest.param(
@@ -77,6 +81,6 @@ def each_case(mutations: Iterable[Mutation]) -> pytest.MarkDecorator:
         )
         for mutation, scenario, guarantee in rows
     ]
-    scenarios = dict.fromkeys(scenario for _, scenario, _ in rows)
+    scenarios = dict.fromkeys(scenario for _, scenario, _ in rows if not hasattr(scenario, "is_test"))
     params += [pytest.param(Case(scenario), id=scenario.__name__) for scenario in scenarios]
     return pytest.mark.parametrize("case", params)

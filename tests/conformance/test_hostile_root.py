@@ -10,6 +10,9 @@ from conformance.hostile_root import VALUES, Attacked, Hostile, on_disk
 from lakequeue.storage import delta_log
 from lakequeue.storage.folder import Folder
 
+pytestmark = pytest.mark.xdist_group("hostile_root")
+"""One process makes the root and learns what each verb does with it, which takes longer than a test."""
+
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Hostile:

@@ -25,7 +25,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk import arrow_files, manifests
 from lakequeue.storage.engines.commit import commit
 from lakequeue.testing import ManualClock
-from mutations import Case, Mutation, Patch, each_case
+from mutations import Case, Mutation, Patch, each_case, shown_by
 
 NIGHT: dict[str, Any] = {"cron": "0 2 * * *", "tz": "Europe/Berlin"}
 HOURLY: dict[str, Any] = {"cron": "0 * * * *"}
@@ -420,14 +420,10 @@ def fresh(tmp_path: Path, patch: Patch) -> tuple[LakeQueue, ManualClock, Patch]:
     return LakeQueue(str(tmp_path / "root"), clock=clock), clock, patch
 
 
-def in_turn(tmp_path: Path, patch: Patch) -> None:
-    test_each_commit_of_a_look_fails_in_turn(tmp_path, ManualClock(), patch, True)
-
-
-def stopped_in_a_send(tmp_path: Path, patch: Patch) -> None:
-    test_who_stopped_in_a_send_adds_nothing(*fresh(tmp_path, patch))
-
-
+in_turn = shown_by(
+    test_each_commit_of_a_look_fails_in_turn, lambda tmp_path, patch: (tmp_path, ManualClock(), patch, True)
+)
+stopped_in_a_send = shown_by(test_who_stopped_in_a_send_adds_nothing, fresh)
 MUTATIONS = [
     Mutation("send under a new id", forget_sends, {in_turn: "JOB-7", stopped_in_a_send: "JOB-7"}),
     Mutation("send to any shard", send_to_any_shard, {stopped_in_a_send: "JOB-7"}),
