@@ -155,12 +155,18 @@ def test_what_needs_a_kind_of_its_own_exists() -> None:
     assert {kind for _, _, kind in ARGUMENTS} == {*KINDS, "views", "any number"}
 
 
-@pytest.fixture
-def targets(lq: LakeQueue) -> Mapping[str, Callable[..., Any]]:
-    queue = lq.create_queue("orders", rewind_range=3_600)
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeQueue:
+    """A root of all cases, as each leaves it as it was."""
+    return LakeQueue(str(tmp_path_factory.mktemp("types") / "root"), clock=ManualClock())
+
+
+@pytest.fixture(scope="module")
+def targets(lake: LakeQueue) -> Mapping[str, Callable[..., Any]]:
+    queue = lake.create_queue("orders", rewind_range=3_600)
     queue.send_batch([SendEntry("a"), SendEntry("b")])
     (lease,) = [queue.lease(1)]
-    faces: dict[str, Any] = {"LakeQueue": lq, "Queue": queue, "Lease": lease, "Schedules": lq.schedules}
+    faces: dict[str, Any] = {"LakeQueue": lake, "Queue": queue, "Lease": lease, "Schedules": lake.schedules}
     found: dict[str, Callable[..., Any]] = {
         verb: getattr(faces[verb.partition(".")[0]], verb.partition(".")[2]) for verb, _ in verbs() if "." in verb
     }
@@ -170,7 +176,7 @@ def targets(lq: LakeQueue) -> Mapping[str, Callable[..., Any]]:
             pass
 
     return found | {
-        "LakeQueue": lambda **given: LakeQueue(**{"root": lq.root} | given),
+        "LakeQueue": lambda **given: LakeQueue(**{"root": lake.root} | given),
         "Lease.keep_alive": keep_alive,
     }
 
@@ -192,13 +198,13 @@ def refused(call: Callable[[], Any], name: str) -> None:
 @pytest.mark.spec("ERR-1", "ERR-8")
 @pytest.mark.parametrize(("verb", "argument", "kind"), CASES, ids=[f"{v}-{a}" for v, a, _ in CASES])
 def test_an_argument_of_the_wrong_type_is_refused_by_name(
-    targets: Mapping[str, Callable[..., Any]], lq: LakeQueue, verb: str, argument: str, kind: str
+    targets: Mapping[str, Callable[..., Any]], lake: LakeQueue, verb: str, argument: str, kind: str
 ) -> None:
-    queue = lq.queue("orders")
-    before = (queue.counts(), queue.attributes(), queue.tags(), len(lq.all_queues()))
+    queue = lake.queue("orders")
+    before = (queue.counts(), queue.attributes(), queue.tags(), len(lake.all_queues()))
     for value in wrong(kind):
         refused(lambda: targets[verb](**needed(verb) | {argument: value}), argument)  # noqa: B023
-    assert (queue.counts(), queue.attributes(), queue.tags(), len(lq.all_queues())) == before
+    assert (queue.counts(), queue.attributes(), queue.tags(), len(lake.all_queues())) == before
 
 
 @pytest.mark.spec("ERR-1", "ERR-8")
