@@ -871,26 +871,8 @@ def test_messages_that_nobody_could_read_are_not_deleted(start, queue):
     assert queue.counts().in_flight == 1
 
 
-LOADED = """
-import sys
-from lakequeue.cli import app
-from typer.testing import CliRunner
-for args in (["counts"], ["send", "orders", "x"], ["receive", "orders"], ["list"], ["--help"]):
-    assert CliRunner().invoke(app, [*sys.argv[1:], *args]).exit_code == 0
-print(*sorted(name.partition('.')[0] for name in sys.modules))
-"""
-
-
-def test_queue_commands_do_not_load_spark(start, queue):
-    out, err = start(program=LOADED).communicate(timeout=30)
-    assert err == "" and "lakequeue" in out.split() and not {*out.split()} & {"pyspark", "py4j", "delta"}
-
-
-def test_queue_commands_work_without_java_and_sql_says_that_it_is_missing(start, queue):
-    no_java = {"PATH": "/nowhere", "JAVA_HOME": ""}
-    counted = start("counts", "orders", env=no_java)
-    assert counted.wait(timeout=30) == 0
-    process = start("sql", "--spark", "SELECT 1", env=no_java)
+def test_sql_with_spark_says_that_java_is_missing(start, queue):
+    process = start("sql", "--spark", "SELECT 1", env={"PATH": "/nowhere", "JAVA_HOME": ""})
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, "")
     assert "Java" in err and one_line(err)

@@ -106,10 +106,7 @@ def test_ordinary_commands_work(commands: Callable[..., list[Result]], tmp_path:
         assert code == 0 and told in out, (line, out, err)
 
 
-@pytest.mark.parametrize("args", [["list"], ["counts", "orders"], ["send", "orders", "a"], ["receive", "orders"]])
-def test_a_short_command_loads_what_it_needs(
-    commands: Callable[..., list[Result]], python: Run, args: list[str]
-) -> None:
+def test_a_short_command_loads_what_it_needs(commands: Callable[..., list[Result]], python: Run) -> None:
     commands(["create", "orders"])
     program = """
 import sys, lakequeue_command
@@ -118,13 +115,16 @@ try:
     lakequeue_command.main()
 finally:
     tens_of_milliseconds = {"deltalake", "duckdb", "pyarrow.dataset", "lakequeue.cli.consume", "lakequeue.cli.sql"}
-    tens_of_milliseconds.add("pandas")
+    tens_of_milliseconds |= {"pandas", "pyspark", "py4j", "delta"}
     if "receive" not in sys.argv:  # whose --max has a default, and typer has pydantic convert that
         tens_of_milliseconds.add("pydantic")
     print(sorted(tens_of_milliseconds & sys.modules.keys()))
 """
-    done = python("-c", program, *args)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stdout + done.stderr
+    for args in (["list"], ["counts", "orders"], ["receive", "orders"], ["send", "orders", "a"]):
+        done = python("-c", program, *args)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), (args, done.stdout + done.stderr)
+    *_, loaded = python("-c", program, "--help").stdout.splitlines()
+    assert "lakequeue.cli.sql" in loaded and not any(name in loaded for name in ("pyspark", "py4j", "'delta'"))
 
 
 def test_ordinary_verbs_work(python: Run) -> None:
