@@ -156,12 +156,16 @@ class Running:
         self._clock = clock
         self._consumer = consumer
         self._options = options
-        self.thread = threading.Thread(target=self._run, daemon=True)
+        begun = threading.Event()
+        self.thread = threading.Thread(target=self._run, args=(begun,), daemon=True)
         self.thread.start()
+        begun.wait()  # else time could pass before the thread takes part in it
 
-    def _run(self) -> None:
+    def _run(self, begun: threading.Event) -> None:
         try:
-            self._consumer.run(**self._options)
+            with self._clock.participant():
+                begun.set()
+                self._consumer.run(**self._options)
         except BaseException as error:
             self.error = error
 
