@@ -102,10 +102,9 @@ class TaskReader:
         queues = self._queues()
         for queue, region, shard in asked:
             row = queues.get((queue, region))
-            found = (
-                [] if row is None else tasks.packed(tasks.pieces_of(self._opened, row, shard), tasks.RANGE_BYTES)
-            )
-            pieces = [[dict(zip(_PIECES.names, piece, strict=True)) for piece in range_] for range_ in found]
+            found = [] if row is None else tasks.pieces_of(self._opened, row, shard)
+            ranges = tasks.packed(found, tasks.RANGE_BYTES)
+            pieces = [[dict(zip(_PIECES.names, piece, strict=True)) for piece in range_] for range_ in ranges]
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
     def read(self, relation: str, asked: Iterable[Place]) -> Iterator[pa.Array]:

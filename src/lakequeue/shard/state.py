@@ -62,11 +62,22 @@ class ShardState(ShardIndex):
     def hand_back(self, run: Run, failure: str | None = None) -> None:
         """Makes a run visible now; lease and receive count stay with it (VIS-4, VIS-16), and why it failed."""
         self.leave(run)
-        self.set_runs([self._handed_back(run, failure)])
+        self._set_back(run, [(run.first, run.last)], failure)
 
-    def _handed_back(self, run: Run, failure: str | None) -> Run:
+    def _set_back(self, run: Run, spans: Sequence[Span], failure: str | None) -> None:
+        """Makes parts of a run visible now that are in no index: ascending ranges that do not touch.
+
+        All enter the indexes in one step: one by one, half a million of a million took 2.5 times as long.
+        """
         back = _unattempted(run._replace(state=VISIBLE, visible_at=self.now))
-        return back if failure is None else back.failed(failure)
+        back = back if failure is None else back.failed(failure)
+        runs = [back._replace(first=first, last=last) for first, last in spans]
+        self.set_runs(runs[:1])  # only the first and the last can touch what lies around the run
+        self.runs.put_apart(runs[1:-1])
+        self.available.add_apart(spans[1:-1])
+        for first, last in spans[1:-1]:
+            self._arrived(first, last)
+        self.set_runs(runs[1:][-1:])
 
     def set_aside(self, run: Run) -> None:
         """Adds a ``moving`` run for messages that are neither available nor in flight."""
@@ -80,20 +91,14 @@ class ShardState(ShardIndex):
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: str | None = None) -> None:
         """Deletes a run, or part of one (DEL-3), and adds it to the history if the queue keeps one (RWD-4).
 
-        Messages to be kept, in ascending ranges, are handed back in the same step: one by one, half a million of a
-        million took 2.5 times as long. Moved messages leave no history. ``serve_groups`` must follow.
+        Messages to be kept, in ascending ranges that do not touch, are handed back. Moved messages leave no
+        history. ``serve_groups`` must follow.
         """
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
         self.runs.cut(run.first, run.last)
-        back = self._handed_back(run, failure)
-        runs = [back._replace(first=first, last=last) for first, last in kept]
-        self.set_runs(runs[:1])  # only the first and the last can touch what lies around the run
-        self.runs.put_apart(runs[1:-1])
-        self.available.add_apart(kept[1:-1])
-        for first, last in kept[1:-1]:
-            self._arrived(first, last)
-        self.set_runs(runs[1:][-1:])
+        if kept:
+            self._set_back(run, kept, failure)
         rewindable = self.attributes.rewind_micros and run.state != MOVING
         earliest = self.log.first_sent_at_or_after(self.earliest_rewind) if rewindable else 0
         for first, last in apart(run.first, run.last, kept):
