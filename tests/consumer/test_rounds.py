@@ -208,7 +208,8 @@ def test_a_dead_letter_queue_leaves_a_consumer_its_pace(harness: Harness, most: 
 
 
 @pytest.mark.spec("HBN-23", "DLQ-1")
-@pytest.mark.parametrize(("concurrency", "asynchronous"), [(1, False), (3, True)])
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("concurrency", [1, 3])
 def test_a_last_receive_is_for_a_hand_that_begins_at_once(
     harness: Harness, concurrency: int, asynchronous: bool
 ) -> None:
