@@ -27,6 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seed", type=int, help="repeat one run of tests/simulation, by the seed that a failure told"
     )
+    parser.addoption(
+        "--write-transcripts", action="store_true", help="write anew what tests/acceptance/transcripts say"
+    )
 
 
 def pytest_configure() -> None:

@@ -1,11 +1,8 @@
-"""How commands are written: options in any place, durations, sizes, instants, questions, completion, hints."""
+"""How commands are written: durations, sizes, instants, help, roots, completion; and the options of jobs."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import pty
 import re
 import runpy
 import shlex
@@ -13,8 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,58 +17,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import lakequeue
-from lakequeue import LakeQueue, Queue, RedrivePolicy, SendEntry
+from acceptance.commands import Run
+from lakequeue import LakeQueue, Queue
 from lakequeue.cli import app, values
 from lakequeue.cli.help import COMMANDS, name_of
-
-Run = Callable[..., Any]
-
-
-@pytest.fixture
-def run(root: str) -> Run:
-    def command(*args: str, input: str | None = None, env: dict[str, str] | None = None) -> Any:
-        return CliRunner(env={"LAKEQUEUE_ROOT": root} | (env or {})).invoke(app, [*args], input=input)
-
-    return command
-
-
-@pytest.fixture
-def orders(root: str) -> Queue:
-    return LakeQueue(root).create_queue("orders", rewind_range=3_600)
-
-
-# --- options in any place
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["--root", "ROOT", "--json", "list", "--prefix", "ord"],
-        ["list", "--json", "--root", "ROOT", "--prefix", "ord"],
-        ["list", "--prefix", "ord", "--root=ROOT", "--json", "-v"],
-        ["-v", "list", "--prefix=ord", "--json", "--region", "local", "--root", "ROOT"],
-    ],
-)
-def test_options_of_all_commands_stand_in_any_place(root: str, orders: Queue, args: list[str]) -> None:
-    given = [arg.replace("ROOT", root) for arg in args]
-    done = CliRunner(env={"LAKEQUEUE_ROOT": None}).invoke(app, given)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert [queue["name"] for queue in json.loads(done.stdout)] == ["orders"]
-
-
-def test_what_looks_like_such_an_option_but_is_a_value_stays_where_it_is(run: Run, orders: Queue) -> None:
-    run("send", "orders", "a", "--group", "-v")
-    run("send", "orders", "--", "--json")
-    run("send", "orders", "--group=--root", "--", "-v", "--verbose")
-    assert [(m.body, m.group_id) for m in orders.receive(10)] == [("a", "-v"), ("--json", None)]
-
-
-def test_an_error_after_the_command_is_json_and_traced_as_before_it(run: Run, orders: Queue) -> None:
-    assert json.loads(run("counts", "none", "--json").stderr)["error"]["code"] == "QueueDoesNotExist"
-    assert "Traceback" in run("counts", "none", "--verbose").stderr
-    assert run("list", "--root").exit_code == 2  # its value is missing
-
 
 # --- durations, sizes, instants
 
@@ -134,97 +81,13 @@ def test_instants_before_now(text: str, ago: float) -> None:
     assert values.moment(text) == values.Moment(ago=ago)
 
 
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (["send", "orders", "x", "--delay", "5x"], "'5x' is not a duration; write seconds, or 90s, 5m"),
-        (["set", "orders", "-a", "delay=soon"], "--attribute delay: 'soon' is not a duration"),
-        (["set", "orders", "--max-size", "64KX"], "'64KX' is not a size; write bytes, or 64KiB"),
-        (["set", "orders", "-a", "maximum_message_size=1x"], "'1x' is not a size"),
-        (["rewind", "orders", "yesterday"], "'yesterday' is not an instant; write it such as 2026-01-31T08:00Z"),
-        (["rewind", "orders", "-5y"], "'5y' is not a duration"),
-        (
-            ["rewind", "orders", "--ago", "-1h"],
-            "'-1h' is not a duration; write seconds, or 90s, 5m, 12h, 2d, 1h30m, without a minus",
-        ),
-        (["plot", "orders", "--json", "--since", "5m"], "'5m' is not an instant"),
-        (["views", "--as-of", "5y ago"], "'5y' is not a duration"),
-        (["watch", "--every", "-1"], "-1 is too short; the least is 0 s"),
-        (["receive", "orders", "--wait", "a"], "'a' is not a duration"),
-        (["list", "--poll-interval", "a"], "'a' is not a duration"),
-        (["set", "orders", "--visibility-timeout", "13h"], "must be 0 to 43,200 seconds in profile lake"),
-        (["set", "orders", "-a", "profile=sqs"], "can only be set when a queue is created"),
-        (["set", "orders", "--shards", "0"], "shards: must be 1 to 1,024"),
-        (["set", "orders", "--dead-letter-queue", "orders", "--max-receive-count", "3"], "name another queue"),
-        (["set", "orders", "-a", "visibility_timeot=2"], "did you mean visibility_timeout?"),
-        (["set", "orders", "-a", "fifo=true"], "Unknown Attribute fifo: whether a queue is FIFO is fixed at its"),
-        (["set", "orders", "-a", "VisibilityTimeOut=2"], "did you mean VisibilityTimeout?"),
-        (["set", "orders", "-a", "profile_strict=maybe"], "neither true nor false: 'maybe'"),
-        (["create", "b", "--profile", "sq"], "profiles are lake, sqs, sqs-2018, cmq"),
-        (["create", "b.fifo", "--fifo", "--deduplication-scope", "x"], "none of ['queue', 'message_group']: 'x'"),
-        (["create", "b", "--shards", "2000"], "must be 1 to 1,024"),
-        (["counts", "ordres"], "there is no ordres in ROOT, region local; did you mean orders?"),
-        (["check", "ordres"], "there is no ordres in ROOT, region local; did you mean orders?"),
-        (["repair", "ordres"], "there is no ordres in ROOT, region local; did you mean orders?"),
-        (
-            ["copy", "ROOT", "to", "--queue", "ordres"],
-            "there is no ordres in ROOT, region local; did you mean orders?",
-        ),
-        (["send", "Orders", "x"], "did you mean orders?"),
-        (["counts", "bills"], "lakequeue list shows its queues"),
-        (["counts", "orders", "--region", "north"], "region north, which has no queues"),
-        (["redrive", "orders"], "orders is no dead-letter queue: no redrive policy names it"),
-        (["cuonts"], "Did you mean 'counts'"),
-        (["create", "b", "--visibilty-timeout", "3"], "No such option: --visibilty-timeout; did you mean --visib"),
-        (["peek", "orders", "--where", "stat = 'visible'"], "There is no column stat; did you mean state or"),
-        (
-            ["sql", "SELECT m.reciept_count FROM messages m"],
-            "no column reciept_count at line 1, column 8; did you",
-        ),
-        (["send", "orders", "x", "-a", "k=v"], "No such option: -a; did you mean --attribute?"),
-        (["send", "orders", "-yes"], "No such option: -y; -- goes before an argument that begins with -; see"),
-        (["create", "b.fifo"], "a name that ends in .fifo needs fifo=True (--fifo)"),
-        (["create", "orders", "--delay", "5"], "lakequeue set orders changes it"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_an_error_is_one_line_that_says_what_would_be_right(
-    run: Run, root: str, orders: Queue, args: list[str], told: str
-) -> None:
-    orders.send("x")
-    result = run(*(arg.replace("ROOT", root) for arg in args))
-    assert result.exit_code in (1, 2) and result.stdout == ""
-    assert result.stderr.count("\n") == 1 and told.replace("ROOT", root) in result.stderr
-    assert orders.attributes()["visibility_timeout"] == 30 and orders.counts().visible == 1
-
-
-def test_values_reach_the_queue(run: Run, root: str) -> None:
-    done = run("create", "orders", "--visibility-timeout", "5m", "-a", "rewind_range=1d", "--max-size", "64KiB")
-    assert done.exit_code == 0
-    run("set", "orders", "-a", "DelaySeconds=1.5m", "-a", "maximum_message_size=2KiB")
-    found = LakeQueue(root).queue("orders").attributes()
-    names = ("visibility_timeout", "rewind_range", "maximum_message_size", "delay")
-    assert [found[name] for name in names] == [300, 86_400, 2_048, 90]
-    limit = ("rate_limit=5/s", "rate_burst=3", "deduplication_interval=1m")
-    run("create", "calls", *(f"-a{given}" for given in limit))
-    assert run("set", "calls", "-a", "RateBurst=", "-a", "deduplication_interval=").exit_code == 0
-    found = LakeQueue(root).queue("calls").attributes()
-    assert [found[given.partition("=")[0]] for given in limit] == ["5/s", None, None]
-    run("send", "orders", "x", "--delay", "0ms")
-    [message] = json.loads(
-        run("receive", "orders", "--json", "--visibility-timeout", "1h", "--wait", "10ms").stdout
-    )
-    changed = run("change-visibility", "orders", message["receipt_handle"], "2m")
-    assert changed.stdout == "the message stays hidden for 2m\n"
-
-
 # --- help
 
 EXAMPLES = {name_of(place): examples for places in COMMANDS.values() for place, examples in places.items()}
 
 
 def help_of(run: Run, *command: str) -> str:
-    return str(run(*command, "--help", env={"COLUMNS": "100"}).stdout)
+    return str(run(*command, "--help", COLUMNS="100").stdout)
 
 
 def test_help_shows_no_types_of_python(run: Run) -> None:
@@ -268,30 +131,6 @@ def test_the_examples_of_a_command_are_in_its_help_and_can_be_typed(
 # --- questions
 
 
-def test_delete_queue_asks_as_purge_does(run: Run, root: str, orders: Queue) -> None:
-    orders.send("keep")
-    for answer in ("n\n", ""):
-        asked = run("delete-queue", "orders", input=answer)
-        assert asked.exit_code == 2 and "is deleted" not in asked.stdout
-        assert "Delete orders with 1 message?" in asked.stderr and "not confirmed" in asked.stderr
-    assert orders.counts().visible == 1
-    assert run("delete-queue", "orders", input="y\n").exit_code == 0
-    assert LakeQueue(root).list_queues() == []
-
-
-def test_rewind_shows_first_what_it_would_do(run: Run, orders: Queue) -> None:
-    orders.send_batch([SendEntry("a"), SendEntry("b")])
-    orders.delete_batch([message.receipt_handle for message in orders.receive(2)])
-    shown = json.loads(run("rewind", "orders", "-10m", "--dry-run", "--json").stdout)
-    assert (shown["messages"], shown["dry_run"]) == (2, True)
-    asked = run("rewind", "orders", "--ago", "10m", input="n\n")
-    assert asked.exit_code == 2
-    assert "Make 2 deleted messages of orders visible again, sent at 20" in asked.stderr
-    assert orders.counts().visible == 0
-    assert run("rewind", "orders", "10m ago", input="y\n").stdout.endswith("2 messages of orders visible again\n")
-    assert run("rewind", "orders", "-10m").stdout == "0 messages of orders visible again\n"  # nothing to ask
-
-
 def test_a_rewind_by_the_whole_range_goes_as_far_as_it_can_and_says_so(run: Run, orders: Queue) -> None:
     orders.send("a")
     orders.delete(orders.receive()[0].receipt_handle)
@@ -300,27 +139,6 @@ def test_a_rewind_by_the_whole_range_goes_as_far_as_it_can_and_says_so(run: Run,
     assert "the earliest instant in the rewind range of orders" in done.stderr
     assert run("rewind", "orders", "--ago", "3605", "--yes").exit_code == 1
     assert run("rewind", "orders", "--ago=-5", "--yes").exit_code == 1
-
-
-def test_redrive_shows_first_what_it_would_do(run: Run, root: str) -> None:
-    lake = LakeQueue(root)
-    dead = lake.create_queue("dead")
-    orders = lake.create_queue("orders", redrive_policy=RedrivePolicy("dead", 1))
-    assert run("redrive", "dead", "--yes").stdout == "0 messages of dead moved back\n"  # it is one, though empty
-    orders.send_batch([SendEntry("a"), SendEntry("b")])
-    orders.receive(2, visibility_timeout=0)
-    assert orders.receive(2) == []
-    shown = json.loads(run("redrive", "dead", "--dry-run", "--json").stdout)
-    assert (shown["messages"], shown["targets"]) == (2, {"orders": 2})
-    assert run("redrive", "dead", "--dry-run").stdout == "would move 2 messages to orders from dead\n"
-    asked = run("redrive", "dead", "--max", "1", input="n\n")
-    assert asked.exit_code == 2 and "Move at most 1 of 2 messages to orders from dead?" in asked.stderr
-    lake.create_queue("aside")
-    to = run("redrive", "dead", "--to", "aside", input="n\n")
-    assert "Move 2 messages to aside from dead?" in to.stderr and dead.counts().visible == 2
-    orders.set_attributes(redrive_policy=None)  # its letters know where they came from
-    assert run("redrive", "dead", input="y\n").stdout.endswith("2 messages of dead moved back\n")
-    assert run("redrive", "dead").exit_code == 1
 
 
 # --- roots
@@ -418,134 +236,6 @@ def test_completion_without_a_usable_root_prints_nothing(root: str | None) -> No
 
 
 # --- Ctrl-C
-
-
-IMPORTING = """
-import sys, lakequeue_command
-
-class Told:
-    def find_spec(name, *_):
-        if name == "lakequeue":
-            print("importing", flush=True)
-
-sys.meta_path.insert(0, Told)
-lakequeue_command.main()
-"""
-
-
-@pytest.mark.parametrize("after", [0.0, 0.05, 0.2, 0.4])
-def test_an_interrupt_while_modules_are_imported_prints_no_trace(tmp_path: Path, after: float) -> None:
-    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": str(tmp_path)}
-    command = [sys.executable, "-c", IMPORTING, "list"]  # `watch` would end well once it has begun
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "importing\n"
-        time.sleep(after)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    assert process.returncode in (-signal.SIGINT, 130, 3) and out == ""  # 3: it had seen that there is no root
-    assert "Traceback" not in err and err.count("\n") <= 1
-
-
-def test_an_interrupt_before_a_command_begins_prints_no_trace() -> None:
-    interrupted = "typer.main.get_command = lambda *_: signal.default_int_handler(2, None)"
-    code = f"import lakequeue_command, signal, typer; {interrupted}; lakequeue_command.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
-
-
-def test_the_command_starts_at_the_module_that_handles_interrupts() -> None:
-    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    assert 'lakequeue = "lakequeue_command:main"' in project and '"src/lakequeue_command.py"' in project
-    code = "import lakequeue_command, sys; sys.argv = ['lakequeue', '--version']; lakequeue_command.main()"
-    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (0, f"lakequeue {lakequeue.__version__}\n")
-
-
-def _interrupted(root: str, args: list[str], until: str, **streams: Any) -> tuple[int, str]:
-    """Starts a command, sends SIGINT when its standard error has told this, and returns its code and the rest."""
-    env = os.environ | {
-        "PYTHONPATH": str(Path(lakequeue.__file__).parents[1]),
-        "LAKEQUEUE_ROOT": root,
-        "TERM": "xterm",
-    }
-    program = "import lakequeue_command; lakequeue_command.main()"
-    terminal, its_side = pty.openpty()
-    try:
-        process = subprocess.Popen([sys.executable, "-c", program, *args], env=env, stderr=its_side, **streams)
-        os.close(its_side)
-        told = b""
-        while until.encode() not in told:
-            told += os.read(terminal, 1_000)
-        process.send_signal(signal.SIGINT)
-        rest = b""
-        with contextlib.suppress(OSError):  # the other end is closed
-            while part := os.read(terminal, 1_000):
-                rest += part
-        return process.wait(30), rest.decode()
-    finally:
-        process.kill()
-        process.wait()
-        os.close(terminal)
-
-
-def test_ctrl_c_ends_a_drain_that_waits(root: str, orders: Queue) -> None:
-    LakeQueue(root).create_queue("q.fifo", fifo=True)
-    orders.send_batch([SendEntry("a", group_id="g"), SendEntry("b", group_id="g")])
-    orders.receive()
-    code, told = _interrupted(root, ["drain", "orders", "q.fifo", "--yes", "--wait", "1h"], "waiting for messages")
-    assert code == 130 and "interrupted" in told and "Traceback" not in told
-    assert orders.counts().visible == 1
-
-
-def _export(root: str) -> subprocess.Popen[bytes]:
-    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": root}
-    command = [sys.executable, "-c", "import lakequeue_command; lakequeue_command.main()", "export", "orders"]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def test_ctrl_c_ends_an_export_that_nobody_reads(root: str, orders: Queue) -> None:
-    orders.send_batch([SendEntry("x" * 1_000) for _ in range(5_000)])
-    with _export(root) as process:
-        assert process.stdout is not None and process.stderr is not None
-        for _ in range(2):  # with the second line, the first one is counted
-            process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        told = process.stderr.readline().decode()
-        process.stdout.close()
-        assert process.wait(30) == 130
-    assert told.startswith("interrupted (") and told.endswith("written before that)\n")
-
-
-def test_an_export_whose_reader_has_enough_ends_quietly(root: str, orders: Queue) -> None:
-    orders.send_batch([SendEntry("x" * 1_000) for _ in range(1_000)])
-    with _export(root) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert json.loads(process.stdout.readline())["body"] == "x" * 1_000
-        process.stdout.close()
-        assert (process.stderr.read(), process.wait(30)) == (b"", 0)
-
-
-def test_ctrl_c_ends_a_send_from_a_terminal(root: str, orders: Queue) -> None:
-    keyboard, its_side = pty.openpty()
-    code, told = _interrupted(root, ["send", "orders", "-"], "Ctrl-D ends", stdin=its_side)
-    assert code == 130 and "interrupted" in told and "Traceback" not in told
-    os.close(keyboard)
-    os.close(its_side)
-
-
-def test_lines_go_to_standard_output_while_a_terminal_shows_progress(
-    root: str, orders: Queue, tmp_path: Path
-) -> None:
-    orders.send_batch([SendEntry(str(number)) for number in range(3)])
-    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "LAKEQUEUE_ROOT": root}
-    terminal, its_side = pty.openpty()
-    program = "import lakequeue_command; lakequeue_command.main()"
-    command = [sys.executable, "-c", program, "export", "orders"]
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=its_side, text=True, timeout=60)
-    os.close(its_side)
-    os.close(terminal)
-    assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["0", "1", "2"]
 
 
 # --- jobs

@@ -12,7 +12,7 @@ from typer import rich_utils
 from typer.testing import CliRunner
 
 from insides import place_of
-from lakequeue import CompactionSummary, LakeQueue, Queue, RedrivePolicy, SendEntry
+from lakequeue import CompactionSummary, LakeQueue, Queue, SendEntry
 from lakequeue.cli import app, output, render, watch
 from lakequeue.cli.help import COMMANDS, name_of
 from lakequeue.serve.console.api import ConsoleApi
@@ -64,68 +64,11 @@ def test_ids_and_names_are_never_split(
         assert any(text in line for line in lines), (text, lines)
 
 
-@pytest.mark.parametrize("columns", [60, 80])
-def test_a_table_that_fits_stays_a_table(tmp_path: Path, columns: int) -> None:
-    queue = LakeQueue(str(tmp_path / "root")).create_queue("orders")
-    queue.send("x")
-    table = shown(queue, columns, "list")
-    assert " queue    visible   in flight   oldest" in table and max(map(len, table.splitlines())) <= columns
-    if columns == 80:
-        counted = shown(queue, columns, "counts").splitlines()
-        assert counted[-1].split()[:5] == ["orders", "1", "0", "0", "0"] and max(map(len, counted)) <= 80
-
-
-def test_a_row_that_does_not_fit_is_a_block_of_lines(queue: Queue) -> None:
-    first, second, *_ = shown(queue, 80, "peek", LONG).split("\n\n")
-    names = [line.split("  ")[0] for line in first.splitlines()]
-    assert names == ["message", "state", "received", "sent", "visible at", "body"]
-    assert second.startswith(f"message     {queue.peek()[1].message_id}")
-
-
-def test_one_long_name_leaves_a_table_a_table(queue: Queue) -> None:
-    above = shown(queue, 90, "counts").splitlines()
-    row = above.index(f" {LONG}") + 1
-    assert above[row].split()[:4] == ["3", "0", "1", "0"] and max(map(len, above)) <= 90
-    assert above[1].split()[:2] == ["queue", "visible"]
-    dead = next(line for line in above if line.startswith(" dead"))
-    assert dead.index("0") == above[row].index("3")
-
-
-def test_a_list_tells_the_states_of_messages_as_the_console_does_and_dead_letters(queue: Queue) -> None:
-    lake = LakeQueue(place_of(queue))
-    lake.queue("dead").send("buried")
-    lake.create_queue("jobs.fifo", fifo=True)
-    queue.set_attributes(redrive_policy=RedrivePolicy("dead", 3))
-    lines = [line.split() for line in shown(queue, 160, "list").splitlines()]
-    assert lines[1] == ["queue", "visible", "in", "flight", "delayed", "oldest", "dead", "letters"]
-    assert [[each for each in line if not each.endswith("s")] for line in lines[3:]] == [
-        ["dead", "1", "0", "0"],
-        ["jobs.fifo", "0", "0", "0"],
-        [LONG, "3", "0", "1", "1"],
-    ]
-    [listed] = json.loads(shown(queue, 160, "list", "--json", "--prefix", "orders"))
-    assert (listed["messages"], listed["dead_letter_queue"], listed["dead_letters"]) == (4, "dead", 1)
-    found = ConsoleApi(Actions(lake)).queues(Mock(), "", Parameters({}))["queues"]
+def test_a_list_counts_messages_as_the_console_does(queue: Queue) -> None:
+    found = ConsoleApi(Actions(LakeQueue(place_of(queue)))).queues(Mock(), "", Parameters({}))["queues"]
     in_console = {row["name"]: row["counts"] | {"oldest_age": 0} for row in found}
     listed = json.loads(shown(queue, 160, "list", "--json"))
     assert {row["name"]: row["counts"] | {"oldest_age": 0} for row in listed} == in_console
-
-
-def test_show_prints_units(queue: Queue) -> None:
-    text = " ".join(shown(queue, 160, "show", LONG).split())
-    for wanted in (
-        "visibility_timeout 30 s ",
-        "message_retention_period 345600 s (4d) ",
-        "rewind_range 3600 s (1h) ",
-        "delay 0 s ",
-        "maximum_message_size 1048576 bytes (1 MiB) ",
-        "max_stored_messages unlimited ",
-        f"created {queue.created_at:%Y-%m-%d %H:%M:%S}",
-    ):
-        assert wanted in text
-    queue.set_attributes(maximum_message_size=1_500, visibility_timeout=90.5)
-    text = " ".join(shown(queue, 160, "show", LONG).split())
-    assert "maximum_message_size 1500 bytes " in text and "visibility_timeout 90.5 s (1m30s) " in text
 
 
 def test_compact_prints_what_it_did() -> None:
@@ -181,20 +124,3 @@ def test_the_help_of_every_command_fits(columns: int, monkeypatch: pytest.Monkey
         assert max(map(len, text.splitlines())) <= columns
         if columns == 80:
             assert "…" not in text and "{" not in text and "[[" not in text, text
-
-
-def test_what_is_empty_is_said_in_a_line(queue: Queue) -> None:
-    assert shown(queue, 80, "peek", LONG, "--where", "age < 0") == "no messages\n"
-    assert shown(queue, 80, "consumers", LONG) == "no consumer has messages in flight\n"
-    assert shown(queue, 80, "untag", LONG, "team") == "no tags\n"
-    assert shown(queue, 80, "list", "--prefix", "x") == "no queues\n"
-    assert shown(queue, 80, "sql", "SELECT 1 WHERE false") == "no rows\n"
-    assert render.table([], [], empty="no queues") == "no queues"  # of a copy
-
-
-def test_show_and_list_break_no_word(queue: Queue) -> None:
-    other = LakeQueue(place_of(queue)).create_queue("orders", redrive_policy=RedrivePolicy(LONG, 3))
-    assert f" {other.arn}" in shown(queue, 80, "show", "orders")
-    assert f" {LONG}, after 3 receives" in shown(queue, 80, "show", "orders")
-    listed = next(line for line in shown(queue, 80, "list").splitlines() if line.startswith(" orders "))
-    assert listed.split() == ["orders", "0", "0", "0", "4"]

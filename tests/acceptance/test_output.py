@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
-import os
-import pty
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -102,38 +98,6 @@ def test_warnings_pass_the_filter_too(queue: Queue, monkeypatch, capsys):
     assert "a move is unfinished" in told and not OBEYED.search(told)
     print_error("text", title="title:")
     assert capsys.readouterr().err == "title: text\n"
-
-
-def test_a_terminal_gets_colours_and_movements_of_ours_alone(queue: Queue):
-    """Even what was made to look like them goes."""
-    queue.set_tags({"plain": "\x1b[31mred\x1b[2K"})
-    shown = on_terminal(queue, "show", "orders")
-    assert "\x1b[" in shown, "rich draws in bold"
-    assert "\x1b[31m" not in shown and "\x1b[2K" not in shown and "\ufffd[31mred\ufffd[2K" in shown
-    assert not re.search("[\x80-\x9f\u202e]", shown)
-    watched = on_terminal(queue, "watch", "--count", "1")
-    assert "orders" in watched and not re.search("[\x80-\x9f]", watched)
-
-
-def on_terminal(queue: Queue, *arguments: str) -> str:
-    program = "from lakequeue.cli import main; main()"
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", program, "--root", place_of(queue), *arguments]
-    environment = os.environ | {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "COLUMNS": "120"}
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-            shown += part
-        assert process.wait(60) == 0
-    os.close(ours)
-    return shown.decode()
 
 
 def test_there_is_no_other_way_to_print():

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,7 +13,6 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-import lakequeue
 from lakequeue import LakeQueue
 from lakequeue.cli import app
 from lakequeue.storage import ledger
@@ -157,46 +152,6 @@ def test_a_query_that_fails_on_a_row_and_a_root_that_fails_are_told_in_one_line(
     nowhere = CliRunner().invoke(app, ["--root", f"{lq.root}-not", "sql", "SELECT 1"])
     code, line = refused(nowhere)
     assert code == 3 and "does not exist" in line
-
-
-PROGRAM = """
-import atexit, sys
-atexit.register(lambda: print(*sorted(name.partition('.')[0] for name in sys.modules), file=sys.stderr))
-from lakequeue.cli import main
-main()
-"""
-
-
-def start(lq: LakeQueue, query: str, here: Path, program: str) -> subprocess.Popen[str]:
-    paths = {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "PATH": "/nowhere", "JAVA_HOME": ""}
-    return subprocess.Popen(
-        [sys.executable, "-c", program, "--root", lq.root, "sql", query],
-        env=os.environ | paths,
-        cwd=here,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_neither_java_nor_pyspark_is_needed(lq: LakeQueue, tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    out, err = start(lq, "SELECT count(*) FROM messages", tmp_path / "here", PROGRAM).communicate(timeout=60)
-    assert "3" in out and "lakequeue" in err.split()
-    assert not {"pyspark", "py4j", "delta"} & set(err.split())
-    assert os.listdir(tmp_path / "here") == []
-
-
-def test_ctrl_c_ends_a_running_query(lq: LakeQueue, tmp_path: Path) -> None:
-    program = "import sys; from lakequeue.cli import main, sql; run = sql._rows\n"
-    program += "sql._rows = lambda *a: (print('begins', file=sys.stderr, flush=True), run(*a))[1]\nmain()"
-    query = "SELECT sum(a.range * b.range) FROM range(1000000) a, range(100000000) b"
-    process = start(lq, query, tmp_path, program)
-    assert process.stderr is not None and process.stderr.readline() == "begins\n"
-    time.sleep(0.5)  # now DuckDB computes
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
 def test_either_a_query_or_a_schema_is_given(lq: LakeQueue, run: Run) -> None:

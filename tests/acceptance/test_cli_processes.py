@@ -1,0 +1,254 @@
+"""What only a process of its own shows of the command line: signals, terminals, pipes, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+import lakequeue
+from acceptance.commands import Start, Terminal
+from hostile import SLOW, SLOW_BODY
+from lakequeue import LakeQueue, Queue, SendEntry
+
+
+def one_line(text: str) -> bool:
+    return text.count("\n") == 1 and text.endswith("\n") and "Traceback" not in text
+
+
+def read(stream: IO[str] | None) -> str:
+    """The next line of a process."""
+    assert stream is not None
+    return stream.readline()
+
+
+# --- Ctrl-C
+
+
+@pytest.mark.parametrize(
+    ("command", "until"),
+    [
+        ("receive orders --wait 20", "waiting for messages"),
+        ("drain orders q.fifo --yes --wait 1h", "waiting for messages"),
+        ("send orders -", "Ctrl-D ends"),
+    ],
+    ids=lambda value: value.split()[0],
+)
+def test_ctrl_c_ends_a_command_of_which_a_terminal_shows_that_it_waits(
+    lake: LakeQueue, orders: Queue, start: Start, command: str, until: str
+) -> None:
+    lake.create_queue("q.fifo", fifo=True)
+    orders.send("a", group_id="g")
+    orders.receive()
+    with Terminal() as keyboard, Terminal() as terminal:
+        process = start(*command.split(), stdin=keyboard.its, stderr=terminal.its)
+        terminal.until(until)
+        process.send_signal(signal.SIGINT)
+        told = terminal.rest()
+    assert process.wait(30) == 130 and "interrupted" in told and "Traceback" not in told
+    assert orders.counts().in_flight == 1
+
+
+JUDGES = """
+from lakequeue.conditions import sandbox
+from lakequeue.cli import main
+sandbox.SECONDS = 60
+send = sandbox.Worker.send
+
+def told(self, request, rows=b""):
+    send(self, request, rows)
+    if request.get("what") == "judge":
+        print("judging", flush=True)
+
+sandbox.Worker.send = told
+main()
+"""
+ASKS = """
+import time
+from lakequeue.cli import main, sql
+run = sql._rows
+
+def told(*arguments):
+    print("asking", flush=True)
+    return run(*arguments)
+
+sql._rows = told
+main()
+"""
+MANY = "SELECT sum(a.range * b.range) FROM range(1000000) a, range(100000000) b"
+
+
+@pytest.mark.parametrize(
+    ("program", "args", "until"),
+    [(JUDGES, ["peek", "orders", "--where", SLOW], "judging\n"), (ASKS, ["sql", MANY], "asking\n")],
+    ids=["condition", "query"],
+)
+def test_ctrl_c_ends_what_duckdb_computes(
+    orders: Queue, start: Start, program: str, args: list[str], until: str
+) -> None:
+    orders.send(SLOW_BODY)
+    process = start(*args, program=program)
+    assert read(process.stdout) == until
+    time.sleep(0.5)  # now DuckDB computes
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "interrupted\n")
+
+
+def test_ctrl_c_while_lines_are_sent_tells_how_many_were(orders: Queue, start: Start) -> None:
+    process = start("send", "orders", "-", stdin=subprocess.PIPE)
+    for body in ("one", "two"):
+        process.stdin.write(body + "\n")  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+        assert [m.body for m in orders.receive(wait_time=20)] == [body]  # sent before the input ends
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 130
+    assert read(process.stderr) in (f"interrupted ({n} sent before that)\n" for n in ("1 message", "2 messages"))
+
+
+def test_ctrl_c_ends_an_export_that_nobody_reads(orders: Queue, start: Start) -> None:
+    orders.send_batch([SendEntry("x" * 1_000) for _ in range(5_000)])
+    process = start("export", "orders")
+    for _ in range(2):  # with the second line, the first one is counted
+        read(process.stdout)
+    process.send_signal(signal.SIGINT)
+    told = read(process.stderr)
+    process.stdout.close()  # type: ignore[union-attr]
+    assert process.wait(30) == 130
+    assert told.startswith("interrupted (") and told.endswith("written before that)\n")
+
+
+IMPORTING = """
+import sys, lakequeue_command
+
+class Told:
+    def find_spec(name, *_):
+        if name == "lakequeue":
+            print("importing", flush=True)
+
+sys.meta_path.insert(0, Told)
+lakequeue_command.main()
+"""
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 0.2, 0.4])
+def test_an_interrupt_while_modules_are_imported_prints_no_trace(start: Start, after: float) -> None:
+    process = start("list", program=IMPORTING)  # `watch` would end well once it has begun
+    assert read(process.stdout) == "importing\n"
+    time.sleep(after)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode in (-signal.SIGINT, 130, 3) and out == ""  # 3: it had seen that there is no root
+    assert "Traceback" not in err and err.count("\n") <= 1
+
+
+def test_an_interrupt_before_a_command_begins_prints_no_trace() -> None:
+    interrupted = "typer.main.get_command = lambda *_: signal.default_int_handler(2, None)"
+    code = f"import lakequeue_command, signal, typer; {interrupted}; lakequeue_command.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_the_command_starts_at_the_module_that_handles_interrupts(start: Start) -> None:
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert 'lakequeue = "lakequeue_command:main"' in project and '"src/lakequeue_command.py"' in project
+    assert start("--version").communicate(timeout=60) == (f"lakequeue {lakequeue.__version__}\n", "")
+
+
+# --- pipes and terminals
+
+
+def test_an_export_whose_reader_has_enough_ends_quietly(orders: Queue, start: Start) -> None:
+    orders.send_batch([SendEntry("x" * 1_000) for _ in range(1_000)])
+    process = start("export", "orders")
+    assert json.loads(read(process.stdout))["body"] == "x" * 1_000
+    process.stdout.close()  # type: ignore[union-attr]
+    assert (process.stderr.read(), process.wait(30)) == ("", 0)  # type: ignore[union-attr]
+
+
+def test_messages_that_nobody_could_read_are_not_deleted(orders: Queue, start: Start) -> None:
+    orders.send("precious")
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start("receive", "orders", "--delete", stdout=writer)
+    os.close(writer)
+    assert (process.communicate(timeout=30)[1], process.returncode) == ("", 3)
+    assert orders.counts().in_flight == 1
+
+
+def test_lines_go_to_standard_output_while_a_terminal_shows_progress(orders: Queue, start: Start) -> None:
+    orders.send_batch([SendEntry(str(number)) for number in range(3)])
+    with Terminal() as terminal:
+        out, _ = start("export", "orders", stderr=terminal.its).communicate(timeout=60)
+        os.close(terminal.its)
+    assert [json.loads(line)["body"] for line in out.splitlines()] == ["0", "1", "2"]
+
+
+def test_a_terminal_gets_one_table_that_changes(orders: Queue, start: Start) -> None:
+    with Terminal() as terminal:
+        process = start("watch", "--every", "0.02", stdout=terminal.its, env={"COLUMNS": "150"})
+        terminal.until("in flight")
+        orders.send_batch([SendEntry(str(number)) for number in range(4_321)])
+        shown = terminal.until("4321")
+        process.send_signal(signal.SIGINT)
+        terminal.rest()  # so that it does not wait for a reader
+    assert (process.communicate(timeout=30)[1], process.returncode) == ("", 0)
+    assert "\x1b[" in shown  # written over the last one
+
+
+def test_a_terminal_gets_colours_and_movements_of_ours_alone(orders: Queue, start: Start) -> None:
+    """Even what was made to look like them goes."""
+    orders.set_tags({"plain": "\x1b[31mred\x1b[2K"})
+    env = {"TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "COLUMNS": "120"}
+    with Terminal() as terminal:
+        process = start("show", "orders", stdout=terminal.its, stderr=terminal.its, env=env)
+        shown = terminal.rest()
+    assert process.wait(60) == 0
+    assert "\x1b[" in shown, "rich draws in bold"
+    assert "\x1b[31m" not in shown and "\x1b[2K" not in shown and "\ufffd[31mred\ufffd[2K" in shown
+
+
+# --- what else a command meets
+
+
+def test_a_message_that_crashes_duckdb_does_not_crash_the_command(orders: Queue, start: Start) -> None:
+    orders.send("[" * 500_000 + "]" * 500_000)
+    deep = "[" * 10_000 + '"INT"' + "]" * 10_000
+    process = start("peek", "orders", "--where", f"from_json('1', '{deep}') IS NULL OR json_contains(body, '1')")
+    out, error = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "") and one_line(error) and "not one of those" in error
+
+
+def test_sql_with_spark_says_that_java_is_missing(orders: Queue, start: Start) -> None:
+    process = start("sql", "--spark", "SELECT 1", env={"PATH": "/nowhere", "JAVA_HOME": ""})
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (3, "")
+    assert "Java" in err and one_line(err)
+
+
+LISTS = """
+import atexit, sys
+atexit.register(lambda: print(*sorted(name.partition('.')[0] for name in sys.modules), file=sys.stderr))
+from lakequeue.cli import main
+main()
+"""
+
+
+def test_sql_needs_neither_java_nor_pyspark_nor_the_working_directory(
+    orders: Queue, start: Start, tmp_path: Path
+) -> None:
+    orders.send("a")
+    (tmp_path / "here").mkdir()
+    env = {"PATH": "/nowhere", "JAVA_HOME": ""}
+    query = "SELECT count(*) + 41 FROM messages"
+    out, err = start("sql", query, program=LISTS, env=env, cwd=tmp_path / "here").communicate(timeout=60)
+    assert "42" in out and "lakequeue" in err.split()
+    assert not {"pyspark", "py4j", "delta"} & set(err.split())
+    assert os.listdir(tmp_path / "here") == []
