@@ -207,6 +207,11 @@ class Folder:
                 raise DamagedTable(self.uri, name, f"cannot be read: {first_line(error)}") from error
             raise
 
+    def rows(self, name: str, size: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Columns of a Parquet file, None for all of them; see ``parquet``."""
+        with self.parquet(name, size) as file:
+            return file.read(columns, use_threads=False)
+
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
         """Creates a file atomically and returns its mark; None if it exists.
 

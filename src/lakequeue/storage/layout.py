@@ -87,6 +87,17 @@ def with_later_columns(rows: pa.Table) -> pa.Table:
     return rows.append_column(field, pa.nulls(len(rows), field.type)) if lacking else rows
 
 
+def message_rows(rows: pa.Table) -> pa.Table:
+    """Rows of a file of ``messages``, whoever wrote it and when, in the columns and types of new ones."""
+    file = FILES["messages"]
+    return with_later_columns(rows).select(file.names).cast(file)
+
+
+def with_column(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """The rows with other values in a column that they have."""
+    return rows.set_column(rows.schema.get_field_index(name), name, values)
+
+
 RUN = pa.struct(
     [
         ("lease_id", pa.string()),

@@ -32,7 +32,7 @@ def opened_at(table: Table, now: int) -> int:
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:
     """Keeps the first message of each deduplication id; files with others are rewritten."""
-    keys = [_keys(staged_files.read_columns(messages, file, _KEY), by_group) for file in files]
+    keys = [_keys(messages.rows(file.path, file.size, _KEY), by_group) for file in files]
     if not keys:
         return []
     parts = pa.chunked_array([chunk for part in keys for chunk in part.chunks]).dictionary_encode().chunks
@@ -61,9 +61,7 @@ class Duplicates:
         self._messages = messages
         self._by_group = by_group
         self._purged = purged
-        self._staged = [
-            (file, _keys(staged_files.read_columns(messages, file, _KEY), by_group)) for file in staged
-        ]
+        self._staged = [(file, _keys(messages.rows(file.path, file.size, _KEY), by_group)) for file in staged]
         self._sent = _SENT.empty_table()  # messages of the log with a key of the staged files
         self._known = 0  # offset up to which the log was read
         self._taken = _NO_KEYS

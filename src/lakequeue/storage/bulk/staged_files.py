@@ -48,12 +48,6 @@ def folder_of(send_id: str, attempt: str) -> str:
     return f"bulk/{safe_name(send_id)}/{attempt}"
 
 
-def read_columns(messages: Folder, file: DataFile, columns: Sequence[str]) -> pa.Table:
-    """Some columns of a file."""
-    with messages.parquet(file.path, file.size) as parquet:
-        return parquet.read(columns, use_threads=False)
-
-
 def read_spilled(messages: Folder, file: DataFile) -> Iterator[pa.RecordBatch]:
     """The rows of a file with columns of its own, a row group at a time."""
     with messages.parquet(file.path, file.size, ANY) as parquet:
@@ -104,7 +98,7 @@ def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> Data
         count = 0
         for rows in _row_groups(_kept(source, kept)):
             positions = pa.array(np.arange(count, count + len(rows)), pa.int64())
-            target.write_table(rows.set_column(0, "position", positions))
+            target.write_table(layout.with_column(rows, "position", positions))
             count += len(rows)
     return described(folder, path, folder.entry(path).size)
 
@@ -112,8 +106,7 @@ def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> Data
 def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
     for group, start, stop in row_groups(source):
         if kept[start:stop].any():
-            rows = layout.with_later_columns(source.read_row_group(group, use_threads=False))
-            rows = rows.select(COLUMNS.names).cast(COLUMNS)
+            rows = layout.message_rows(source.read_row_group(group, use_threads=False))
             yield rows.filter(pa.array(kept[start:stop]))
 
 

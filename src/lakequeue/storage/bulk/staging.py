@@ -72,9 +72,8 @@ def spread_by_group(messages: Folder, files: Sequence[DataFile], shards: Sequenc
         return [WaitingFile(shards[0], file) for file in files]
     placed: list[WaitingFile] = []
     for file in files:
-        with messages.parquet(file.path, file.size) as parquet:
-            names = parquet.read(["group_id"], use_threads=False)["group_id"].combine_chunks().fill_null("")
-        coded = names.dictionary_encode()
+        names = messages.rows(file.path, file.size, ["group_id"])["group_id"].combine_chunks()
+        coded = names.fill_null("").dictionary_encode()
         home = np.array([shard_of_group(name, len(shards)) for name in coded.dictionary.to_pylist()])
         homes = home[coded.indices.to_numpy()]
         placed += [

@@ -109,8 +109,7 @@ def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
         if wanted.isdisjoint(range(base + low, base + high + 1)):
             continue
         try:
-            with log.folder.parquet(file.name, file.size) as parquet:
-                rows = parquet.read(["position", "message_id"], use_threads=False)
+            rows = log.folder.rows(file.name, file.size, ["position", "message_id"])
         except (FileNotFoundError, DamagedTable):
             continue
         for position, message_id in zip(*(column.to_pylist() for column in rows.columns), strict=True):
@@ -132,13 +131,12 @@ def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
         if each.name.startswith((LOG, "_", "bulk/")) or not each.name.endswith(".parquet") or each.name in named:
             continue
         try:
-            with log.folder.parquet(each.name, each.size) as parquet:
-                rows = parquet.read(["position", "sent_at", "message_id"], use_threads=False)
+            rows = log.folder.rows(each.name, each.size, ["position", "sent_at", "message_id"])
         except (FileNotFoundError, DamagedTable):
             continue
         if is_staged(each.name):
             at = pa.array([max(clock, round(each.modified * MICROS))] * len(rows)).cast(layout.INSTANT)
-            rows = rows.set_column(1, "sent_at", at)
+            rows = layout.with_column(rows, "sent_at", at)
         if not len(rows) or any(column.null_count for column in rows.columns):
             continue
         positions = rows["position"].to_numpy()
@@ -163,8 +161,7 @@ def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[st
     for each in reversed(files):  # nothing in a segment was sent after the next was opened
         if following is not None and each.file.partition["base_offset"] != following[0] and following[1] < since:
             break
-        with folder.parquet(each.file.name, each.file.size) as parquet:
-            found.update(parquet.read(["message_id"], use_threads=False)["message_id"].to_pylist())
+        found.update(folder.rows(each.file.name, each.file.size, ["message_id"])["message_id"].to_pylist())
         following = each.file.partition["base_offset"], to_micros(each.file.partition["opened_at"])
     return found
 
@@ -179,8 +176,7 @@ def _since(folder: Folder, files: Sequence[FoundFile], first: int, clock: int) -
 
 def _sent(folder: Folder, found: FoundFile) -> tuple[int, int]:
     """When the first and the last message of a file were sent."""
-    with folder.parquet(found.file.name, found.file.size) as parquet:
-        column = parquet.read(["sent_at"], use_threads=False)["sent_at"].cast("int64")
+    column = folder.rows(found.file.name, found.file.size, ["sent_at"])["sent_at"].cast("int64")
     opened = to_micros(found.file.partition["opened_at"])
     first, last = column[0].as_py(), column[-1].as_py()
     return opened if first is None else first, opened if last is None else last

@@ -361,8 +361,7 @@ class Appender:
 
 
 def _sent_at(rows: pa.Table, instant: int | None) -> pa.Table:
-    column = pa.array([instant] * len(rows), layout.INSTANT)
-    return rows.set_column(rows.column_names.index("sent_at"), layout.MESSAGES.field("sent_at"), column)
+    return layout.with_column(rows, "sent_at", pa.array([instant] * len(rows), layout.INSTANT))
 
 
 def _cells(message: NewMessage) -> dict[str, Any]:

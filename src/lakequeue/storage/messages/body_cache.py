@@ -108,10 +108,10 @@ class BodyCache:
         # an id of a bulk send is of no use, and takes memory in each row
         dead_letters = pc.is_valid(rows["source_receive_count"])
         kept = pc.if_else(dead_letters, rows["send_id"], pa.scalar(None, pa.string()))
-        rows = rows.set_column(rows.column_names.index("send_id"), "send_id", kept)
+        rows = layout.with_column(rows, "send_id", kept)
         if file.bulk:
             sent_at = pa.array([file.opened_at] * len(rows), layout.INSTANT)
-            rows = rows.set_column(rows.column_names.index("sent_at"), "sent_at", sent_at)
+            rows = layout.with_column(rows, "sent_at", sent_at)
         self.remember(offset, rows)
         return offset, rows
 

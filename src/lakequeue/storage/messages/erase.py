@@ -113,8 +113,7 @@ def remove_former(table: Table, message_id: str) -> Freed:
 def _holds(folder: Folder, entry: Entry, message_id: str) -> bool:
     """Whether a file holds a message; not one that somebody is writing, or has removed."""
     try:
-        with folder.parquet(entry.name, entry.size) as file:
-            return len(_rows_of(file.read(["message_id"], use_threads=False), message_id)) > 0
+        return len(_rows_of(folder.rows(entry.name, entry.size, ["message_id"]), message_id)) > 0
     except (OSError, DamagedTable):
         return False
 
@@ -130,12 +129,9 @@ class _Blank:
         mine = pc.equal(rows["message_id"], self.message_id)
         old = pc.less_equal(rows["sent_at"].cast(pa.int64()), self.keep_from)
         for name in ("body", *_CLEARED):
-            field = rows.schema.field(name)
             cleared = pc.and_(mine, old) if name in _COUNTING else mine
-            empty = pa.scalar("" if name == "body" else None, field.type)
-            rows = rows.set_column(
-                rows.schema.get_field_index(name), field, pc.if_else(cleared, empty, rows[name])
-            )
+            empty = pa.scalar("" if name == "body" else None, rows[name].type)
+            rows = layout.with_column(rows, name, pc.if_else(cleared, empty, rows[name]))
         return rows
 
     def is_due(self, table: Table, offset: int) -> bool:

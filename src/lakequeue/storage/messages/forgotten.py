@@ -57,8 +57,6 @@ class Forgotten:
         if not gone.any():
             return rows
         for name in (*_EMPTIED, "delay_seconds"):
-            field = rows.schema.field(name)
-            value = layout.EMPTIED if name == "delay_seconds" else None
-            cleared = pc.if_else(pa.array(gone), pa.scalar(value, field.type), rows[name])
-            rows = rows.set_column(rows.schema.get_field_index(name), field, cleared)
+            value = pa.scalar(layout.EMPTIED if name == "delay_seconds" else None, rows[name].type)
+            rows = layout.with_column(rows, name, pc.if_else(pa.array(gone), value, rows[name]))
         return rows

@@ -326,18 +326,18 @@ def _merged(table: Table, segments: Sequence[Segment]) -> pa.Table:
 
 def _stamped(table: Table, rows: pa.Table, file: LogFile, first: int) -> pa.Table:
     """Rows from an offset on with their send instant filled in, which in a bulk segment is its opening time."""
-    rows = layout.with_later_columns(rows).select(_FILE.names).cast(_FILE)
+    rows = layout.message_rows(rows)
     file.check(rows["position"], first, table.path)
     if not file.bulk:
         return rows
     sent_at = pc.fill_null(rows["sent_at"], pa.scalar(file.opened_at, layout.INSTANT))
-    return rows.set_column(rows.column_names.index("sent_at"), _FILE.field("sent_at"), sent_at)
+    return layout.with_column(rows, "sent_at", sent_at)
 
 
 def _segment_rows(rows: pa.Table, first: int, base: int, opened_at: int) -> pa.Table:
     count = len(rows)
     # offsets are dense, so rows are numbered consecutively
-    rows = rows.set_column(0, "position", pa.array(range(first - base, first - base + count), pa.int64()))
+    rows = layout.with_column(rows, "position", pa.array(range(first - base, first - base + count), pa.int64()))
     partition = [
         pa.array([base] * count, pa.int64()),
         pa.array([opened_at] * count, layout.INSTANT),

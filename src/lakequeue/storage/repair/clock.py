@@ -54,9 +54,8 @@ def _sent_after(messages: Table, now: int) -> Iterator[tuple[int, int]]:
 def _set_log_back(messages: Table, now: int) -> None:
     def earlier(rows: pa.Table) -> pa.Table:
         for name in _INSTANTS:
-            field = rows.schema.field(name)
             instants = pc.min_element_wise(rows[name].cast(pa.int64()), now, skip_nulls=False)
-            rows = rows.set_column(rows.schema.get_field_index(name), field, instants.cast(field.type))
+            rows = layout.with_column(rows, name, instants.cast(layout.INSTANT))
         return rows
 
     # the first one first, so that instants never decrease with the offset

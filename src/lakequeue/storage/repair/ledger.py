@@ -95,9 +95,8 @@ def _fresh(found: FoundShard, spans: Sequence[Range]) -> list[Run]:
             continue
         assert found.state is not None
         folder = found.state.folder
-        with folder.parquet(each.file.name, folder.entry(each.file.name).size) as parquet:
-            counts = parquet.read(["source_receive_count"], use_threads=False)["source_receive_count"]
-        counted = np.array(counts.fill_null(0).to_numpy())
+        rows = folder.rows(each.file.name, folder.entry(each.file.name).size, ["source_receive_count"])
+        counted = np.array(rows["source_receive_count"].fill_null(0).to_numpy())
         for offset, count in zip(each.offsets[counted > 0].tolist(), counted[counted > 0].tolist(), strict=True):
             if runs.at(offset) is not None:
                 runs.put(Run(offset, offset, receive_count=count, move_number=count))

@@ -105,9 +105,8 @@ def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
     tables, columns = [_FILE.empty_table()], [np.empty((4, 0), np.int64)]
     for each in reversed(files):  # of two rows of an offset, the one that was written last
         if len(each.offsets):
-            with folder.parquet(each.file.name, folder.entry(each.file.name).size) as parquet:
-                rows = layout.with_later_columns(parquet.read(_FILE.names, use_threads=False))
-            tables.append(rows.select(_FILE.names).cast(_FILE))
+            rows = folder.rows(each.file.name, folder.entry(each.file.name).size, _FILE.names)
+            tables.append(layout.message_rows(rows))
             opened_at = to_micros(each.file.partition["opened_at"])
             sent = pc.fill_null(tables[-1]["sent_at"].cast(pa.int64()), opened_at).to_numpy()
             count = len(each.offsets)
