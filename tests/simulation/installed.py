@@ -125,8 +125,8 @@ class _Draws(random.Random):
 class _Memory:
     """Locks that a thread holds, by table."""
 
-    def __init__(self, name: str) -> None:
-        setattr(self, name, weakref.WeakValueDictionary())
+    def __init__(self) -> None:
+        self.locks: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def memory() -> dict[tuple[Any, str], Any]:
@@ -134,8 +134,8 @@ def memory() -> dict[tuple[Any, str], Any]:
     return {
         (roots, "opened"): weakref.WeakValueDictionary(),
         (read, "_known"): {},
-        (locks, "_mine"): _Memory("locks"),
-        (disk_turn, "_mine"): _Memory("turns"),
+        (locks, "_mine"): _Memory(),
+        (disk_turn, "_mine"): _Memory(),
         (file_lock, "_open"): weakref.WeakSet(),
         (clock_guard, "_stamps"): {},
     }

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakequeue.storage.engines import store_turns
-from lakequeue.storage.engines.store_turns import ASK_AFTER, COMMITS, MOST, StoreTurns
+from lakequeue.storage.engines import turns
+from lakequeue.storage.engines.turns import ASK_AFTER, COMMITS, MOST, StoreTurns
 
 TOOK = 0.25
 """Seconds of each commit."""
@@ -20,8 +20,8 @@ class Timed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.pauses: list[float] = []
-        monkeypatch.setattr(store_turns, "monotonic", lambda: self.now)
-        monkeypatch.setattr(store_turns, "sleep", self._sleep)
+        monkeypatch.setattr(turns, "monotonic", lambda: self.now)
+        monkeypatch.setattr(turns, "sleep", self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -42,8 +42,8 @@ class Handle:
     def refresh(self) -> None:
         self._known = dict(self._committed)
 
-    def transaction(self, app_id: str) -> int | None:
-        return self._known.get(app_id)
+    def transaction(self, app_id: str) -> int:
+        return self._known.get(app_id, 0)
 
     def add(self, _: Sequence[Any], transactions: Mapping[str, int], __: str) -> None:
         self._committed.update(transactions)

@@ -166,7 +166,7 @@ def _plan(
     if found.receipts is not None:
         receipts = without_features(found.receipts)
         found = attrs.evolve(found, receipts=receipts.log)
-    send = state.transaction(layout.SEND_ID) or 0
+    send = state.transaction(layout.SEND_ID)
     base = found.ledger or newest_readable(found.receipts)
     why, newest = "what is lost counts as deleted", found.is_newest
     if base is None:
@@ -235,7 +235,7 @@ def _newest_epoch(found: FoundShard) -> int:
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0
-    return (state.transaction(layout.RECEIPTS_ID) or 0) + len(found.receipts.unreadable)
+    return state.transaction(layout.RECEIPTS_ID) + len(found.receipts.unreadable)
 
 
 def _moves(root: Root, store: Store, key: str, shard: int) -> int:
@@ -248,7 +248,7 @@ def _moves(root: Root, store: Store, key: str, shard: int) -> int:
             except FileNotFoundError:
                 continue
             if state is not None:
-                last = max(last, state.transaction(layout.move_id(key, shard)) or 0)
+                last = max(last, state.transaction(layout.move_id(key, shard)))
     return last
 
 

@@ -128,7 +128,7 @@ def last_version(queue: OpenQueue, app_id: str) -> int:
     with queue.service("last_version"):
         queue.reload()  # raises if the queue was deleted
         target = bulk_target(queue)
-        return max(target.open(shard).transaction(app_id) or 0 for shard in target.shards)
+        return max(target.open(shard).transaction(app_id) for shard in target.shards)
 
 
 def complete_bulk_sends(queue: OpenQueue) -> None:

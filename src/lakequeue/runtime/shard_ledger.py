@@ -353,8 +353,8 @@ class ShardLedger:
             ledger, reader = self._open_ledger(), self._open_reader()
             reader.refresh()  # others may have sent: what this process knows may be old
             log = reader.table
-            last = max(last, ledger.head().committed_at, log.transaction(layout.CLOCK_ID) or 0)
-            pauses = [each.transaction(layout.PAUSE_ID) or 0 for each in (ledger.table, log, table)]
+            last = max(last, ledger.head().committed_at, log.transaction(layout.CLOCK_ID))
+            pauses = [each.transaction(layout.PAUSE_ID) for each in (ledger.table, log, table)]
         if instant - last <= max(guard.ahead, max(pauses) * MICROS) and not guard.is_behind(instant, last):
             return {}
         guard.check(instant, last, self._messages)

@@ -322,7 +322,7 @@ class ShardSender(ShardReader):
         """
         # a separate handle, so that sends need not wait; the fences separate its commits from theirs
         table = self._engine.open(self._messages)
-        if (table.transaction(layout.SEND_ID) or 0) >= layout.CLOSED:
+        if table.transaction(layout.SEND_ID) >= layout.CLOSED:
             raise QueueDoesNotExist()
         floor, confirm = self._committed_floor()
         drop_before = None if dedup is None else self._window_start(table, now, dedup)
@@ -352,7 +352,7 @@ class ShardSender(ShardReader):
 
     def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
         """The instant from which on deduplication ids count, for whom removes older ones."""
-        self.settle_clock(now, table.transaction(layout.CLOCK_ID) or 0, table)
+        self.settle_clock(now, table.transaction(layout.CLOCK_ID), table)
         return None if dedup is None else now - dedup
 
     @contextmanager

@@ -133,7 +133,7 @@ class Catalog:
 
     def changes(self, region: str, name: str) -> int:
         """Fence of a name in the loaded snapshot: how often a queue of this name was written."""
-        return self._open().transaction(_fence(region, name)) or 0
+        return self._open().transaction(_fence(region, name))
 
     def sweep(self) -> Freed:
         """Removes unneeded files and log entries of ``queues``, and tables that it does not name."""
@@ -339,7 +339,7 @@ def took_messages(engine: Engine, queue: Folder) -> bool:
             continue
         except DamagedTable:
             return True
-        if 0 < (log.transaction(layout.SEND_ID) or 0) < layout.CLOSED:
+        if 0 < log.transaction(layout.SEND_ID) < layout.CLOSED:
             return True
     return False
 

@@ -349,7 +349,6 @@ def stream_id(stream: str) -> str:
     return f"stream-{stream}"
 
 
-def end_of(version: int | None) -> int:
-    """End offset of a ``send`` version; 0 if there is none."""
-    version = version or 0
+def end_of(version: int) -> int:
+    """End offset of a ``send`` version."""
     return version - CLOSED if version >= CLOSED else version

@@ -53,7 +53,7 @@ class Ledger:
     @property
     def epoch(self) -> int:
         """Epoch of the loaded snapshot."""
-        return self.table.transaction(layout.RECEIPTS_ID) or 0
+        return self.table.transaction(layout.RECEIPTS_ID)
 
     def load(self) -> tuple[Head, list[Run], list[Run]]:
         """Head, unsettled and settled runs of the loaded snapshot; DamagedTable if they cannot be read."""

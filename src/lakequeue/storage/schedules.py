@@ -53,7 +53,7 @@ class ScheduleTable:
                 self._engine.create(self._path, layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES)
                 return None  # maybe others did, and added some: decide anew
             table, old = self._table, {row.id: row for row in found}
-            number = table.transaction(layout.SCHEDULES_ID) or 0
+            number = table.transaction(layout.SCHEDULES_ID)
             ids, fence = {layout.SCHEDULES_ID: number + 1}, {layout.SCHEDULES_ID: number}
             rows = [
                 attrs.asdict(row or old[id]) | {"op": "put" if row else "del"}

@@ -45,7 +45,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
     minute = now // MINUTE
     races = Races()
     for _ in races:
-        known = {layout.stats_id(row.key): table.transaction(layout.stats_id(row.key)) or 0 for row in rows}
+        known = {layout.stats_id(row.key): table.transaction(layout.stats_id(row.key)) for row in rows}
         new = [row for row in rows if known[layout.stats_id(row.key)] < minute]
         if not new:
             return 0
@@ -108,7 +108,7 @@ def _files(table: Table, day: str) -> list[LiveFile]:
 
 def _merge(table: Table, day: str) -> None:
     schema = layout.FILES["stats"]
-    number = table.transaction(layout.STATS_FILES_ID) or 0
+    number = table.transaction(layout.STATS_FILES_ID)
     ids = {layout.STATS_FILES_ID: number + 1}
 
     def merge(token: str) -> None:

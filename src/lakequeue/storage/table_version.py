@@ -33,9 +33,9 @@ class TableVersion:
         """Version of the loaded snapshot."""
         return self.state.version
 
-    def transaction(self, app_id: str) -> int | None:
-        """Last committed version of an application id; None if there is none."""
-        return self.state.transactions.get(app_id)
+    def transaction(self, app_id: str) -> int:
+        """Last committed version of an application id; 0 if there is none."""
+        return self.state.transactions.get(app_id, 0)
 
     def files(self) -> list[LiveFile]:
         """The live files."""

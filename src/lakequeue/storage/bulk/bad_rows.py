@@ -105,7 +105,7 @@ class BadRows:
         added: list[DataFile] = []
 
         def attempt() -> bool | None:
-            if (table.transaction(app_id) or 0) >= version:
+            if table.transaction(app_id) >= version:
                 return True
             if not added:
                 added.append(_copied(messages, files, table.folder, self.queue))

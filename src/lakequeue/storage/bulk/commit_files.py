@@ -204,10 +204,10 @@ class _ShardCommit:
 
     def _add(self, files: Sequence[DataFile], now: int, reached_another: bool) -> bool:
         table, manifest = self._table, self._manifest
-        attributes_version = table.transaction(layout.ATTRIBUTES_ID) or 0
+        attributes_version = table.transaction(layout.ATTRIBUTES_ID)
         if not reached_another and attributes_version != self._target.attributes_version:
             raise StaleAttributes()
-        version = table.transaction(layout.SEND_ID) or 0
+        version = table.transaction(layout.SEND_ID)
         if version >= layout.CLOSED:
             raise QueueDoesNotExist()
         _check_room(self._target, self._shard, files)
@@ -220,10 +220,10 @@ class _ShardCommit:
         fence = {layout.ATTRIBUTES_ID: attributes_version, layout.SEND_ID: version}
         ids = {layout.SEND_ID: end, layout.CLOCK_ID: instant} if added else {}
         if manifest.app_id is not None:
-            fence[manifest.app_id] = table.transaction(manifest.app_id) or 0
+            fence[manifest.app_id] = table.transaction(manifest.app_id)
             ids[manifest.app_id] = manifest.version
         if added:
-            last = table.transaction(layout.CLOCK_ID) or 0
+            last = table.transaction(layout.CLOCK_ID)
             ids |= self._target.settle_clock(self._shard, now, last, table)
         if not ids:
             return True  # all rows are duplicates, and nobody repeats this send

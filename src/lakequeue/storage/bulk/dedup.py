@@ -27,7 +27,7 @@ Mask = npt.NDArray[np.bool_]
 
 def opened_at(table: Table, now: int) -> int:
     """The send instant of messages that are committed on the loaded snapshot at ``now``."""
-    return max(now, table.transaction(layout.CLOCK_ID) or 0)
+    return max(now, table.transaction(layout.CLOCK_ID))
 
 
 def without_repeats(messages: Folder, files: Sequence[DataFile], by_group: bool) -> list[DataFile]:

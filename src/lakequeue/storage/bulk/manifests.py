@@ -189,4 +189,4 @@ def _plain(_: object, __: object, value: object) -> object:
 
 
 def _reached(table: Table, app_id: str, version: int) -> bool:
-    return (table.transaction(app_id) or 0) >= version
+    return table.transaction(app_id) >= version

@@ -243,7 +243,7 @@ class _Commit:
 
 def holds(table: Table, fence: Mapping[str, int]) -> bool:
     """Whether the loaded snapshot has these versions of the application ids."""
-    return all((table.transaction(app_id) or 0) == version for app_id, version in fence.items())
+    return all(table.transaction(app_id) == version for app_id, version in fence.items())
 
 
 def is_based(table: Table) -> bool:

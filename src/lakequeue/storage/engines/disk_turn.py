@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from lakequeue.storage import no_links
-from lakequeue.storage.engines.file_lock import FileLock
+from lakequeue.storage.engines.file_lock import FileLock, Held
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
@@ -34,14 +32,7 @@ TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
 """Files of a table that are locked."""
 
 
-class _Mine(threading.local):
-    """Turns that a thread has, or went on without, by table."""
-
-    def __init__(self) -> None:
-        self.turns: weakref.WeakValueDictionary[str, FileLock] = weakref.WeakValueDictionary()
-
-
-_mine = _Mine()
+_mine = Held()
 
 
 class Turn(NamedTuple):
@@ -64,11 +55,11 @@ def turn(table_path: str, longest: float = LONGEST, until: Callable[[], bool] = 
     except FileNotFoundError:  # the commit tells what is wrong
         yield Turn()
         return
-    if folder in _mine.turns:
+    if folder in _mine.locks:
         yield Turn()
         return
     place, holder = (FileLock(os.path.join(folder, name)) for name in TURN_LOCKS)
-    _mine.turns[folder] = holder
+    _mine.locks[folder] = holder
     waited = False
 
     def waits(lock: FileLock) -> bool:
@@ -91,7 +82,7 @@ def turn(table_path: str, longest: float = LONGEST, until: Callable[[], bool] = 
     finally:
         place.release()
         holder.release()
-        _mine.turns.pop(folder, None)
+        _mine.locks.pop(folder, None)
 
 
 def _take(lock: FileLock, waits: Callable[[FileLock], bool], pause: float) -> bool:

@@ -7,6 +7,7 @@ import fcntl
 import os
 import struct
 import sys
+import threading
 import weakref
 from io import FileIO
 
@@ -67,6 +68,13 @@ class FileLock:
             _lock(file, fcntl.LOCK_UN)
             file.close()
             _open.discard(self)
+
+
+class Held(threading.local):
+    """Locks that a thread holds, or goes on without, by table."""
+
+    def __init__(self) -> None:
+        self.locks: weakref.WeakValueDictionary[str, FileLock] = weakref.WeakValueDictionary()
 
 
 def _lock(file: FileIO, operation: int) -> bool:

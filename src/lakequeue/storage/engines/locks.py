@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
-import weakref
 from collections.abc import Iterator
 
 from lakequeue.errors import QueueClientError
 from lakequeue.storage import no_links
 from lakequeue.storage.engines.disk_turn import TURN_LOCKS, turn
-from lakequeue.storage.engines.file_lock import FileLock
+from lakequeue.storage.engines.file_lock import FileLock, Held
 from lakequeue.storage.roots import local_path
 
 PATIENCE = 30.0
@@ -37,14 +35,7 @@ class LockHeld(QueueClientError):
     """Others held the lock until the deadline; nothing was changed."""
 
 
-class _Mine(threading.local):
-    """Locks that a thread holds, by table."""
-
-    def __init__(self) -> None:
-        self.locks: weakref.WeakValueDictionary[str, FileLock] = weakref.WeakValueDictionary()
-
-
-_mine = _Mine()
+_mine = Held()
 
 
 @contextlib.contextmanager

@@ -1,52 +1,86 @@
-"""Turns of processes that commit to one table: of those that decide on one version, all but one lose the race."""
+"""Turns of processes that commit to one table: of those that decide on one version, all but one lose the race.
+
+On disks a turn is a lock, see ``disk_turn``. On object stores no lock makes a busy process wait, or goes with the
+one that held it. The process that made the last commit can start the next at once; one that has to read it first
+is late each time (it lost 26 races in 16 s). So a process that lost a race pauses after its next commits. One that
+never loses is told by a commit that conflicts with no other and makes it lose: the one that it keeps out asks for
+a turn.
+
+Four processes on one shard, the least served against their mean: 0.1 to 0.5 without pauses, 0.94 with them. They
+do as much as before with half of the requests, as each commit has more in it. Eight consumers with handlers of
+100 ms do 0.97 of what they could, the least served 0.93 of the mean; without pauses it is 0.90 and 0.77.
+"""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from typing import Protocol
+from time import monotonic, sleep
 
+from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.disk_turn import Turn, turn
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.engines.store_turns import StoreTurns
 from lakequeue.storage.roots import local_path
 
 ALONE_PATIENCE = 2.0
 """Seconds to wait until others are kept out: a process may be stopped in a commit, and must not stop the rest."""
+ASK_AFTER = 3
+"""Lost races after which a process asks for a turn (again)."""
+COMMITS = 4
+"""Length of a pause, in times that the last commit took: another process learns that it lost, reads the log and
+the ledger, decides and commits."""
+LONGEST = 2.0
+"""Maximum pause in seconds."""
+MOST = 8
+"""Maximum number of commits after which a process pauses, since it last lost a race: one that loses often pauses
+after every commit, one that lost once does so once."""
 
 
-class Turns(Protocol):
-    """Turns of this process at one table; not thread-safe, its owner locks."""
+class Turns:
+    """Turns of this process at one table; not thread-safe, its owner locks. Without another form nobody waits."""
 
-    moved: bool
+    moved = False
     """Whether others committed since this process did, so that it would have lost a race without its turn."""
-
-    waited: bool
+    waited = False
     """Whether others had the turn when this process wanted it."""
 
-    def taken(self, table: Table | None, later: bool = False) -> AbstractContextManager[bool]:
+    def __init__(self) -> None:
+        self._held = ExitStack()
+
+    @contextmanager
+    def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
         """Waits for a turn, and has it during the block; yields whether what is known of the table is old.
 
         Enter it before the callers are chosen whose requests go into the next commit. ``later``: what they need
         can be prepared beside others, and locks are waited for in ``take``.
         """
+        with self._held:
+            yield self._begin(table, later)
+
+    def _begin(self, table: Table | None, later: bool) -> bool:
+        return False
 
     def take(self, table: Table, *, patient: bool) -> bool:
         """Waits for the turn within such a block, and has it; returns whether what is known of the table is old.
 
         If it is not ``patient``, it waits until somebody commits, and then does without.
         """
+        return False
 
     def commit(self) -> AbstractContextManager[None]:
         """A commit within the turn."""
+        return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
         """Notes that this process lost its last races, this many of them; returns whether the table is old."""
+        return False
 
     def end(self) -> None:
         """Ends the turn before its block: there is a commit, and what follows keeps nobody waiting."""
+        self._held.close()
 
 
 def turns_at(path: str, commits_alone: bool) -> Turns:
@@ -56,30 +90,64 @@ def turns_at(path: str, commits_alone: bool) -> Turns:
     return _AloneTurns() if commits_alone else _DiskTurns(path)
 
 
-class _LocalTurns:
-    moved = waited = False
+class StoreTurns(Turns):
+    """Pauses, each of which is over before its block."""
 
     def __init__(self) -> None:
-        self._held = ExitStack()
+        super().__init__()
+        self._asked: int | None = None
+        self._took = 0.0
+        """Seconds of the last commit; 0 after a pause or a lost race."""
+        self._pauses = 0
+        """Commits after which this process still pauses."""
 
-    def take(self, _: Table, *, patient: bool) -> bool:
+    def _begin(self, table: Table | None, later: bool) -> bool:
+        """Pauses if the last commit was this process's and others commit, too; returns whether it did."""
+        if table is None:
+            return False
+        asked, known = table.transaction(layout.TURN_ID), self._asked
+        self._asked = asked
+        if known is not None and asked != known:
+            self._meet()
+        if not (self._pauses and self._took):
+            return False
+        self._pauses -= 1
+        pause, self._took = min(LONGEST, COMMITS * self._took), 0.0
+        sleep(pause)
+        return True
+
+    def lose(self, table: Table, lost: int) -> bool:
+        """Asks for a turn after every few; the table is none that is old, as the commit has read it."""
+        self._meet()
+        self._took = 0.0
+        if lost % ASK_AFTER:
+            return False
+        with suppress(Exception):  # it is only for speed, and a request that came first serves both
+            asked = table.transaction(layout.TURN_ID) + 1
+            table.add([], {layout.TURN_ID: asked}, uuid.uuid4().hex)
+            self._asked = asked
         return False
 
-    def end(self) -> None:
-        self._held.close()
+    @contextmanager
+    def commit(self) -> Iterator[None]:
+        """Measures a commit."""
+        began = monotonic()
+        yield
+        self._took = monotonic() - began
+
+    def _meet(self) -> None:
+        self._pauses = min(MOST, 2 * self._pauses + 1)
 
 
-class _DiskTurns(_LocalTurns):
+class _DiskTurns(Turns):
     def __init__(self, path: str) -> None:
         super().__init__()
         self._path = path
         self._turn: Turn | None = None
 
-    @contextmanager
-    def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
-        with self._held:
-            self._turn = None
-            yield later or self._take(table, patient=True)
+    def _begin(self, table: Table | None, later: bool) -> bool:
+        self._turn = None
+        return later or self._take(table, patient=True)
 
     def take(self, table: Table, *, patient: bool) -> bool:
         moved = self._take(table, patient)
@@ -112,16 +180,8 @@ class _DiskTurns(_LocalTurns):
             self._turn.still_here()
 
 
-class _AloneTurns(_LocalTurns):
+class _AloneTurns(Turns):
     """Turns of an engine that commits through Spark, which takes a second to decide: longer than others wait."""
-
-    @contextmanager
-    def taken(self, _: Table | None, later: bool = False) -> Iterator[bool]:
-        with self._held:
-            yield False
-
-    def commit(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def lose(self, table: Table, _: int) -> bool:
         with suppress(LockHeld):

@@ -66,7 +66,7 @@ class FoundShard:
     @property
     def forgotten(self) -> int:
         """The newest epoch by which the log says that messages were emptied."""
-        return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID) or 0
+        return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
     def is_newest(self) -> bool:
@@ -134,7 +134,7 @@ def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
     missing = found.missing(ledger)
     if messages is None or state is None or not (messages.unreadable or (missing and messages.is_being_mended)):
         return found
-    clock = state.transaction(layout.CLOCK_ID) or 0
+    clock = state.transaction(layout.CLOCK_ID)
     more = rejoined(messages, kept_files(files), missing, found.send_end, clock)
     return attrs.evolve(found, files=[*files, *more])
 
@@ -186,7 +186,7 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
         yield finding(found.messages_path, None, problem, f"the next message gets offset {end}")
     committed = ledger.head.committed_at if ledger is not None else 0
     for path, instant in (
-        (found.messages_path, found.state.transaction(layout.CLOCK_ID) or 0),
+        (found.messages_path, found.state.transaction(layout.CLOCK_ID)),
         (found.receipts_path, committed),
     ):
         if instant > now + CLOCK_AHEAD:
@@ -219,14 +219,14 @@ def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
     assert found.messages is not None
     sent = {each.file.path: each.sent for each in files}
     for version, entry in found.messages.entries.items():
-        end, clock = entry.transactions.get(layout.SEND_ID), entry.transactions.get(layout.CLOCK_ID)
+        end, clock = entry.transactions.get(layout.SEND_ID, 0), entry.transactions.get(layout.CLOCK_ID)
         last = max(map(LogFile.of, entry.added), key=lambda file: file.last, default=None)
         if last is None or clock is None or layout.FILES_ID in entry.transactions:
             continue  # no send
         instants = last.opened_at if last.bulk else (sent.get(last.file.path) or (0, clock))[1]
         if (last.last + 1, instants) != (layout.end_of(end), clock):
             yield entry_name(version), "tells another end or instant of its send than its files"
-    if before > (clock := state.transaction(layout.CLOCK_ID) or 0):
+    if before > (clock := state.transaction(layout.CLOCK_ID)):
         yield None, f"has a message of {from_micros(before)}, and its clock is at {from_micros(clock)}"
 
 

@@ -140,7 +140,7 @@ class Appender:
     @property
     def attributes_version(self) -> int:
         """Version of the queue attributes that a sender must know, in the loaded snapshot."""
-        return self.table.transaction(layout.ATTRIBUTES_ID) or 0
+        return self.table.transaction(layout.ATTRIBUTES_ID)
 
     def window(self, by_group: bool, micros: int, now: int) -> DedupWindow:
         """The deduplication ids that a send at ``now`` on the loaded snapshot must not repeat."""
@@ -353,8 +353,8 @@ class Appender:
             segment = Segment(last.base, last.opened_at, sum(file.base == last.base for file in files))
         return _Loaded(
             self.table.version,
-            self.table.transaction(layout.SEND_ID) or 0,
-            self.table.transaction(layout.CLOCK_ID) or 0,
+            self.table.transaction(layout.SEND_ID),
+            self.table.transaction(layout.CLOCK_ID),
             segment,
             sum(staged_sends.is_staged(file.file.name) for file in files),
         )

@@ -33,7 +33,7 @@ class Source:
 
 def arrived(table: Table, source: Source) -> bool:
     """Whether the loaded snapshot of a target shard has its part of this move, or of a later one."""
-    return (table.transaction(layout.move_id(source.key, source.shard)) or 0) >= source.number
+    return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
 
 Settle = Callable[[int, int, Table], Mapping[str, int]]
@@ -64,7 +64,7 @@ def deliver(
         except QueueDoesNotExist:
             return None
         # Delta would accept a lower number, so the current one is part of the fence
-        fence = {move: table.transaction(move) or 0, layout.SEND_ID: place.first}
+        fence = {move: table.transaction(move), layout.SEND_ID: place.first}
         rows, ids = place.rows(messages), {move: source.number, **place.ids(len(messages)), **more}
         if commit(table, fence, partial(table.append, rows, ids), told={"deliver": len(rows)}):
             return place.closes

@@ -175,9 +175,9 @@ def _snapshot(table: Table) -> _Snapshot:
         segments[:-1],
         ends,
         segments[-1] if segments else None,
-        table.transaction(layout.FILES_ID) or 0,
-        table.transaction(layout.SEND_ID) or 0,
-        table.transaction(layout.CLOCK_ID) or 0,
+        table.transaction(layout.FILES_ID),
+        table.transaction(layout.SEND_ID),
+        table.transaction(layout.CLOCK_ID),
     )
 
 
@@ -350,7 +350,7 @@ def _replace(table: Table, seen: _Snapshot, step: _Step, confirm: Callable[[], N
     fence = {layout.FILES_ID: seen.number}
     ids = {layout.FILES_ID: seen.number + 1}
     if step.epoch:
-        ids[layout.FORGOTTEN_ID] = max(step.epoch, table.transaction(layout.FORGOTTEN_ID) or 0)
+        ids[layout.FORGOTTEN_ID] = max(step.epoch, table.transaction(layout.FORGOTTEN_ID))
     if step.with_send:
         fence[layout.SEND_ID] = ids[layout.SEND_ID] = seen.send_version
     partition, told = {"base_offset": bases}, {"merge_segments": len(bases)}

@@ -358,8 +358,8 @@ class LogReader:
         return self.log
 
     def _load(self) -> ShardLog:
-        version = self.table.transaction(layout.SEND_ID) or 0
-        files, forgotten = log_files(self.table), self.table.transaction(layout.FORGOTTEN_ID) or 0
+        version = self.table.transaction(layout.SEND_ID)
+        files, forgotten = log_files(self.table), self.table.transaction(layout.FORGOTTEN_ID)
         end, closed = layout.end_of(version), version >= layout.CLOSED
         return ShardLog(files, end, closed, self.table.version, self._columns, forgotten)
 

@@ -23,7 +23,7 @@ _INSTANTS = ("opened_at", "sent_at", "first_sent_at")
 
 def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[Step]:
     """What brings log and ledger of a shard back to an instant; nothing if neither is ahead of it."""
-    clock, ledger = messages.transaction(layout.CLOCK_ID) or 0, Ledger(receipts)
+    clock, ledger = messages.transaction(layout.CLOCK_ID), Ledger(receipts)
     head, runs, history = ledger.load()
     if clock > now:
         sent = sum(count for _, count in _sent_after(messages, now))
@@ -61,6 +61,6 @@ def _set_log_back(messages: Table, now: int) -> None:
     # the first one first, so that instants never decrease with the offset
     for first in sorted(first for first, _ in _sent_after(messages, now)):
         done(rewrite(messages, first, earlier), messages.path)
-    fence = {layout.SEND_ID: messages.transaction(layout.SEND_ID) or 0}
+    fence = {layout.SEND_ID: messages.transaction(layout.SEND_ID)}
     ids = {**fence, layout.CLOCK_ID: now}
     done(commit(messages, fence, lambda token: messages.add([], ids, token)), messages.path)

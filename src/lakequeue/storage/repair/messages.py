@@ -44,7 +44,7 @@ def fence_step(engine: Engine, found: FoundShard) -> Step:
     def apply() -> None:
         table = engine.open(found.messages_path)
         done(table.version == version, table.path)
-        files, send = (table.transaction(name) or 0 for name in (layout.FILES_ID, layout.SEND_ID))
+        files, send = (table.transaction(name) for name in (layout.FILES_ID, layout.SEND_ID))
         fence = {layout.FILES_ID: files, layout.SEND_ID: send}
         ids = {**fence, layout.FILES_ID: files + 1, layout.FORGOTTEN_ID: forgotten}
         done(commit(table, fence, lambda token: table.exchange([], [], ids, token)), table.path)
@@ -68,13 +68,13 @@ def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: i
     def apply() -> None:
         table = engine.open(found.messages_path)
         done(table.version == version, table.path)
-        number, send = table.transaction(layout.FILES_ID) or 0, table.transaction(layout.SEND_ID) or 0
+        number, send = table.transaction(layout.FILES_ID), table.transaction(layout.SEND_ID)
         fence = {layout.FILES_ID: number, layout.SEND_ID: send}
         ids = {layout.FILES_ID: number + 1, layout.SEND_ID: send - layout.end_of(send) + end}
         # unnamed ones, too: another process may have read the entry that named them
         removed = [each.file for each in replaced]
         known = _known(table.folder, replaced)
-        clock = max([table.transaction(layout.CLOCK_ID) or 0, *known.sent_at.tolist()])
+        clock = max([table.transaction(layout.CLOCK_ID), *known.sent_at.tolist()])
         ids[layout.CLOCK_ID] = clock
 
         def attempt(token: str) -> None:
