@@ -68,7 +68,6 @@ class Catalog:
         self._loaded: tuple[int, object] = -1, None
         self._rows: list[QueueRow] = []
         self._known: dict[str, list[QueueRow]] = {}  # by file
-        self._merged: dict[str, pa.Table] = {}  # see `Table.merge`
         self.warned = False
         """Whether it was said that the root has an older layout."""
 
@@ -86,11 +85,9 @@ class Catalog:
         if newest != self._loaded:
             files = table.files()
             # creating a queue adds a file of one row: converting those of 3,000 queues again takes 60 ms
-            new = [file.path for file in files if file.path not in self._known]
-            unread = [file for file in files if file.path not in self._known and file.path not in self._merged]
-            parts = self._merged | dict(zip((file.path for file in unread), table.read(unread), strict=True))
-            rows = rows_by_file([parts[path] for path in new], self.root)
-            known = self._known | dict(zip(new, rows, strict=True))
+            new = [file for file in files if file.path not in self._known]
+            rows = rows_by_file(table.rows(new), self.root)
+            known = self._known | dict(zip((file.path for file in new), rows, strict=True))
             self._known = {file.path: known[file.path] for file in files}
             self._rows = [row for rows in self._known.values() for row in rows]
             self._loaded = newest
@@ -129,7 +126,7 @@ class Catalog:
         source = table_of([row for row, _ in rows]).append_column("op", pa.repeat(op, len(rows)))
         fence = {_fence(row.region, row.name): changes for row, changes in rows}
         ids = {name: changes + 1 for name, changes in fence.items()}
-        return commit(table, fence, lambda token: table.merge(source, "key", ids, token, self._merged))
+        return commit(table, fence, lambda token: table.merge(source, "key", ids, token))
 
     def changes(self, region: str, name: str) -> int:
         """Fence of a name in the loaded snapshot: how often a queue of this name was written."""
@@ -137,8 +134,8 @@ class Catalog:
 
     def sweep(self) -> Freed:
         """Removes unneeded files and log entries of ``queues``, and tables that it does not name."""
-        table, kept = self._engine.open(layout.queues_path(self.root)), layout.QUEUES_RETENTION
-        return self._remove_orphans() + cleaning.trim(table, kept) + cleaning.vacuum(table, kept)
+        table = self._engine.open(layout.queues_path(self.root))
+        return self._remove_orphans() + cleaning.sweep(table, layout.QUEUES_RETENTION)
 
     @contextmanager
     def creating(self, longest: float = CREATION) -> Iterator[Callable[[], bool]]:

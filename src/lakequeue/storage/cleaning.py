@@ -196,6 +196,11 @@ def trim(table: Table, retention: layout.Retention) -> Freed:
     return trim_log(table.folder, retention, PATIENCE)
 
 
+def sweep(table: Table, retention: layout.Retention) -> Freed:
+    """Removes unneeded log entries and files of a table of the root."""
+    return trim(table, retention) + vacuum(table, retention)
+
+
 def free(table: Table, seconds: float) -> Freed:
     """Removes at once what no reader needs that began in the last ``seconds``, on a local disk (DUR-65).
 

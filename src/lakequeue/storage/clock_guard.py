@@ -69,10 +69,7 @@ class ClockGuard:
         Raises:
             QueueClientError: the clock is not believed; nothing was changed.
         """
-        if self.now is None:
-            return
-        before = self._offset(self.now)
-        if self._believed is not None and abs(before - self._believed) < TOLERANCE:
+        if self.now is None or (before := self._doubted(self.now)) is None:
             return
         pause, says = timedelta(microseconds=abs(instant - last)), from_micros(instant)
         when = f"{pause} {'after' if instant > last else 'before'} the last commit"
@@ -94,10 +91,7 @@ class ClockGuard:
         Raises:
             QueueClientError: it differs from the storage's by more than ``TOLERANCE``; nothing was changed.
         """
-        if self.now is None:
-            return
-        before = self._offset(self.now)
-        if self._believed is not None and abs(before - self._believed) < TOLERANCE:
+        if self.now is None or (before := self._doubted(self.now)) is None:
             return
         difference = self._difference(self.now)
         if abs(difference) > TOLERANCE:
@@ -112,6 +106,11 @@ class ClockGuard:
         """Seconds by which the clock is ahead of the storage's, however long that takes to answer."""
         before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)))
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
+
+    def _doubted(self, now: Callable[[], int]) -> float | None:
+        """The offset of a clock that is not the one believed; None for that one."""
+        offset = self._offset(now)
+        return offset if self._believed is None or abs(offset - self._believed) >= TOLERANCE else None
 
     @staticmethod
     def _offset(now: Callable[[], int]) -> float:

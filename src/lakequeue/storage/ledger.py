@@ -47,7 +47,6 @@ class Ledger:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._merges = 0
-        self._known: dict[str, pa.Table] = {}  # rows of live files by path, as read or written
         self._history: object = None
 
     @property
@@ -173,7 +172,7 @@ class Ledger:
         landed = commit(
             self.table,
             fence,
-            lambda token: self.table.merge(source, "first_offset", ids, token, self._known),
+            lambda token: self.table.merge(source, "first_offset", ids, token),
             told=decision.told,
         )
         if landed:
@@ -225,13 +224,7 @@ class Ledger:
         return self._rows(self._files(settled=settled))
 
     def _rows(self, files: Sequence[LiveFile]) -> pa.Table:
-        # a merge writes a file or two, so neither it nor a load after a lost race reads the others again
-        fresh = [file for file in files if file.path not in self._known]
-        known = self._known | dict(
-            zip((file.path for file in fresh), self.table.read(fresh, _DATA.names), strict=True)
-        )
-        self._known = {live.path: known[live.path] for live in self.table.files() if live.path in known}
-        tables = (known[file.path].select(_DATA.names).cast(_DATA) for file in files)
+        tables = (rows.select(_DATA.names).cast(_DATA) for rows in self.table.rows(files))
         return pa.concat_tables([_DATA.empty_table(), *tables])
 
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from lakequeue.errors import DamagedTable, LakeQueueError
 from lakequeue.model.schedules import Schedule
-from lakequeue.storage import layout
-from lakequeue.storage.cleaning import trim, vacuum
+from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines.commit import commit, repeated, retried
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Freed
@@ -69,8 +68,7 @@ class ScheduleTable:
         """Removes unneeded files and log entries."""
         if not self._engine.exists(self._path):
             return Freed()
-        table = self._engine.open(self._path)
-        return trim(table, layout.QUEUES_RETENTION) + vacuum(table, layout.QUEUES_RETENTION)
+        return cleaning.sweep(self._engine.open(self._path), layout.QUEUES_RETENTION)
 
     @contextmanager
     def _dropping(self) -> Iterator[None]:

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.model.clock import MICROS
-from lakequeue.storage import layout
-from lakequeue.storage.cleaning import trim, vacuum
+from lakequeue.storage import cleaning, layout
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import Races, commit
 from lakequeue.storage.engines.point import Engine, Table
@@ -99,7 +98,7 @@ def sweep(engine: Engine, root: str) -> Freed:
     for day in sorted({file.partition["day"] for file in table.files()}):
         if len(_files(table, day)) > MAX_FILES:
             _merge(table, day)
-    return trim(table, layout.STATS_RETENTION) + vacuum(table, layout.STATS_RETENTION)
+    return cleaning.sweep(table, layout.STATS_RETENTION)
 
 
 def _files(table: Table, day: str) -> list[LiveFile]:

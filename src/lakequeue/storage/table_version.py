@@ -23,6 +23,8 @@ class TableVersion:
     def __init__(self, folder: Folder, state: State) -> None:
         self.folder = folder
         self.state = state
+        self._rows: dict[str, pa.Table] = {}
+        """Rows of live files by path, as read or written; see ``rows``."""
 
     @property
     def path(self) -> str:
@@ -50,6 +52,16 @@ class TableVersion:
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
         with self._opened_file(file) as parquet:
             return parquet.read(columns, use_threads=False)
+
+    def rows(self, files: Sequence[LiveFile]) -> list[pa.Table]:
+        """As ``read``, with all data columns; keeps them, so a file is read once. For small tables.
+
+        A merge writes a file or two, so neither it nor a load after a lost race reads the others again.
+        """
+        fresh = [file for file in files if file.path not in self._rows]
+        known = self._rows | dict(zip((file.path for file in fresh), self.read(fresh), strict=True))
+        self._rows = {path: known[path] for path in self.state.live if path in known}
+        return [known[file.path] for file in files]
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows ``first`` to ``last`` (row numbers, inclusive) of a live file; reads little else."""

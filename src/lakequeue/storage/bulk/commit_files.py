@@ -26,7 +26,7 @@ from lakequeue.errors import (
     RequestThrottled,
 )
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import MICROS, from_micros
+from lakequeue.model.clock import MICROS
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.dedup import Duplicates, opened_at
@@ -36,7 +36,7 @@ from lakequeue.storage.bulk.staged_files import check_exist
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.engines.commit import Races, StaleAttributes, commit
-from lakequeue.storage.engines.interface import DataFile, StaleSnapshot, partition_text
+from lakequeue.storage.engines.interface import DataFile, StaleSnapshot, placed
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
@@ -211,12 +211,9 @@ class _ShardCommit:
         if version >= layout.CLOSED:
             raise QueueDoesNotExist()
         _check_room(self._target, self._shard, files)
-        end, instant = version, opened_at(table, now)
-        opened = partition_text(from_micros(instant))
-        added: list[DataFile] = []
-        for file in files:
-            added.append(attrs.evolve(file, partition={"base_offset": str(end), "opened_at": opened}))
-            end += file.rows
+        instant = opened_at(table, now)
+        added = placed(files, version, instant)
+        end = version + sum(file.rows for file in added)
         fence = {layout.ATTRIBUTES_ID: attributes_version, layout.SEND_ID: version}
         ids = {layout.SEND_ID: end, layout.CLOCK_ID: instant} if added else {}
         if manifest.app_id is not None:

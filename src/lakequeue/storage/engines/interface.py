@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 import attrs
+
+from lakequeue.model.clock import from_micros
 
 
 class LostRace(Exception):
@@ -43,6 +45,16 @@ class DataFile:
                 "nullCount": dict(self.nulls),
             }
         )
+
+
+def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile]:
+    """Files of ``messages`` that fit any place, one after the other from an offset on; sent at one instant."""
+    found: list[DataFile] = []
+    for file in files:
+        base = first + sum(each.rows for each in found)
+        partition = {"base_offset": str(base), "opened_at": partition_text(from_micros(sent_at))}
+        found.append(attrs.evolve(file, partition=partition))
+    return found
 
 
 def partition_text(value: object) -> str:

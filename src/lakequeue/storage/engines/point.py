@@ -58,6 +58,7 @@ class Table(TableVersion):
         """Opens a version, None for the newest; older ones are read-only."""
         self.store = store
         self.folder = store.folder(path)
+        self._rows = {}
         self.history = object()
         """Another one once a snapshot was loaded that the one before did not lead to: what is known of older ones
         may not hold, as after a restore of a backup."""
@@ -148,30 +149,21 @@ class Table(TableVersion):
         key: str,
         transactions: Mapping[str, int],
         token: str,
-        known: dict[str, pa.Table] | None = None,
     ) -> None:
         """MERGE of ``source`` (columns of the table and ``op``: ``put`` or ``del``).
 
-        Rows are the same if ``key`` and the partition columns are equal. ``known`` has the rows of files by path,
-        which need not be read; those that are read or written here are added, for the next MERGE.
+        Rows are the same if ``key`` and the partition columns are equal. What is read or written is kept, see
+        ``rows``.
         """
-        partitions, live, known = self.state.partitions, self.files(), {} if known is None else known
-        for path in known.keys() - {file.path for file in live}:
-            del known[path]
-
-        def content(file: LiveFile) -> pa.Table:
-            if file.path not in known:
-                known[file.path] = self._read(file, None)
-            return known[file.path]
-
+        partitions = self.state.partitions
         added, removed, contents = [], [], {}
-        for rewrite in rewrites(source, key, partitions, live, content):
+        for rewrite in rewrites(source, key, partitions, self.files(), lambda file: self.rows([file])[0]):
             removed += rewrite.removed
             if len(rewrite.rows):
                 added.append(self._write_file(rewrite.rows))
                 contents[added[-1].path] = rewrite.rows.drop_columns(partitions)
         self._create_entry("MERGE", added, removed, transactions, token)
-        known |= contents
+        self._rows |= contents
 
     def landed(self, token: str, since: int) -> bool | None:
         """Whether a commit after version ``since`` carries ``token``; refresh first.

@@ -76,7 +76,6 @@ class SparkTable(Table):
         key: str,
         transactions: Mapping[str, int],
         token: str,
-        known: dict[str, pa.Table] | None = None,
     ) -> None:
         """The fence is the first of ``transactions``: Delta's MERGE takes one id, the others are dropped.
 

@@ -12,12 +12,12 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import QueueDoesNotExist
-from lakequeue.model.clock import MICROS, from_micros, to_micros
+from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.model.messages import ValidEntry
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.interface import DataFile, partition_text
+from lakequeue.storage.engines.interface import DataFile, placed
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages import staged_sends
 from lakequeue.storage.messages.dedup_window import DedupWindow, dedup_key
@@ -241,11 +241,8 @@ class Appender:
         self.check_open()
         others = [] if staged.alone else staged_sends.others(self.table, staged)
         first, sent_at = self.end, max(now, self.last_sent_at)
-        end, added = first, list[DataFile]()
-        for file in (staged.file, *others):
-            opened = partition_text(from_micros(sent_at))
-            added.append(attrs.evolve(file, partition={"base_offset": str(end), "opened_at": opened}))
-            end += file.rows
+        added = placed((staged.file, *others), first, sent_at)
+        end = first + sum(file.rows for file in added)
         ids, before = {layout.SEND_ID: end, layout.CLOCK_ID: sent_at, **more_ids}, self._loaded.staged
 
         def add(token: str) -> None:
