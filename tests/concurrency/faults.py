@@ -1,4 +1,4 @@
-"""Faults of writes, and processes that are killed at them."""
+"""Processes that are killed at their writes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
-import pytest
-
 from concurrency import worker
-from lakequeue.storage.engines.point import Table
 
 WORKER = Path(__file__).with_name("worker.py")
 FORKS = multiprocessing.get_context("forkserver")
@@ -21,31 +17,6 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     ["lakequeue.operations.compact", "lakequeue.runtime.shard_service", "pyarrow.parquet"]
 )
-
-
-@attrs.define
-class Fault:
-    """Makes the first ``times`` writes of one kind fail, before or after they land."""
-
-    method: str
-    error: Exception
-    landed: bool = False
-    times: int = 1
-    seen: int = 0
-
-    def install(self, patch: pytest.MonkeyPatch) -> Fault:
-        original = getattr(Table, self.method)
-
-        def faulty(*args: Any, **more: Any) -> Any:
-            self.seen += 1
-            if self.seen > self.times:
-                return original(*args, **more)
-            if self.landed:
-                original(*args, **more)
-            raise self.error
-
-        patch.setattr(Table, self.method, faulty)
-        return self
 
 
 def exit_code(main: Callable[..., None], *arguments: Any) -> int | None:

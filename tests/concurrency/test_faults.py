@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.faults import Fault, killed
+from concurrency.faults import killed
 from concurrency.harness import (
     PLACES,
     apart,
@@ -18,8 +18,17 @@ from concurrency.harness import (
     log_versions,
     small_segments,
 )
+from concurrency.steps import LANDED, at, cut_off
 from insides import place_of, shard_of
-from lakequeue import LakeQueue, Queue, QueueClientError, QueueDoesNotExist, RequestThrottled, SendEntry
+from lakequeue import (
+    LakeQueue,
+    LakeQueueError,
+    Queue,
+    QueueClientError,
+    QueueDoesNotExist,
+    RequestThrottled,
+    SendEntry,
+)
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import queues
 from lakequeue.storage import layout
@@ -80,37 +89,66 @@ def state(queue: Queue) -> tuple[list[str], int, int]:
     return [row.body for row in check_log(fresh)], counts.visible, counts.in_flight
 
 
+every_verb = pytest.mark.parametrize("verb", VERBS)
+
+
 @pytest.mark.spec("SND-17", "ERR-9")
-@pytest.mark.parametrize("error", [LostRace("answer lost"), OSError("post-commit work failed")], ids=type)
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb in AFTER])
+@pytest.mark.parametrize("error", LANDED, ids=type)
+@pytest.mark.parametrize("verb", AFTER)
 def test_a_write_that_landed_and_raised_counts_once(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str, error: Exception
 ) -> None:
     method, call = VERBS[verb]
-    fault = Fault(method, error, landed=True).install(monkeypatch)
+    step = at(monkeypatch, Table, method, error, landed=True)
     call(queue)
-    assert fault.seen >= 1
+    assert step.seen
     monkeypatch.undo()
     assert state(queue) == AFTER[verb]
     queue.send("next")
     assert drain(queue)[-1] == "next"
 
 
-@pytest.mark.spec("ERR-2", "ERR-8")
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_write_that_failed_changes_nothing_and_the_next_one_works(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("error", "raised", "tries"),
+    [
+        pytest.param(
+            OSError("no space left on device"),
+            QueueClientError,
+            1,
+            marks=pytest.mark.spec("ERR-2", "ERR-8"),
+            id="failed",
+        ),
+        pytest.param(
+            LostRace("conflict"),
+            RequestThrottled,
+            3,
+            marks=pytest.mark.spec("ERR-9", "ERR-8"),
+            id="storm of conflicts",
+        ),
+    ],
+)
+@every_verb
+def test_a_write_that_does_not_land_changes_nothing_and_the_next_one_works(
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    error: Exception,
+    raised: type[LakeQueueError],
+    tries: int,
 ) -> None:
     method, call = VERBS[verb]
     versions = log_versions(queue)
-    with monkeypatch.context() as patch:
-        Fault(method, OSError("no space left on device"), times=100).install(patch)
-        with pytest.raises(QueueClientError) as caught:
-            call(queue)
-    assert "no space left" in str(caught.value)
     in_part = verb == "set_attributes, at the log"  # its first step is done, and is finished by the next
-    assert caught.value.outcome_unknown == in_part
-    if not in_part:
+    with monkeypatch.context() as patch:
+        step = at(patch, Table, method, error, times=10_000)
+        with pytest.raises(QueueClientError if in_part else raised) as caught:
+            call(queue)
+    assert step.seen >= tries and (raised is RequestThrottled or "no space left" in str(caught.value))
+    if in_part:
+        assert caught.value.outcome_unknown
+    else:
+        assert not getattr(caught.value, "outcome_unknown", False)
         assert log_versions(queue) == versions
     assert state(queue) == BEFORE
     call(queue)
@@ -121,26 +159,10 @@ def test_a_write_that_failed_changes_nothing_and_the_next_one_works(
 @pytest.mark.spec("ERR-2")
 @pytest.mark.parametrize("landed", [False, True])
 @pytest.mark.parametrize("verb", ["send", "receive", "delete", "change"])
-def test_a_write_whose_outcome_cannot_be_learned_says_so(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str, landed: bool
-) -> None:
+def test_a_write_whose_outcome_cannot_be_learned_says_so(queue: Queue, verb: str, landed: bool) -> None:
     method, call = VERBS[verb]
-    with monkeypatch.context() as patch:
-        original = getattr(Table, method)
-
-        def cut_off(*args: Any) -> None:
-            patch.setattr(Table, "refresh", unreachable)
-            if landed:
-                original(*args)
-            raise OSError("connection reset")
-
-        def unreachable(_: Any) -> None:
-            raise OSError("unreachable")
-
-        patch.setattr(Table, method, cut_off)
-        with pytest.raises(QueueClientError) as caught:
-            call(queue)
-    assert caught.value.outcome_unknown
+    with cut_off(method, landed):
+        call(queue)
     assert state(queue) == (AFTER[verb] if landed else BEFORE)
     if verb in ("delete", "change"):
         try:
@@ -157,34 +179,10 @@ def test_a_write_whose_outcome_cannot_be_learned_says_so(
         assert len(drain(queue)) == (1 if landed else 2)
 
 
-@pytest.mark.spec("ERR-9", "ERR-8")
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_storm_of_conflicts_ends_in_a_refusal_and_changes_nothing(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
-    method, call = VERBS[verb]
-    versions = log_versions(queue)
-    with monkeypatch.context() as patch:
-        fault = Fault(method, LostRace("conflict"), times=10_000).install(patch)
-        in_part = verb == "set_attributes, at the log"
-        with pytest.raises(QueueClientError if in_part else RequestThrottled) as caught:
-            call(queue)
-        assert fault.seen >= 3
-    if in_part:
-        assert caught.value.outcome_unknown
-    else:
-        assert log_versions(queue) == versions
-    assert state(queue) == BEFORE
-    call(queue)
-    if verb in AFTER:
-        assert state(queue) == AFTER[verb]
-
-
 @pytest.mark.spec("ERR-9")
 def test_a_short_storm_is_weathered(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     for method in ("append", "merge"):
-        Fault(method, LostRace("conflict"), times=4).install(monkeypatch)
+        at(monkeypatch, Table, method, LostRace("conflict"), times=4)
     queue.send("d")
     assert [message.body for message in queue.receive(max_messages=10)] == list("bcd")
     assert state(queue) == (list("abcd"), 0, 4)
@@ -200,10 +198,10 @@ class TestHousekeeping:
     ) -> None:
         small_segments(monkeypatch)
         queue = lq.create_queue("orders")
-        fault = Fault("replace", error, landed, times=3).install(monkeypatch)
+        step = at(monkeypatch, Table, "replace", error, landed=landed, times=3)
         for number in range(12):
             queue.send(str(number))
-        assert fault.seen > 3
+        assert step.seen > 3
         assert [row.body for row in check_log(queue)] == [str(number) for number in range(12)]
         assert application_id(queue, layout.FILES_ID) > 0
         assert drain(queue) == [str(number) for number in range(12)]
@@ -215,14 +213,14 @@ class TestHousekeeping:
         monkeypatch.setattr(Ledger, "_wants_compaction", lambda *_: True)
         queue = lq.create_queue("orders")
         queue.send_batch([SendEntry(body=str(number)) for number in range(20)])
-        fault = Fault("replace", OSError("gone"), landed, times=2).install(monkeypatch)
+        step = at(monkeypatch, Table, "replace", OSError("gone"), landed=landed, times=2)
         taken, failed = [], 0
         for _ in range(10):
             try:
                 taken += [message.body for message in queue.receive(max_messages=2)]
             except QueueClientError:
                 failed += 1
-        assert fault.seen > 2 and failed == (0 if landed else 2)
+        assert step.seen > 2 and failed == (0 if landed else 2)
         assert taken == [str(number) for number in range(20 - 2 * failed)]
         assert state(queue)[1:] == (2 * failed, 20 - 2 * failed)
 

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from concurrency.fifo_history import fifo_rows
 from concurrency.harness import apart, check_log, drain
+from concurrency.steps import LANDED, Killed, at, cut_off
 from conformance.fifo import bodies
 from conformance.harness import handles
 from insides import place_of
-from lakequeue import Message, Queue, QueueClientError, SendEntry
+from lakequeue import Message, Queue, SendEntry
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
 Two = tuple[Queue, Queue]
-RAISED = [LostRace("answer lost"), OSError("post-commit work failed")]
-
-
-class Killed(BaseException):
-    """Ends a call as a SIGKILL would."""
 
 
 @pytest.fixture
@@ -45,34 +38,6 @@ def send(queue: Queue, *bodies: str) -> None:
     assert not queue.send_batch(entries).failed
 
 
-def before_next(
-    patch: Patch, method: str, action: Callable[[], object], table: str = "", landed: bool = False
-) -> list[str]:
-    """Runs an action right before or after the next write; returns a way to tell whether it ran."""
-    original, done = getattr(Table, method), []
-
-    def overtaken(self: Table, *args: Any) -> None:
-        if not self.path.endswith(table):
-            return original(self, *args)
-        patch.setattr(Table, method, original)
-        done.append(self.path)
-        if landed:
-            original(self, *args)
-        action()
-        if not landed:
-            original(self, *args)
-
-    patch.setattr(Table, method, overtaken)
-    return done
-
-
-def raises(error: BaseException) -> Callable[[], None]:
-    def action() -> None:
-        raise error
-
-    return action
-
-
 class TestDeduplication:
     @pytest.mark.spec("DDP-10", "DDP-8", "SND-17")
     def test_an_id_that_another_process_sends_meanwhile_is_a_duplicate_and_the_rest_is_sent(
@@ -80,16 +45,15 @@ class TestDeduplication:
     ) -> None:
         queue, other = two
         theirs = []
-        done = before_next(
-            monkeypatch, "append", lambda: theirs.append(other.send("theirs", group_id="g", dedup_id="d"))
-        )
+        meanwhile = lambda: theirs.append(other.send("theirs", group_id="g", dedup_id="d"))  # noqa: E731
+        step = at(monkeypatch, Table, "append", meanwhile)
         batch = [
             SendEntry("mine", group_id="h", dedup_id="d"),
             SendEntry("more", group_id="h", dedup_id="e"),
             SendEntry("again", group_id="h", dedup_id="d"),
         ]
         mine = queue.send_batch(batch).successful
-        assert done
+        assert step.seen
         assert [(row.body, row.message_id) for row in fifo_rows(queue)] == [
             ("theirs", theirs[0].message_id),
             ("more", mine[1].message_id),
@@ -110,7 +74,7 @@ class TestDeduplication:
             clock.advance(1)
             send(other, "b")
 
-        assert before_next(monkeypatch, "append", overtake) == []
+        at(monkeypatch, Table, "append", overtake)
         send(queue, "a", "c")  # a duplicate when it was begun, but no more when it was stamped
         assert [row.body for row in fifo_rows(queue)] == ["a", "b", "a", "c"]
 
@@ -122,7 +86,7 @@ class TestDeduplication:
             other.send("theirs", group_id="g", dedup_id="d")
             other.purge()
 
-        before_next(monkeypatch, "append", overtake)
+        at(monkeypatch, Table, "append", overtake)
         mine = queue.send("mine", group_id="g", dedup_id="d")
         assert other.send("again", group_id="g", dedup_id="d").message_id == mine.message_id
         assert drain(other) == ["mine"]
@@ -133,20 +97,20 @@ class TestDeduplication:
     ) -> None:
         queue, other = two
         send(queue, "a")
-        done = before_next(monkeypatch, "append", other.purge)
+        step = at(monkeypatch, Table, "append", other.purge)
         send(queue, "a", "b")  # a repeats what was purged right after
-        assert done
+        assert step.seen
         assert drain(other) == ["b"]
         send(other, "a")
         assert drain(queue) == ["a"]
 
     @pytest.mark.spec("DDP-10", "SND-17")
-    @pytest.mark.parametrize("error", RAISED, ids=type)
+    @pytest.mark.parametrize("error", LANDED, ids=type)
     def test_a_send_that_landed_and_raised_is_answered_with_its_own_message(
         self, two: Two, monkeypatch: Patch, error: Exception
     ) -> None:
         queue, other = two
-        before_next(monkeypatch, "append", raises(error), landed=True)
+        at(monkeypatch, Table, "append", error, landed=True)
         mine = queue.send("a", group_id="g", dedup_id="d")
         answers = {mine, *(one.send("a", group_id="g", dedup_id="d") for one in (queue, other, another(queue)))}
         assert len(answers) == 1
@@ -154,15 +118,11 @@ class TestDeduplication:
 
     @pytest.mark.spec("DDP-10", "SND-10")
     @pytest.mark.parametrize("landed", [False, True])
-    def test_a_send_of_unknown_outcome_may_be_repeated(self, two: Two, monkeypatch: Patch, landed: bool) -> None:
+    def test_a_send_of_unknown_outcome_may_be_repeated(self, two: Two, landed: bool) -> None:
         queue, other = two
         send(queue, "a")
-        with monkeypatch.context() as patch:
-            before_next(patch, "append", raises(OSError("connection reset")), landed=landed)
-            patch.setattr(Table, "landed", lambda *_: raises(OSError("no route"))())
-            with pytest.raises(QueueClientError) as caught:
-                queue.send("b", group_id="g", dedup_id="d")
-            assert caught.value.outcome_unknown
+        with cut_off("append", landed):
+            queue.send("b", group_id="g", dedup_id="d")
         again = queue.send("b", group_id="g", dedup_id="d")
         assert other.send("b", group_id="g", dedup_id="d") == again
         assert [row.body for row in check_log(queue)] == ["a", "b"]
@@ -173,7 +133,7 @@ class TestDeduplication:
         self, two: Two, monkeypatch: Patch
     ) -> None:
         queue, other = two
-        before_next(monkeypatch, "append", raises(Killed()), landed=True)
+        at(monkeypatch, Table, "append", Killed(), landed=True)
         with pytest.raises(Killed):
             queue.send("a", group_id="g", dedup_id="d")
         again = other.send("a", group_id="g", dedup_id="d")
@@ -193,11 +153,10 @@ class TestAttempts:
         other = there.queue("orders.fifo")
         send(queue, "a1", "b1", "a2", "c1", "d1", "e1")
         theirs: list[Message] = []
-        done = before_next(
-            monkeypatch, "merge", lambda: theirs.extend(other.receive(max_messages=4, attempt_id="x"))
-        )
+        meanwhile = lambda: theirs.extend(other.receive(max_messages=4, attempt_id="x"))  # noqa: E731
+        step = at(monkeypatch, Table, "merge", meanwhile)
         mine = queue.receive(max_messages=2, attempt_id="x")
-        assert done and mine == theirs
+        assert step.seen and mine == theirs
         assert {message.receive_count for message in mine} == {1}
 
     @pytest.mark.spec("ATT-11")
@@ -205,7 +164,7 @@ class TestAttempts:
         queue, other = two
         send(queue, "a1", "a2", "b1")
         theirs: list[Message] = []
-        before_next(monkeypatch, "merge", lambda: theirs.extend(other.receive(attempt_id="y")))
+        at(monkeypatch, Table, "merge", lambda: theirs.extend(other.receive(attempt_id="y")))
         assert bodies(queue.receive(max_messages=10, attempt_id="x")) == ["b1"]
         assert bodies(theirs) == ["a1"]
         assert handles(other.receive(attempt_id="y")) == handles(theirs)
@@ -226,20 +185,20 @@ class TestAttempts:
             else:
                 other.change_visibility(first[0].receipt_handle, 20)
 
-        done = before_next(monkeypatch, "merge", overtake)
+        step = at(monkeypatch, Table, "merge", overtake)
         assert bodies(queue.receive(max_messages=10, visibility_timeout=60, attempt_id="x")) == ["b1"]
-        assert done
+        assert step.seen
 
     @pytest.mark.spec("ATT-3")
-    @pytest.mark.parametrize("error", RAISED, ids=type)
+    @pytest.mark.parametrize("error", LANDED, ids=type)
     def test_a_claim_that_landed_and_raised_is_answered_and_can_be_repeated_anywhere(
         self, two: Two, clock: ManualClock, monkeypatch: Patch, error: Exception
     ) -> None:
         queue, other = two
         send(queue, "b1", "a1", "b2", "a2")
-        done = before_next(monkeypatch, "merge", raises(error), landed=True)
+        step = at(monkeypatch, Table, "merge", error, landed=True)
         first = queue.receive(max_messages=3, attempt_id="x")
-        assert done and bodies(first) == ["b1", "b2", "a1"]
+        assert step.seen and bodies(first) == ["b1", "b2", "a1"]
         clock.advance(20)
         for one in (other, another(queue), queue):
             assert one.receive(max_messages=9, attempt_id="x") == first
@@ -248,17 +207,11 @@ class TestAttempts:
 
     @pytest.mark.spec("ATT-1", "ATT-9")
     @pytest.mark.parametrize("landed", [False, True])
-    def test_a_claim_of_unknown_outcome_may_be_repeated_at_once(
-        self, two: Two, monkeypatch: Patch, landed: bool
-    ) -> None:
+    def test_a_claim_of_unknown_outcome_may_be_repeated_at_once(self, two: Two, landed: bool) -> None:
         queue, _ = two
         send(queue, "a1", "a2")
-        with monkeypatch.context() as patch:
-            before_next(patch, "merge", raises(OSError("connection reset")), landed=landed)
-            patch.setattr(Table, "landed", lambda *_: raises(OSError("no route"))())
-            with pytest.raises(QueueClientError) as caught:
-                queue.receive(max_messages=2, attempt_id="x")
-            assert caught.value.outcome_unknown
+        with cut_off("merge", landed):
+            queue.receive(max_messages=2, attempt_id="x")
         messages = queue.receive(max_messages=2, attempt_id="x")
         assert [(message.body, message.receive_count) for message in messages] == [("a1", 1), ("a2", 1)]
 
@@ -268,7 +221,7 @@ class TestAttempts:
     ) -> None:
         queue, other = two
         send(queue, "a1", "a2")
-        before_next(monkeypatch, "merge", raises(Killed()), landed=True)
+        at(monkeypatch, Table, "merge", Killed(), landed=True)
         with pytest.raises(Killed):
             queue.receive(max_messages=2, attempt_id="x")
         assert other.receive(max_messages=2) == []
@@ -288,9 +241,9 @@ class TestGroups:
         send(queue, "a1", "a2", "b1", "a3")
         held = other.receive()[0].receipt_handle
         clock.advance(1)
-        done = before_next(monkeypatch, "merge", lambda: other.delete(held))
+        step = at(monkeypatch, Table, "merge", lambda: other.delete(held))
         assert bodies(queue.receive(max_messages=3)) == ["b1", "a2", "a3"]
-        assert done
+        assert step.seen
 
     @pytest.mark.spec("RCP-7", "FIF-3")
     def test_a_delete_that_was_overtaken_by_the_end_of_its_receipt_is_refused(
@@ -305,7 +258,7 @@ class TestGroups:
             clock.advance(30)
             theirs.extend(other.receive())
 
-        before_next(monkeypatch, "merge", overtake)
+        at(monkeypatch, Table, "merge", overtake)
         with pytest.raises(InvalidParameterValue):
             queue.delete(late)
         assert bodies(theirs) == ["a1"] and queue.receive(max_messages=10) == []
@@ -320,8 +273,8 @@ class TestDelay:
     ) -> None:
         queue, other = two
         send(queue, "a1", "a2")
-        done = before_next(monkeypatch, "merge", lambda: other.set_attributes(delay=100), "receipts")
+        step = at(monkeypatch, Table, "merge", lambda: other.set_attributes(delay=100), of="receipts")
         assert queue.receive(max_messages=10) == []
-        assert done
+        assert step.seen
         clock.advance(100)
         assert bodies(queue.receive(max_messages=10)) == ["a1", "a2"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from concurrency.harness import (
     keep_to,
     log_rows,
     small_segments,
+    spread,
     without_merging,
 )
+from concurrency.steps import at
 from insides import shard_of
-from lakequeue import LakeQueue, RequestThrottled
+from lakequeue import LakeQueue, Queue, RequestThrottled
 from lakequeue.operations import queues
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import Catalog
@@ -70,16 +74,7 @@ class TestAttributes:
     def test_the_newer_of_two_changes_is_the_one_that_stays(self, two: Two, monkeypatch: Patch) -> None:
         queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
         queue.send("a")
-        table = shard_of(queue)._open_appender().table
-        add, done = Table.add, []
-
-        def overtaken(self: Table, *args: Any) -> None:
-            if self is table and not done:
-                done.append(1)
-                other.set_attributes(delay=20)
-            add(self, *args)
-
-        monkeypatch.setattr(Table, "add", overtaken)
+        at(monkeypatch, Table, "add", lambda: other.set_attributes(delay=20))
         queue.set_attributes(delay=10)
         assert application_id(queue, layout.ATTRIBUTES_ID) == 2
         assert at_once([lambda: queue.send("b") and None, lambda: other.send("c") and None], 20) == [None] * 2
@@ -118,14 +113,7 @@ class TestCatalog:
     @pytest.mark.spec("QUE-15")
     def test_one_of_two_creations_at_once_wins(self, two: Two, monkeypatch: Patch) -> None:
         two[0].create_queue("before")
-        check = queues.check_cooldown
-
-        def overtaken(*arguments: Any) -> None:
-            monkeypatch.undo()
-            two[1].create_queue("orders")
-            check(*arguments)
-
-        monkeypatch.setattr(queues, "check_cooldown", overtaken)
+        at(monkeypatch, queues, "check_cooldown", lambda: two[1].create_queue("orders"))
         queue = two[0].create_queue("orders")
         assert [other.key for other in two[0].list_queues("orders")] == [queue.key]
 
@@ -139,21 +127,15 @@ class TestCatalog:
 
     @pytest.mark.spec("QUE-15")
     def test_no_thread_reads_the_catalog_while_another_commits_to_it(self, two: Two, monkeypatch: Patch) -> None:
-        read, held = Catalog.rows, list[bool]()
+        held = list[bool]()
         lock: Any = two[0]._runtime.lock
-
-        def noted(self: Catalog) -> Any:
-            held.append(lock._is_owned())
-            return read(self)
-
-        monkeypatch.setattr(Catalog, "rows", noted)
+        at(monkeypatch, Catalog, "rows", lambda: held.append(lock._is_owned()), times=1_000)
         queue = two[0].create_queue("orders", delay=1)
         two[0].create_queue("orders", delay=2, update=True)
         queue.set_tags({"a": "b"})
         two[0].list_queues()
         two[0].delete_queue("orders")
-        assert held
-        assert all(held)
+        assert held and all(held)
 
 
 class TestMerging:
@@ -164,18 +146,14 @@ class TestMerging:
             for number in range(7):
                 queue.send(str(number))
         service = shard_of(other)
-        read = service.messages
 
-        def overtaken(first: int, last: int) -> Any:
-            monkeypatch.undo()
-            small_segments(monkeypatch)
+        def overtake() -> None:
             queue.purge()
             queue.send("7")
             queue.send("8")
             service.log()  # a reader that looks at the newest files finds the messages gone
-            return read(first, last)
 
-        monkeypatch.setattr(service, "messages", overtaken)
+        at(monkeypatch, service, "messages", overtake)
         assert [message.body for message in other.receive(max_messages=2)] == []
         assert log_rows(queue)[0].offset > 1
         assert drain(other) == ["7", "8"]
@@ -195,41 +173,41 @@ class TestMerging:
         assert len(check_log(queue, from_start=False)) < 12
 
 
+@contextmanager
+def second_shard_is_busy() -> Iterator[None]:
+    commit = Ledger.commit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
+        patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
+        patch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and commit(self, *a))
+        yield
+
+
 class TestManyShards:
-    @pytest.mark.spec("ERR-9")
-    def test_a_receive_returns_what_one_shard_gave_although_the_next_is_too_busy(
-        self, two: Two, monkeypatch: Patch
-    ) -> None:
+    @pytest.fixture
+    def queue(self, two: Two) -> Queue:
+        """Two shards with a message each."""
         queue = two[0].create_queue("orders", shards=2)
-        for shard, body in enumerate("ab"):
-            keep_to(queue, shard)
-            queue.send(body)
-        busy = Ledger.commit
-        monkeypatch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
-        monkeypatch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
-        monkeypatch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and busy(self, *a))
+        spread(queue, "ab")
+        return queue
+
+    @pytest.mark.spec("ERR-9")
+    def test_a_receive_returns_what_one_shard_gave_although_the_next_is_too_busy(self, queue: Queue) -> None:
         outcomes = []
-        for shard in range(2):  # the first one is busy
-            keep_to(queue, shard)
-            try:
-                outcomes.append([message.body for message in queue.receive(max_messages=2)])
-            except RequestThrottled:
-                outcomes.append("throttled")
+        with second_shard_is_busy():
+            for shard in range(2):
+                keep_to(queue, shard)
+                try:
+                    outcomes.append([message.body for message in queue.receive(max_messages=2)])
+                except RequestThrottled:
+                    outcomes.append("throttled")
         assert sorted(outcomes, key=str) == [["a"], "throttled"]
 
     @pytest.mark.spec("ERR-9", "BAT-4")
-    def test_a_batch_says_which_of_its_shards_was_too_busy(self, two: Two, monkeypatch: Patch) -> None:
-        queue = two[0].create_queue("orders", shards=2)
-        for shard, body in enumerate("ab"):
-            keep_to(queue, shard)
-            queue.send(body)
+    def test_a_batch_says_which_of_its_shards_was_too_busy(self, queue: Queue) -> None:
         received = sorted(queue.receive(max_messages=2), key=lambda message: message.body)
         handles = [message.receipt_handle for message in received]
-        commit = Ledger.commit
-        with monkeypatch.context() as patch:
-            patch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
-            patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
-            patch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and commit(self, *a))
+        with second_shard_is_busy():
             result = queue.delete_batch(handles)
         assert [entry.receipt_handle for entry in result.successful] == handles[:1]  # of the first shard
         assert [entry.code for entry in result.failed] == ["RequestThrottled"]

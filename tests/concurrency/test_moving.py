@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
-from concurrency.faults import Fault, killed
+from concurrency.faults import killed
 from concurrency.harness import apart, at_once, drain, log_rows, spread
+from concurrency.steps import Killed, at, before_write, cut_off, dying
 from insides import shard_of
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
@@ -24,13 +24,8 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
-WRITES = ("append", "merge", "replace", "add")
 MARK, APPEND, REMOVAL, END = 1, 2, 3, 4
 """The writes of a move in order, and the one after it."""
-
-
-class Killed(BaseException):
-    """Simulates the end of a process."""
 
 
 @attrs.frozen
@@ -85,42 +80,6 @@ def two_processes(root: Path, clock: ManualClock) -> Two:
 @pytest.fixture
 def two(tmp_path: Path, clock: ManualClock) -> Two:
     return two_processes(tmp_path / "root", clock)
-
-
-@contextmanager
-def before_write(number: int, act: Callable[[], Any]) -> Iterator[None]:
-    """Runs an action right before a write, counted from 1."""
-    seen, patch = 0, pytest.MonkeyPatch()
-
-    def interrupted(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(*args: Any, **more: Any) -> Any:
-            nonlocal seen
-            seen += 1
-            if seen == number:
-                patch.undo()
-                act()
-            return original(*args, **more)
-
-        return method
-
-    for name in WRITES:
-        patch.setattr(Table, name, interrupted(getattr(Table, name)))
-    try:
-        yield
-    finally:
-        patch.undo()
-    assert seen >= number, "that write was not reached"
-
-
-@contextmanager
-def dying(number: int) -> Iterator[None]:
-    """A process that ends right before a write."""
-
-    def die() -> None:
-        raise Killed
-
-    with pytest.raises(Killed), before_write(number, die):
-        yield
 
 
 def letters(pair: Pair) -> None:
@@ -241,14 +200,7 @@ def test_a_process_that_slept_before_it_looked_at_the_target_moves_nothing_twice
     two: Two, monkeypatch: Patch
 ) -> None:
     mine, theirs = two
-    bring = move._bring
-
-    def late(*arguments: Any) -> bool:
-        monkeypatch.setattr(move, "_bring", bring)
-        go_on_for_long(theirs)
-        return bring(*arguments)
-
-    monkeypatch.setattr(move, "_bring", late)
+    at(monkeypatch, move, "_bring", lambda: go_on_for_long(theirs))
     letters(mine)
     assert mine.stored() == (["c"], ["a", "b"])
     assert len(log_rows(theirs.dead)) == 2 + 2 + 2
@@ -326,9 +278,9 @@ def test_a_step_that_landed_and_raised_counts_once(
     two: Two, monkeypatch: Patch, method: str, error: Exception
 ) -> None:
     mine, _ = two
-    fault = Fault(method, error, landed=True, times=3).install(monkeypatch)
+    step = at(monkeypatch, Table, method, error, landed=True, times=3)
     assert received(mine.queue) == ["c"]
-    assert fault.seen
+    assert step.seen
     monkeypatch.undo()
     assert mine.stored() == (["c"], ["a", "b"])
     redrive(mine)
@@ -339,27 +291,13 @@ def test_a_step_that_landed_and_raised_counts_once(
 @pytest.mark.parametrize("landed", [False, True])
 @pytest.mark.parametrize("verb", [letters, redrive])
 def test_an_append_whose_outcome_cannot_be_learned_is_ended_by_the_next(
-    two: Two, monkeypatch: Patch, verb: Callable[[Pair], None], landed: bool
+    two: Two, verb: Callable[[Pair], None], landed: bool
 ) -> None:
     mine, _ = two
     if verb is redrive:
         letters(mine)
-    with monkeypatch.context() as patch:
-        original = Table.append
-
-        def cut_off(*args: Any) -> None:
-            patch.setattr(Table, "refresh", unreachable)
-            if landed:
-                original(*args)
-            raise OSError("connection reset")
-
-        def unreachable(_: Any) -> None:
-            raise OSError("unreachable")
-
-        patch.setattr(Table, "append", cut_off)
-        with pytest.raises(QueueClientError) as caught:
-            verb(mine)
-    assert caught.value.outcome_unknown
+    with cut_off("append", landed):
+        verb(mine)
     verb(mine)
     assert mine.stored() == ((["a", "b", "c"], []) if verb is redrive else (["c"], ["a", "b"]))
 
@@ -373,7 +311,7 @@ def test_a_dead_letter_queue_that_cannot_be_written_hides_no_other_message(
     monkeypatch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
     monkeypatch.setattr("lakequeue.storage.engines.commit._REPEATS", 2)
     with monkeypatch.context() as patch:
-        Fault("append", error, times=10_000).install(patch)
+        at(patch, Table, "append", error, times=10_000)
         with pytest.raises((RequestThrottled, QueueClientError)):  # the dead letters are on their way now
             received(mine.queue)
         assert [message.body for message in mine.queue.receive(10)] == ["c"]
@@ -526,7 +464,7 @@ def test_each_move_of_a_shard_has_a_number_of_its_own(two: Two) -> None:
     def number() -> int:
         target = mine.dead._runtime.shards[0]._open_appender()
         target.refresh()
-        return target.table.transaction(layout.move_id(mine.queue.key, 0)) or 0
+        return target.table.transaction(layout.move_id(mine.queue.key, 0))
 
     assert number() == 0
     letters(mine)
@@ -554,21 +492,9 @@ def test_a_target_that_changes_before_a_move_is_completed_gets_each_message_once
     sent = [f"message {number}" for number in range(8)]
     queue.send_batch([SendEntry(body, group_id=f"g{number}") for number, body in enumerate(sent)])
     queue.receive(max_messages=10, visibility_timeout=0)
-    calls, deliver = 0, shard_sender.deliver
-
-    def delivers(*args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > delivered:
-            raise Killed
-        return deliver(*args)
-
-    def ends(*_: Any) -> None:
-        raise Killed
-
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(shard_sender, "deliver", delivers)
-        patch.setattr(move, "Moved", ends)
+        at(patch, shard_sender, "deliver", Killed(), number=delivered + 1)
+        at(patch, move, "Moved", Killed())
         queue.receive(max_messages=10)
     fresh = Pair.of(apart(lq.root, lq.clock, 1)[0])
     target.set_attributes(**change)

@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from concurrency import test_moving as moving
-from concurrency.test_moving import (
-    APPEND,
-    Pair,
-    compact,
-    dying,
-    letters,
-    two_processes,
-)
+from concurrency.steps import dying
+from concurrency.test_moving import APPEND, Pair, compact, letters, two_processes
 from lakequeue import LakeQueueError
 from lakequeue.operations import move as moves
 from lakequeue.shard.commands import Moved

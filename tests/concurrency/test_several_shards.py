@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart, drain, keep_to
+from concurrency.steps import WRITES, at
 from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.operations import queues
@@ -33,22 +34,9 @@ def queue(tmp_path: Path, clock: ManualClock) -> Queue:
     return queue
 
 
-def fail_at(patch: Patch, number: int, methods: tuple[str, ...] = ("append", "add", "merge")) -> None:
+def fail_at(patch: Patch, number: int) -> None:
     """Makes all writes from a given number fail (the first is 1)."""
-    writes = 0
-
-    def failing(original: Callable[..., None]) -> Callable[..., None]:
-        def method(*args: Any) -> None:
-            nonlocal writes
-            writes += 1
-            if writes >= number:
-                raise OSError("disk on fire")
-            original(*args)
-
-        return method
-
-    for name in methods:
-        patch.setattr(Table, name, failing(getattr(Table, name)))
+    at(patch, Table, WRITES, OSError("disk on fire"), number=number, times=1_000)
 
 
 def fresh(queue: Queue) -> Queue:
