@@ -31,10 +31,10 @@ def told() -> list[str]:
 
 
 def named(folder: str) -> dict[str, str]:
-    """Ids that the Python files of a folder name, with a file that does."""
+    """Ids that the Python files and transcripts of a folder name, with a file that does."""
     found: dict[str, str] = {}
-    for path in sorted((HERE / folder).rglob("*.py")):
-        if path == Path(__file__).resolve():
+    for path in sorted((HERE / folder).rglob("*.*")):
+        if path == Path(__file__).resolve() or path.suffix not in (".py", ".txt"):
             continue
         where = str(path.relative_to(HERE))
         found.update((id, where) for id in ID.findall(path.read_text(encoding="utf-8")))
