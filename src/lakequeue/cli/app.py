@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from functools import partial
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 import typer.main
 
 from lakequeue.cli.errors import Commands
 from lakequeue.cli.help import COMMANDS, Command, RewindCommand, epilog, name_of
-from lakequeue.cli.options import duration_option, flag, key_values, option
+from lakequeue.cli.options import duration_option, flag, option, parse_pairs
 from lakequeue.cli.session import USAGE, Context, usage
 from lakequeue.cli.values import DURATION_HELP
 
@@ -43,56 +43,44 @@ def _mode(text: str) -> int:
 @app.callback(invoke_without_command=True)
 def options(
     ctx: Context,
-    root: Annotated[
-        str | None, option("Directory or URI that holds the queues.", "DIR", envvar="LAKEQUEUE_ROOT")
-    ] = None,
-    root_mode: Annotated[
-        str | None,
-        option(
-            "Permissions of a new local root, 700 by default; 2770 shares it with a group.",
-            "OCTAL",
-            envvar="LAKEQUEUE_ROOT_MODE",
-        ),
-    ] = None,
-    storage_option: Annotated[
-        list[str] | None,
-        option(
-            "Option for an object store, such as AWS_ENDPOINT_URL=…; may be repeated. Put secrets into the "
-            "environment instead: others see the command line.",
-            "KEY=VALUE",
-        ),
-    ] = None,
-    network_file_system: Annotated[
-        bool,
-        flag(
-            "Allow a root on a network file system, which only one machine may use.",
-            "--network-file-system",
-            envvar="LAKEQUEUE_NETWORK_FILE_SYSTEM",
-        ),
-    ] = False,
-    durability: Annotated[
-        str | None,
-        option(
-            "What acknowledged messages survive on local disks: power (default) or process (scratch data).",
-            "LEVEL",
-            envvar="LAKEQUEUE_DURABILITY",
-        ),
-    ] = None,
-    poll_interval: Annotated[
-        float | None,
-        duration_option(
-            "Longest interval between polls of a waiting receive for changes by other processes: 0.5 by "
-            "default, 1 on an object store.",
-            envvar="LAKEQUEUE_POLL_INTERVAL",
-        ),
-    ] = None,
-    region: Annotated[str, option("Region of the queues.", "NAME")] = "local",
-    json: Annotated[bool, flag("Print one JSON document.", "--json")] = False,
-    verbose: Annotated[bool, flag("Print stack traces of errors.", "--verbose", "-v")] = False,
-    version: Annotated[bool, flag("Print the version.", "--version", callback=_version, is_eager=True)] = False,
+    root: str | None = option(None, "Directory or URI that holds the queues.", "DIR", envvar="LAKEQUEUE_ROOT"),
+    root_mode: str | None = option(
+        None,
+        "Permissions of a new local root, 700 by default; 2770 shares it with a group.",
+        "OCTAL",
+        envvar="LAKEQUEUE_ROOT_MODE",
+    ),
+    storage_option: list[str] | None = option(
+        None,
+        "Option for an object store, such as AWS_ENDPOINT_URL=…; may be repeated. Put secrets into the "
+        "environment instead: others see the command line.",
+        "KEY=VALUE",
+    ),
+    network_file_system: bool = flag(
+        False,
+        "Allow a root on a network file system, which only one machine may use.",
+        "--network-file-system",
+        envvar="LAKEQUEUE_NETWORK_FILE_SYSTEM",
+    ),
+    durability: str | None = option(
+        None,
+        "What acknowledged messages survive on local disks: power (default) or process (scratch data).",
+        "LEVEL",
+        envvar="LAKEQUEUE_DURABILITY",
+    ),
+    poll_interval: float | None = duration_option(
+        None,
+        "Longest interval between polls of a waiting receive for changes by other processes: 0.5 by "
+        "default, 1 on an object store.",
+        envvar="LAKEQUEUE_POLL_INTERVAL",
+    ),
+    region: str = option("local", "Region of the queues.", "NAME"),
+    json: bool = flag(False, "Print one JSON document.", "--json"),
+    verbose: bool = flag(False, "Print stack traces of errors.", "--verbose", "-v"),
+    version: bool = flag(False, "Print the version.", "--version", callback=_version, is_eager=True),
 ) -> None:
     ctx.obj.root, ctx.obj.region, ctx.obj.json, ctx.obj.verbose = root, region, json, verbose
-    ctx.obj.storage_options = key_values(storage_option, "--storage-option")
+    ctx.obj.storage_options = parse_pairs(storage_option, "--storage-option", secret=True)
     ctx.obj.network_file_system = network_file_system
     ctx.obj.durability, ctx.obj.poll_interval = durability, poll_interval
     ctx.obj.root_mode = None if root_mode is None else _mode(root_mode)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import attrs
 import typer
@@ -84,11 +84,9 @@ def _shards(health: Health) -> render.Fitting | str:
 def repair(
     ctx: Context,
     queue: OptionalName = None,
-    everything: Annotated[bool, flag("All queues of the root, and the catalog.", "--all")] = False,
-    clock: Annotated[bool, flag("Only set back the time that a wrong clock set ahead.", "--clock")] = False,
-    force: Annotated[
-        bool, flag("Also where it is not certain which messages are lost or come again.", "--force")
-    ] = False,
+    everything: bool = flag(False, "All queues of the root, and the catalog.", "--all"),
+    clock: bool = flag(False, "Only set back the time that a wrong clock set ahead.", "--clock"),
+    force: bool = flag(False, "Also where it is not certain which messages are lost or come again.", "--force"),
     yes: Yes = False,
 ) -> None:
     """Repair damage: show the steps and what is lost, ask, then do it. Exit code 1: some is left."""

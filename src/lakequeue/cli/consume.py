@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -27,76 +27,60 @@ RenewalName = Literal["heartbeat", "computed", "none"]
 
 def consume(
     ctx: Context,
-    names: Annotated[list[str], queue_argument("Names of the queues.", "QUEUE...")],
-    handler: Annotated[str, argument("Handler of a message and its context; may be async.", "MODULE:FUNCTION")],
-    weights: Annotated[
-        str | None,
-        option("How often a free handler takes a message of each queue; by default all equally often.", "N,N,..."),
-    ] = None,
-    concurrency: Annotated[int, option("Messages handled at a time.", "N", min=1)] = 10,
-    batch: Annotated[
-        int | None, option("Call the handler with lists of up to N messages.", "N", min=1, max=10_000)
-    ] = None,
-    batch_wait: Annotated[
-        float | None, duration_option("How long a message waits for others of its batch: 1 s by default.")
-    ] = None,
-    as_arrow: Annotated[
-        bool, flag("Call the handler with tables of Arrow instead of lists.", "--as-arrow")
-    ] = False,
-    prefetch: Annotated[
-        int | None, option("Messages to receive ahead; by default as handlers keep up.", "N", min=0, max=10_000)
-    ] = None,
-    renewal: Annotated[
-        RenewalName,
-        option("How messages are kept hidden while their handlers run: heartbeat, computed or none.", "POLICY"),
-    ] = "heartbeat",
-    visibility_timeout: Annotated[
-        float | None,
-        duration_option(
-            "How long a received message stays hidden unless extended: 30 s by default with heartbeat, else what "
-            "the queue says."
-        ),
-    ] = None,
-    retry_delay: Annotated[
-        float | None,
-        duration_option(
-            "Delay before a failed message comes again; it doubles with each failure, up to 15 minutes."
-        ),
-    ] = None,
-    wait: Annotated[float, duration_option("How long a receive waits for messages.")] = 20,
-    until_empty: Annotated[
-        bool, flag("End when no message is visible; code 1 if failed ones wait for a retry.", "--until-empty")
-    ] = False,
-    fail_on_error: Annotated[
-        bool, flag("End with code 1 if any handler failed, retried well or not.", "--fail-on-error")
-    ] = False,
-    consumer_name: Annotated[
-        str | None,
-        option(
-            "Name in logs, dead letters and messages in flight; by default host and process id.", "NAME", "--name"
-        ),
-    ] = None,
-    drain_timeout: Annotated[
-        float,
-        option(
-            "How long running handlers get after SIGTERM or SIGINT; then their messages are handed back.",
-            "DURATION",
-            parser=at_least(0),
-        ),
-    ] = 30,
-    give_up_after: Annotated[
-        float | None, duration_option("End once storage has failed for this long; else wait.")
-    ] = None,
-    metrics_port: Annotated[
-        int | None, option("Answer Prometheus at this port.", "PORT", min=0, max=65535)
-    ] = None,
-    metrics_host: Annotated[
-        str, option("Address of that port; 0.0.0.0 for scrapes from elsewhere.", "ADDRESS")
-    ] = "127.0.0.1",
-    opentelemetry: Annotated[
-        bool,
-        flag("Record spans and metrics by OpenTelemetry, with the SDK that is configured.", "--opentelemetry"),
-    ] = False,
+    names: list[str] = queue_argument(..., "Names of the queues.", "QUEUE..."),
+    handler: str = argument(..., "Handler of a message and its context; may be async.", "MODULE:FUNCTION"),
+    weights: str | None = option(
+        None, "How often a free handler takes a message of each queue; by default all equally often.", "N,N,..."
+    ),
+    concurrency: int = option(10, "Messages handled at a time.", "N", min=1),
+    batch: int | None = option(None, "Call the handler with lists of up to N messages.", "N", min=1, max=10_000),
+    batch_wait: float | None = duration_option(
+        None, "How long a message waits for others of its batch: 1 s by default."
+    ),
+    as_arrow: bool = flag(False, "Call the handler with tables of Arrow instead of lists.", "--as-arrow"),
+    prefetch: int | None = option(
+        None, "Messages to receive ahead; by default as handlers keep up.", "N", min=0, max=10_000
+    ),
+    renewal: RenewalName = option(
+        "heartbeat",
+        "How messages are kept hidden while their handlers run: heartbeat, computed or none.",
+        "POLICY",
+    ),
+    visibility_timeout: float | None = duration_option(
+        None,
+        "How long a received message stays hidden unless extended: 30 s by default with heartbeat, else what "
+        "the queue says.",
+    ),
+    retry_delay: float | None = duration_option(
+        None, "Delay before a failed message comes again; it doubles with each failure, up to 15 minutes."
+    ),
+    wait: float = duration_option(20, "How long a receive waits for messages."),
+    until_empty: bool = flag(
+        False, "End when no message is visible; code 1 if failed ones wait for a retry.", "--until-empty"
+    ),
+    fail_on_error: bool = flag(
+        False, "End with code 1 if any handler failed, retried well or not.", "--fail-on-error"
+    ),
+    consumer_name: str | None = option(
+        None,
+        "Name in logs, dead letters and messages in flight; by default host and process id.",
+        "NAME",
+        "--name",
+    ),
+    drain_timeout: float = option(
+        30,
+        "How long running handlers get after SIGTERM or SIGINT; then their messages are handed back.",
+        "DURATION",
+        parser=at_least(0),
+    ),
+    give_up_after: float | None = duration_option(None, "End once storage has failed for this long; else wait."),
+    metrics_port: int | None = option(None, "Answer Prometheus at this port.", "PORT", min=0, max=65535),
+    metrics_host: str = option(
+        "127.0.0.1", "Address of that port; 0.0.0.0 for scrapes from elsewhere.", "ADDRESS"
+    ),
+    opentelemetry: bool = flag(
+        False, "Record spans and metrics by OpenTelemetry, with the SDK that is configured.", "--opentelemetry"
+    ),
 ) -> None:
     """Run a handler for each message of the queues, until SIGTERM or SIGINT."""
     # a background job of a shell without job control begins with SIGINT ignored; whoever sends it here means it

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -27,19 +27,15 @@ _PLAIN: Any = {"highlight": False, "soft_wrap": True}
 
 def demo(
     ctx: Context,
-    input_dir: Annotated[
-        Path | None,
-        option(
-            "Directory of Python files to send; an installed package if not given.",
-            "DIR",
-            "--input",
-            exists=True,
-            file_okay=False,
-        ),
-    ] = None,
-    no_spark: Annotated[
-        bool, flag("Process them without Spark and Java, in about ten seconds.", "--no-spark")
-    ] = False,
+    input_dir: Path | None = option(
+        None,
+        "Directory of Python files to send; an installed package if not given.",
+        "DIR",
+        "--input",
+        exists=True,
+        file_okay=False,
+    ),
+    no_spark: bool = flag(False, "Process them without Spark and Java, in about ten seconds.", "--no-spark"),
 ) -> None:
     """Send, process and settle real files through a queue; takes about a minute."""
     if not no_spark:

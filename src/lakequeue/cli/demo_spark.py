@@ -156,10 +156,10 @@ def _summarise(
     modules = spark.read.format("delta").load(results).dropDuplicates(["message_id"]).cache()
     modules.createOrReplaceTempView("demo_results")
     total = modules.selectExpr(
-        "count(*) AS messages",
+        "count(*) AS `messages with a result`",
         "sum(receive_count) AS receives",
-        "count_if(receive_count > 1) AS retried",
-        "count(problem) AS problems",
+        "count_if(receive_count > 1) AS `done after more than one receive`",
+        "count(problem) AS `files that Python cannot parse`",
         "sum(lines) AS lines",
         "sum(functions) AS functions",
         "sum(classes) AS classes",
@@ -167,16 +167,10 @@ def _summarise(
     assert total is not None
     summary = {
         "messages sent": sent,
-        "messages with a result": total["messages"],
         "batches": tally.batches,
-        "receives": total["receives"],
         "failed on purpose, handed back": tally.failed,
         "left to expire with their worker": tally.left_to_expire,
-        "done after more than one receive": total["retried"],
-        "files that Python cannot parse": total["problems"],
-        "lines": total["lines"],
-        "functions": total["functions"],
-        "classes": total["classes"],
+        **total.asDict(),
     }
     console.print(table(["what", "number"], [(name, value or 0) for name, value in summary.items()], "Summary"))
     largest = modules.orderBy("lines", ascending=False).limit(5)
@@ -188,7 +182,7 @@ def _summarise(
     console.print(_answer(lake, spark, "Spark SQL over the queue and the results", _RESULTS_SQL))
     modules.unpersist()
     left = counts.visible + counts.in_flight + counts.delayed
-    return total["messages"] == sent and left == 0
+    return total["messages with a result"] == sent and left == 0
 
 
 def _answer(lake: LakeQueue, spark: SparkSession, title: str, query: str) -> RenderableType:

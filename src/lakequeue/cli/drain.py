@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from lakequeue.cli import render
 from lakequeue.cli.lines import MAX_LINE_BYTES, batches, max_batch
@@ -37,22 +37,17 @@ MOST = 1_000
 def drain(
     ctx: Context,
     queue: Name,
-    to: Annotated[str, queue_argument("Name of the queue that receives them.", "TO")],
-    group_by: Annotated[
-        str | None,
-        option(
-            "To a FIFO queue: the message group, as the name of a message attribute, or as a path into a "
-            "JSON body such as $.customer.id; the message's own group if not given.",
-            "EXPR",
-        ),
-    ] = None,
-    group: Annotated[str | None, option("To a FIFO queue: one message group for all messages.", "ID")] = None,
-    wait: Annotated[
-        float,
-        duration_option(
-            "To a FIFO queue: how long to wait until no message is in flight, as order would be lost."
-        ),
-    ] = HOLD + 10,
+    to: str = queue_argument(..., "Name of the queue that receives them.", "TO"),
+    group_by: str | None = option(
+        None,
+        "To a FIFO queue: the message group, as the name of a message attribute, or as a path into a "
+        "JSON body such as $.customer.id; the message's own group if not given.",
+        "EXPR",
+    ),
+    group: str | None = option(None, "To a FIFO queue: one message group for all messages.", "ID"),
+    wait: float = duration_option(
+        HOLD + 10, "To a FIFO queue: how long to wait until no message is in flight, as order would be lost."
+    ),
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:

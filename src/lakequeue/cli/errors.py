@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperGroup
 
-from lakequeue.cli.help import plain
+from lakequeue.cli.help import CommandGroup
 from lakequeue.cli.output import OutputClosed, StderrHandler, discard_output, print_error
 from lakequeue.cli.session import DONE, ENVIRONMENT, INTERRUPTED, REFUSED, USAGE, Session
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
 
 
-class Commands(TyperGroup):
+class Commands(CommandGroup):
     """The group of all commands; takes its options in any place, and turns errors into exit codes."""
 
     builders: ClassVar[Mapping[str, Callable[[], Any]]] = {}
@@ -32,9 +32,6 @@ class Commands(TyperGroup):
         if cmd_name in self.builders and not self.commands[cmd_name]:
             self.commands[cmd_name] = self.builders[cmd_name]()
         return super().get_command(ctx, cmd_name)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return plain(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self._own_first(args))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from lakequeue.cli import json_lines, render
 from lakequeue.cli.options import Name, Parameter, Where, option
@@ -18,21 +18,19 @@ from lakequeue.model.states import STORED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_STATES = ", ".join(STORED)
+
 
 def export(
     ctx: Context,
     queue: Name,
-    out: Annotated[
-        Path | None, option("File to write; standard output if not given.", "FILE", dir_okay=False)
-    ] = None,
-    state: Annotated[
-        list[str] | None,
-        option(
-            f"Only messages in this state: {', '.join(STORED)}; repeatable.",
-            "STATE",
-            autocompletion=lambda: list(STORED),
-        ),
-    ] = None,
+    out: Path | None = option(None, "File to write; standard output if not given.", "FILE", dir_okay=False),
+    state: list[str] | None = option(
+        None,
+        f"Only messages in this state: {_STATES}; repeatable.",
+        "STATE",
+        autocompletion=lambda: list(STORED),
+    ),
     where: Where = None,
     parameter: Parameter = None,
 ) -> None:
@@ -41,7 +39,7 @@ def export(
 
     wrong = [each for each in state or () if each not in STORED]
     if wrong:
-        usage(f"--state {wrong[0]}: must be one of {', '.join(STORED)}")
+        usage(f"--state {wrong[0]}: must be one of {_STATES}")
     source = ctx.obj.queue(queue)
     condition = where
     if state:

@@ -123,11 +123,13 @@ def plain(params: list[Any]) -> list[Any]:
     return params
 
 
-class Command(TyperCommand):
-    """A command whose help shows no types of Python."""
-
+class _Plain:
     def get_params(self, ctx: Any) -> list[Any]:
-        return plain(super().get_params(ctx))
+        return plain(super().get_params(ctx))  # type: ignore[misc]  # of typer's classes
+
+
+class Command(_Plain, TyperCommand):
+    """A command whose help shows no types of Python."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from typer import rich_utils
@@ -137,11 +139,8 @@ class Command(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-class CommandGroup(TyperGroup):
-    """A group of commands within the group of all."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        return plain(super().get_params(ctx))
+class CommandGroup(_Plain, TyperGroup):
+    """A group of commands."""
 
 
 class RewindCommand(Command):

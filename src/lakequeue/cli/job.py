@@ -35,19 +35,21 @@ if TYPE_CHECKING:
 
     from lakequeue.queue import Queue
 
-Root = Annotated[str, option("Directory or URI that holds the queues.", "DIR", envvar="LAKEQUEUE_ROOT")]
+Root = Annotated[str, option(..., "Directory or URI that holds the queues.", "DIR", envvar="LAKEQUEUE_ROOT")]
 QueueName = Annotated[str, typer.Option(help="Name of the queue, which must exist.")]
 Region = Annotated[str, typer.Option(help="Region of the queue.")]
 Engine = Annotated[str, typer.Option(help="auto, or spark to commit by Delta's MERGE INTO.")]
 Checkpoint = Annotated[
     str, typer.Option(help="Directory for the progress of this stream; not shared with other streams.")
 ]
-Once = Annotated[bool, flag("Process what is there, then end.", "--once")]
+Once = Annotated[bool, flag(..., "Process what is there, then end.", "--once")]
 
 Format = Annotated[str, typer.Option(help="Format of the source in Spark: text, json, csv, parquet, delta ...")]
 Path = Annotated[str | None, typer.Option(help="Path of the source; some formats use options instead.")]
 Schema = Annotated[str | None, typer.Option(help="Schema as DDL; required for streams of files other than text.")]
-FormatOptions = Annotated[list[str] | None, option("Option of the format; repeatable.", "NAME=VALUE", "--option")]
+FormatOptions = Annotated[
+    list[str] | None, option(..., "Option of the format; repeatable.", "NAME=VALUE", "--option")
+]
 Body = Annotated[str, typer.Option("--body-column", help="Column with the bodies; '*' sends each row as JSON.")]
 Group = Annotated[str | None, typer.Option("--group-column", help="Column with the message groups.")]
 Dedup = Annotated[str | None, typer.Option("--dedup-column", help="Column with deduplication ids (FIFO).")]
@@ -57,11 +59,11 @@ OnBadRow = Annotated[
     Literal["fail", "drop", "divert"],
     typer.Option(help="What becomes of a row that breaks a rule; divert adds it to --bad-rows."),
 ]
-BadRows = Annotated[str | None, option("Delta table for refused rows and the reasons.", "DIR")]
+BadRows = Annotated[str | None, option(..., "Delta table for refused rows and the reasons.", "DIR")]
 OrderBy = Annotated[str | None, typer.Option(help="Column that orders the messages of a group (FIFO).")]
 
 Handler = Annotated[
-    str | None, option("Function from a DataFrame of messages to a DataFrame of results.", "PACKAGE:FUNCTION")
+    str | None, option(..., "Function from a DataFrame of messages to a DataFrame of results.", "PACKAGE:FUNCTION")
 ]
 Output = Annotated[
     str | None, typer.Option(help="Delta table for the results, or for the messages without a handler.")
@@ -70,12 +72,14 @@ MaxMessages = Annotated[int, typer.Option(min=1, help="Maximum number of message
 Visibility = Annotated[
     float | None,
     duration_option(
-        "How long a batch may take; the visibility timeout of the queue if not given.", "--visibility-timeout"
+        ..., "How long a batch may take; the visibility timeout of the queue if not given.", "--visibility-timeout"
     ),
 ]
 
 
-Every = Annotated[float | None, option("Time between the starts of two batches.", "DURATION", parser=at_least(0))]
+Every = Annotated[
+    float | None, option(..., "Time between the starts of two batches.", "DURATION", parser=at_least(0))
+]
 
 
 _RAISED = re.compile(r'^  File "([^"]+)", line (\d+).*\n(?:    .*\n)*([A-Za-z_][\w.]*): (.*)$', re.MULTILINE)

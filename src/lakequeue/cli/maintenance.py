@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import attrs
 import typer
@@ -16,25 +16,23 @@ from lakequeue.cli.options import (
     argument,
     duration_option,
     flag,
-    key_values,
     option,
+    parse_pairs,
     queue_option,
 )
-from lakequeue.cli.queues import listed
+from lakequeue.cli.queues import depths_of, listed
 from lakequeue.cli.session import Context, usage
-from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+from lakequeue.errors import LakeQueueError
 
 
 def counts(
     ctx: Context,
     queue: OptionalName = None,
-    by_priority: Annotated[bool, flag("Count those of each priority.", "--by-priority")] = False,
+    by_priority: bool = flag(False, "Count those of each priority.", "--by-priority"),
 ) -> None:
     """Count the messages of one queue or of all, by state."""
-    from lakequeue.entry_verbs import depths
-
     counted: list[dict[str, Any]] = []
-    failed: LakeQueueError | None = None
+    failed: dict[str, LakeQueueError] = {}
     if by_priority:
         if queue is None:
             usage("--by-priority is for one queue")
@@ -43,16 +41,8 @@ def counts(
     elif queue is not None:
         counted.append(documents.counts(queue, ctx.obj.queue(queue).counts()))
     else:
-        queues = list(listed(ctx.obj.lake()))
-        with render.progress("counting", len(queues)) as advance:
-            for number, (each, found) in enumerate(zip(queues, depths(queues), strict=True), 1):
-                advance(number, each.name)
-                if isinstance(found, QueueDoesNotExist):  # deleted since it was listed
-                    continue
-                if isinstance(found, LakeQueueError):
-                    failed = failed or found  # the others are counted all the same
-                    continue
-                counted.append(documents.counts(each.name, found.counts))
+        found, failed = depths_of([*listed(ctx.obj.lake())])
+        counted = [documents.counts(name, depth.counts) for name, depth in found.items()]
     columns = ["queue", "visible", "in_flight", "delayed", "rewindable"]
     if any(each["held"] for each in counted):  # rare
         columns.insert(4, "held")
@@ -63,8 +53,8 @@ def counts(
         counted if queue is None or by_priority else counted[0],
         render.table([*render.titles(columns), "oldest"], rows),
     )
-    if failed is not None:
-        raise failed
+    for error in failed.values():  # the others are counted all the same
+        raise error
 
 
 def consumers(ctx: Context, queue: Name) -> None:
@@ -123,10 +113,10 @@ def upgrade(ctx: Context, yes: Yes = False) -> None:
 def compact(
     ctx: Context,
     queue: OptionalName = None,
-    processes: Annotated[int, option("Processes that share the queues.", "N", min=1)] = 1,
-    now: Annotated[
-        float | None, duration_option("Free space at once; keep what readers that began within this time need.")
-    ] = None,
+    processes: int = option(1, "Processes that share the queues.", "N", min=1),
+    now: float | None = duration_option(
+        None, "Free space at once; keep what readers that began within this time need."
+    ),
 ) -> None:
     """Free the space of messages that are gone, and keep tables and logs small."""
     if queue is not None and processes > 1:
@@ -147,18 +137,18 @@ def compact(
 
 def copy(
     ctx: Context,
-    source: Annotated[str, argument("Root to copy.", "FROM")],
-    target: Annotated[str, argument("Root that takes the queues; made if it is missing.", "TO")],
-    queue: Annotated[str | None, queue_option("Only this queue.", "--queue")] = None,
-    to_storage_option: Annotated[
-        list[str] | None, option("Option for the object store of TO, as --storage-option for FROM.", "KEY=VALUE")
-    ] = None,
+    source: str = argument(..., "Root to copy.", "FROM"),
+    target: str = argument(..., "Root that takes the queues; made if it is missing.", "TO"),
+    queue: str | None = queue_option(None, "Only this queue.", "--queue"),
+    to_storage_option: list[str] | None = option(
+        None, "Option for the object store of TO, as --storage-option for FROM.", "KEY=VALUE"
+    ),
 ) -> None:
     """Copy the queues of a root to another while they are in use: backup, restore, move to an object store."""
     ctx.obj.root = source
     lake = ctx.obj.lake()
     to = attrs.evolve(
-        ctx.obj, root=target, storage_options=key_values(to_storage_option, "--to-storage-option")
+        ctx.obj, root=target, storage_options=parse_pairs(to_storage_option, "--to-storage-option", secret=True)
     ).lake()
     with render.progress("copying", None) as advance:
         copied = lake.copy(to, queue, lambda done, total, name: advance(done, name, total))

@@ -7,7 +7,7 @@ import binascii
 import sys
 from io import BufferedIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import typer
@@ -43,34 +43,27 @@ SHOWN = 10
 def send(
     ctx: Context,
     queue: Name,
-    body: Annotated[
-        str | None, argument("Body of the message; - reads one message per line from stdin.", "[BODY]")
-    ] = None,
-    lines: Annotated[
-        Path | None, option("Send each line of a file as a message.", "FILE", exists=True, dir_okay=False)
-    ] = None,
-    jsonl: Annotated[
-        bool,
-        flag(
-            "Lines are JSON objects with body and, if needed, attributes, group_id, dedup_id and delay; "
-            "export writes them so.",
-            "--jsonl",
-        ),
-    ] = False,
-    delay: Annotated[float | None, duration_option("How long the message stays hidden.")] = None,
-    attribute: Annotated[
-        list[str] | None,
-        option(
-            "A message attribute, such as k=v, k:Number=42 or k:Binary=BASE64; repeatable.", "NAME[:TYPE]=VALUE"
-        ),
-    ] = None,
+    body: str | None = argument(None, "Body of the message; - reads one message per line from stdin.", "[BODY]"),
+    lines: Path | None = option(
+        None, "Send each line of a file as a message.", "FILE", exists=True, dir_okay=False
+    ),
+    jsonl: bool = flag(
+        False,
+        "Lines are JSON objects with body and, if needed, attributes, group_id, dedup_id and delay; "
+        "export writes them so.",
+        "--jsonl",
+    ),
+    delay: float | None = duration_option(None, "How long the message stays hidden."),
+    attribute: list[str] | None = option(
+        None, "A message attribute, such as k=v, k:Number=42 or k:Binary=BASE64; repeatable.", "NAME[:TYPE]=VALUE"
+    ),
     group: Group = None,
-    dedup_id: Annotated[
-        str | None, option("Deduplication id, taken once: within five minutes, or what the queue says.", "ID")
-    ] = None,
-    priority: Annotated[
-        int | None, option("Higher ones are received first; for queues created with priorities.", "N")
-    ] = None,
+    dedup_id: str | None = option(
+        None, "Deduplication id, taken once: within five minutes, or what the queue says.", "ID"
+    ),
+    priority: int | None = option(
+        None, "Higher ones are received first; for queues created with priorities.", "N"
+    ),
 ) -> None:
     """Send a message, or one for each line; skips empty lines."""
     if (body is None) == (lines is None):
@@ -100,16 +93,13 @@ def send(
 def receive(
     ctx: Context,
     queue: Name,
-    max_messages: Annotated[int, option("Maximum number of messages.", "N", "--max")] = 1,
-    visibility_timeout: Annotated[
-        float | None, duration_option("How long the messages stay hidden from others.")
-    ] = None,
-    wait: Annotated[float | None, duration_option("Maximum time to wait for a message.")] = None,
-    attempt_id: Annotated[
-        str | None,
-        option("Receive request attempt id: a retry returns the same messages; FIFO queues only.", "ID"),
-    ] = None,
-    delete: Annotated[bool, flag("Delete the messages after printing them.", "--delete")] = False,
+    max_messages: int = option(1, "Maximum number of messages.", "N", "--max"),
+    visibility_timeout: float | None = duration_option(None, "How long the messages stay hidden from others."),
+    wait: float | None = duration_option(None, "Maximum time to wait for a message."),
+    attempt_id: str | None = option(
+        None, "Receive request attempt id: a retry returns the same messages; FIFO queues only.", "ID"
+    ),
+    delete: bool = flag(False, "Delete the messages after printing them.", "--delete"),
 ) -> None:
     """Receive messages; they become visible again after the visibility timeout unless deleted."""
     source = ctx.obj.queue(queue)
@@ -130,7 +120,7 @@ def receive(
 def delete(
     ctx: Context,
     queue: Name,
-    handles: Annotated[list[str], argument("Receipt handles.", "HANDLE...")],
+    handles: list[str] = argument(..., "Receipt handles.", "HANDLE..."),
 ) -> None:
     """Delete received messages by their receipt handles."""
     source = ctx.obj.queue(queue)
@@ -155,10 +145,10 @@ def delete(
 def change_visibility(
     ctx: Context,
     queue: Name,
-    handle: Annotated[str, argument("Receipt handle.", "HANDLE")],
-    seconds: Annotated[
-        float, argument("Time from now; 0 makes the message visible at once.", "DURATION", parser=duration)
-    ],
+    handle: str = argument(..., "Receipt handle.", "HANDLE"),
+    seconds: float = argument(
+        ..., "Time from now; 0 makes the message visible at once.", "DURATION", parser=duration
+    ),
 ) -> None:
     """Change how long a received message stays hidden."""
     ctx.obj.queue(queue).change_visibility(handle, seconds)
@@ -179,8 +169,8 @@ def reschedule(
     ctx: Context,
     queue: Name,
     message_id: MessageId,
-    at: Annotated[Moment | None, instant_option("When")] = None,
-    within: Annotated[float | None, duration_option("Time from now, instead of an instant.", "--in")] = None,
+    at: Moment | None = instant_option(None, "When"),
+    within: float | None = duration_option(None, "Time from now, instead of an instant.", "--in"),
 ) -> None:
     """Let one message that waits become visible at another time."""
     if (at is None) == (within is None):
@@ -198,7 +188,7 @@ def peek(
     queue: Name,
     where: Where = None,
     parameter: Parameter = None,
-    limit: Annotated[int, option("Maximum number of messages.", "N")] = 10,
+    limit: int = option(10, "Maximum number of messages.", "N"),
 ) -> None:
     """Show the oldest messages without receiving them."""
     source = ctx.obj.queue(queue)

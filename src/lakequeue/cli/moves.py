@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -35,8 +35,8 @@ _MARGINS = (0.1, 1, 10)
 def rewind(
     ctx: Context,
     queue: Name,
-    to: Annotated[Moment | None, argument(f"An instant, {INSTANT_HELP}.", "[INSTANT]", parser=moment)] = None,
-    ago: Annotated[float | None, duration_option("Time before now, instead of an instant.")] = None,
+    to: Moment | None = argument(None, f"An instant, {INSTANT_HELP}.", "[INSTANT]", parser=moment),
+    ago: float | None = duration_option(None, "Time before now, instead of an instant."),
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -84,12 +84,10 @@ def _within_range(verb: Callable[[datetime], int], queue: Queue, wanted: Moment)
 def redrive(
     ctx: Context,
     queue: Name,
-    max_messages: Annotated[
-        int | None, option("Maximum number of messages; all if not given.", "N", "--max")
-    ] = None,
+    max_messages: int | None = option(None, "Maximum number of messages; all if not given.", "N", "--max"),
     where: Where = None,
     parameter: Parameter = None,
-    to: Annotated[str | None, queue_option("Move all messages to this queue, not to their source queues.")] = None,
+    to: str | None = queue_option(None, "Move all messages to this queue, not to their source queues."),
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:

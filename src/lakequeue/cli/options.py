@@ -51,60 +51,64 @@ def profile_names(incomplete: str) -> list[str]:
     return [name for name in PROFILES if name.startswith(incomplete)]
 
 
-def argument(help: str, metavar: str, **more: Any) -> Any:
+# the default of a parameter comes first, as in typer's own; ... where there is none, or where it is told elsewhere
+
+
+def argument(default: Any, help: str, metavar: str, **more: Any) -> Any:
     """An argument, which the help calls ``metavar``."""
-    return typer.Argument(metavar=metavar, help=help, **more)
+    return typer.Argument(default, metavar=metavar, help=help, **more)
 
 
-def option(help: str, metavar: str, *names: str, **more: Any) -> Any:
+def option(default: Any, help: str, metavar: str, *names: str, **more: Any) -> Any:
     """An option with a value, which the help calls ``metavar``."""
-    return typer.Option(*names, metavar=metavar, help=help, **more)
+    return typer.Option(default, *names, metavar=metavar, help=help, **more)
 
 
-def flag(help: str, *names: str, **more: Any) -> Any:
+def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
     """An option without a value."""
-    return typer.Option(*names, help=help, **more)
+    return typer.Option(default, *names, help=help, **more)
 
 
-def duration_option(help: str, *names: str, **more: Any) -> Any:
+def duration_option(default: Any, help: str, *names: str, **more: Any) -> Any:
     """An option whose value is a duration."""
-    return typer.Option(*names, metavar="DURATION", parser=duration, help=help, **more)
+    return option(default, help, "DURATION", *names, parser=duration, **more)
 
 
-def instant_option(help: str, *names: str) -> Any:
+def instant_option(default: Any, help: str, *names: str) -> Any:
     """An option whose value is an instant."""
-    return typer.Option(*names, metavar="INSTANT", parser=moment, help=f"{help}, {INSTANT_HELP}.")
+    return option(default, f"{help}, {INSTANT_HELP}.", "INSTANT", *names, parser=moment)
 
 
-def queue_argument(help: str, metavar: str) -> Any:
+def queue_argument(default: Any, help: str, metavar: str) -> Any:
     """An argument that names a queue, or several."""
-    return argument(help, metavar, autocompletion=_queue_names)
+    return argument(default, help, metavar, autocompletion=_queue_names)
 
 
-def queue_option(help: str, *names: str) -> Any:
+def queue_option(default: Any, help: str, *names: str) -> Any:
     """An option that names a queue."""
-    return typer.Option(*names, metavar="QUEUE", autocompletion=_queue_names, help=help)
+    return option(default, help, "QUEUE", *names, autocompletion=_queue_names)
 
 
-Name = Annotated[str, queue_argument("Name of the queue.", "QUEUE")]
-MessageId = Annotated[str, argument("Id of the message.", "MESSAGE_ID")]
-Group = Annotated[str | None, option("Message group; required for FIFO queues.", "ID")]
-OptionalName = Annotated[str | None, queue_argument("All queues if not given.", "[QUEUE]")]
-Names = Annotated[list[str] | None, queue_argument("All queues if none is given.", "[QUEUE]...")]
-Yes = Annotated[bool, flag("Do not ask.", "--yes", "-y")]
-DryRun = Annotated[bool, flag("Only show what it would do.", "--dry-run")]
-VisibilityTimeout = Annotated[float | None, duration_option("How long a received message stays hidden.")]
-Retention = Annotated[float | None, duration_option("How long messages are kept.")]
-Delay = Annotated[float | None, duration_option("How long a new message stays hidden.")]
-Wait = Annotated[float | None, duration_option("How long a receive waits for messages.")]
-MaxSize = Annotated[int | None, option("Maximum size of a message, such as 256KiB.", "SIZE", parser=size)]
+Name = Annotated[str, queue_argument(..., "Name of the queue.", "QUEUE")]
+MessageId = Annotated[str, argument(..., "Id of the message.", "MESSAGE_ID")]
+Group = Annotated[str | None, option(..., "Message group; required for FIFO queues.", "ID")]
+OptionalName = Annotated[str | None, queue_argument(..., "All queues if not given.", "[QUEUE]")]
+Names = Annotated[list[str] | None, queue_argument(..., "All queues if none is given.", "[QUEUE]...")]
+Yes = Annotated[bool, flag(..., "Do not ask.", "--yes", "-y")]
+DryRun = Annotated[bool, flag(..., "Only show what it would do.", "--dry-run")]
+VisibilityTimeout = Annotated[float | None, duration_option(..., "How long a received message stays hidden.")]
+Retention = Annotated[float | None, duration_option(..., "How long messages are kept.")]
+Delay = Annotated[float | None, duration_option(..., "How long a new message stays hidden.")]
+Wait = Annotated[float | None, duration_option(..., "How long a receive waits for messages.")]
+MaxSize = Annotated[int | None, option(..., "Maximum size of a message, such as 256KiB.", "SIZE", parser=size)]
 DeadLetterQueue = Annotated[
-    str | None, queue_option("Dead-letter queue, for messages that were received too often.")
+    str | None, queue_option(..., "Dead-letter queue, for messages that were received too often.")
 ]
-MaxReceiveCount = Annotated[int | None, option("Receives before a message moves there, 1 to 1,000.", "N")]
+MaxReceiveCount = Annotated[int | None, option(..., "Receives before a message moves there, 1 to 1,000.", "N")]
 Attributes = Annotated[
     list[str] | None,
     option(
+        ...,
         "Any attribute, in snake_case or as SQS names it; repeatable.",
         "NAME=VALUE",
         "--attribute",
@@ -114,33 +118,30 @@ Attributes = Annotated[
 ]
 Where = Annotated[
     str | None,
-    option("Only messages for which this condition is true, such as \"state = 'visible' AND age > 60\".", "SQL"),
+    option(
+        ..., "Only messages for which this condition is true, such as \"state = 'visible' AND age > 60\".", "SQL"
+    ),
 ]
 Parameter = Annotated[
-    list[str] | None, option("Value of the next ? in --where, whatever its quotes; repeatable.", "VALUE")
+    list[str] | None, option(..., "Value of the next ? in --where, whatever its quotes; repeatable.", "VALUE")
 ]
-Tags = Annotated[list[str] | None, option("A tag; repeatable.", "KEY=VALUE", "--tag")]
+Tags = Annotated[list[str] | None, option(..., "A tag; repeatable.", "KEY=VALUE", "--tag")]
 
 
-def parse_pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
-    """Parses ``NAME=VALUE`` texts; a value may contain further equals signs."""
+def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
+    """Parses ``NAME=VALUE`` texts; a value may contain further equals signs.
+
+    Texts that may be secret are not shown; of those with the same name, the last one counts.
+    """
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
-            usage(f"{what} is written NAME=VALUE, not {text!r}")
-        if name in found:
+            usage(f"{what}: must be KEY=VALUE" if secret else f"{what} is written NAME=VALUE, not {text!r}")
+        if name in found and not secret:
             usage(f"{name} is given twice")
         found[name] = value
     return found
-
-
-def key_values(texts: Iterable[str] | None, option: str) -> dict[str, str]:
-    """Parses the ``KEY=VALUE`` texts of an option, and never shows them: they may be secret."""
-    pairs = [text.partition("=") for text in texts or ()]
-    if not all(key and equals for key, equals, _ in pairs):
-        usage(f"{option}: must be KEY=VALUE")
-    return {key: value for key, _, value in pairs}
 
 
 def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from lakequeue.cli import documents, render
 from lakequeue.cli.options import Name, instant_option, option
@@ -31,9 +31,9 @@ _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
 def plot(
     ctx: Context,
     queue: Name,
-    out: Annotated[Path | None, option("Image to write: .png, .svg or .pdf.", "FILE", dir_okay=False)] = None,
-    hours: Annotated[float, option("Number of hours back from now.", "N", min=0)] = 24,
-    since: Annotated[Moment | None, instant_option("Start of the plot, instead of --hours")] = None,
+    out: Path | None = option(None, "Image to write: .png, .svg or .pdf.", "FILE", dir_okay=False),
+    hours: float = option(24, "Number of hours back from now.", "N", min=0),
+    since: Moment | None = instant_option(None, "Start of the plot, instead of --hours"),
 ) -> None:
     """Plot depth and age of a queue over time; --json prints the points, and needs no --out."""
     if out is None and not ctx.obj.json:

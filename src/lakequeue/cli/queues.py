@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
@@ -40,27 +40,23 @@ if TYPE_CHECKING:
 def create(
     ctx: Context,
     queue: Name,
-    profile: Annotated[
-        str | None,
-        option(
-            "Rules and defaults: lake (the default), sqs, sqs-2018 or cmq.",
-            "NAME",
-            autocompletion=profile_names,
-        ),
-    ] = None,
-    fifo: Annotated[bool, flag("Make it a FIFO queue; its name ends in .fifo.", "--fifo")] = False,
-    content_based_deduplication: Annotated[
-        bool, flag("FIFO: equal bodies within five minutes are one message.", "--content-based-deduplication")
-    ] = False,
-    deduplication_scope: Annotated[
-        str | None,
-        option(
-            "FIFO: scope of deduplication ids, queue or message_group.",
-            "SCOPE",
-            autocompletion=lambda: ["queue", "message_group"],
-        ),
-    ] = None,
-    shards: Annotated[int | None, option("Number of shards: parts that work independently.", "N")] = None,
+    profile: str | None = option(
+        None,
+        "Rules and defaults: lake (the default), sqs, sqs-2018 or cmq.",
+        "NAME",
+        autocompletion=profile_names,
+    ),
+    fifo: bool = flag(False, "Make it a FIFO queue; its name ends in .fifo.", "--fifo"),
+    content_based_deduplication: bool = flag(
+        False, "FIFO: equal bodies within five minutes are one message.", "--content-based-deduplication"
+    ),
+    deduplication_scope: str | None = option(
+        None,
+        "FIFO: scope of deduplication ids, queue or message_group.",
+        "SCOPE",
+        autocompletion=lambda: ["queue", "message_group"],
+    ),
+    shards: int | None = option(None, "Number of shards: parts that work independently.", "N"),
     visibility_timeout: VisibilityTimeout = None,
     retention: Retention = None,
     delay: Delay = None,
@@ -83,12 +79,12 @@ def create(
 
 def list_(
     ctx: Context,
-    prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
-    limit: Annotated[int | None, option("Maximum number of queues.", "N")] = None,
-    after: Annotated[str | None, queue_option("Only names after this one.")] = None,
+    prefix: str = typer.Option("", help="Only names with this prefix."),
+    limit: int | None = option(None, "Maximum number of queues.", "N"),
+    after: str | None = queue_option(None, "Only names after this one."),
 ) -> None:
     """List the queues by name, with their messages, and the dead letters in their dead-letter queues."""
-    from lakequeue.entry_verbs import depths, settings
+    from lakequeue.entry_verbs import settings
 
     lake = ctx.obj.lake()
     found = list(listed(lake, prefix, limit, after))
@@ -97,14 +93,9 @@ def list_(
     elsewhere = set(targets.values()) - known.keys()
     if elsewhere:
         known |= {queue.name: queue for queue in lake.all_queues() if queue.name in elsewhere}
-    counted: dict[str, Depth] = {}
-    with render.progress("counting", len(known)) as advance:
-        for number, (name, depth) in enumerate(zip(known, depths(list(known.values())), strict=True), 1):
-            advance(number, name)
-            if not isinstance(depth, LakeQueueError):
-                counted[name] = depth
-            elif not isinstance(depth, QueueDoesNotExist):
-                ctx.obj.note(f"{name}: {depth}")  # the others are listed all the same
+    counted, failed = depths_of([*known.values()])
+    for name, error in failed.items():
+        ctx.obj.note(f"{name}: {error}")  # the others are listed all the same
     stored = {name: depth.stored for name, depth in counted.items()}
     counts = {name: attrs.asdict(depth.counts) for name, depth in counted.items()}
     answer = [
@@ -134,9 +125,7 @@ def list_(
 def show(
     ctx: Context,
     queue: Name,
-    message_id: Annotated[
-        str | None, argument("Show this message instead, in whatever state.", "[MESSAGE_ID]")
-    ] = None,
+    message_id: str | None = argument(None, "Show this message instead, in whatever state.", "[MESSAGE_ID]"),
 ) -> None:
     """Show a queue's attributes, tags and shards, and the largest message groups if they are tenants."""
     if message_id is not None:
@@ -189,7 +178,7 @@ def set_(
     max_size: MaxSize = None,
     dead_letter_queue: DeadLetterQueue = None,
     max_receive_count: MaxReceiveCount = None,
-    shards: Annotated[int | None, option("Raise the number of shards of a standard queue.", "N")] = None,
+    shards: int | None = option(None, "Raise the number of shards of a standard queue.", "N"),
     attribute: Attributes = None,
 ) -> None:
     """Change attributes of a queue."""
@@ -204,7 +193,7 @@ def set_(
     ctx.obj.answer({"queue": changed.name, "attributes": attributes}, f"queue {changed.name} is changed")
 
 
-def tag(ctx: Context, queue: Name, tags: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")]) -> None:
+def tag(ctx: Context, queue: Name, tags: list[str] = typer.Argument(..., metavar="KEY=VALUE...")) -> None:
     """Add or overwrite tags of a queue."""
     added = parse_pairs(tags, "a tag")
     tagged = ctx.obj.queue(queue)
@@ -212,20 +201,20 @@ def tag(ctx: Context, queue: Name, tags: Annotated[list[str], typer.Argument(met
     _answer_tags(ctx.obj, tagged)
 
 
-def untag(ctx: Context, queue: Name, keys: Annotated[list[str], typer.Argument(metavar="KEY...")]) -> None:
+def untag(ctx: Context, queue: Name, keys: list[str] = typer.Argument(..., metavar="KEY...")) -> None:
     """Remove tags of a queue."""
     untagged = ctx.obj.queue(queue)
     untagged.remove_tags(*keys)
     _answer_tags(ctx.obj, untagged)
 
 
-_Group = Annotated[str | None, option("Only one message group.", "ID", "--group")]
+_Group = Annotated[str | None, option(..., "Only one message group.", "ID", "--group")]
 
 
 def pause(
     ctx: Context,
     queue: Name,
-    reason: Annotated[str, option("Why, for whoever wonders.", "TEXT")] = "paused",
+    reason: str = option("paused", "Why, for whoever wonders.", "TEXT"),
     group: _Group = None,
 ) -> None:
     """Stop what all consumers receive from a queue or one of its groups, until it is resumed; sends go on."""
@@ -267,6 +256,22 @@ def listed(
     while limit is None and len(page) == client.MAX_LISTED:
         page = lake.list_queues(prefix, limit, page[-1].name)
         yield from page
+
+
+def depths_of(queues: Sequence[Queue]) -> tuple[dict[str, Depth], dict[str, LakeQueueError]]:
+    """The depth of queues by name, and why others cannot be counted; those deleted meanwhile are left out."""
+    from lakequeue.entry_verbs import depths
+
+    counted: dict[str, Depth] = {}
+    failed: dict[str, LakeQueueError] = {}
+    with render.progress("counting", len(queues)) as advance:
+        for number, (queue, found) in enumerate(zip(queues, depths(queues), strict=True), 1):
+            advance(number, queue.name)
+            if not isinstance(found, LakeQueueError):
+                counted[queue.name] = found
+            elif not isinstance(found, QueueDoesNotExist):
+                failed[queue.name] = found
+    return counted, failed
 
 
 def _answer_tags(session: Session, queue: Queue) -> None:

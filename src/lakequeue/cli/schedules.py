@@ -15,7 +15,7 @@ from lakequeue.cli.options import Group, argument, flag, instant_option, option,
 from lakequeue.cli.session import Context
 from lakequeue.cli.values import Moment
 
-ScheduleName = Annotated[str, argument("Name of the schedule.", "NAME")]
+ScheduleName = Annotated[str, argument(..., "Name of the schedule.", "NAME")]
 
 schedule = typer.Typer(
     name="schedule",
@@ -28,18 +28,14 @@ schedule = typer.Typer(
 def _add(
     ctx: Context,
     name: ScheduleName,
-    queue: Annotated[str, queue_option("Queue that gets the message.")],
-    body: Annotated[str, option("Body of the message.", "BODY")],
-    cron: Annotated[
-        str | None, option("Minute, hour, day, month and day of the week, such as '0 2 * * *'.", "CRON")
-    ] = None,
-    tz: Annotated[str, option("Time zone of --cron, such as Europe/Berlin.", "ZONE")] = "UTC",
-    at: Annotated[Moment | None, instant_option("Instead of --cron: send it once, at this instant")] = None,
-    missed: Annotated[
-        str, option("Of times without a process to send, send the last, all or none.", "WHICH")
-    ] = "last",
+    queue: str = queue_option(..., "Queue that gets the message."),
+    body: str = option(..., "Body of the message.", "BODY"),
+    cron: str | None = option(None, "Minute, hour, day, month and day of the week, such as '0 2 * * *'.", "CRON"),
+    tz: str = option("UTC", "Time zone of --cron, such as Europe/Berlin.", "ZONE"),
+    at: Moment | None = instant_option(None, "Instead of --cron: send it once, at this instant"),
+    missed: str = option("last", "Of times without a process to send, send the last, all or none.", "WHICH"),
     group: Group = None,
-    priority: Annotated[int, option("For queues created with priorities.", "N")] = 0,
+    priority: int = option(0, "For queues created with priorities.", "N"),
 ) -> None:
     """Add a schedule; does nothing if there is the same one."""
     lake = ctx.obj.lake()
@@ -101,7 +97,7 @@ def _remove(ctx: Context, name: ScheduleName) -> None:
 
 def _run(
     ctx: Context,
-    once: Annotated[bool, flag("Send what is due now, and end.", "--once")] = False,
+    once: bool = flag(False, "Send what is due now, and end.", "--once"),
 ) -> None:
     """Send what is due at the start of each minute, until SIGTERM or SIGINT."""
     schedules = ctx.obj.lake().schedules

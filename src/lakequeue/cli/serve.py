@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -24,46 +24,40 @@ _PROJECT = _PACKAGE.parents[1]
 
 def serve(
     ctx: Context,
-    host: Annotated[
-        str, option("Address to listen at; any except loopback needs --keys.", "ADDRESS")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 chooses a free port.")] = 9324,
-    keys: Annotated[
-        Path | None, option("JSON file of access keys; every request must be signed with one of them.", "FILE")
-    ] = None,
-    keys_group: Annotated[bool, flag("The group of the file of keys may read it, too.", "--keys-group")] = False,
-    tls_cert: Annotated[Path | None, option("TLS certificate, in PEM; needs --tls-key.", "FILE")] = None,
-    tls_key: Annotated[Path | None, option("Private key of the certificate, in PEM.", "FILE")] = None,
-    allowed_host: Annotated[
-        list[str] | None, option("Host name to allow in addition to those of this machine; repeatable.", "NAME")
-    ] = None,
-    public_url: Annotated[
-        str | None, option("Scheme and host under which clients reach the server through a proxy.", "URL")
-    ] = None,
-    trusted_proxy: Annotated[
-        list[str] | None, option("Address or network whose X-Forwarded headers count; repeatable.", "ADDRESS")
-    ] = None,
-    max_body: Annotated[
-        int, option("Maximum size of a request body.", "BYTES", min=1, max=67_108_864)
-    ] = 3_407_872,
-    max_connections: Annotated[int, option("Maximum number of open connections.", "N", min=1)] = 2_000,
-    account: Annotated[str, option("Account in the URLs and ARNs of queues: 12 digits.", "ID")] = "000000000000",
-    metrics_queues: Annotated[
-        int, option("Queues with metrics of their own, the oldest first; the rest is summed.", "N", min=0)
-    ] = 100,
-    max_shards: Annotated[int, option("Maximum number of shards that clients give a queue.", "N", min=1)] = 16,
-    ignore_kms: Annotated[
-        bool, flag("Keep and show KMS keys of queues, which encrypt nothing here.", "--ignore-kms")
-    ] = False,
-    sse_managed: Annotated[
-        bool, flag("Say of every queue that it is encrypted: the storage does it.", "--sse-managed")
-    ] = False,
-    create_root: Annotated[
-        bool, flag("Create the root if it is missing, which is refused otherwise.", "--create-root")
-    ] = False,
-    access_log: Annotated[
-        bool, flag("Log each request as a line of JSON.", "--access-log/--no-access-log")
-    ] = True,
+    host: str = option("127.0.0.1", "Address to listen at; any except loopback needs --keys.", "ADDRESS"),
+    port: int = typer.Option(9324, min=0, max=65535, help="Port to listen at; 0 chooses a free port."),
+    keys: Path | None = option(
+        None, "JSON file of access keys; every request must be signed with one of them.", "FILE"
+    ),
+    keys_group: bool = flag(False, "The group of the file of keys may read it, too.", "--keys-group"),
+    tls_cert: Path | None = option(None, "TLS certificate, in PEM; needs --tls-key.", "FILE"),
+    tls_key: Path | None = option(None, "Private key of the certificate, in PEM.", "FILE"),
+    allowed_host: list[str] | None = option(
+        None, "Host name to allow in addition to those of this machine; repeatable.", "NAME"
+    ),
+    public_url: str | None = option(
+        None, "Scheme and host under which clients reach the server through a proxy.", "URL"
+    ),
+    trusted_proxy: list[str] | None = option(
+        None, "Address or network whose X-Forwarded headers count; repeatable.", "ADDRESS"
+    ),
+    max_body: int = option(3_407_872, "Maximum size of a request body.", "BYTES", min=1, max=67_108_864),
+    max_connections: int = option(2_000, "Maximum number of open connections.", "N", min=1),
+    account: str = option("000000000000", "Account in the URLs and ARNs of queues: 12 digits.", "ID"),
+    metrics_queues: int = option(
+        100, "Queues with metrics of their own, the oldest first; the rest is summed.", "N", min=0
+    ),
+    max_shards: int = option(16, "Maximum number of shards that clients give a queue.", "N", min=1),
+    ignore_kms: bool = flag(
+        False, "Keep and show KMS keys of queues, which encrypt nothing here.", "--ignore-kms"
+    ),
+    sse_managed: bool = flag(
+        False, "Say of every queue that it is encrypted: the storage does it.", "--sse-managed"
+    ),
+    create_root: bool = flag(
+        False, "Create the root if it is missing, which is refused otherwise.", "--create-root"
+    ),
+    access_log: bool = flag(True, "Log each request as a line of JSON.", "--access-log/--no-access-log"),
 ) -> None:
     """Serve SQS clients over HTTP."""
     # read as pyarrow is imported: its own heaps kept what any of 260 threads once took, 521 MiB instead of 261
@@ -127,7 +121,7 @@ def _check_root(lake: LakeQueue) -> None:
 
 def deploy_files(
     ctx: Context,
-    folder: Annotated[Path, argument("New or empty directory.", "DIR")],
+    folder: Path = argument(..., "New or empty directory.", "DIR"),
 ) -> None:
     """Write dashboards, alerts, and files for containers, Kubernetes and systemd into a directory."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lakequeue import LakeQueue
 
 
-AsOf = Annotated[Moment | None, instant_option("Show an earlier state, at most some minutes ago")]
+AsOf = Annotated[Moment | None, instant_option(..., "Show an earlier state, at most some minutes ago")]
 
 _NO_COLUMN = re.compile(r'(?:Referenced column "|does not have a column named ")(\w+)"')
 _NO_RELATION = re.compile("Table with name (.+) does not exist!")
@@ -35,15 +35,13 @@ _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 
 def sql(
     ctx: Context,
-    query: Annotated[
-        str | None, argument("SELECT over queues, messages and other relations, as in DuckDB.", "[QUERY]")
-    ] = None,
-    limit: Annotated[int, option("Maximum number of rows.", "N", min=1)] = 1_000,
+    query: str | None = argument(
+        None, "SELECT over queues, messages and other relations, as in DuckDB.", "[QUERY]"
+    ),
+    limit: int = option(1_000, "Maximum number of rows.", "N", min=1),
     as_of: AsOf = None,
-    spark: Annotated[bool, flag("Run it as Spark SQL, which starts a JVM.", "--spark")] = False,
-    register: Annotated[
-        str | None, option("Create views in this schema of Spark's catalog instead.", "SCHEMA")
-    ] = None,
+    spark: bool = flag(False, "Run it as Spark SQL, which starts a JVM.", "--spark"),
+    register: str | None = option(None, "Create views in this schema of Spark's catalog instead.", "SCHEMA"),
 ) -> None:
     """Query the queues in SQL."""
     if (query is None) == (register is None):

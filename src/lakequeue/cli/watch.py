@@ -6,8 +6,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -22,16 +23,16 @@ from lakequeue.model.states import STORED
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from lakequeue import LakeQueue, Queue
+    from lakequeue import LakeQueue
     from lakequeue.entry_verbs import Depth
 
 
 def watch(
     ctx: Context,
     queues: Names = None,
-    prefix: Annotated[str, typer.Option(help="Only names with this prefix.")] = "",
-    every: Annotated[float, option("Interval between two updates.", "DURATION", parser=at_least(0))] = 2,
-    count: Annotated[int | None, option("Number of updates; until Ctrl-C if not given.", "N", min=1)] = None,
+    prefix: str = typer.Option("", help="Only names with this prefix."),
+    every: float = option(2, "Interval between two updates.", "DURATION", parser=at_least(0)),
+    count: int | None = option(None, "Number of updates; until Ctrl-C if not given.", "N", min=1),
 ) -> None:
     """Watch depth, age and rates of queues until Ctrl-C; --json prints one line per update."""
     if queues and prefix:
@@ -39,40 +40,25 @@ def watch(
     lake = ctx.obj.lake()
     for name in queues or ():
         ctx.obj.queue(name)  # refuses a wrong name; a queue that is deleted later only leaves the table
-    watcher = _Watcher(lake, set(queues or ()), prefix)
     try:
         with lake.clock.participant(), _shown(ctx.obj) as show:
-            show(watcher.read())
-            done = 1
-            while count is None or done < count:
-                lake.clock.wait(watcher.read_at + timedelta(seconds=every), threading.Event())
-                show(watcher.read())
-                done += 1
+            for update in islice(_updates(lake, set(queues or ()), prefix, every), count):
+                show(update)
     except KeyboardInterrupt:  # the user ends it
         return
     except output.OutputClosed:  # or the reader of its lines
         output.discard_output()
 
 
-class _Watcher:
-    """Reads the depth of queues repeatedly, and computes rates since the last read."""
+def _updates(lake: LakeQueue, names: set[str], prefix: str, every: float) -> Iterator[dict[str, Any]]:
+    """Depth of the queues, and rates since the last update: at once, and whenever an interval has passed."""
+    from lakequeue.entry_verbs import depths
 
-    def __init__(self, lake: LakeQueue, names: set[str], prefix: str) -> None:
-        self._lake = lake
-        self._names = names
-        self._prefix = prefix
-        self._before: dict[str, Depth] = {}
-
-    def read(self) -> dict[str, Any]:
-        """Depth and rates of the current queues."""
-        from lakequeue.entry_verbs import depths
-
-        self.read_at: datetime = self._lake.clock.now()
+    before: dict[str, Depth] = {}
+    while True:
         now: dict[str, Depth] = {}
-        rows = []
-        wanted = [
-            queue for queue in listed(self._lake, self._prefix) if not self._names or queue.name in self._names
-        ]
+        at, rows = lake.clock.now(), []
+        wanted = [queue for queue in listed(lake, prefix) if not names or queue.name in names]
         for queue, found in zip(wanted, depths(wanted), strict=True):
             if isinstance(found, QueueDoesNotExist):  # deleted since it was listed
                 continue
@@ -80,15 +66,12 @@ class _Watcher:
                 rows.append({"queue": queue.name, "error": " ".join(str(found).split())})
                 continue
             now[queue.key] = found
-            rows.append(self._row(queue, found))
-        self._before = now
-        return {"at": self.read_at, "queues": rows}
-
-    def _row(self, queue: Queue, current: Depth) -> dict[str, Any]:
-        before = self._before.get(queue.key)
-        sent, consumed = current.rates_since(before) if before is not None else (None, None)
-        rates = {"sent_per_second": _rounded(sent), "consumed_per_second": _rounded(consumed)}
-        return documents.counts(queue.name, current.counts) | rates | {"error": None}
+            sent, consumed = found.rates_since(before[queue.key]) if queue.key in before else (None, None)
+            rates = {"sent_per_second": _rounded(sent), "consumed_per_second": _rounded(consumed)}
+            rows.append(documents.counts(queue.name, found.counts) | rates | {"error": None})
+        yield {"at": at, "queues": rows}
+        before = now
+        lake.clock.wait(at + timedelta(seconds=every), threading.Event())
 
 
 @contextmanager
