@@ -22,6 +22,7 @@ import typer
 from benchmarks import (
     bulk,
     celery_tasks,
+    compaction,
     consumers,
     durable,
     fair,
@@ -71,6 +72,7 @@ ROWS = {
     "memory": upkeep.memory,
     "steady": upkeep.steady,
     "queues": upkeep.queues,
+    "compact": compaction.compact,
     "serve": wire.serve,
     "celery": celery_tasks.celery,
     "soak": soak.soak,

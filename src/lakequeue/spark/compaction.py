@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from lakequeue.frame_verbs import Passed, QueuePass
 
 _log = logging.getLogger("lakequeue")
-_MAX_TASKS = 256
+_FEW_TASKS, _MAX_TASKS = 16, 256
+_QUEUES_OF_A_TASK = 16
+"""A task in Python takes 20 to 60 ms before it begins, as long as a pass over a busy queue takes."""
 
 
 def compact_once(
@@ -50,7 +52,8 @@ def _dealt(lq: LakeQueue, spark: SparkSession, passes: Sequence[QueuePass]) -> I
         _log.info("the queues are compacted in this process: %s", reason)
         yield from ((index, each.run()) for index, each in enumerate(passes))
     elif passes:
-        indexes = spark.range(0, len(passes), 1, min(len(passes), _MAX_TASKS))
+        number = min(len(passes), _FEW_TASKS + len(passes) // _QUEUES_OF_A_TASK, _MAX_TASKS)
+        indexes = spark.range(0, len(passes), 1, number)
         for row in indexes.mapInArrow(run, "index long, passed binary").collect():
             yield row["index"], pickle.loads(row["passed"])
 

@@ -1,0 +1,77 @@
+"""A row of the compactor over many busy queues: processes of a machine, and Spark's tasks on workers of one core.
+
+``python -m benchmarks.compaction ROOT WORKERS`` prints the seconds of a pass by tasks, in a session with so many
+workers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from benchmarks.harness import Bench, Figure, seconds_of
+from lakequeue import LakeQueue, SendEntry
+from lakequeue.spark.compaction import compact_once
+from lakequeue.spark.session import build_session
+
+_BODY = "x" * 500
+_SENDS, _RECEIVES = 6, 4
+"""Batches of ten a queue sends, and receives and deletes, before each pass."""
+
+
+def compact(bench: Bench) -> Iterator[Figure]:
+    """A pass over busy queues by two processes, and by tasks on two workers of Spark; bare: by one."""
+    with bench.scratch() as scratch:
+        root = f"{scratch}/queues"
+        lake, busy = LakeQueue(root, engine="point"), bench.sizes.queues // 10 or 1
+        for number in bench.track(range(busy), f"{busy:,} queues"):
+            lake.create_queue(f"queue-{number}")
+        for what, seconds in ("processes", _by_processes), ("workers of Spark", _by_workers):
+            times: dict[int, list[float]] = {1: [], 2: []}
+            for turn in bench.track(range(bench.sizes.bulk_rounds), f"compaction by {what}"):
+                for count in (1, 2) if turn % 2 == 0 else (2, 1):
+                    times[count].append(seconds(root, count))
+            one, two = median(times[1]), median(times[2])
+            # a third process hands the queues out, so two cores are not twice one
+            yield Figure(f"compaction of {busy:,} busy queues, two {what} / one", two, one, round(1 / 1.7, 2))
+
+
+def _by_processes(root: str, count: int) -> float:
+    use(lake := LakeQueue(root, engine="point"))
+    return seconds_of(partial(lake.compact, processes=count))
+
+
+def _by_workers(root: str, count: int) -> float:
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    # as a module: a program finds profile.py beside it in place of the standard library's
+    program = [sys.executable, "-m", __name__, root, str(count)]
+    environment = os.environ | {"PYTHONPATH": paths}
+    return float(subprocess.run(program, check=True, capture_output=True, text=True, env=environment).stdout)
+
+
+def use(lake: LakeQueue) -> None:
+    """Sends to each queue, and receives and deletes a part of it."""
+    for queue in lake.list_queues():
+        for _ in range(_SENDS):
+            queue.send_batch([SendEntry(_BODY)] * 10)
+        for _ in range(_RECEIVES):
+            queue.delete_batch([message.receipt_handle for message in queue.receive(10)])
+
+
+def pass_of(lake: LakeQueue, workers: int) -> float:
+    """Seconds of a pass by tasks on workers that have made one before."""
+    spark = build_session(master=f"local-cluster[{workers},1,1024]")
+    compaction: Callable[[], object] = partial(compact_once, lake, spark=spark)
+    for _ in range(2):
+        use(lake)
+        took = seconds_of(compaction)
+    return took
+
+
+if __name__ == "__main__":
+    print(pass_of(LakeQueue(sys.argv[1], engine="point"), int(sys.argv[2])))
