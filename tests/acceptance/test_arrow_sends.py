@@ -417,7 +417,7 @@ def test_rows_are_judged_by_the_attributes_that_they_are_committed_under(
     def interrupted(*args: Any) -> Any:
         monkeypatch.undo()
         staged = stage(*args)
-        LakeQueue(lq.root).queue("orders").set_attributes(maximum_message_size=1_024)
+        LakeQueue(lq.root, clock=lq.clock).queue("orders").set_attributes(maximum_message_size=1_024)
         return staged
 
     monkeypatch.setattr(arrow_files, "stage", interrupted)
@@ -434,7 +434,7 @@ def test_rows_that_cannot_be_read_again_are_not_sent_as_none(lq: LakeQueue, monk
 
     def interrupted(*args: Any) -> Any:
         monkeypatch.undo()
-        LakeQueue(lq.root).queue("orders").set_attributes(delay=5)
+        LakeQueue(lq.root, clock=lq.clock).queue("orders").set_attributes(delay=5)
         return complete(*args)
 
     monkeypatch.setattr(commit_files, "complete", interrupted)
