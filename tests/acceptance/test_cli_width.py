@@ -8,13 +8,11 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from typer import rich_utils
 from typer.testing import CliRunner
 
 from insides import place_of
 from lakequeue import CompactionSummary, LakeQueue, Queue, SendEntry
 from lakequeue.cli import app, output, render, watch
-from lakequeue.cli.help import COMMANDS, name_of
 from lakequeue.serve.console.api import ConsoleApi
 from lakequeue.serve.console.parameters import Parameters
 from lakequeue.serve.sqs.actions import Actions
@@ -113,14 +111,3 @@ def test_watch_fits_a_screen(tmp_path: Path, lines: int, queues: int, monkeypatc
 )
 def test_ages_and_durations_have_one_format(seconds: float, text: str) -> None:
     assert render.age(seconds) == text and render.age(None) == ""
-
-
-@pytest.mark.parametrize("columns", [60, 80])
-def test_the_help_of_every_command_fits(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rich_utils, "MAX_WIDTH", columns)  # typer reads the environment when it is imported
-    run = CliRunner()
-    for place in (place for commands in COMMANDS.values() for place in commands):
-        text = run.invoke(app, [name_of(place), "-h"]).stdout
-        assert max(map(len, text.splitlines())) <= columns
-        if columns == 80:
-            assert "…" not in text and "{" not in text and "[[" not in text, text

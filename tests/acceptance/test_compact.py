@@ -69,7 +69,8 @@ def test_several_processes_do_and_tell_what_one_does(root, tmp_path, monkeypatch
     assert [number for number, *_ in told] == [0, 1, 2, 3, 4] and sorted(name for *_, name in told[:4]) == names
     assert sorted(row["queue"] for row in lq.arrow_views()["stats"].to_table().to_pylist()) == names
     assert not lq.check()
-    assert all(each.idle for each in lq.compact(processes=2)[:-1])
+    monkeypatch.undo()
+    assert all(each.idle for each in lq.compact()[:-1])
 
 
 @attrs.frozen
@@ -120,8 +121,6 @@ def test_processes_that_would_not_do_the_same_are_refused(root):
         LakeQueue(root, clock=ManualClock()).compact(processes=2)
     with pytest.raises(InvalidParameterValue, match="processes"):
         LakeQueue(root).compact(processes=0)
-    done = run(root, "orders", "--processes", "2")
-    assert done.exit_code == 2 and "not one queue" in done.output
 
 
 # --- the command
@@ -140,32 +139,6 @@ def test_the_command_frees_and_tells(root, monkeypatch):
     again = run(root)
     assert again.exit_code == 0
     assert again.stdout == "nothing to do\n"
-
-
-def test_the_command_takes_one_queue(root):
-    consumed(root)
-    LakeQueue(root).create_queue("others")
-    document = json.loads(run(root, "orders", json=True).stdout)
-    assert (document["queue"], document["segments_dropped"]) == ("orders", 1)
-
-
-def test_the_command_refuses_in_one_line(root, tmp_path):
-    for where, status in ((root, 3), (str(tmp_path), 3)):
-        refused = run(where)
-        assert refused.exit_code == status and refused.stderr.count("\n") == 1
-        assert refused.stderr.startswith("error: storage: ")
-    consumed(root)
-    refused = run(root, "nothing")
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    expected = "error: QueueDoesNotExist: The specified queue does not exist: there is no nothing in "
-    assert refused.stderr.startswith(expected) and refused.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("args", [["--nonsense"], ["orders", "others"]])
-def test_the_command_refuses_wrong_usage(root, args):
-    refused = run(root, *args)
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("error: usage: ") and refused.stderr.count("\n") == 1
 
 
 def test_an_interrupt_is_no_step_that_fails(root, monkeypatch):

@@ -230,7 +230,9 @@ def test_the_demo_needs_no_extra(python: Run, tmp_path: Path) -> None:
     for number in range(12):
         (files / f"m{number:02}.py").write_text("class C: ...\n")
     (files / "no.py").write_text("def (:\n")
-    done = python("-m", "lakequeue_command", "demo", "--no-spark", "--input", files)
+    quick = "from lakequeue.cli import demo_workers, main; demo_workers.LOST_SECONDS = 0.2; "
+    program = f"{quick}demo_workers.RETRY_SECONDS = 0.2; main()"
+    done = python("-c", program, "demo", "--no-spark", "--input", files)
     assert done.returncode == 0, done.stderr
     for told in (
         "Sent: 16 messages",

@@ -95,7 +95,7 @@ class Shell:
             self._clock.advance(timedelta(seconds=values.duration(words[1])))
             return []
         code, out, err = self._run_command(words, given)
-        if pipe == "jq":
+        if pipe == "jq" and out:
             parts = [part for path in chosen.strip("'").split(", ") for part in at(json.loads(out), path)]
             out = "".join(f"{json.dumps(part)}\n" for part in parts)
         elif "--json" in words and out.startswith(("[\n", "{\n")):
@@ -143,7 +143,7 @@ class Shell:
 def at(document: Any, path: str) -> list[Any]:
     """The parts of a document at a path such as ``.a[].b``."""
     found = [document]
-    for name in re.findall(r"\w+|\[\]", path):
+    for name in re.findall(r"-?\w+|\[\]", path):
         found = [
             part
             for each in found
