@@ -30,8 +30,6 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
 @pytest.fixture
 def movers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Movers]:
     on_s3 = getattr(request, "param", "disk") == "s3"
-    movers = Movers(tmp_path / "root", request.getfixturevalue("s3_root") if on_s3 else None)
+    movers = Movers(tmp_path / "root", uri=request.getfixturevalue("s3_root") if on_s3 else None)
     yield movers
-    for worker in movers.running:
-        worker.kill()
-        worker.wait()
+    movers.end()

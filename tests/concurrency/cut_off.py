@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from concurrency.harness import check_log
+from concurrency.steps import at
 from lakequeue import Queue, QueueClientError
 from lakequeue.storage.bulk import commit_files
 
@@ -16,16 +16,7 @@ SHARDS, ROWS = 3, 30
 
 def cut_off_after(patch: pytest.MonkeyPatch, commits: int) -> None:
     """Has every commit of a bulk send but the first ones fail."""
-    done, add = 0, commit_files._ShardCommit.commit
-
-    def failing(*args: Any, **more: Any) -> int:
-        nonlocal done
-        done += 1
-        if done > commits:
-            raise OSError("cut off")
-        return add(*args, **more)
-
-    patch.setattr(commit_files._ShardCommit, "commit", failing)
+    at(patch, commit_files._ShardCommit, "commit", OSError("cut off"), number=commits + 1, times=1_000)
 
 
 def cut_off(queue: Queue, send: Callable[[], object], commits: int) -> QueueClientError:

@@ -6,12 +6,10 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from concurrency import worker
 
-WORKER = Path(__file__).with_name("worker.py")
 FORKS = multiprocessing.get_context("forkserver")
 """Forks processes from one that has imported what they use, which takes most of the time of a short one."""
 FORKS.set_forkserver_preload(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from lakequeue import Queue
 from lakequeue.storage import layout
 
 WORKER = Path(__file__).with_name("worker.py")
+TESTS = Path(__file__).parents[1]
 
 SOAK_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
 
@@ -42,17 +43,20 @@ class Receipt:
 
 
 @attrs.define
-class Workers:
-    """The workers of one test."""
+class Processes:
+    """Processes of one test, by name: their diaries and what they say are beside their root."""
 
     root: Path
-    """Diaries and the like are beside it; with a ``uri`` that is all it is for."""
-    queue: Queue
-    uri: str | None = None
+    """With a ``uri``, what is beside it is all it is for."""
+    uri: str | None = attrs.field(default=None, kw_only=True)
     """The root, if it is on an object store, which the environment's variables reach."""
-    running: dict[str, subprocess.Popen[bytes]] = attrs.field(factory=dict)
-    killed: int = 0
-    stopped: int = 0
+    running: dict[str, subprocess.Popen[bytes]] = attrs.field(factory=dict, kw_only=True)
+    killed: int = attrs.field(default=0, kw_only=True)
+    stopped: int = attrs.field(default=0, kw_only=True)
+
+    @property
+    def place(self) -> str:
+        return self.uri or str(self.root)
 
     @property
     def stop_file(self) -> Path:
@@ -61,29 +65,86 @@ class Workers:
     def diary(self, name: str) -> Path:
         return self.root.parent / f"{name}.jsonl"
 
-    def start(self, name: str, engine: str = "point", pause: float = 0) -> None:
-        command = [sys.executable, str(WORKER), "work", self.uri or str(self.root), engine, name]
-        errors = open(self.root.parent / f"{name}.stderr", "wb")  # noqa: SIM115 (the child's)
-        self.running[name] = subprocess.Popen(
-            [*command, str(self.diary(name)), str(self.stop_file), str(pause)],
-            stderr=errors,
-            start_new_session=True,
-        )
-        errors.close()
+    def begin(self, name: str, script: Path, *words: object) -> subprocess.Popen[bytes]:
+        """Starts a script of this directory."""
+        paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+        with open(self.root.parent / f"{name}.stderr", "wb") as errors:
+            self.running[name] = subprocess.Popen(
+                [sys.executable, str(script), *map(str, words)],
+                stderr=errors,
+                env=os.environ | {"PYTHONPATH": paths},
+                start_new_session=True,
+            )
+        return self.running[name]
 
     def end(self) -> None:
         """Kills what still runs."""
-        for worker in self.running.values():
-            if worker.poll() is None:
-                os.killpg(worker.pid, signal.SIGKILL)
-                worker.wait()
+        for process in self.running.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def stop(self) -> None:
+        """Has all end by themselves, and well."""
+        self.stop_file.touch()
+        for name, process in self.running.items():
+            assert process.wait(120) == 0, self.errors(name)
+        self.running.clear()
+
+    def kill(self, name: str) -> None:
+        process = self.running.pop(name)
+        assert process.poll() is None, self.errors(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self.killed += 1
+
+    def suspend(self, name: str, seconds: float) -> None:
+        """Stops a process at any point, and continues it after a while."""
+        os.killpg(self.running[name].pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.killpg(self.running[name].pid, signal.SIGCONT)
+        self.stopped += 1
+
+    def wait_until(self, reached: Callable[[], bool], what: str, patience: float = 120) -> None:
+        deadline = time.monotonic() + patience
+        while not reached():
+            assert time.monotonic() < deadline, f"waited for {what}: {self.errors()}"
+            time.sleep(0.05)
+
+    def errors(self, name: str = "*") -> str:
+        return "".join(
+            path.read_text(errors="replace")[-3_000:] for path in self.root.parent.glob(f"{name}.stderr")
+        )
+
+    def events(self) -> list[list[dict[str, Any]]]:
+        """What each diary tells."""
+        return [events_of(path) for path in sorted(self.root.parent.glob("*.jsonl"))]
+
+
+def events_of(diary: Path) -> list[dict[str, Any]]:
+    lines = diary.read_text().splitlines() if diary.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+@attrs.define
+class Workers(Processes):
+    """Processes that send, receive, change and delete."""
+
+    queue: Queue
+
+    def start(self, name: str, engine: str = "point", pause: float = 0) -> None:
+        self.begin(name, WORKER, "work", self.place, engine, name, self.diary(name), self.stop_file, pause)
+
+    def start_compactor(self, name: str) -> None:
+        """A process that removes everything that only the commit lock protects."""
+        self.begin(name, WORKER, "clean", self.place, self.stop_file)
 
     def wait_until_ready(self, name: str, patience: float = 120) -> None:
-        deadline = time.monotonic() + patience
-        while not (self.diary(name).exists() and self.diary(name).stat().st_size):
+        def ready() -> bool:
             assert self.running[name].poll() is None, self.errors(name)
-            assert time.monotonic() < deadline, f"{name} does not get ready"
-            time.sleep(0.05)
+            return self.diary(name).exists() and self.diary(name).stat().st_size > 0
+
+        self.wait_until(ready, f"{name} to get ready", patience)
 
     def done(self, name: str, times: int) -> bool:
         """Whether a worker has sent and received often enough."""
@@ -97,41 +158,6 @@ class Workers:
             if gone >= at_least and all(self.done(name, times) for name, times in until.items()):
                 return
             time.sleep(0.1)
-
-    def errors(self, name: str) -> str:
-        return (self.root.parent / f"{name}.stderr").read_text(errors="replace")[-3_000:]
-
-    def kill(self, name: str) -> None:
-        worker = self.running.pop(name)
-        assert worker.poll() is None, self.errors(name)
-        os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
-        self.killed += 1
-
-    def suspend(self, name: str, seconds: float) -> None:
-        """Stops a worker at any point, and continues it after a while."""
-        os.killpg(self.running[name].pid, signal.SIGSTOP)
-        time.sleep(seconds)
-        os.killpg(self.running[name].pid, signal.SIGCONT)
-        self.stopped += 1
-
-    def start_compactor(self, name: str) -> None:
-        """A process that removes everything that only the commit lock protects."""
-        command = [sys.executable, str(WORKER), "clean", self.uri or str(self.root), str(self.stop_file)]
-        with open(self.root.parent / f"{name}.stderr", "wb") as errors:
-            self.running[name] = subprocess.Popen(command, stderr=errors, start_new_session=True)
-
-    def stop(self) -> None:
-        self.stop_file.touch()
-        for name, worker in self.running.items():
-            assert worker.wait(120) == 0, self.errors(name)
-        self.running.clear()
-
-    def events(self) -> list[list[dict[str, Any]]]:
-        return [
-            [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-            for path in sorted(self.root.parent.glob("*.jsonl"))
-        ]
 
 
 def anchors(queue: Queue) -> set[str]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart
-from insides import shard_of
+from concurrency.steps import at
+from insides import place_of, shard_of
 from lakequeue import LakeQueue, Queue, QueueClientError, SystemClock
 from lakequeue.model.messages import Message
 from lakequeue.storage.messages import append, staged_sends
@@ -16,8 +17,17 @@ from lakequeue.storage.messages import append, staged_sends
 Pair = tuple[Queue, Queue]
 
 
+def appender_of(queue: Queue) -> append.Appender:
+    return shard_of(queue)._open_appender()
+
+
 def stages(queue: Queue, sends: int = append.STAGED_SENDS) -> None:
-    shard_of(queue)._open_appender()._to_stage = sends
+    appender_of(queue)._to_stage = sends
+
+
+def another(queue: Queue) -> LakeQueue:
+    """Another process on the root of a queue."""
+    return apart(place_of(queue), SystemClock(), 1)[0]
 
 
 def pair_of(lq: LakeQueue, name: str = "orders", **attributes: Any) -> Pair:
@@ -39,26 +49,14 @@ def bodies(queue: Queue) -> list[str]:
 
 def before_others_are_listed(patch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
     """Makes a call once: the next sender has written its file, and has not decided yet."""
-    others, calls = staged_sends.others, [call]
-
-    def later(*arguments: Any) -> Any:
-        found = others(*arguments) if not calls else None
-        while calls:
-            calls.pop()()
-        return others(*arguments) if found is None else found
-
-    patch.setattr(staged_sends, "others", later)
+    at(patch, staged_sends, "others", call)
 
 
 def abandoned(queue: Queue, body: str) -> None:
     """A send whose process dies before its commit."""
     stages(queue)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(append.Appender, "append_staged", _die)
+        at(patch, append.Appender, "append_staged", OSError("killed"))
         with pytest.raises(QueueClientError) as caught:
             queue.send(body)
     assert caught.value.outcome_unknown, "others may commit it"
-
-
-def _die(*_: object) -> None:
-    raise OSError("killed")

@@ -5,7 +5,9 @@ Each test is a script: one process runs to a step, something happens, the proces
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -108,3 +110,18 @@ def cut_off(method: str, landed: bool) -> Iterator[None]:
         with pytest.raises(QueueClientError) as caught:
             yield
     assert caught.value.outcome_unknown
+
+
+@contextmanager
+def held_at(patch: Patch, owner: Any, name: str, call: Callable[[], object]) -> Iterator[ThreadPoolExecutor]:
+    """A thread makes a call, and is held at a step of it during the block; yields threads for what others do."""
+    began, go_on = threading.Event(), threading.Event()
+    at(patch, owner, name, lambda: (began.set(), go_on.wait(60)))
+    with ThreadPoolExecutor() as pool:
+        held = pool.submit(call)
+        try:
+            assert began.wait(60)
+            yield pool
+        finally:
+            go_on.set()
+        held.result(60)

@@ -15,6 +15,7 @@ import pytest
 
 from concurrency.cut_off import ROWS, SHARDS, bodies, cut_off
 from concurrency.harness import apart, check_log
+from concurrency.steps import at
 from concurrency.stopping import older, time_flies
 from insides import place_of
 from lakequeue import InvalidOptions, LakeQueue, Queue, QueueClientError, SystemClock
@@ -137,17 +138,13 @@ def test_the_check_of_what_was_reached_can_fail(queue: Queue, monkeypatch: pytes
 def test_a_send_whose_parts_are_completed_meanwhile_is_not_disturbed(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = commit_files._ShardCommit.commit
 
-    def slow(*args: Any, **more: Any) -> int:
-        monkeypatch.undo()
-        rows = add(*args, **more)
+    def an_hour_passes() -> None:
         with pytest.MonkeyPatch.context() as patch:  # it takes so long that it seems to be gone
             time_flies(patch, 3_600)
             assert not queue.compact().failures
-        return rows
 
-    monkeypatch.setattr(commit_files._ShardCommit, "commit", slow)
+    at(monkeypatch, commit_files._ShardCommit, "commit", an_hour_passes, landed=True)
     queue.send_arrow(rows_of(queue))
     assert bodies(queue) == [*range(ROWS)]
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from concurrency.harness import apart
+from concurrency.steps import at
 from insides import shard_of
 from lakequeue import (
     InvalidParameterValue,
@@ -23,6 +26,7 @@ from lakequeue import (
     QueueClientError,
 )
 from lakequeue.model.clock import SystemClock
+from lakequeue.operations import move
 from lakequeue.storage import clock_guard, layout
 from lakequeue.storage.clock_guard import AHEAD, ClockGuard
 from lakequeue.testing import ManualClock
@@ -51,7 +55,8 @@ class Wrong(SystemClock):
 def looks(monkeypatch: Patch) -> list[float]:
     """Pauses until a second look; they take no time."""
     found: list[float] = []
-    monkeypatch.setattr(clock_guard.time, "sleep", found.append)
+    own = SimpleNamespace(sleep=found.append, time=time.time, monotonic=time.monotonic)  # other threads sleep on
+    monkeypatch.setattr(clock_guard, "time", own)
     return found
 
 
@@ -258,17 +263,12 @@ def test_a_move_that_a_dead_process_left_is_not_finished_by_a_wrong_clock(
     target = lake.create_queue("target", message_retention_period=3_600)
     target.send("a")
     lake.create_queue("orders").send("m")
-    with monkeypatch.context() as patch:
-        patch.setattr("lakequeue.operations.move._bring", _die)
-        with pytest.raises(KeyboardInterrupt):
-            lake.queue("orders").redrive(destination=target)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        at(patch, move, "_bring", KeyboardInterrupt())
+        lake.queue("orders").redrive(destination=target)
     [summary] = (each for each in process(tmp_path, 3 * DAYS).compact() if each.queue == "orders")
     assert "ahead of the storage" in summary.failures[0]
     assert [message.body for message in process(tmp_path).queue("target").receive(10)] == ["a"]
-
-
-def _die(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("verb", ["compact", "erase"])

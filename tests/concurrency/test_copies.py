@@ -114,9 +114,7 @@ def copy_beside_movers(movers: Movers, copies: int) -> None:
     time.sleep(2)
     for number in range(copies):
         copied(lq, movers.root.parent / str(number))
-    movers.stop_file.touch()
-    assert [worker.wait(120) for worker in movers.running] == [0] * len(movers.running), movers.errors()
-    movers.running.clear()
+    movers.stop()
     for number in range(copies):
         copy = LakeQueue(str(movers.root.parent / str(number)))
         assert damage_of(copy.root) == []

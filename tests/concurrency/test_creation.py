@@ -6,16 +6,15 @@ import gc
 import multiprocessing
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from concurrency.harness import apart, drain
+from concurrency.steps import at, held_at
 from lakequeue import LakeQueue, QueueClientError, QueueDoesNotExist
 from lakequeue.operations import queues
 from lakequeue.storage.catalog import Catalog, QueueRow
@@ -72,14 +71,9 @@ def test_tables_of_a_creation_that_was_lost_or_killed_are_removed(tmp_path: Path
     lq = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
     kept = lq.create_queue("kept")
     kept.send("a")
-    with monkeypatch.context() as patch:
-
-        def killed(*_: object) -> bool:
-            raise KeyboardInterrupt
-
-        patch.setattr(Catalog, "put", killed)
-        with pytest.raises(KeyboardInterrupt):
-            lq.create_queue("orders")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        at(patch, Catalog, "put", KeyboardInterrupt())
+        lq.create_queue("orders")
     folders = tmp_path / "root" / "q"
     assert len(list(folders.iterdir())) == 2
     freed = lq.compact()[-1]
@@ -92,15 +86,12 @@ def test_tables_of_a_creation_that_was_lost_or_killed_are_removed(tmp_path: Path
 def test_tables_of_a_queue_that_is_just_being_created_stay(tmp_path: Path, monkeypatch: Patch) -> None:
     here, there = apart(tmp_path / "root", ManualClock())
     here.create_queue("kept")
-    put = Catalog.put
 
-    def beside_a_sweep(*args: object) -> bool:
-        monkeypatch.setattr(Catalog, "put", put)
+    def sweep() -> None:
         monkeypatch.setattr("lakequeue.storage.cleaning.PATIENCE", 0.05)
         assert any("was held" in failure for failure in there.compact()[-1].failures)
-        return put(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Catalog, "put", beside_a_sweep)
+    at(monkeypatch, Catalog, "put", sweep)
     queue = here.create_queue("orders")
     queue.send("a")
     assert drain(there.queue("orders")) == ["a"]
@@ -128,23 +119,9 @@ def test_on_an_object_store_a_creation_that_took_too_long_begins_anew(tmp_path: 
 def test_others_go_on_while_the_tables_of_a_queue_are_made(tmp_path: Path, monkeypatch: Patch) -> None:
     lq = LakeQueue(str(tmp_path / "root"), clock=ManualClock())
     kept = lq.create_queue("kept")
-    make, began, go_on = queues.make_tables, threading.Event(), threading.Event()
-
-    def slow(*args: object) -> None:
-        began.set()
-        assert go_on.wait(60)
-        make(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(queues, "make_tables", slow)
-    with ThreadPoolExecutor() as pool:
-        created = pool.submit(lq.create_queue, "orders")
-        try:
-            assert began.wait(60)
-            others = pool.submit(lambda: (kept.attributes(wire=True), kept.set_tags(a="b"), lq.list_queues()))
-            assert [queue.name for queue in others.result(20)[2]] == ["kept"]
-        finally:
-            go_on.set()
-        assert created.result(60).name == "orders"
+    with held_at(monkeypatch, queues, "make_tables", lambda: lq.create_queue("orders")) as pool:
+        others = pool.submit(lambda: (kept.attributes(wire=True), kept.set_tags(a="b"), lq.list_queues()))
+        assert [queue.name for queue in others.result(20)[2]] == ["kept"]
     assert [queue.name for queue in lq.list_queues()] == ["kept", "orders"]
 
 

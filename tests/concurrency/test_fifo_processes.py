@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -40,18 +38,10 @@ class FifoWorkers(Workers):
         self.history = History.of(self.queue)
 
     def start(self, name: str, engine: str = "point", pause: float = 0) -> None:
-        self._run(name, "work", engine, name, str(self.diary(name)), str(self.stop_file), str(pause))
+        self.begin(name, WORKER, "work", self.place, engine, name, self.diary(name), self.stop_file, pause)
 
     def start_senders(self, name: str, go: Path) -> None:
-        self._run(name, "send", "point", str(self.diary(name)), str(go), str(SENDERS))
-
-    def _run(self, name: str, verb: str, *rest: str) -> None:
-        with open(self.root.parent / f"{name}.stderr", "wb") as errors:
-            self.running[name] = subprocess.Popen(
-                [sys.executable, str(WORKER), verb, self.uri or str(self.root), *rest],
-                stderr=errors,
-                start_new_session=True,
-            )
+        self.begin(name, WORKER, "send", self.place, "point", self.diary(name), go, SENDERS)
 
     def kill_again_and_again(self, seconds: float, *, through_spark: float = 0, pause: float = 0) -> None:
         """Starts workers one after another and kills each during its work, at least two."""
@@ -79,7 +69,7 @@ def workers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FifoWork
     # held to the end: keeps the floor at 0, so that no row of the log is dropped before it was checked
     queue.send("test:anchor:0", group_id="anchor", dedup_id="anchor")
     assert [message.body for message in queue.receive(visibility_timeout=43_200)] == ["test:anchor:0"]
-    workers = FifoWorkers(root, queue, uri)
+    workers = FifoWorkers(root, queue, uri=uri)
     yield workers
     workers.end()
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from concurrency.processes import Processes
 from lakequeue import LakeQueue
 from lakequeue.model.clock import MICROS
 
@@ -20,30 +19,12 @@ WORKER = Path(__file__).with_name("job_worker.py")
 NUMBER = 150
 PATIENCE = 120
 
-Start = Callable[[str], subprocess.Popen[bytes]]
-
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    running: list[subprocess.Popen[bytes]] = []
-
-    def begin(role: str) -> subprocess.Popen[bytes]:
-        words = [sys.executable, str(WORKER), str(tmp_path / "root"), role, str(NUMBER)]
-        paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-        running.append(subprocess.Popen(words, env=os.environ | {"PYTHONPATH": paths}))
-        return running[-1]
-
-    yield begin
-    for process in running:
-        process.kill()
-        process.wait()
-
-
-def wait(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    processes = Processes(tmp_path / "root")
+    yield processes
+    processes.end()
 
 
 @pytest.mark.slow
@@ -55,21 +36,25 @@ def wait(reached: Callable[[], bool]) -> None:
     ],
 )
 @pytest.mark.spec("JOB-1", "JOB-11")
-def test_limit_pause_and_uniqueness_hold_whoever_is_killed(
-    tmp_path: Path, start: Start, given: dict[str, int]
-) -> None:
-    queue = LakeQueue(str(tmp_path / "root")).create_queue(
+def test_limit_pause_and_uniqueness_hold_whoever_is_killed(processes: Processes, given: dict[str, int]) -> None:
+    def start(role: str) -> subprocess.Popen[bytes]:
+        return processes.begin(f"{role} {len(processes.running)}", WORKER, processes.root, role, NUMBER)
+
+    def wait(number: float) -> None:
+        processes.wait_until(lambda: queue.counts().rewindable >= number, f"{number:g} messages to be handled")
+
+    queue = LakeQueue(processes.place).create_queue(
         "orders", rate_limit="60/s", rate_burst=4, rewind_range=3_600, **given
     )
     unique, number = "priorities" not in given, NUMBER if "priorities" not in given else 2 * NUMBER
     senders, consumers = [start("send") for _ in range(2)], [start("consume") for _ in range(3)]
-    wait(lambda: queue.counts().rewindable >= number // 5)
+    wait(number // 5)
     if unique:  # else nobody would know how many there are
         senders[0].kill()
         senders[0] = start("send")
     consumers[0].kill()
     consumers[1].send_signal(signal.SIGSTOP)
-    wait(lambda: queue.counts().rewindable >= number // 3)
+    wait(number // 3)
     queue.pause("the bank is down")
     paused = time.time()
     consumers[1].send_signal(signal.SIGCONT)
@@ -77,10 +62,10 @@ def test_limit_pause_and_uniqueness_hold_whoever_is_killed(
     time.sleep(1)
     resumed = time.time()
     queue.resume()
-    wait(lambda: queue.counts().rewindable >= number * 2 // 3)
+    wait(number * 2 // 3)
     random.choice(consumers).kill()
     assert [sender.wait(PATIENCE) for sender in senders] == [0, 0]
-    wait(lambda: queue.counts().rewindable >= number)
+    wait(number)
 
     counts = queue.counts()  # each number once, though it was sent two or three times
     assert (counts.visible, counts.in_flight, counts.rewindable) == (0, 0, number)

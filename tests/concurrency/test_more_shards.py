@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from concurrency.harness import apart, drain, keep_to
+from concurrency.steps import at, held_at
 from insides import place_of
 from lakequeue import (
     Consumer,
@@ -28,8 +26,11 @@ from lakequeue.testing import ManualClock
 pytestmark = pytest.mark.spec("QUE-34", "QUE-25")
 
 
+Pair = tuple[Queue, Queue]
+
+
 @pytest.fixture
-def pair(tmp_path: Path, clock: ManualClock) -> tuple[Queue, Queue]:
+def pair(tmp_path: Path, clock: ManualClock) -> Pair:
     """One queue of a shard in two processes, both of which have used it."""
     here, there = apart(tmp_path / "root", clock)
     pair = here.create_queue("orders"), there.create_queue("orders")
@@ -51,11 +52,6 @@ def raised(queue: Queue) -> None:
 ALL = [f"{shard}{letter}" for shard in range(4) for letter in "ab"]
 
 
-def test_another_process_receives_from_them(pair: tuple[Queue, Queue]) -> None:
-    raised(pair[0])
-    assert sorted(drain(pair[1])) == ALL
-
-
 def handled(queue: Queue) -> list[str]:
     found: list[str] = []
     Consumer(queue, lambda message, _: found.append(message.body)).run(until_empty=True)
@@ -73,7 +69,7 @@ FIRST_CALLS: dict[str, Callable[[Queue], list[str]]] = {
 
 @pytest.mark.spec("RCV-2")
 @pytest.mark.parametrize("verb", FIRST_CALLS)
-def test_the_first_call_of_another_process_finds_them(pair: tuple[Queue, Queue], verb: str) -> None:
+def test_the_first_call_of_another_process_finds_them(pair: Pair, verb: str) -> None:
     queue, other = pair
     queue.set_attributes(shards=3)
     for shard in 1, 2:
@@ -82,20 +78,20 @@ def test_the_first_call_of_another_process_finds_them(pair: tuple[Queue, Queue],
     assert sorted(FIRST_CALLS[verb](other)) == ["1", "2"]
 
 
-def test_another_process_sends_to_them(pair: tuple[Queue, Queue]) -> None:
+def test_another_process_sends_to_them(pair: Pair) -> None:
     queue, other = pair
     queue.set_attributes(shards=4)
     other.send("by the other")
     assert len(other._runtime.shards) == 4 and drain(queue) == ["by the other"]
 
 
-def test_another_process_counts_them(pair: tuple[Queue, Queue]) -> None:
+def test_another_process_counts_them(pair: Pair) -> None:
     raised(pair[0])
     assert pair[1].counts().visible == 8
     assert pair[1].attributes()["shards"] == 4
 
 
-def test_another_process_settles_what_was_received_there(pair: tuple[Queue, Queue]) -> None:
+def test_another_process_settles_what_was_received_there(pair: Pair) -> None:
     raised(pair[0])
     handles = [message.receipt_handle for message in pair[0].receive(8)]
     pair[1].delete(handles[-1])
@@ -103,7 +99,7 @@ def test_another_process_settles_what_was_received_there(pair: tuple[Queue, Queu
     assert pair[0].counts().in_flight == 0
 
 
-def test_another_process_purges_and_deletes_them(pair: tuple[Queue, Queue]) -> None:
+def test_another_process_purges_and_deletes_them(pair: Pair) -> None:
     raised(pair[0])
     pair[1].purge()
     assert pair[0].counts().visible == 0
@@ -115,7 +111,7 @@ def test_another_process_purges_and_deletes_them(pair: tuple[Queue, Queue]) -> N
             pair[0].send("too late")
 
 
-def test_a_process_that_knew_only_the_first_deletes_them_all(pair: tuple[Queue, Queue]) -> None:
+def test_a_process_that_knew_only_the_first_deletes_them_all(pair: Pair) -> None:
     queue, other = pair
     raised(queue)
     other._runtime.delete()
@@ -123,7 +119,7 @@ def test_a_process_that_knew_only_the_first_deletes_them_all(pair: tuple[Queue, 
         assert queue._runtime.shards[shard].closed()
 
 
-def test_another_process_erases_what_is_in_them(pair: tuple[Queue, Queue]) -> None:
+def test_another_process_erases_what_is_in_them(pair: Pair) -> None:
     queue, other = pair
     queue.set_attributes(shards=4)
     keep_to(queue, 3)
@@ -131,7 +127,7 @@ def test_another_process_erases_what_is_in_them(pair: tuple[Queue, Queue]) -> No
     assert drain(queue) == []
 
 
-def test_a_consumer_that_runs_finds_them(pair: tuple[Queue, Queue]) -> None:
+def test_a_consumer_that_runs_finds_them(pair: Pair) -> None:
     queue, other = pair
     handled: list[str] = []
 
@@ -146,20 +142,11 @@ def test_a_consumer_that_runs_finds_them(pair: tuple[Queue, Queue]) -> None:
     assert sorted(handled) == sorted([*ALL, "begin"])
 
 
-def test_what_was_interrupted_is_done_by_the_next_attempt(
-    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_interrupted_is_done_by_the_next_attempt(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, other = pair
-    make = attributes.make_tables
-
-    def half(root: object, row: object, first: int) -> None:
-        make(root, row, first)  # type: ignore[arg-type]
-        raise OSError("the process died")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(attributes, "make_tables", half)
-        with pytest.raises(QueueClientError):
-            queue.set_attributes(shards=3)
+    with monkeypatch.context() as patch, pytest.raises(QueueClientError):
+        at(patch, attributes, "make_tables", OSError("the process died"), landed=True)
+        queue.set_attributes(shards=3)
     assert queue.attributes()["shards"] == 1
     raised(other)
     assert sorted(drain(queue)) == ALL
@@ -170,40 +157,16 @@ def test_others_go_on_while_their_tables_are_made(
 ) -> None:
     lq = LakeQueue(str(tmp_path / "root"), clock=clock)
     queue, other = lq.create_queue("orders"), lq.create_queue("other")
-    make, began, go_on = attributes.make_tables, threading.Event(), threading.Event()
-
-    def slow(*given: Any) -> None:
-        began.set()
-        assert go_on.wait(60)
-        make(*given)
-
-    monkeypatch.setattr(attributes, "make_tables", slow)
-    with ThreadPoolExecutor() as pool:
-        raising = pool.submit(raised, queue)
-        try:
-            assert began.wait(60)
-            pool.submit(lambda: (other.set_attributes(delay=1), queue.set_tags(a="b"), lq.list_queues())).result(
-                20
-            )
-            assert queue.attributes()["shards"] == 1
-        finally:
-            go_on.set()
-        raising.result(60)
+    with held_at(monkeypatch, attributes, "make_tables", lambda: raised(queue)) as pool:
+        others = pool.submit(lambda: (other.set_attributes(delay=1), queue.set_tags(a="b"), lq.list_queues()))
+        others.result(20)
+        assert queue.attributes()["shards"] == 1
     assert sorted(drain(queue)) == ALL and queue.tags() == {"a": "b"}
 
 
-def test_two_processes_that_raise_at_once_make_them_all(
-    pair: tuple[Queue, Queue], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_that_raise_at_once_make_them_all(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, other = pair
-    make = attributes.make_tables
-
-    def overtaken(*given: Any) -> None:
-        monkeypatch.setattr(attributes, "make_tables", make)
-        make(*given)
-        other.set_attributes(shards=2)
-
-    monkeypatch.setattr(attributes, "make_tables", overtaken)
+    at(monkeypatch, attributes, "make_tables", lambda: other.set_attributes(shards=2), landed=True)
     raised(queue)
     assert sorted(drain(other)) == ALL
     with pytest.raises(InvalidAttributeValue, match="shards"):

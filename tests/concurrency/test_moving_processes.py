@@ -16,18 +16,18 @@ from lakequeue import LakeQueue, RedrivePolicy, SendEntry
 
 def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 1) -> None:
     """Kills workers during their work until at least ``begun`` moves were left unfinished."""
-    lq = LakeQueue(movers.uri or str(movers.root))
+    lq = LakeQueue(movers.place)
     dead = lq.create_queue("dead", shards=2)
     queue = lq.create_queue("orders", shards=2, redrive_policy=RedrivePolicy("dead", 2))
     sent: list[str] = []
     chance, until = random.Random(5), time.monotonic() + at_least
     for _ in range(3):
         movers.start()
-    killed = left = 0
+    left = 0
     deadline = time.monotonic() + at_least + 150
-    while killed < kills or left < begun or time.monotonic() < until:
+    while movers.killed < kills or left < begun or time.monotonic() < until:
         assert time.monotonic() < deadline, (
-            f"does not get on: {killed} killed, {left} moves left\n{movers.errors()}"
+            f"does not get on: {movers.killed} killed, {left} moves left\n{movers.errors()}"
         )
         if len(sent) < 100:
             bodies = [f"{len(sent) + number:03}" for number in range(10)]
@@ -36,13 +36,10 @@ def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 
         rows = len(log_rows(dead))
         while len(log_rows(dead)) == rows and time.monotonic() < deadline:  # they work
             time.sleep(chance.uniform(0, 0.1))
-        movers.kill(chance)
-        killed += 1
+        movers.kill_one(chance)
         left += bool(unfinished(queue) or unfinished(dead))
         movers.start()
-    movers.stop_file.touch()
-    assert [worker.wait(120) for worker in movers.running] == [0] * len(movers.running), movers.errors()
-    movers.running.clear()
+    movers.stop()
 
     summaries = lq.compact()
     assert not any(summary.failures for summary in summaries)
@@ -50,7 +47,7 @@ def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 
     stored = [message.body for source in (queue, dead) for message in source.peek(limit=10_000)]
     assert Counter(stored) == Counter(sent)
     assert queue.counts().in_flight == dead.counts().in_flight == 0
-    print(f"{killed} killed, {left} of them left a move, {len(sent)} messages")
+    print(f"{movers.killed} killed, {left} of them left a move, {len(sent)} messages")
 
 
 @pytest.mark.spec("DLQ-2", "DLQ-8", "QUE-33")

@@ -9,13 +9,10 @@ import attrs
 import pytest
 
 from concurrency.harness import apart, check_log, small_segments
+from concurrency.steps import at
 from concurrency.stopping import short_logs, without_turns
 from insides import shard_of
-from lakequeue import (
-    LakeQueue,
-    LakeQueueError,
-    Queue,
-)
+from lakequeue import LakeQueue, LakeQueueError, Queue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
@@ -45,14 +42,12 @@ def a_late_send_into_an_idle_segment_survives(on: TwoProcesses) -> None:
     for number in range(3):
         late.send(str(number))
     on.clock.advance(2 * 3600)
-    replace = Table.replace
 
-    def overtaken(*_: Any) -> None:
-        on.patch.setattr(Table, "replace", replace)
+    def overtake() -> None:
         late.send("late")
         raise LostRace("conflict")
 
-    on.patch.setattr(Table, "replace", overtaken)
+    at(on.patch, Table, "replace", overtake)
     on.queue.compact()
     assert [row.body for row in check_log(on.queue)] == ["0", "1", "2", "late"]
 

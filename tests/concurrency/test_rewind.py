@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -15,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from concurrency.faults import WORKER, killed
+from concurrency.faults import killed
 from concurrency.harness import apart, drain
+from concurrency.processes import WORKER, Processes
+from concurrency.steps import at
 from insides import shard_of
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry, UnsupportedOperation
 from lakequeue.model.clock import SystemClock
-from lakequeue.runtime.shard_service import ShardService
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
@@ -100,49 +98,39 @@ class TestKilled:
 
 
 @pytest.fixture
-def consumers(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Two processes that receive and delete until the file ``stop`` is there."""
-    root = tmp_path / "root"
-    LakeQueue(str(root)).create_queue("orders", profile="cmq", rewind_range=HOUR)  # its receipts are strict
-    arguments = [sys.executable, str(WORKER), "consume", str(root)]
-    running = [
-        subprocess.Popen([*arguments, name, str(tmp_path / f"{name}.jsonl"), str(tmp_path / "stop")])
-        for name in ("a", "b")
-    ]
-    yield running
-    for worker in running:
-        worker.kill()
-        worker.wait()
-
-
-def events(tmp_path: Path) -> list[dict[str, Any]]:
-    lines = [line for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
-    return [json.loads(line) for line in lines if line.endswith("}")]
+def consumers(tmp_path: Path) -> Iterator[Processes]:
+    """Two processes that receive and delete until they are stopped."""
+    consumers = Processes(tmp_path / "root")
+    LakeQueue(consumers.place).create_queue("orders", profile="cmq", rewind_range=HOUR)  # its receipts are strict
+    for name in ("a", "b"):
+        consumers.begin(name, WORKER, "consume", consumers.root, name, consumers.diary(name), consumers.stop_file)
+    yield consumers
+    consumers.end()
 
 
 @pytest.mark.slow
 @pytest.mark.spec("RWD-9", "RWD-14", "RWD-21", "RCV-15", "QUE-33")
-def test_one_process_rewinds_while_others_receive_and_delete(
-    tmp_path: Path, consumers: list[subprocess.Popen[bytes]]
-) -> None:
+def test_one_process_rewinds_while_others_receive_and_delete(consumers: Processes) -> None:
+    def events() -> list[dict[str, Any]]:
+        return [event for diary in consumers.events() for event in diary]
+
     since, bodies, chance = SystemClock().now(), [str(number) for number in range(40)], random.Random(3)
-    queue = LakeQueue(str(tmp_path / "root")).queue("orders")
+    queue = LakeQueue(consumers.place).queue("orders")
     queue.send_batch([SendEntry(body) for body in bodies[:16]])
     queue.send_batch([SendEntry(body) for body in bodies[16:32]])
     later = SystemClock().now()
     queue.send_batch([SendEntry(body) for body in bodies[32:]])
     rewound, rewinds, until = 0, 0, time.monotonic() + 90
-    while rewinds < 12 or rewound < 60 or not set(bodies) <= {event.get("body") for event in events(tmp_path)}:
+    while rewinds < 12 or rewound < 60 or not set(bodies) <= {event.get("body") for event in events()}:
         assert time.monotonic() < until, "does not get on"
         count = queue.rewind(chance.choice([since, since, later]))
         rewound += count
         rewinds += count > 0
         assert sum(told(queue)) == len(bodies), "every message is somewhere, and once"
         time.sleep(0.1 + rewinds * 0.02)  # more and more of them, else the last ones are never received
-    (tmp_path / "stop").touch()
-    assert [worker.wait(60) for worker in consumers] == [0, 0]
+    consumers.stop()
 
-    diary = events(tmp_path)
+    diary = events()
     ends = {event["receipt"]: event["visible_at"] for event in diary if event["event"] == "got"}
     deleted = [event["at"] <= ends[event["receipt"]] for event in diary if event["event"] == "deleted"]
     # what was deleted is rewindable until a rewind takes it; late deletes may have found the message gone
@@ -177,15 +165,8 @@ def test_rewind_switched_off_halfway_and_on_again_brings_nothing_back(tmp_path: 
         queue.send(body)
     queue.delete_batch([message.receipt_handle for message in queue.receive(4)])
     clock.advance(1)
-    command, second = ShardService.command, shard_of(queue, 1)
-
-    def cut_short(self: ShardService, *arguments: Any) -> Any:
-        if self is second:
-            raise KeyboardInterrupt
-        return command(self, *arguments)
-
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(ShardService, "command", cut_short)
+        at(patch, shard_of(queue, 1), "command", KeyboardInterrupt())
         queue.set_attributes(rewind_range=0)
     other.set_attributes(rewind_range=HOUR)
     assert other.counts().rewindable == 0

@@ -13,8 +13,18 @@ from typing import Any
 import pytest
 
 from concurrency.harness import PLACES, apart
-from concurrency.staged import Pair, abandoned, before_others_are_listed, bodies, pair_of, stages
-from insides import shard_of
+from concurrency.staged import (
+    Pair,
+    abandoned,
+    another,
+    appender_of,
+    before_others_are_listed,
+    bodies,
+    pair_of,
+    stages,
+)
+from concurrency.steps import at
+from insides import place_of, shard_of
 from lakequeue import DamagedTable, LakeQueue, QueueClientError, SystemClock
 from lakequeue.storage import snapshot
 from lakequeue.storage.cleaning import free
@@ -62,7 +72,7 @@ def test_files_that_are_no_recent_sends_are_left_alone(
     abandoned(here, "dead")
     monkeypatch.undo()
     if why == "another name":
-        folder = shard_of(here)._open_appender().table.folder
+        folder = appender_of(here).table.folder
         [found] = folder.files(staged_sends.FOLDER)
         folder.write(f"{found.name}.crc", folder.read(found.name))
         folder.remove([found.name])
@@ -146,17 +156,15 @@ def test_the_files_of_a_copy_are_not_added_to_it_again(pair: Pair) -> None:
     here, there = pair
     for number in range(6):
         (here, there)[number % 2].send(str(number))
-    source = here._runtime.root.path
-    apart(source, SystemClock(), 1)[0].copy(apart(f"{source}-copy", SystemClock(), 1)[0])
-    [copy] = apart(f"{source}-copy", SystemClock(), 1)
+    another(here).copy(LakeQueue(f"{place_of(here)}-copy"))
+    [copy] = apart(f"{place_of(here)}-copy", SystemClock(), 1)
     copy.queue("orders").send("first in the copy")
     copy.compact()
-    [fresh] = apart(f"{source}-copy", SystemClock(), 1)
-    queue = fresh.queue("orders")
+    queue = another(copy.queue("orders")).queue("orders")
     stages(queue)
     queue.send("last")
     assert bodies(queue) == ["0", "1", "2", "3", "4", "5", "first in the copy", "last"]
-    assert apart(f"{source}-copy", SystemClock(), 1)[0].check() == []
+    assert another(queue).check() == []
 
 
 @pytest.mark.spec("DUR-25", "DUR-80")
@@ -164,23 +172,22 @@ def test_after_a_restore_a_file_of_later_versions_is_not_added(pair: Pair) -> No
     here, there = pair
     stages(here, 0)
     here.send("old")
-    folder = shard_of(here)._open_appender().table.folder
+    folder = appender_of(here).table.folder
     kept = {each.name for each in folder.files("_delta_log")}
     for number in range(6):
         there.send(str(number))
     stages(here)
-    shard_of(here)._open_appender().refresh()
+    appender_of(here).refresh()
     abandoned(here, "dead")
     folder.remove([each.name for each in folder.files("_delta_log") if each.name not in kept])
     for body in ("a", "b"):
-        [fresh] = apart(here._runtime.root.path, SystemClock(), 1)
-        queue = fresh.queue("orders")
+        queue = another(here).queue("orders")
         stages(queue)
         queue.send(body)
-        shard_of(queue)._open_appender().table.checkpoint()
+        appender_of(queue).table.checkpoint()
     found = bodies(queue)  # maybe also some that the backup did not have
     assert {"a", "b", "old"} <= {*found} and len(found) == len({*found}) and "dead" not in found
-    assert apart(here._runtime.root.path, SystemClock(), 1)[0].check() == []
+    assert another(here).check() == []
 
 
 @pytest.mark.spec("DUR-25", "DUR-80")
@@ -189,19 +196,16 @@ def test_a_restore_before_the_commit_leaves_the_outcome_unknown(
 ) -> None:
     here, there = pair
     here.send("old")
-    folder = shard_of(here)._open_appender().table.folder
+    folder = appender_of(here).table.folder
     kept = {each.name for each in folder.files("_delta_log")}
     there.send("later")
-    shard_of(here)._open_appender().refresh()
-    staged = append.Appender.append_staged
+    appender_of(here).refresh()
 
-    def restored(*arguments: Any) -> Any:
-        monkeypatch.undo()
+    def restore() -> None:
         folder.remove([each.name for each in folder.files("_delta_log") if each.name not in kept])
         monkeypatch.setattr(commit, "OLDEST_BASE", 0.0)
-        return staged(*arguments)
 
-    monkeypatch.setattr(append.Appender, "append_staged", restored)
+    at(monkeypatch, append.Appender, "append_staged", restore)
     with pytest.raises(DamagedTable) as caught:
         here.send("x")
     assert caught.value.outcome_unknown, "others may commit it"
@@ -212,12 +216,11 @@ def test_a_repair_finds_what_a_torn_entry_committed(pair: Pair) -> None:
     here, _ = pair
     for body in ("a", "b"):
         here.send(body)
-    folder = shard_of(here)._open_appender().table.folder
+    folder = appender_of(here).table.folder
     last = max(each.name for each in folder.files("_delta_log") if each.name.endswith(".json"))
     folder.replace(last, folder.read(last)[:40])
-    [fresh] = apart(here._runtime.root.path, SystemClock(), 1)
-    fresh.repair(apply=True)
-    [after] = apart(here._runtime.root.path, SystemClock(), 1)
+    another(here).repair(apply=True)
+    after = another(here)
     assert bodies(after.queue("orders")) == ["a", "b"] and after.check() == []
 
 
@@ -238,7 +241,7 @@ def test_staged_sends_are_merged(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 10)
     for number in range(30):
         (here, there)[number % 2].send(str(number), delay=number % 3)
-    table = shard_of(here)._open_appender().table
+    table = appender_of(here).table
     table.refresh()
     assert len(table.files()) < 20
     found = here.counts()
@@ -252,7 +255,7 @@ def test_a_send_is_found_however_many_commits_came_meanwhile(
 ) -> None:
     here, there = pair
     here.send("0")
-    shard_of(there)._open_appender().refresh()
+    appender_of(there).refresh()
     monkeypatch.setattr(snapshot, "_LEARNED", 2)
 
     def meanwhile() -> None:
@@ -297,7 +300,7 @@ def test_a_send_that_waits_for_its_turn_ends_when_another_process_has_committed_
     here, there = disks
     here.send("0")
     waits = first_wait(monkeypatch)
-    table = shard_of(here)._open_appender().table
+    table = appender_of(here).table
     with ThreadPoolExecutor(1) as pool, turn(table.path):
         sent = pool.submit(there.send, "x")
         assert waits.wait(60)
@@ -312,7 +315,7 @@ def test_freeing_space_at_once_leaves_what_waits_for_its_commit(disks: Pair) -> 
     here, there = disks
     there.send("0")
     abandoned(here, "dead")
-    free(shard_of(there)._open_appender().table, 0)
+    free(appender_of(there).table, 0)
     there.send("a")
     assert bodies(there) == ["0", "a", "dead"]
 
@@ -324,11 +327,11 @@ def test_only_who_waited_for_a_turn_stages_its_sends(disks: Pair, monkeypatch: p
     stages(here, 0)
     for number in range(4):
         (here, there)[number % 2].send(str(number))
-    assert not shard_of(here)._open_appender().stages
+    assert not appender_of(here).stages
     with ThreadPoolExecutor(1) as pool:
-        with turn(shard_of(here)._open_appender().table.path):
+        with turn(appender_of(here).table.path):
             sent = pool.submit(here.send, "x")
             assert waits.wait(60)
             there.send("y")
         sent.result(60)
-    assert shard_of(here)._open_appender().stages
+    assert appender_of(here).stages

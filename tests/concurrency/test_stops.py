@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart, at_once, check_log, drain, log_rows
+from concurrency.steps import at
 from concurrency.stopping import busy_hours, older, short_logs, stopped, stopped_in, time_flies
 from insides import messages_of, place_of, receipts_of
 from lakequeue import Queue, QueueClientError
@@ -21,9 +22,11 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
+Pair = tuple[Queue, Queue]
+
 
 @pytest.fixture
-def pair(tmp_path: Path, clock: ManualClock, monkeypatch: Patch) -> tuple[Queue, Queue]:
+def pair(tmp_path: Path, clock: ManualClock, monkeypatch: Patch) -> Pair:
     """One queue in two processes."""
     short_logs(monkeypatch)
     here, there = apart(tmp_path / "root", clock)
@@ -32,7 +35,7 @@ def pair(tmp_path: Path, clock: ManualClock, monkeypatch: Patch) -> tuple[Queue,
 
 @pytest.mark.spec("QUE-33", "DLT-1")
 def test_a_send_that_was_stopped_while_others_filled_and_trimmed_the_log_is_stored_once(
-    pair: tuple[Queue, Queue], monkeypatch: Patch
+    pair: Pair, monkeypatch: Patch
 ) -> None:
     queue, other = pair
     queue.send("first")
@@ -44,7 +47,7 @@ def test_a_send_that_was_stopped_while_others_filled_and_trimmed_the_log_is_stor
 
 @pytest.mark.spec("DEL-2", "DLT-1")
 def test_a_delete_that_was_stopped_while_others_filled_and_trimmed_the_log_is_final(
-    pair: tuple[Queue, Queue], clock: ManualClock, monkeypatch: Patch
+    pair: Pair, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     queue, other = pair
     queue.send("deleted")
@@ -58,7 +61,7 @@ def test_a_delete_that_was_stopped_while_others_filled_and_trimmed_the_log_is_fi
 
 @pytest.mark.spec("DLT-7")
 def test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit(
-    pair: tuple[Queue, Queue], monkeypatch: Patch
+    pair: Pair, monkeypatch: Patch
 ) -> None:
     queue, other = pair
     queue.send("a")
@@ -82,9 +85,7 @@ def test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit
 
 
 @pytest.mark.spec("ERR-9")
-def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(
-    pair: tuple[Queue, Queue], monkeypatch: Patch
-) -> None:
+def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(pair: Pair, monkeypatch: Patch) -> None:
     queue, _ = pair
     queue.send("a")
     commit, lost = Ledger.commit, iter([True, True])
@@ -96,7 +97,7 @@ def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(
 
 @pytest.mark.spec("ERR-2")
 def test_a_process_that_is_stopped_while_it_keeps_others_out_is_named_and_changes_nothing(
-    pair: tuple[Queue, Queue], monkeypatch: Patch
+    pair: Pair, monkeypatch: Patch
 ) -> None:
     queue, _ = pair
     path = messages_of(queue)
@@ -111,7 +112,7 @@ def test_a_process_that_is_stopped_while_it_keeps_others_out_is_named_and_change
     assert drain(queue) == ["b"]
 
 
-def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(pair: tuple[Queue, Queue], monkeypatch: Patch) -> None:
+def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(pair: Pair, monkeypatch: Patch) -> None:
     queue, other = pair
     monkeypatch.setattr(cleaning, "PATIENCE", 0.1)
     monkeypatch.setattr(commit, "TRIM_PATIENCE", 0.01)
@@ -128,41 +129,29 @@ def test_a_log_that_cannot_be_trimmed_now_is_trimmed_later(pair: tuple[Queue, Qu
 
 @pytest.mark.spec("DLT-7")
 def test_a_process_that_was_stopped_between_listing_and_reading_reads_again(
-    pair: tuple[Queue, Queue], monkeypatch: Patch
+    pair: Pair, monkeypatch: Patch
 ) -> None:
     queue, other = pair
     queue.send("a")
-    load = Ledger.load
 
-    def stopped(ledger: Ledger) -> Any:
-        monkeypatch.setattr(Ledger, "load", load)
+    def meanwhile() -> None:
         busy_hours(other)
         monkeypatch.setattr(layout, "RECEIPTS_RETENTION", layout.Retention(0, 0, 0, 0))
         assert not other.compact().failures
-        return load(ledger)
 
-    monkeypatch.setattr(Ledger, "load", stopped)
+    at(monkeypatch, Ledger, "load", meanwhile)
     assert queue.receive()
 
 
 @pytest.mark.spec("ERR-8", "DLT-1")
 @pytest.mark.parametrize("verb", ["append", "merge"])
-def test_a_root_that_goes_away_during_a_commit_takes_none_of_it(
-    pair: tuple[Queue, Queue], monkeypatch: Patch, verb: str
-) -> None:
+def test_a_root_that_goes_away_during_a_commit_takes_none_of_it(pair: Pair, monkeypatch: Patch, verb: str) -> None:
     """As a mount point does: a commit in the empty directory below it would be acknowledged and lost."""
     queue, other = pair
     queue.send("first")
     root = Path(place_of(queue))
     away = root.with_name("away")
-    write = getattr(Table, verb)
-
-    def gone(table: Table, *args: Any) -> None:
-        monkeypatch.setattr(Table, verb, write)
-        root.rename(away)
-        write(table, *args)
-
-    monkeypatch.setattr(Table, verb, gone)
+    at(monkeypatch, Table, verb, lambda: root.rename(away))
     with pytest.raises(QueueClientError):
         queue.send("lost") if verb == "append" else queue.receive()
     assert not list(root.rglob("*.json"))
@@ -174,7 +163,7 @@ def test_a_root_that_goes_away_during_a_commit_takes_none_of_it(
 
 
 @pytest.mark.spec("DUR-22", "ERR-2")
-def test_a_root_that_was_moved_away_is_not_made_again(pair: tuple[Queue, Queue]) -> None:
+def test_a_root_that_was_moved_away_is_not_made_again(pair: Pair) -> None:
     queue, other = pair
     queue.send("first")
     [message] = queue.receive()
@@ -199,7 +188,7 @@ def test_a_root_that_was_moved_away_is_not_made_again(pair: tuple[Queue, Queue])
 
 @pytest.mark.spec("DUR-23")
 def test_a_process_that_is_stopped_after_a_lost_race_keeps_nobody_from_committing(
-    pair: tuple[Queue, Queue], monkeypatch: Patch
+    pair: Pair, monkeypatch: Patch
 ) -> None:
     queue, other = pair
     queue.send("a")
@@ -215,13 +204,13 @@ class TestWithoutALock:
     """As on object stores: a log may be trimmed while a process is stopped."""
 
     @pytest.fixture(autouse=True)
-    def no_lock(self, pair: tuple[Queue, Queue], monkeypatch: Patch) -> None:
+    def no_lock(self, pair: Pair, monkeypatch: Patch) -> None:
         for module in ("engines.commit", "engines.log_trimming", "cleaning"):
             monkeypatch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
         monkeypatch.setattr("lakequeue.storage.engines.commit.local_path", lambda _: None)
 
     def test_a_snapshot_that_was_loaded_hours_ago_is_not_committed_on(
-        self, pair: tuple[Queue, Queue], monkeypatch: Patch
+        self, pair: Pair, monkeypatch: Patch
     ) -> None:
         queue, other = pair
         queue.send("first")
@@ -239,16 +228,14 @@ class TestWithoutALock:
         assert [row.body for row in check_log(queue)] == ["first", "second", "third"]
 
     def test_a_commit_that_took_long_is_found_before_it_is_acknowledged(
-        self, pair: tuple[Queue, Queue], monkeypatch: Patch
+        self, pair: Pair, monkeypatch: Patch
     ) -> None:
         queue, other = pair
         stopped_in(monkeypatch, "append", lambda: time_flies(monkeypatch, commit.LONG_COMMIT + 1))
         queue.send("stopped")
         assert drain(other) == ["stopped"]
 
-    def test_a_commit_at_a_dead_place_is_not_acknowledged(
-        self, pair: tuple[Queue, Queue], monkeypatch: Patch
-    ) -> None:
+    def test_a_commit_at_a_dead_place_is_not_acknowledged(self, pair: Pair, monkeypatch: Patch) -> None:
         queue, other = pair
         queue.send("first")
         folder = Path(messages_of(queue))
@@ -267,22 +254,17 @@ class TestWithoutALock:
         assert [row.body for row in log_rows(other)][-1] == "again"
 
     @pytest.mark.spec("ERR-9")
-    def test_a_log_that_was_trimmed_meanwhile_tells_nothing(
-        self, pair: tuple[Queue, Queue], monkeypatch: Patch
-    ) -> None:
+    def test_a_log_that_was_trimmed_meanwhile_tells_nothing(self, pair: Pair, monkeypatch: Patch) -> None:
         queue, other = pair
         queue.send("first")
         folder = Path(messages_of(queue))
-        append = Table.append
 
-        def landed_and_raised(table: Table, *args: Any) -> None:
-            monkeypatch.setattr(Table, "append", append)
-            append(table, *args)
+        def the_answer_is_lost() -> None:
             busy_hours(other)
             cut_log(folder)
             raise OSError("the answer was lost")
 
-        monkeypatch.setattr(Table, "append", landed_and_raised)
+        at(monkeypatch, Table, "append", the_answer_is_lost, landed=True)
         with pytest.raises(QueueClientError, match="trimmed meanwhile") as caught:
             queue.send("stopped")
         assert caught.value.outcome_unknown

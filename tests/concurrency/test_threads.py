@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from concurrency.harness import apart, at_once, check_log, log_versions, small_segments
+from concurrency.steps import at
 from concurrency.stopping import without_turns
 from insides import shard_of
 from lakequeue import LakeQueue, OverLimit, QueueClientError, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.group_commit import GroupCommit
+from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
@@ -228,24 +230,11 @@ class TestInterrupted:
         assert group.submit(4) == 4
 
     def test_a_queue_works_on_after_an_interrupted_commit(self, lq: LakeQueue, monkeypatch: Patch) -> None:
-        from lakequeue.storage.engines.point import Table
-
         queue = lq.create_queue("orders")
         queue.send("a")
-        append, merge = Table.append, Table.merge
-
-        def interrupted(original: Callable[..., None], landed: bool) -> Callable[..., None]:
-            def method(*args: object) -> None:
-                if landed:
-                    original(*args)
-                raise KeyboardInterrupt
-
-            return method
-
         for landed in (False, True):
             with monkeypatch.context() as patch:
-                patch.setattr(Table, "append", interrupted(append, landed))
-                patch.setattr(Table, "merge", interrupted(merge, landed))
+                at(patch, Table, ("append", "merge"), KeyboardInterrupt(), times=1_000, landed=landed)
                 with pytest.raises(KeyboardInterrupt):
                     queue.send(f"landed {landed}")
                 with pytest.raises(KeyboardInterrupt):

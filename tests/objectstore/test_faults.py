@@ -261,7 +261,7 @@ def workers(remote: Remote, tmp_path: Path) -> Iterator[Workers]:
     uri = f"s3://lake/{uuid4().hex}"
     queue = LakeQueue(uri, engine="point").create_queue("orders", shards=2)
     anchor(queue)
-    workers = Workers(tmp_path / "root", queue, uri)
+    workers = Workers(tmp_path / "root", queue, uri=uri)
     yield workers
     workers.end()
 

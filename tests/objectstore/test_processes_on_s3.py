@@ -27,7 +27,7 @@ def workers(s3_root: str, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
     """A queue with as many shards as the test needs."""
     queue = LakeQueue(s3_root, engine="point").create_queue("orders", shards=request.param)
     anchor(queue)
-    workers = Workers(tmp_path / "root", queue, s3_root)
+    workers = Workers(tmp_path / "root", queue, uri=s3_root)
     yield workers
     workers.end()
 

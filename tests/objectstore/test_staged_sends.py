@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from benchmarks.object_store import Counted
 
 from concurrency.staged import before_others_are_listed, bodies, pair_of
+from concurrency.steps import at
 from lakequeue import LakeQueue, OverLimit
 from lakequeue.storage.messages import append
 from objectstore.servers import never_confirm, requests
@@ -33,15 +32,8 @@ def test_a_lost_race_keeps_the_file(store: Counted, lq: LakeQueue, monkeypatch: 
     """Where nobody else may add it: the cap on stored messages is checked anew."""
     here, there = pair_of(lq, max_stored_messages=3)
     there.send("a")
-    commit, races = append.commit, [lambda: there.send("b")]
-
-    def late(*arguments: Any, **told: Any) -> bool:
-        while races:
-            races.pop()()
-        return commit(*arguments, **told)
-
     here.counts()
-    monkeypatch.setattr(append, "commit", late)
+    at(monkeypatch, append, "commit", lambda: there.send("b"))
     asked = requests(store, lambda: here.send("c"))
     assert asked["PUT"] == 5, "two files, and three entries of which one was refused"
     with pytest.raises(OverLimit):
