@@ -38,7 +38,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService, in_home_order
 from lakequeue.runtime.waiters import Waiter, log_watch
 from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease
-from lakequeue.storage.engines.failures import is_storage_failure
+from lakequeue.storage.engines.interface import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10

@@ -20,7 +20,7 @@ from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.clock_guard import ClockGuard
 from lakequeue.storage.engines import process, spark_access
 from lakequeue.storage.engines.commit import retried
-from lakequeue.storage.engines.failures import is_storage_failure
+from lakequeue.storage.engines.interface import is_storage_failure
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.roots import local_path

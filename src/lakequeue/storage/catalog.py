@@ -311,12 +311,8 @@ def _row(found: Mapping[str, Any]) -> QueueRow:
 
 def table_of(rows: Sequence[QueueRow]) -> pa.Table:
     """Rows as a table of the catalog's schema."""
-    values = list(map(attrs.asdict, rows))
-    columns = [[_cell(row[field.name]) for row in values] for field in layout.QUEUES]
-    return pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, layout.QUEUES, strict=True)],
-        schema=layout.QUEUES,
-    )
+    cells = [{name: _cell(value) for name, value in attrs.asdict(row).items()} for row in rows]
+    return pa.Table.from_pylist(cells, schema=layout.QUEUES)
 
 
 def took_messages(engine: Engine, queue: Folder) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
@@ -78,7 +79,8 @@ class Snapshot(State):
         self._learned: dict[int, Entry] = {}
         self._committed: tuple[int, Entry] | None = None  # the last that was learned, until it was seen in the log
         self._newest: dict[int, Entry] = {}  # of the latest versions, without gaps
-        self._mark: Mark = ()
+        self.mark: Mark = ()
+        """Mark of the entry of this version."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
@@ -100,7 +102,7 @@ class Snapshot(State):
                 self.version, self.live, self.transactions = number, checkpoint.live, checkpoint.transactions
                 self.metadata, self.protocol = checkpoint.metadata, checkpoint.protocol
                 break
-            self._mark = entries.get(self.version, ())
+            self.mark = entries.get(self.version, ())
             self._apply_many(sorted(number for number in entries if number > self.version))
         except FileNotFoundError as error:
             raise unreadable or LogTrimmed(str(error)) from error
@@ -115,12 +117,23 @@ class Snapshot(State):
             LogTrimmed: entries after this version were removed.
             OtherHistory: they are not of the log that this snapshot was read from.
         """
+        unconfirmed = 0.0 if self._folder.local is not None else abs(time.time() - self.confirmed_at)
+        return self.confirm() if unconfirmed >= _IDLE else self._applied(partial(self._step_on, unconfirmed))
+
+    def confirm(self) -> bool:
+        """As ``follow``, with one listing and concurrent reads, and a look whether the log is still the same."""
+        return self._applied(self._catch_up)
+
+    def _applied(self, apply: Callable[[_Base], None]) -> bool:
         committed = self._committed
         self.advance()
         base = self._base
-        unconfirmed = 0.0 if self._folder.local is not None else abs(time.time() - self.confirmed_at)
-        if unconfirmed >= _IDLE:
-            return self.confirm()
+        apply(base)
+        self._find(committed)
+        return self.version > base.version
+
+    def _step_on(self, unconfirmed: float, base: _Base) -> None:
+        """Applies the commits made since one by one; many on an object store as ``_catch_up`` does."""
         for followed in count():
             if self._folder.local is None and (followed == _ONE_BY_ONE or followed and unconfirmed >= _CONFIRMED):
                 self._catch_up(base)
@@ -131,17 +144,6 @@ class Snapshot(State):
                 break
         if self._folder.local is not None:
             self._expect(base)
-        self._find(committed)
-        return self.version > base.version
-
-    def confirm(self) -> bool:
-        """As ``follow``, with one listing and concurrent reads, and a look whether the log is still the same."""
-        committed = self._committed
-        self.advance()
-        base = self._base
-        self._catch_up(base)
-        self._find(committed)
-        return self.version > base.version
 
     def is_based(self) -> bool:
         """Whether the entry of this version is in the log of a local disk, and is the one that was read.
@@ -158,7 +160,7 @@ class Snapshot(State):
     @property
     def _base(self) -> _Base:
         newest = self._newest.get(self.version)
-        return _Base(self.version, self._mark, None if newest is None else newest.token)
+        return _Base(self.version, self.mark, None if newest is None else newest.token)
 
     def _expect(self, base: _Base) -> None:
         # Entries are removed oldest first: if one exists, none after it was removed.
@@ -177,7 +179,7 @@ class Snapshot(State):
             if read_entry(self._folder, base.version).token != base.token:
                 raise OtherHistory(self._folder.uri, entry_name(base.version))
             if base.version == self.version:
-                self._mark = found
+                self.mark = found
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
@@ -213,7 +215,7 @@ class Snapshot(State):
 
     def advance(self) -> None:
         """Applies entries that were learned and follow this version; asks storage for nothing."""
-        while (entry := self._learned.get(self.version + 1)) is not None and entry.follows == self._mark:
+        while (entry := self._learned.get(self.version + 1)) is not None and entry.follows == self.mark:
             self.apply(self._learned.pop(self.version + 1))
         if self._learned:
             for version in [version for version in list(self._learned) if version <= self.version]:
@@ -223,11 +225,6 @@ class Snapshot(State):
     def partitions(self) -> list[str]:
         """Names of the partition columns."""
         return list(self.metadata["partitionColumns"])
-
-    @property
-    def mark(self) -> Mark:
-        """Mark of the entry of this version."""
-        return self._mark
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
         """Files that the latest commits added, by name, and the version after which all commits are known."""
@@ -269,7 +266,7 @@ class Snapshot(State):
         self._check(entry)
         self._newest[self.version + 1] = entry
         self._newest.pop(self.version - _LEARNED, None)
-        self._mark = entry.mark
+        self.mark = entry.mark
         super().apply(entry)
 
     def _check(self, found: Entry | State) -> None:

@@ -59,7 +59,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
     """The rows of a queue from an instant on, in order, each with its minute as an instant."""
     found: list[tuple[int, StatsRow]] = []
-    for part in _since(engine, root, since):
+    for part in parts(engine, root, since):
         rows = part.filter(pc.equal(part["key"], key))
         minutes = rows["minute"].cast(pa.int64()).to_pylist()
         names = [field.name for field in attrs.fields(StatsRow)]
@@ -70,19 +70,15 @@ def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, Sta
 def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
     """Visible messages of every queue by key, from an instant on, in order, each with its minute as an instant."""
     found: dict[str, list[tuple[int, int]]] = {}
-    for part in _since(engine, root, since):
+    for part in parts(engine, root, since):
         columns = (part["key"], part["minute"].cast(pa.int64()), part["visible"])
         for key, minute, visible in zip(*(column.to_pylist() for column in columns), strict=True):
             found.setdefault(key, []).append((minute, visible))
     return {key: sorted(rows) for key, rows in found.items()}
 
 
-def parts(engine: Engine, root: str) -> Iterator[pa.Table]:
-    """All rows, a table a file."""
-    return _since(engine, root, 0)
-
-
-def _since(engine: Engine, root: str, since: int) -> Iterator[pa.Table]:
+def parts(engine: Engine, root: str, since: int = 0) -> Iterator[pa.Table]:
+    """All rows from an instant on, a table a file."""
     path = layout.stats_path(root)
     if not engine.exists(path):
         return
@@ -112,8 +108,8 @@ def _merge(table: Table, day: str) -> None:
 
     def merge(token: str) -> None:
         # read at each attempt: after a lost race there are rows that the first one did not see
-        parts = table.read(_files(table, day))
-        rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in parts])
+        small = table.read(_files(table, day))
+        rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in small])
         rows = rows.add_column(0, layout.STATS.field("day"), pa.array([day] * len(rows)))
         table.replace({"day": [day]}, [rows], ids, token)
 

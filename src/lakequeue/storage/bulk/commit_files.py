@@ -259,12 +259,15 @@ def check_rows(attributes: QueueAttributes, columns: Sequence[tuple[str, str]], 
 
 def row_rules(attributes: QueueAttributes, order_by: str | None = None, priority: int = 0) -> RowRules:
     """What rows must obey that are sent to a queue."""
-    delay = attributes.limits("delay")
+    delay, fifo = attributes.limits("delay"), None
+    if attributes.fifo:
+        by_content = bool(attributes.content_based_deduplication)
+        fifo = Fifo(attributes.shards, by_content, attributes.dedup_by_group, order_by)
     return RowRules(
         max_bytes=attributes.maximum_message_size,
         default_delay=attributes.delay_micros / MICROS,
         max_delay=None if delay.high is None else float(delay.high),
-        fifo=_fifo(attributes, order_by) if attributes.fifo else None,
+        fifo=fifo,
         count_attributes=attributes.profile_rules.attributes_count_in_size,
         by_group=attributes.by_group,
         priorities=attributes.priorities,
@@ -321,12 +324,3 @@ def send_rows(
     elif key.anonymous or key.of_stream:  # there are many of them, and the compactor may run rarely
         manifests.forget(target.tables, key.files)
     return rows
-
-
-def _fifo(attributes: QueueAttributes, order_by: str | None) -> Fifo:
-    return Fifo(
-        shards=attributes.shards,
-        content_based_deduplication=bool(attributes.content_based_deduplication),
-        dedup_by_group=attributes.dedup_by_group,
-        order_by=order_by,
-    )

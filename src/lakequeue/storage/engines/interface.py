@@ -1,4 +1,4 @@
-"""What both engines share: the files of a commit, and why it was refused."""
+"""What both engines share: the files of a commit, why it was refused, and which errors are failures of storage."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Any
 import attrs
 
 from lakequeue.model.clock import from_micros
+from lakequeue.storage.snapshot import LogTrimmed
+
+LIBRARIES = {"obstore", "pyarrow", "pyspark", "py4j"}
+"""Packages whose own exceptions are failures of storage."""
 
 
 class LostRace(Exception):
@@ -18,6 +22,18 @@ class LostRace(Exception):
 
 class StaleSnapshot(LostRace, FileNotFoundError):
     """Files of the loaded snapshot or its log are gone, as it has been outdated for hours; refresh."""
+
+
+_FAILURES = (OSError, LostRace, LogTrimmed, json.JSONDecodeError, UnicodeDecodeError)
+"""Other types of failures: of files, of races, and of a log that cannot be read."""
+
+
+def is_storage_failure(error: Exception) -> bool:
+    """Whether storage or one of its libraries failed; an error of this package's own code is none."""
+    if isinstance(error, _FAILURES):
+        return True
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return not packages.isdisjoint(LIBRARIES)
 
 
 @attrs.frozen

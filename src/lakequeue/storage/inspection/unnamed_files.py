@@ -30,7 +30,8 @@ class _Candidate:
     def at(self, base: int, opened_at: int) -> FoundFile:
         partition = {"base_offset": base, "opened_at": from_micros(opened_at)}
         file = LiveFile(self.name, self.name, self.size, len(self.positions), partition, {}, {}, {})
-        return FoundFile(file, self.positions + base, "is named by no entry", named=False)
+        sent = int(self.sent_at[0]), int(self.sent_at[-1])
+        return FoundFile(file, self.positions + base, "is named by no entry", named=False, sent=sent)
 
 
 def rejoined(
@@ -51,7 +52,7 @@ def rejoined(
     """
     end = max((each.last + 1 for each in kept), default=end)
     places: list[tuple[int, int | None]] = [*(each for each in missing if each[1] < end), (end, None)]
-    since = min(_since(log.folder, kept, first, clock) for first, _ in places)
+    since = min(_since(kept, first, clock) for first, _ in places)
     candidates = [each for each in _candidates(log, clock) if since <= each.sent_at[0]]
     known = _ids_since(log.folder, kept, since) if candidates else set()
     candidates = [each for each in candidates if known.isdisjoint(each.ids)]
@@ -63,7 +64,7 @@ def rejoined(
     ]
     found: list[FoundFile] = []
     for first, last in places:
-        while (fitting := _fitting(log.folder, candidates, [*kept, *found], first, last, clock)) is not None:
+        while (fitting := _fitting(candidates, [*kept, *found], first, last, clock)) is not None:
             candidate, file = fitting
             candidates.remove(candidate)
             found.append(file)
@@ -72,7 +73,6 @@ def rejoined(
 
 
 def _fitting(
-    folder: Folder,
     candidates: Sequence[_Candidate],
     files: Sequence[FoundFile],
     first: int,
@@ -82,8 +82,8 @@ def _fitting(
     """The one candidate that fits from an offset on; None if there is none, or several."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     after = min((each for each in files if each.first > first), key=_last, default=None)
-    since = _since(folder, files, first, clock)
-    until = None if after is None else _sent(folder, after)[0]
+    since = _since(files, first, clock)
+    until = None if after is None or after.sent is None else after.sent[0]
     found = [
         (each, each.at(*segment))
         for each in candidates
@@ -166,20 +166,12 @@ def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[st
     return found
 
 
-def _since(folder: Folder, files: Sequence[FoundFile], first: int, clock: int) -> int:
+def _since(files: Sequence[FoundFile], first: int, clock: int) -> int:
     """When the message before an offset was sent; if there is none, the earliest instant for that offset."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
-    if before is not None:
-        return _sent(folder, before)[1]
+    if before is not None and before.sent is not None:
+        return before.sent[1]
     return 0 if files else clock
-
-
-def _sent(folder: Folder, found: FoundFile) -> tuple[int, int]:
-    """When the first and the last message of a file were sent."""
-    column = folder.rows(found.file.name, found.file.size, ["sent_at"])["sent_at"].cast("int64")
-    opened = to_micros(found.file.partition["opened_at"])
-    first, last = column[0].as_py(), column[-1].as_py()
-    return opened if first is None else first, opened if last is None else last
 
 
 def _last(found: FoundFile) -> int:
