@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
 
+from concurrency.worker import die
 from lakequeue import LakeQueue
 from lakequeue.storage.bulk import arrow_files, arrow_rows, manifests, staged_files
 from lakequeue.storage.engines.point import Table
@@ -43,17 +42,5 @@ def send(root: str, queue: str) -> int:
 def main(root: str, queue: str, moment: str, count: int) -> None:
     """Sends ``rows(queue)``, and dies when it comes to a moment for the given time, from 1 on."""
     owner, name, when = MOMENTS[moment]
-    original, seen = getattr(owner, name), 0
-
-    def deadly(*args: Any, **more: Any) -> Any:
-        nonlocal seen
-        seen += 1
-        if seen == count and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*args, **more)
-        if seen == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, name, deadly)
+    die(count, when, [(owner, name)])
     send(root, queue)

@@ -17,12 +17,8 @@ import time
 from collections import Counter, deque
 from typing import Any
 
-from worker import Diary, micros  # a script sees the files beside it
-
-from lakequeue import LakeQueue, Queue, QueueClientError, QueueServiceError, RequestThrottled, SendEntry
-from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard.commands import Claim, ClaimResult
-from lakequeue.storage.messages import append, merge_segments
+from concurrency.worker import Diary, claim_of, micros, opened, record_claims, small_segments
+from lakequeue import Queue, QueueClientError, QueueServiceError, RequestThrottled, SendEntry
 
 QUEUE = "orders.fifo"
 GROUPS = list("abcdef")
@@ -45,7 +41,7 @@ class Worker:
         self.acknowledged: deque[tuple[float, SendEntry]] = deque(maxlen=20)
         self.attempts = 0
         self.held: list[str] = []
-        self.claims = _record_claims()
+        self.claims = record_claims()
 
     def step(self) -> None:
         if self.chance.random() < 0.4:
@@ -110,7 +106,7 @@ class Worker:
             [m.body, m.receipt_handle, m.sequence_number, m.group_id, m.message_id, m.receive_count]
             for m in messages
         ]
-        times = self.claims[_lease_of(messages[0].receipt_handle)] if messages else [None, None]
+        times = self.claims[claim_of(messages[0].receipt_handle)] if messages else (None, None)
         self.diary.write("got", messages=got, received_at=times[0], visible_at=times[1], until=micros(), **begun)
         return [message.receipt_handle for message in messages]
 
@@ -137,10 +133,9 @@ class Worker:
 
 
 def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> None:
-    append.SEGMENT_COMMITS = 4
-    merge_segments.TIER_SEGMENTS = 3
+    small_segments()
     diary = Diary(log)
-    worker = Worker(_queue(root, engine), name, diary)
+    worker = Worker(opened(root, engine, QUEUE), name, diary)
     diary.write("ready")
     while not os.path.exists(stop):
         if float(pause) and worker.chance.random() < 0.3:
@@ -155,7 +150,7 @@ def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> 
 
 
 def send(root: str, engine: str, log: str, go: str, threads: str) -> None:
-    diary, queue = Diary(log), _queue(root, engine)
+    diary, queue = Diary(log), opened(root, engine, QUEUE)
     queue.counts()  # everything is loaded
     ready = threading.Barrier(int(threads) + 1)
 
@@ -173,35 +168,6 @@ def send(root: str, engine: str, log: str, go: str, threads: str) -> None:
     ready.wait()
     for sender in senders:
         sender.join()
-
-
-def _queue(root: str, engine: str) -> Queue:
-    spark = None
-    if engine == "spark":
-        from lakequeue.spark.session import build_session
-
-        spark = build_session("fifo worker", "local[1]")
-    return LakeQueue(root, spark=spark, engine=engine).queue(QUEUE)  # type: ignore[arg-type]
-
-
-def _record_claims() -> dict[str, list[int]]:
-    """Lease id -> interval, by the shard's clock, in which its messages are held according to the last answer."""
-    claims: dict[str, list[int]] = {}
-    command = ShardService.command
-
-    def recorded(self: Any, commands: Any, now: int) -> Any:
-        results = command(self, commands, now)
-        for asked, result in zip(commands, results, strict=True):
-            if isinstance(asked, Claim) and isinstance(result.value, ClaimResult):
-                claims[result.value.lease_id] = [result.value.received_at, result.value.visible_at]
-        return results
-
-    ShardService.command = recorded  # type: ignore[method-assign]
-    return claims
-
-
-def _lease_of(receipt: str) -> str:
-    return receipt.split("-")[4]
 
 
 if __name__ == "__main__":

@@ -12,41 +12,28 @@ import pytest
 
 import lakequeue
 from concurrency.harness import keep_to
+from concurrency.processes import TESTS
 from lakequeue import LakeQueue, Queue, SendEntry
 
 PROGRAM = """
-import os, signal, sys
+import os
+from concurrency.worker import die
 from lakequeue import Queue
 from lakequeue.cli import drain, main
 from lakequeue.operations import move
 
 drain.HOLD = 1
 drain.MOST = 10
-moment, calls = os.environ.get("DIES"), 0
-
-def dying(place, name):
-    real = getattr(place, name)
-    def call(*args, **options):
-        global calls
-        calls += 1
-        if moment == f"before {name}" and calls == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        answer = real(*args, **options)
-        if moment == f"after {name}" and calls == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-    setattr(place, name, call)
-
-if moment:
-    dying(move if "_bring" in moment else Queue, moment.split()[1])
-if moment and "_bring" in moment:
-    calls = 2
+if dies := os.environ["DIES"]:
+    moment, name = dies.split()
+    die(*((1, moment, [(move, name)]) if name == "_bring" else (3, moment, [(Queue, name)])))
 main()
 """
 
 
 def drain(root: Path, *args: str, dies: str = "") -> subprocess.Popen[str]:
-    env = os.environ | {"PYTHONPATH": str(Path(lakequeue.__file__).parents[1]), "DIES": dies}
+    paths = os.pathsep.join(str(path) for path in (Path(lakequeue.__file__).parents[1], TESTS))
+    env = os.environ | {"PYTHONPATH": paths, "DIES": dies}
     command = [sys.executable, "-c", PROGRAM, "drain", *args, "--yes", "--root", str(root)]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

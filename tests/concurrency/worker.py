@@ -17,14 +17,22 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from lakequeue import LakeQueue, QueueClientError, QueueServiceError, RedrivePolicy, RequestThrottled, SendEntry
+from lakequeue import (
+    LakeQueue,
+    Queue,
+    QueueClientError,
+    QueueServiceError,
+    RedrivePolicy,
+    RequestThrottled,
+    SendEntry,
+)
 from lakequeue.operations import compact
 from lakequeue.runtime.shard_service import ShardService
-from lakequeue.shard.commands import Claim
+from lakequeue.shard.commands import Claim, ClaimResult
 from lakequeue.storage import cleaning, layout, ledger
 from lakequeue.storage.engines import commit, log_trimming
 from lakequeue.storage.engines.point import Engine, Table
@@ -57,19 +65,28 @@ def tenant(body: str) -> str:
     return f"tenant-{number // 2 % 3 if number % 2 else 0}"
 
 
-def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> None:
+def small_segments() -> None:
     append.SEGMENT_COMMITS = 4
     merge_segments.TIER_SEGMENTS = 3
-    commit.TRIM_EVERY = log_trimming.LOG_ENTRIES = 5
-    log_trimming.READING = 0
+
+
+def opened(root: str, engine: str, name: str) -> Queue:
+    """A queue, through Spark if that is asked for."""
     spark = None
     if engine == "spark":
         from lakequeue.spark.session import build_session
 
-        spark = build_session(f"worker {name}", "local[1]")
-    queue = LakeQueue(root, spark=spark, engine=engine).queue(QUEUE)  # type: ignore[arg-type]
+        spark = build_session("worker", "local[1]")
+    return LakeQueue(root, spark=spark, engine=engine).queue(name)  # type: ignore[arg-type]
+
+
+def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> None:
+    small_segments()
+    commit.TRIM_EVERY = log_trimming.LOG_ENTRIES = 5
+    log_trimming.READING = 0
+    queue = opened(root, engine, QUEUE)
     diary, chance = Diary(log), random.Random(name)
-    claims = _record_claims()
+    claims = record_claims()
     diary.write("ready")
     number = 0
     held: list[Any] = []
@@ -90,9 +107,7 @@ def work(root: str, engine: str, name: str, log: str, stop: str, pause: str) -> 
                 diary.write("receive")
                 messages = queue.receive(chance.randint(1, 8), visibility_timeout=timeout, wait_time=0)
                 for message in messages:
-                    received_at, visible_at = claims[_claim_of(message)]
-                    facts = {"received_at": received_at, "visible_at": visible_at}
-                    diary.write("got", body=message.body, receipt=message.receipt_handle, **facts)
+                    _note(diary, claims, message)
                 held += messages
             chance.shuffle(held)
             while len(held) > most_held:
@@ -137,14 +152,12 @@ def clean(root: str, stop: str) -> None:
 def consume(root: str, name: str, log: str, stop: str) -> None:
     queue = LakeQueue(root).queue(QUEUE)
     diary, chance = Diary(log), random.Random(name)
-    claims = _record_claims()
+    claims = record_claims()
     diary.write("ready")
     held: list[Any] = []
     while not os.path.exists(stop):
         for message in queue.receive(chance.randint(1, 8), visibility_timeout=chance.choice([1, 2])):
-            received_at, visible_at = claims[_claim_of(message)]
-            facts = {"received_at": received_at, "visible_at": visible_at}
-            diary.write("got", body=message.body, receipt=message.receipt_handle, **facts)
+            _note(diary, claims, message)
             held.append(message.receipt_handle)
         chance.shuffle(held)
         while len(held) > 4:
@@ -164,8 +177,7 @@ def consume(root: str, name: str, log: str, stop: str) -> None:
 
 
 def move(root: str, name: str, stop: str) -> None:
-    append.SEGMENT_COMMITS = 4
-    merge_segments.TIER_SEGMENTS = 3
+    small_segments()
     lq, chance = LakeQueue(root), random.Random(name)
     queue, dead = lq.queue(QUEUE), lq.queue("dead")
     while not os.path.exists(stop):
@@ -181,22 +193,28 @@ def move(root: str, name: str, stop: str) -> None:
             print(error, file=sys.stderr, flush=True)
 
 
-def _claim_of(message: Any) -> tuple[int, str]:
+def claim_of(receipt: str) -> tuple[int, str]:
     """Shard and lease id of a receipt."""
-    _, _, shard, _, lease, *_ = message.receipt_handle.split("-")
+    _, _, shard, _, lease, *_ = receipt.split("-")
     return int(shard), lease
 
 
-def _record_claims() -> dict[tuple[int, str], tuple[int, int]]:
-    """Shard and lease id -> interval, by the shard's clock, in which the messages are held."""
+def _note(diary: Diary, claims: dict[tuple[int, str], tuple[int, int]], message: Any) -> None:
+    received_at, visible_at = claims[claim_of(message.receipt_handle)]
+    facts = {"received_at": received_at, "visible_at": visible_at}
+    diary.write("got", body=message.body, receipt=message.receipt_handle, **facts)
+
+
+def record_claims() -> dict[tuple[int, str], tuple[int, int]]:
+    """Shard and lease id -> interval, by the shard's clock, in which the messages of the last answer are held."""
     claims: dict[tuple[int, str], tuple[int, int]] = {}
     command = ShardService.command
 
     def recorded(self: Any, commands: Any, now: int) -> Any:
         results = command(self, commands, now)
         for asked, result in zip(commands, results, strict=True):
-            if isinstance(asked, Claim) and result.error is None:
-                claims[self.shard, asked.lease_id] = (result.value.received_at, result.value.visible_at)
+            if isinstance(asked, Claim) and isinstance(result.value, ClaimResult):
+                claims[self.shard, result.value.lease_id] = (result.value.received_at, result.value.visible_at)
         return results
 
     ShardService.command = recorded  # type: ignore[method-assign]
@@ -205,20 +223,20 @@ def _record_claims() -> dict[tuple[int, str], tuple[int, int]]:
 
 def crash(root: str, verb: str, number: int, moment: str = "before") -> None:
     lq = LakeQueue(root)
-    verbs: dict[str, Callable[[], None]] = {
-        "create": lambda: _create(lq),
+    verbs: dict[str, Callable[[], object]] = {
+        "create": lambda: lq.create_queue(QUEUE),
         "delete": lambda: lq.delete_queue(QUEUE),
-        "set": lambda: _set(lq),
+        "set": lambda: lq.queue(QUEUE).set_attributes(delay=50),
         "send": lambda: _send(lq),
         "receive": lambda: _receive(lq),
-        "merge": lambda: _merge(lq),
-        "rewind": lambda: _rewind(lq),
+        "merge": lambda: _send(lq),
+        "rewind": lambda: lq.queue(QUEUE).rewind(lq.clock.now() - timedelta(hours=1)),
         "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
-        "compact": lambda: _compact(lq),
-        "compact queue": lambda: _compact_queue(lq),
-        "take": lambda: _take(lq),
-        "redrive": lambda: _redrive(lq),
-        "policy": lambda: _set_policy(lq),
+        "compact": lq.compact,
+        "compact queue": lambda: lq.queue(QUEUE).compact(),
+        "take": lambda: lq.queue(QUEUE).receive(10, visibility_timeout=0),
+        "redrive": lambda: lq.queue("dead").redrive(),
+        "policy": lambda: lq.queue(QUEUE).set_attributes(redrive_policy=RedrivePolicy("other", 1), delay=50),
     }
     if verb == "compact":
         merge_segments.TIER_SEGMENTS = 3
@@ -231,22 +249,14 @@ def crash(root: str, verb: str, number: int, moment: str = "before") -> None:
             (Folder, "remove"),
             *((cleaning, name) for name in ("trim_log", "remove_tables", "_needed_now")),
         ]
-        _die(number, moment, [*((Table, name) for name in methods), *removals])
+        die(number, moment, [*((Table, name) for name in methods), *removals])
     elif verb == "merge":
         append.SEGMENT_COMMITS = 2
-        _die(number, moment, [(Table, "replace")])
+        die(number, moment, [(Table, "replace")])
     else:
         writes = [(Table, name) for name in ("append", "add", "merge", "replace")]
-        _die(number, moment, [*writes, (Engine, "create")])
+        die(number, moment, [*writes, (Engine, "create")])
     verbs[verb]()
-
-
-def _create(lq: LakeQueue) -> None:
-    lq.create_queue(QUEUE)
-
-
-def _set(lq: LakeQueue) -> None:
-    lq.queue(QUEUE).set_attributes(delay=50)
 
 
 def _send(lq: LakeQueue) -> None:
@@ -255,42 +265,14 @@ def _send(lq: LakeQueue) -> None:
         queue.send(str(number))
 
 
-def _merge(lq: LakeQueue) -> None:
-    _send(lq)
-
-
-def _compact(lq: LakeQueue) -> None:
-    lq.compact()
-
-
 def _receive(lq: LakeQueue) -> None:
     queue = lq.queue(QUEUE)
     queue.delete(queue.receive(visibility_timeout=1)[0].receipt_handle)
     queue.receive()
 
 
-def _rewind(lq: LakeQueue) -> None:
-    queue = lq.queue(QUEUE)
-    queue.rewind(lq.clock.now() - timedelta(hours=1))
-
-
-def _compact_queue(lq: LakeQueue) -> None:
-    lq.queue(QUEUE).compact()
-
-
-def _take(lq: LakeQueue) -> None:
-    lq.queue(QUEUE).receive(10, visibility_timeout=0)
-
-
-def _redrive(lq: LakeQueue) -> None:
-    lq.queue("dead").redrive()
-
-
-def _set_policy(lq: LakeQueue) -> None:
-    lq.queue(QUEUE).set_attributes(redrive_policy=RedrivePolicy("other", 1), delay=50)
-
-
-def _die(number: int, moment: str, methods: list[tuple[Any, str]]) -> None:
+def die(number: int, moment: str, methods: Sequence[tuple[Any, str]]) -> None:
+    """Kills this process ``before`` or ``after`` a call of some functions, counted from 1."""
     seen = 0
 
     def deadly(original: Callable[..., Any]) -> Callable[..., Any]:

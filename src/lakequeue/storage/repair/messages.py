@@ -78,7 +78,7 @@ def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: i
         ids[layout.CLOCK_ID] = clock
 
         def attempt(token: str) -> None:
-            table.exchange(removed, _rows(kept, known, missing, clock), ids, token)
+            table.exchange(removed, _rows(table.folder, kept, known, missing, clock), ids, token)
 
         done(commit(table, fence, attempt), table.path)
 
@@ -118,12 +118,14 @@ def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
     return _Known(found, pa.concat_tables(tables), row, base[row], opened_at[row], sent_at[row])
 
 
-def _rows(kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], clock: int) -> Iterator[pa.Table]:
+def _rows(
+    folder: Folder, kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], clock: int
+) -> Iterator[pa.Table]:
     """Rows for the missing offsets, a table for each file."""
     for first, last in missing:
         before = next((each for each in reversed(kept) if each.last < first), None)
         after = next((each for each in kept if each.first > last), None)
-        segment = _segment_at(before, after, first, clock)
+        segment = _segment_at(folder, before, after, first, clock)
         known_from = int(np.searchsorted(known.offsets, first))
         if before is None and known_from < len(known.offsets) and known.offsets[known_from] <= last:
             # of the segment of the first known message: it was sent no earlier than that was opened
@@ -154,11 +156,17 @@ def _rows(kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], cl
                 yield pa.table([columns[name] for name in layout.MESSAGES.names], schema=layout.MESSAGES)
 
 
-def _segment_at(before: FoundFile | None, after: FoundFile | None, first: int, clock: int) -> Segment:
+def _segment_at(
+    folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
+) -> Segment:
     """The segment of a lost message at an offset of which nothing else is known."""
     if before is not None:
-        opened = to_micros(before.file.partition["opened_at"])
-        return Segment(_base(before.file), opened, before.sent[1] if before.sent else opened)
+        file = before.file
+        opened = to_micros(file.partition["opened_at"])
+        with folder.parquet(file.name, file.size) as parquet:
+            last = parquet.num_row_groups - 1
+            sent = parquet.read_row_group(last, ["sent_at"], use_threads=False)["sent_at"][-1]
+        return Segment(_base(file), opened, opened if not sent.is_valid else to_micros(sent.as_py()))
     if after is not None:
         opened = to_micros(after.file.partition["opened_at"])
         return Segment(min(first, _base(after.file)), opened, opened)
