@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 
 from concurrency.harness import application_id, check_log, spread
 from concurrency.worker import tenant
@@ -26,6 +27,12 @@ WORKER = Path(__file__).with_name("worker.py")
 TESTS = Path(__file__).parents[1]
 
 SOAK_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
+TEN_MINUTES = [pytest.mark.long, pytest.mark.timeout(SOAK_SECONDS + 600)]
+
+
+def soak(*values: object) -> Any:
+    """A case of ``SOAK_SECONDS``, among the long tests."""
+    return pytest.param(*values, marks=TEN_MINUTES, id="ten minutes")
 
 
 @attrs.define

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from concurrency.movers import Movers, unfinished
-from concurrency.processes import SOAK_SECONDS, Workers, drain_receipts, judge, receipts_of
+from concurrency.processes import SOAK_SECONDS, TEN_MINUTES, Workers, drain_receipts, judge, receipts_of
 from lakequeue import Finding, LakeQueue, Queue, RedrivePolicy, SendEntry
 
 
@@ -82,27 +82,30 @@ def check_copy(workers: Workers, copy: Copied) -> int:
     return len(sent - touched)
 
 
-@pytest.mark.slow
 @pytest.mark.spec("DUR-40", "DUR-41")
-@pytest.mark.parametrize("workers", [2], indirect=True)
-def test_copies_beside_four_busy_processes(workers: Workers, tmp_path: Path) -> None:
-    copies = copy_beside(workers, LakeQueue(str(workers.root)), [tmp_path / name for name in "12"], seconds=5)
-    assert max([check_copy(workers, copy) for copy in copies]) > 0
+@pytest.mark.parametrize(
+    ("workers", "copies", "seconds"),
+    [
+        pytest.param(2, 2, 5, marks=pytest.mark.slow, id="two copies"),
+        *(
+            pytest.param(
+                shards, int(SOAK_SECONDS / 15), SOAK_SECONDS, marks=TEN_MINUTES, id=f"{shards}, ten minutes"
+            )
+            for shards in (1, 4)
+        ),
+    ],
+    indirect=["workers"],
+)
+def test_copies_beside_four_busy_processes(workers: Workers, tmp_path: Path, copies: int, seconds: float) -> None:
+    roots = [tmp_path / str(number) for number in range(copies)]
+    made = copy_beside(workers, LakeQueue(str(workers.root)), roots, seconds)
+    assert max([check_copy(workers, copy) for copy in made]) > 0
     judge(workers)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(SOAK_SECONDS + 600)
-@pytest.mark.spec("DUR-40", "DUR-41")
-@pytest.mark.parametrize("workers", [1, 4], indirect=True)
-def test_copies_for_ten_minutes(workers: Workers, tmp_path: Path) -> None:
-    roots = [tmp_path / str(number) for number in range(int(SOAK_SECONDS / 15))]
-    copies = copy_beside(workers, LakeQueue(str(workers.root)), roots, SOAK_SECONDS)
-    assert max([check_copy(workers, copy) for copy in copies]) > 0
-    judge(workers)
-
-
-def copy_beside_movers(movers: Movers, copies: int) -> None:
+@pytest.mark.spec("DUR-41", "DLQ-2")
+@pytest.mark.parametrize("copies", [3, pytest.param(40, marks=pytest.mark.long)])
+def test_copies_beside_processes_that_move_messages(movers: Movers, copies: int) -> None:
     lq = LakeQueue(str(movers.root))
     lq.create_queue("dead", shards=2)
     queue = lq.create_queue("orders", shards=2, redrive_policy=RedrivePolicy("dead", 2))
@@ -127,14 +130,3 @@ def copy_beside_movers(movers: Movers, copies: int) -> None:
         for _ in range(4):
             copy.queue("orders").receive(10_000, visibility_timeout=0)
         assert {message.body for each in queues for message in each.peek(limit=10_000)} == sent
-
-
-@pytest.mark.spec("DUR-41", "DLQ-2")
-def test_copies_beside_processes_that_move_messages(movers: Movers) -> None:
-    copy_beside_movers(movers, 3)
-
-
-@pytest.mark.long
-@pytest.mark.spec("DUR-41", "DLQ-2")
-def test_many_copies_beside_processes_that_move_messages(movers: Movers) -> None:
-    copy_beside_movers(movers, 40)

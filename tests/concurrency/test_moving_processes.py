@@ -8,14 +8,24 @@ from collections import Counter
 
 import pytest
 
-from concurrency.harness import PLACES, log_rows
+from concurrency.harness import log_rows
 from concurrency.movers import Movers, unfinished
-from concurrency.processes import SOAK_SECONDS
+from concurrency.processes import SOAK_SECONDS, soak
 from lakequeue import LakeQueue, RedrivePolicy, SendEntry
 
 
-def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 1) -> None:
-    """Kills workers during their work until at least ``begun`` moves were left unfinished."""
+@pytest.mark.spec("DLQ-2", "DLQ-8", "QUE-33")
+@pytest.mark.parametrize(
+    ("movers", "kills", "at_least", "begun"),
+    [
+        pytest.param("disk", 4, 0, 1, id="disk"),
+        pytest.param("s3", 4, 0, 1, marks=pytest.mark.objectstore, id="s3"),
+        soak("disk", 20, SOAK_SECONDS, 5),
+    ],
+    indirect=["movers"],
+)
+def test_killed_movers_lose_and_double_nothing(movers: Movers, kills: int, at_least: float, begun: int) -> None:
+    """Workers are killed during their work until at least ``begun`` moves were left unfinished."""
     lq = LakeQueue(movers.place)
     dead = lq.create_queue("dead", shards=2)
     queue = lq.create_queue("orders", shards=2, redrive_policy=RedrivePolicy("dead", 2))
@@ -48,16 +58,3 @@ def move_and_kill(movers: Movers, kills: int, at_least: float = 0, begun: int = 
     assert Counter(stored) == Counter(sent)
     assert queue.counts().in_flight == dead.counts().in_flight == 0
     print(f"{movers.killed} killed, {left} of them left a move, {len(sent)} messages")
-
-
-@pytest.mark.spec("DLQ-2", "DLQ-8", "QUE-33")
-@pytest.mark.parametrize("movers", PLACES, indirect=True)
-def test_killed_movers_lose_and_double_nothing(movers: Movers) -> None:
-    move_and_kill(movers, kills=4)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(SOAK_SECONDS + 600)
-@pytest.mark.spec("DLQ-2", "DLQ-8", "QUE-33")
-def test_ten_minutes_of_killed_movers_lose_and_double_nothing(movers: Movers) -> None:
-    move_and_kill(movers, kills=20, at_least=SOAK_SECONDS, begun=5)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from benchmarks.object_store import Counted, environment, serve
+from benchmarks.object_store import Counted
 
 from lakequeue import LakeQueue
 from lakequeue.testing import ManualClock
@@ -51,12 +51,8 @@ def lake(bucket: Bucket, clock: ManualClock) -> LakeQueue:
 @pytest.fixture(scope="module")
 def store() -> Iterator[Counted]:
     """S3 in this process, which counts requests; clients find it by the environment."""
-    server, application = serve()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(f"http://127.0.0.1:{server.server_port}").items():
-            patch.setenv(name, value)
-        yield application
-    server.shutdown()
+    with servers.served() as (url, store), servers.found_by_variables(url):
+        yield store
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ import hashlib
 import hmac
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +24,7 @@ from uuid import uuid4
 
 import attrs
 import pytest
-from benchmarks import object_store
+from benchmarks import memory_store, object_store
 
 from clients.running_tools import output
 from objectstore import gcs_front
@@ -68,6 +70,40 @@ def never_confirm(patch: pytest.MonkeyPatch) -> None:
     """Leaves out the requests that follow from how slow this machine is."""
     patch.setattr("lakequeue.storage.engines.commit.OLDEST_BASE", 3600)
     patch.setattr("lakequeue.storage.snapshot._CONFIRMED", 3600)
+
+
+@contextmanager
+def served() -> Iterator[tuple[str, object_store.Counted]]:
+    """S3 in this process, which counts requests, and its URL."""
+    server, store = object_store.serve()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", store
+    finally:
+        server.shutdown()
+
+
+@contextmanager
+def in_memory(store: memory_store.MemoryStore | None = None) -> Iterator[tuple[str, memory_store.MemoryStore]]:
+    """The store of the benchmark in this process, and its URL."""
+    store = store or memory_store.MemoryStore()
+    listening = socket.create_server(("127.0.0.1", 0))
+    running = memory_store.server(listening, store)
+    thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", store
+    finally:
+        running.should_exit = True
+        thread.join(10)
+
+
+@contextmanager
+def found_by_variables(url: str, **more: str) -> Iterator[None]:
+    """Leads clients to a server."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (object_store.environment(url) | more).items():
+            patch.setenv(name, value)
+        yield
 
 
 @contextmanager

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import attrs
 import pytest
-from benchmarks.object_store import Environ, environment, serve
+from benchmarks.object_store import Environ, environment
 
 from lakequeue import LakeQueue, QueueClientError
+from objectstore import servers
 
 LIFE = 2.0
 """Seconds that credentials are valid. Both libraries renew them five minutes before their end, so these are
@@ -63,18 +64,17 @@ def issuer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
 
     endpoint = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=endpoint.serve_forever, daemon=True).start()
-    server, store = serve()
-    store.refusal = issuer.judge
     (tmp_path / "token").write_text("from the file")
-    given = environment(f"http://127.0.0.1:{server.server_port}") | {
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"http://127.0.0.1:{endpoint.server_port}/credentials",
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token"),
-    }
-    for name, value in given.items():
-        if "_KEY" not in name:
-            monkeypatch.setenv(name, value)
-    yield issuer
-    server.shutdown()
+    with servers.served() as (url, store):
+        store.refusal = issuer.judge
+        given = environment(url) | {
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"http://127.0.0.1:{endpoint.server_port}/credentials",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(tmp_path / "token"),
+        }
+        for name, value in given.items():
+            if "_KEY" not in name:
+                monkeypatch.setenv(name, value)
+        yield issuer
     endpoint.shutdown()
 
 

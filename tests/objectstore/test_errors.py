@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import attrs
 import pytest
-from benchmarks.object_store import Counted, environment, serve
+from benchmarks.object_store import Counted, environment
 from typer.testing import CliRunner
 
 from insides import engine_of
@@ -19,6 +19,7 @@ from lakequeue import LakeQueue, QueueClientError
 from lakequeue.cli import app
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
+from objectstore import servers
 
 pytestmark = pytest.mark.objectstore
 
@@ -40,9 +41,8 @@ class Server:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Server]:
-    server, store = serve()
-    yield Server(f"http://127.0.0.1:{server.server_port}", store)
-    server.shutdown()
+    with servers.served() as found:
+        yield Server(*found)
 
 
 @pytest.fixture

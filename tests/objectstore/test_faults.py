@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,18 +18,18 @@ from uuid import uuid4
 
 import attrs
 import pytest
-from benchmarks import object_store
-from benchmarks.object_store import CONTROL, FAULTS, Counted, Environ, environment, serve
+from benchmarks.object_store import CONTROL, FAULTS, Counted, Environ
 
 from concurrency.consumed import LONG, Story, beginning, consumed_through_everything
 from concurrency.harness import check_log
-from concurrency.processes import SOAK_SECONDS, Summary, Workers, anchor, judge
+from concurrency.processes import SOAK_SECONDS, Summary, Workers, anchor, judge, soak
 from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.manifests import Manifest, WaitingFile
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.stores import Store
+from objectstore import servers
 
 PATIENCE = {"AWS_TIMEOUT": "2s"}
 """Less than by default, so that many requests run into it."""
@@ -58,12 +54,8 @@ CHANCES = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Counted]:
-    running, store = serve()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (environment(f"http://127.0.0.1:{running.server_port}") | PATIENCE).items():
-            patch.setenv(name, value)
+    with servers.served() as (url, store), servers.found_by_variables(url, **PATIENCE):
         yield store
-    running.shutdown()
 
 
 @pytest.fixture
@@ -245,15 +237,11 @@ class Remote:
 
 
 @pytest.fixture
-def remote(monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
-    program = [sys.executable, object_store.__file__]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
-        assert server.stdout is not None
-        url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        for name, value in (environment(url) | PATIENCE).items():
-            monkeypatch.setenv(name, value)
-        yield Remote(url)
-        os.killpg(server.pid, signal.SIGKILL)
+def remote() -> Iterator[Remote]:
+    with servers.s3() as bucket:
+        url = bucket.options["AWS_ENDPOINT_URL"]
+        with servers.found_by_variables(url, **PATIENCE):
+            yield Remote(url)
 
 
 @pytest.fixture
@@ -310,23 +298,18 @@ def storm(remote: Remote, workers: Workers, seconds: float, kill: float) -> tupl
 
 @pytest.mark.objectstore
 @pytest.mark.spec("SND-17", "ERR-2", "ERR-8", "ERR-9")
-def test_processes_under_faults(remote: Remote, workers: Workers) -> None:
-    summary, calls, happened = storm(remote, workers, seconds=30, kill=0.3)
-    print(summary, calls, happened)
-    assert happened.keys() == set(FAULTS)
-    assert calls.longest < LONGEST
-    assert min(summary.sent, summary.received, summary.deleted) > 20
-
-
-@pytest.mark.long
-@pytest.mark.timeout(SOAK_SECONDS + 600)
-@pytest.mark.spec("SND-17", "ERR-2", "ERR-8", "ERR-9")
-def test_ten_minutes_of_processes_under_faults(remote: Remote, workers: Workers) -> None:
-    summary, calls, happened = storm(remote, workers, SOAK_SECONDS, kill=0.1)
+@pytest.mark.parametrize(
+    ("seconds", "kill", "each", "least"),
+    [pytest.param(30, 0.3, 0, 20, id="short"), soak(SOAK_SECONDS, 0.1, SOAK_SECONDS / 60, SOAK_SECONDS / 2)],
+)
+def test_processes_under_faults(
+    remote: Remote, workers: Workers, seconds: float, kill: float, each: float, least: float
+) -> None:
+    summary, calls, happened = storm(remote, workers, seconds, kill)
     print(summary, calls, happened, f"killed {workers.killed} times")
-    assert min(happened[kind] for kind in FAULTS) > SOAK_SECONDS / 60
+    assert min(happened[kind] for kind in FAULTS) > each
     assert calls.longest < LONGEST
-    assert min(summary.sent, summary.received, summary.deleted) > SOAK_SECONDS / 2
+    assert min(summary.sent, summary.received, summary.deleted) > least
 
 
 # --- consumers
@@ -362,13 +345,13 @@ def story(remote: Remote, tmp_path: Path) -> Iterator[RemoteStory]:
 
 @pytest.mark.objectstore
 @pytest.mark.spec("RCV-6", "HBN-1", "HBN-21", "FIF-1", "SND-17")
-def test_consumers_lose_nothing_to_signals_and_faults(story: RemoteStory) -> None:
-    print(consumed_through_everything(story, 20, seed=3), story.happened)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(LONG + 600)
-@pytest.mark.spec("RCV-6", "HBN-1", "HBN-21", "FIF-1", "SND-17")
-def test_consumers_lose_nothing_to_ten_minutes_of_signals_and_faults(story: RemoteStory) -> None:
-    print(consumed_through_everything(story, LONG, seed=4), story.happened)
-    assert min(story.happened[kind] for kind in FAULTS) > LONG / 60
+@pytest.mark.parametrize(
+    ("seconds", "seed"),
+    [
+        pytest.param(20, 3, id="short"),
+        pytest.param(LONG, 4, marks=[pytest.mark.long, pytest.mark.timeout(LONG + 600)], id="ten minutes"),
+    ],
+)
+def test_consumers_lose_nothing_to_signals_and_faults(story: RemoteStory, seconds: float, seed: int) -> None:
+    print(consumed_through_everything(story, seconds, seed), story.happened)
+    assert seconds < 60 or min(story.happened[kind] for kind in FAULTS) > LONG / 60

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from benchmarks.memory_store import MemoryStore, server
-from benchmarks.object_store import BUCKET, environment
+from benchmarks.memory_store import MemoryStore
+from benchmarks.object_store import BUCKET
 
 from conformance.hostile_root import THEIRS, VALUES, Attacked, Files, Hostile
+from objectstore import servers
 
 ENTRY = "0/messages/_delta_log/00000000000000000000.json"
 
@@ -20,9 +19,6 @@ ENTRY = "0/messages/_delta_log/00000000000000000000.json"
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     """A hostile root in an empty bucket of the benchmark's store, to which variables lead."""
     store = MemoryStore()
-    listening = socket.create_server(("127.0.0.1", 0))
-    memory = server(listening, store)
-    threading.Thread(target=lambda: memory.run(sockets=[listening]), daemon=True).start()
 
     @contextmanager
     def put(number: int, made: Callable[[str], Files]) -> Iterator[Attacked]:
@@ -42,12 +38,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
 
         yield Attacked(*(f"s3://{BUCKET}/{above}/{name}" for name in ("root", "copy")), files, beside)
 
-    with pytest.MonkeyPatch.context() as patch:
-        made = Hostile(tmp_path_factory.mktemp("hostile") / "root", put)
-        for name, value in environment(f"http://127.0.0.1:{listening.getsockname()[1]}").items():
-            patch.setenv(name, value)
+    made = Hostile(tmp_path_factory.mktemp("hostile") / "root", put)
+    with servers.in_memory(store) as (url, _), servers.found_by_variables(url):
         yield made
-    memory.should_exit = True
 
 
 @pytest.mark.objectstore

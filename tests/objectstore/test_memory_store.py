@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import obstore
 import pytest
-from benchmarks.memory_store import PAGE, server
-from benchmarks.object_store import BUCKET, serve
+from benchmarks.memory_store import PAGE
+from benchmarks.object_store import BUCKET
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
+
+from objectstore import servers
 
 NAMES = ["a/1", "a/b/2", "a/b/3", "a/c & d/4", "a/\u00e4", "ab"]
 
@@ -20,17 +20,11 @@ NAMES = ["a/1", "a/b/2", "a/b/3", "a/c & d/4", "a/\u00e4", "ab"]
 @pytest.fixture(scope="module")
 def stores() -> Iterator[tuple[S3Store, S3Store]]:
     """One of moto, one of the benchmark."""
-    moto, _ = serve()
-    listening = socket.create_server(("127.0.0.1", 0))
-    memory = server(listening)
-    threading.Thread(target=lambda: memory.run(sockets=[listening]), daemon=True).start()
-    ports = [moto.server_port, listening.getsockname()[1]]
     options: dict[str, Any] = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
     options["client_options"] = {"allow_http": True}
     options["prefix"] = "compared"  # all servers of moto in a process have the same bucket
-    yield tuple(S3Store(BUCKET, endpoint=f"http://127.0.0.1:{each}", **options) for each in ports)
-    memory.should_exit = True
-    moto.shutdown()
+    with servers.served() as (moto, _), servers.in_memory() as (memory, _):
+        yield S3Store(BUCKET, endpoint=moto, **options), S3Store(BUCKET, endpoint=memory, **options)
 
 
 def both(stores: tuple[S3Store, S3Store], ask: Callable[[S3Store], Any]) -> Any:

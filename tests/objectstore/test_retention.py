@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 
 import attrs
 import pytest
-from benchmarks.memory_store import MemoryStore, server
-from benchmarks.object_store import environment
+from benchmarks.memory_store import MemoryStore
 
 from lakequeue import LakeQueue
 from lakequeue.storage import layout
+from objectstore import servers
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryStore]:
+def store() -> Iterator[MemoryStore]:
     """A store whose objects can be made older."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    running = server(listening)
-    for name, value in environment(f"http://127.0.0.1:{listening.getsockname()[1]}").items():
-        monkeypatch.setenv(name, value)
-    thread = threading.Thread(target=running.run, args=([listening],))
-    thread.start()
-    yield running.config.app  # type: ignore[misc]
-    running.should_exit = True
-    thread.join()
+    with servers.in_memory() as (url, store), servers.found_by_variables(url):
+        yield store
 
 
 def older(store: MemoryStore, hours: float) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from benchmarks import object_store
 from deltalake import DeltaTable
 
 from acceptance.spark_cluster import Cluster, cluster
 from acceptance.submitting import play, sources, submit
 from lakequeue import LakeQueue
+from objectstore import servers
 
 pytestmark = [pytest.mark.objectstore, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -24,18 +22,12 @@ SECRET = "never-to-be-seen"
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket() -> Iterator[str]:
     """A bucket on a server of its own; the jobs get its variables, the workers do not."""
-    command = [sys.executable, object_store.__file__]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = f"http://localhost:{int(server.stdout.readline())}"
-            for name, value in (object_store.environment(url) | {"AWS_SECRET_ACCESS_KEY": SECRET}).items():
-                monkeypatch.setenv(name, value)
-            yield object_store.BUCKET
-        finally:
-            server.kill()
+    with servers.s3() as bucket:
+        url = bucket.options["AWS_ENDPOINT_URL"].replace("127.0.0.1", "localhost")
+        with servers.found_by_variables(url, AWS_SECRET_ACCESS_KEY=SECRET):
+            yield servers.BUCKET
 
 
 @pytest.fixture

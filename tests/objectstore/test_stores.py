@@ -9,7 +9,7 @@ import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError
 
-from concurrency.harness import at_once
+from concurrency.harness import apart, at_once, check_log, drain
 from insides import engine_of, forget
 from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy, SendEntry
 from lakequeue.storage import layout
@@ -176,3 +176,37 @@ def test_a_deleted_queue_is_gone_and_its_name_can_be_used_again(lake: LakeQueue,
     assert [summary.queue for summary in again(lake).compact() if summary.deleted] == ["orders"]
     folder = engine_of(lake).store.folder(lake.root)
     assert folder.folders("q") == [new.key]
+
+
+# --- what a disk, which has locks, does otherwise
+
+
+@pytest.mark.spec("DUR-42")
+def test_an_erased_message_is_in_no_newest_file(s3_root: str) -> None:
+    queue = LakeQueue(s3_root).create_queue("orders")
+    sent = queue.send_batch([SendEntry(body) for body in ("a", "secret", "b")]).successful
+    assert queue.erase(sent[1].message_id)
+    assert queue.erase(sent[1].message_id) is False
+    queue.send("c")
+    assert [row.body for row in check_log(queue)] == ["a", "", "b", "c"]
+    assert sorted(drain(queue)) == ["a", "b", "c"]
+
+
+def test_messages_whose_files_were_dropped_meanwhile_are_no_error(s3_root: str, clock: ManualClock) -> None:
+    """On stores no lock keeps the ledger that a process knows in step with the log."""
+    idle, busy = apart(s3_root, clock)
+    mine, other = idle.create_queue("orders", visibility_timeout=30), busy.queue("orders")
+    for group in "xy":
+        mine.send(group, group_id=group)
+    for message in mine.receive(10):
+        other.delete(message.receipt_handle)
+    for number in range(80):
+        other.send(str(number), group_id="z")
+    received = 0
+    while received < 68:
+        messages = other.receive(68 - received)
+        received += len(messages)
+        other.delete_batch([message.receipt_handle for message in messages])
+    assert busy.compact()[0].segments_dropped
+    clock.advance(31)
+    assert {message.body for message in mine.receive(100)} == {str(number) for number in range(68, 80)}
