@@ -22,9 +22,10 @@ from lakequeue.testing import ManualClock
 from mutations import Patch
 
 CREATE = """
-import sys, time
+import os, sys
 from lakequeue import LakeQueue
-while time.time() < float(sys.argv[2]):
+open(f"{sys.argv[2]}{sys.argv[3]}", "x").close()
+while not os.path.exists(sys.argv[2]):
     pass
 for name in ("orders", f"own-{sys.argv[3]}"):
     LakeQueue(sys.argv[1]).create_queue(name).send(sys.argv[3])
@@ -33,9 +34,14 @@ for name in ("orders", f"own-{sys.argv[3]}"):
 
 @pytest.mark.spec("QUE-15", "DLT-4")
 def test_four_processes_that_make_a_root_at_once(tmp_path: Path) -> None:
-    root, start = str(tmp_path / "root"), time.time() + 3
-    commands = [[sys.executable, "-c", CREATE, root, str(start), str(number)] for number in range(4)]
+    root, go = str(tmp_path / "root"), tmp_path / "go"
+    commands = [[sys.executable, "-c", CREATE, root, str(go), str(number)] for number in range(4)]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("go*"))) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    go.touch()
     for process in running:
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors

@@ -70,7 +70,7 @@ def losses(folder: Path, rate: float, seconds: float, durability: str, form: str
 
 @pytest.mark.spec("DUR-1", "DUR-3")
 def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    assert losses(tmp_path, 100, 3, "power", "short") == []
+    assert losses(tmp_path, 100, 1, "power", "short") == []
 
 
 @pytest.mark.spec("DUR-1")

@@ -16,7 +16,7 @@ def test_three_processes(workers: Workers) -> None:
         workers.start(name)
     for name in ("a", "b", "c"):
         workers.wait_until_ready(name)
-    workers.run(at_least=4, at_most=40, until={"a": 15, "b": 15, "c": 15})
+    workers.run(at_least=1, at_most=40, until={"a": 10, "b": 10, "c": 10})
     workers.stop()
     summary = judge(workers)
     assert summary.unknown == 0
