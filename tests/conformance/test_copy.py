@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -35,6 +37,7 @@ from lakequeue.storage.bulk import commit_files, manifests
 from lakequeue.storage.copying import Copier
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
+from meanwhile import meanwhile
 from mutations import Case, Mutation, Patch, each_case, replace
 
 
@@ -93,6 +96,13 @@ def test_a_copy_has_the_messages_of_all_states_and_the_receipts(
     assert to.queue("empty").send("x")
 
 
+BULK = pa.table({"body": [str(n) for n in range(400)]})
+
+
+def drained(queue: Queue) -> list[int]:
+    return sorted(map(int, drain(queue)))
+
+
 def every_file(root: str) -> Iterator[str]:
     return (os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names)
 
@@ -112,14 +122,12 @@ def test_a_duplicate_sent_to_the_copy_adds_nothing(lq: LakeQueue, to: LakeQueue,
 
 @pytest.mark.spec("DUR-40")
 def test_a_bulk_send_is_not_repeated_in_the_copy(lq: LakeQueue, to: LakeQueue) -> None:
-    import pyarrow as pa
-
-    queue, rows = lq.create_queue("orders", shards=2), pa.table({"body": [str(n) for n in range(100)]})
-    queue.send_arrow(rows, send_id="s1")
+    queue = lq.create_queue("orders", shards=2)
+    queue.send_arrow(BULK, send_id="s1")
     lq.copy(to)
     twin = reopen(to).queue("orders")
-    twin.send_arrow(rows, send_id="s1")
-    assert sorted(drain(twin), key=int) == [str(n) for n in range(100)]
+    twin.send_arrow(BULK, send_id="s1")
+    assert drained(twin) == [*range(400)]
 
 
 @pytest.mark.spec("DUR-40", "DUR-41")
@@ -127,10 +135,8 @@ def test_a_bulk_send_is_not_repeated_in_the_copy(lq: LakeQueue, to: LakeQueue) -
 def test_a_bulk_send_that_was_killed_between_two_shards_is_completed_in_the_copy(
     lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
-    import pyarrow as pa
-
-    queue, rows = lq.create_queue("orders", shards=3), pa.table({"body": [str(n) for n in range(400)]})
-    send_to_one_shard(queue, rows)
+    queue = lq.create_queue("orders", shards=3)
+    send_to_one_shard(queue, BULK)
     there = queue.counts().visible
     assert 0 < there < 400
     lq.copy(to)
@@ -139,8 +145,8 @@ def test_a_bulk_send_that_was_killed_between_two_shards_is_completed_in_the_copy
     if again == "compacted":
         monkeypatch.setattr(commit_files, "UNFINISHED", 0.0)
         twin.compact()
-    assert twin.send_arrow(rows, send_id="s1") == (400 - there if again == "sent" else 0)
-    assert sorted(drain(twin), key=int) == [str(n) for n in range(400)]
+    assert twin.send_arrow(BULK, send_id="s1") == (400 - there if again == "sent" else 0)
+    assert drained(twin) == [*range(400)]
     assert [finding for finding in to.check() if finding.damage] == []
 
 
@@ -150,8 +156,6 @@ def test_a_bulk_send_that_ends_while_it_is_copied_is_whole_in_the_copy(
     lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """It has no id, so that its manifest goes at once; another shard is taken anew after that."""
-    import pyarrow as pa
-
     queue, other = lq.create_queue("orders", shards=2), lq.create_queue("other")
     first, last = threading.Event(), threading.Event()
     commit, step = commit_files._ShardCommit.commit, getattr(ShardCopies, ends)
@@ -163,8 +167,7 @@ def test_a_bulk_send_that_ends_while_it_is_copied_is_whole_in_the_copy(
             last.wait(60)
         return rows
 
-    rows = pa.table({"body": [str(n) for n in range(400)]})
-    sender = threading.Thread(target=lambda: queue.send_arrow(rows))
+    sender = threading.Thread(target=lambda: queue.send_arrow(BULK))
 
     def ended(copies: ShardCopies) -> Any:
         found = step(copies)
@@ -179,17 +182,15 @@ def test_a_bulk_send_that_ends_while_it_is_copied_is_whole_in_the_copy(
     sender.start()
     first.wait(60)
     lq.copy(to)
-    assert sorted(drain(reopen(to).queue("orders")), key=int) == [str(n) for n in range(400)]
+    assert drained(reopen(to).queue("orders")) == [*range(400)]
 
 
 @pytest.mark.spec("DUR-40")
 def test_a_bulk_send_without_its_files_stops_no_copy(
     lq: LakeQueue, to: LakeQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import pyarrow as pa
-
     queue = lq.create_queue("orders", shards=2)
-    send_to_one_shard(queue, pa.table({"body": [str(n) for n in range(400)]}))
+    send_to_one_shard(queue, BULK)
     [manifest] = manifests.manifests(lq._runtime.engine.store.folder(layout.tables_path(lq.root, queue.key)))
     for shard in manifest.shards:
         table = lq._runtime.engine.open(layout.messages_path(lq.root, queue.key, shard))
@@ -200,22 +201,14 @@ def test_a_bulk_send_without_its_files_stops_no_copy(
     assert reopen(to).queue("orders").counts().visible == there and "lacks files" in caplog.text
 
 
-@pytest.mark.spec("DUR-40")
 @pytest.mark.spec("DUR-40", "JOB-7")
-def test_schedules_go_on_in_the_copy_and_lose_no_message(
-    lq: LakeQueue, to: LakeQueue, clock: ManualClock, monkeypatch: Patch
-) -> None:
+def test_schedules_go_on_in_the_copy_and_lose_no_message(lq: LakeQueue, to: LakeQueue, clock: ManualClock) -> None:
     lq.create_queue("orders")
     lq.schedules.add("hourly", "orders", "x", cron="0 * * * *", missed="all")
     clock.advance(3_600)
-    run = ShardCopies._take
-
-    def sending(copies: ShardCopies, *places: Any) -> Any:
-        lq.schedules.run_due()  # between the snapshots of schedules and queues
-        return run(copies, *places)
-
-    monkeypatch.setattr(ShardCopies, "_take", sending)
-    lq.copy(to)
+    # between the snapshots of schedules and queues
+    with meanwhile(ShardCopies, "_take", lambda *_: lq.schedules.run_due()):
+        lq.copy(to)
     clock.advance(3_600)
     reopen(to).schedules.run_due()
     assert len(to.queue("orders").peek()) == 2
@@ -320,7 +313,7 @@ def test_compaction_removes_what_a_killed_copy_left(
     to.create_queue("b")
     key = lq.queue("a").key
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("lakequeue.storage.catalog.Catalog.put", replace_by(Killed()))
+        patch.setattr("lakequeue.storage.catalog.Catalog.put", Mock(side_effect=Killed))
         lq.copy(to)
     assert Path(to.root, "q", key, "0", "messages", "_delta_log").exists()
     reopen(to).compact()
@@ -329,13 +322,6 @@ def test_compaction_removes_what_a_killed_copy_left(
     reopen(to).compact()
     assert drain(reopen(to).queue("a")) == ["x"]
     assert not Path(to.root, "q", key, layout.COPYING).exists()
-
-
-def replace_by(error: BaseException) -> Callable[..., Any]:
-    def method(*_: Any) -> Any:
-        raise error
-
-    return method
 
 
 def copy_that_leaves_its_marker(lq: LakeQueue, to: LakeQueue, error: BaseException) -> Path:
@@ -399,39 +385,26 @@ def test_files_that_vanish_meanwhile_make_it_take_the_shard_anew(
     for number in range(6):
         queue.send(str(number))
     small_segments(monkeypatch)
-    copied, original = [], Copier.copy
 
-    def copy(copier: Copier, snapshot: Any) -> None:
-        copied.append(snapshot.path)
-        if len(copied) == 1:
-            for name in ("MESSAGES", "RECEIPTS"):
-                monkeypatch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
-            for number in range(6, 20):
-                queue.send(str(number))
-            queue.delete_batch(queue.receive(5))
-            queue.compact()
-        original(copier, snapshot)
+    def act(*_: Any) -> None:
+        for name in ("MESSAGES", "RECEIPTS"):
+            monkeypatch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
+        for number in range(6, 20):
+            queue.send(str(number))
+        queue.delete_batch(queue.receive(5))
+        queue.compact()
 
-    monkeypatch.setattr(Copier, "copy", copy)
-    lq.copy(to)
-    assert len(copied) > 2
-    assert sorted(drain(reopen(to).queue("a")), key=int) == [str(number) for number in range(5, 20)]
+    with meanwhile(Copier, "copy", act):
+        lq.copy(to)
+    assert drained(reopen(to).queue("a")) == [*range(5, 20)]
 
 
 @pytest.mark.spec("DUR-41")
-def test_a_queue_that_is_deleted_meanwhile_stays_out(
-    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_that_is_deleted_meanwhile_stays_out(lq: LakeQueue, to: LakeQueue) -> None:
     lq.create_queue("a").send("x")
     lq.create_queue("b").send("y")
-    original = ShardCopies._copy_files
-
-    def deleting(copies: ShardCopies) -> Any:
-        lq.delete_queue("a")
-        return original(copies)
-
-    monkeypatch.setattr(ShardCopies, "_copy_files", deleting)
-    assert [each.queue for each in lq.copy(to)] == ["b"]
+    with meanwhile(ShardCopies, "_copy_files", lambda *_: lq.delete_queue("a")):
+        assert [each.queue for each in lq.copy(to)] == ["b"]
     assert [queue.name for queue in reopen(to).all_queues()] == ["b"]
 
 
@@ -492,21 +465,16 @@ def a_log_that_moved_on_is_not_taken_with_an_older_ledger(patch: Patch, lq: Lake
     queue = lq.create_queue("a")
     for body in "abc":
         queue.send(body)
-    opened = []
 
-    def reader(table: Any) -> Any:
-        if not opened:
-            opened.append(True)
-            queue.delete_batch(queue.receive(3))
-            for body in "defgh":
-                queue.send(body)
-            queue.compact()
-            table.refresh()
-        return original(table)
+    def act(table: Any) -> None:
+        queue.delete_batch(queue.receive(3))
+        for body in "defgh":
+            queue.send(body)
+        queue.compact()
+        table.refresh()
 
-    original = copying.LogReader
-    patch.setattr(copying, "LogReader", reader)
-    lq.copy(to)
+    with meanwhile(copying, "LogReader", act):
+        lq.copy(to)
     assert sorted(drain(reopen(to).queue("a"))) == list("defgh")
 
 
@@ -540,19 +508,11 @@ def test_safeguards_of_a_copy(case: Case, lq: LakeQueue, to: LakeQueue) -> None:
 
 
 @pytest.mark.spec("DUR-41")
-def test_attributes_and_shards_that_change_meanwhile_are_those_of_the_copy(
-    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attributes_and_shards_that_change_meanwhile_are_those_of_the_copy(lq: LakeQueue, to: LakeQueue) -> None:
     queue = lq.create_queue("a")
     queue.send("x")
-    original = ShardCopies._snapshot
-
-    def changing(copies: ShardCopies, *place: Any) -> Any:
-        queue.set_attributes(visibility_timeout=77, shards=2)
-        return original(copies, *place)
-
-    monkeypatch.setattr(ShardCopies, "_snapshot", changing)
-    lq.copy(to)
+    with meanwhile(ShardCopies, "_snapshot", lambda *_: queue.set_attributes(visibility_timeout=77, shards=2)):
+        lq.copy(to)
     twin = reopen(to).queue("a")
     twin.send("y")
     assert twin.attributes()["visibility_timeout"] == 77 and sorted(drain(twin)) == ["x", "y"]

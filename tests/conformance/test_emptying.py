@@ -40,6 +40,7 @@ from lakequeue.storage.messages.merge_segments import MergeCounts
 from lakequeue.storage.messages.read import LogFile, ShardLog
 from lakequeue.storage.repair.steps import Step
 from lakequeue.testing import ManualClock
+from meanwhile import meanwhile
 from mutations import Case, Mutation, Patch, each_case, replace
 
 HOUR = 3_600
@@ -80,6 +81,27 @@ def seven_held(lq: LakeQueue) -> tuple[Queue, list[Message]]:
     held = queue.receive(7, visibility_timeout=60)
     queue.send("open")
     return queue, held
+
+
+def seven_used(lq: LakeQueue, **attributes: Any) -> Queue:
+    """The same queue, of which the seven were deleted one by one."""
+    queue = lq.create_queue("orders", **attributes)
+    one_old(queue)
+    used(queue, list("abcdefg"), attributes={"name": "x"})
+    queue.send("open")
+    return queue
+
+
+def emptied_elsewhere(lq: LakeQueue, queue: Queue, held: Sequence[Message]) -> None:
+    """Another process deletes messages, and a pass of the compactor empties them."""
+    queue.delete_batch(held)
+    compact(apart(lq.root, lq.clock, 1)[0])
+
+
+def comes_once(lq: LakeQueue, clock: ManualClock, *bodies: str) -> None:
+    """What a new process receives once all timeouts have ended."""
+    clock.advance(12 * HOUR)
+    assert sorted(taken(reopen(lq).queue("orders"))) == sorted(bodies)
 
 
 def full(queue: Queue) -> list[str]:
@@ -157,15 +179,11 @@ def goes_on_without_what_was_emptied(lq: LakeQueue, clock: ManualClock) -> None:
     to = LakeQueue(f"{lq.root}-copy", clock=clock)
     reopen(lq).copy(to)
     assert to.check() == []
-    clock.advance(12 * HOUR)
-    assert sorted(taken(reopen(lq).queue("orders"))) == ["old", "open"]
+    comes_once(lq, clock, "old", "open")
 
 
 def what_was_deleted_behind_an_old_message_is_emptied(lq: LakeQueue, clock: ManualClock) -> None:
-    queue = lq.create_queue("orders")
-    old = one_old(queue)
-    used(queue, list("abcdefg"), attributes={"name": "x"})
-    queue.send("open")
+    queue = seven_used(lq)
     before = [(row.offset, row.message_id, row.sent_at) for row in log_rows(queue)]
     summaries = compact(reopen(lq))
     assert full(queue) == ["old", "open"]
@@ -178,8 +196,8 @@ def what_was_deleted_behind_an_old_message_is_emptied(lq: LakeQueue, clock: Manu
     emptied = reopen(lq).queue("orders").get(before[1][1])
     assert (emptied.state, emptied.body, queue.cancel(emptied.message_id)) == (MessageState.DELETED, "", False)
     sound(lq)
-    queue.delete(old)  # through a snapshot from before
-    assert taken(queue) == ["open"]
+    clock.advance(12 * HOUR)
+    assert sorted(taken(queue)) == ["old", "open"], "through a snapshot from before"
     clock.advance(2 * HOUR)
     compact(reopen(lq))
     assert full(queue) == []
@@ -187,10 +205,7 @@ def what_was_deleted_behind_an_old_message_is_emptied(lq: LakeQueue, clock: Manu
 
 
 def what_a_rewind_restores_stays(lq: LakeQueue, clock: ManualClock) -> None:
-    queue = lq.create_queue("orders", rewind_range=300)
-    old = one_old(queue)
-    used(queue, list("abcdefg"))
-    queue.send("open")
+    queue = seven_used(lq, rewind_range=300)
     compact(reopen(lq))
     assert full(queue) == ["old", *"abcdefg", "open"]
     sound(lq)
@@ -199,8 +214,7 @@ def what_a_rewind_restores_stays(lq: LakeQueue, clock: ManualClock) -> None:
     clock.advance(301)
     compact(reopen(lq))
     assert full(queue) == ["old", "open"], "the open segment stays as it is"
-    queue.change_visibility(old, 0)
-    assert taken(reopen(lq).queue("orders")) == ["old"]
+    comes_once(lq, clock, "old")
     sound(lq)
 
 
@@ -260,47 +274,31 @@ def a_move_that_another_process_completed_brings_nothing_again(lq: LakeQueue, cl
     queue.send("open", group_id="g", dedup_id="open")
     clock.advance(301)
     [other] = apart(lq.root, clock, 1)
-    messages, late = ShardReader.messages, []
 
-    def slow(self: Any, first: int, last: int) -> Any:
-        if self.shard == 0 and not late:
-            late.append(1)
-            move.finish_all(other.queue("orders.fifo")._runtime)
-            other.compact()
-            self._bodies.clear()
-            self.log()
-        return messages(self, first, last)
+    def act(reader: Any, *_: int) -> None:
+        move.finish_all(other.queue("orders.fifo")._runtime)
+        other.compact()
+        reader._bodies.clear()
+        reader.log()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShardReader, "messages", slow)
+    with meanwhile(ShardReader, "messages", act, when=lambda reader, *_: reader.shard == 0):
         queue.receive(10)
-    assert late and full(queue) == ["old", "open"]
+    assert full(queue) == ["old", "open"]
     assert dead.counts().visible == 7
     assert sorted(message.body for message in dead.receive(100)) == [f"m{number}" for number in range(7)]
 
 
 def a_copy_has_what_its_ledger_names(lq: LakeQueue, clock: ManualClock) -> None:
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
-    held = queue.receive(7)
-    queue.send("open")
-    reader, late = copying.LogReader, []
+    queue, held = seven_held(lq)
 
-    def slow(table: Any) -> Any:
-        if table.path == messages_of(queue) and not late:
-            late.append(1)
-            queue.delete_batch(held)
-            compact(apart(lq.root, clock, 1)[0])
-            table.refresh()
-        return reader(table)
+    def act(table: Any) -> None:
+        emptied_elsewhere(lq, queue, held)
+        table.refresh()
 
     to = LakeQueue(f"{lq.root}-copy", clock=clock)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copying, "LogReader", slow)
+    with meanwhile(copying, "LogReader", act, when=lambda table: table.path == messages_of(queue)):
         lq.copy(to)
-    assert late and to.check() == []
+    assert to.check() == []
     assert taken(to.queue("orders")) == ["open"]
 
 
@@ -336,10 +334,7 @@ def a_ledger_that_was_put_back_is_told_and_loses_nothing(lq: LakeQueue, clock: M
 
 
 def a_ledger_that_is_made_anew_is_copied(lq: LakeQueue, clock: ManualClock) -> None:
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    used(queue, list("abcdefg"))
-    queue.send("open")
+    queue = seven_used(lq)
     compact(reopen(lq))
     assert full(queue) == ["old", "open"]
     put_back(lq, receipts_of(queue), {})
@@ -349,21 +344,16 @@ def a_ledger_that_is_made_anew_is_copied(lq: LakeQueue, clock: ManualClock) -> N
 def a_compactor_that_slept_through_a_repair_empties_nothing(lq: LakeQueue, clock: ManualClock) -> None:
     queue, held = seven_held(lq)
     queue.delete_batch(held)
-    merge, late = shard_sender.merge_all, []
 
-    def slow(*given: Any) -> Any:
-        if not late:
-            late.append(given[-1]())  # it reads the ledger now
-            damage_files(queue)
-            assert [each.applied for each in reopen(lq).repair(apply=True, force=True)] == [True]
-        return merge(*given)
+    def act(*given: Any) -> None:
+        given[-1]()  # it reads the ledger now
+        damage_files(queue)
+        assert [each.applied for each in reopen(lq).repair(apply=True, force=True)] == [True]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_sender, "merge_all", slow)
+    with meanwhile(shard_sender, "merge_all", act):
         reopen(lq).compact()
-    assert late and full(queue) == ["old", *"abcdefg", "open"]
-    clock.advance(12 * HOUR)
-    assert sorted(taken(reopen(lq).queue("orders"))) == sorted(["old", *"abcdefg", "open"])
+    assert full(queue) == ["old", *"abcdefg", "open"]
+    comes_once(lq, clock, "old", *"abcdefg", "open")
 
 
 def what_only_memory_knows_is_not_emptied(lq: LakeQueue, clock: ManualClock) -> None:
@@ -390,8 +380,7 @@ def what_only_memory_knows_is_not_emptied(lq: LakeQueue, clock: ManualClock) -> 
     with suppress(LakeQueueError):
         merge(*begun[0])
     assert full(queue) == ["old", *"abcdefg", "open"]
-    clock.advance(12 * HOUR)
-    assert sorted(taken(reopen(lq).queue("orders"))) == sorted(["old", *"abcdefg", "open"])
+    comes_once(lq, clock, "old", *"abcdefg", "open")
 
 
 def what_a_restored_root_has_stays(lq: LakeQueue, clock: ManualClock) -> None:
@@ -399,55 +388,34 @@ def what_a_restored_root_has_stays(lq: LakeQueue, clock: ManualClock) -> None:
     queue, held = seven_held(lq)
     kept = files_of(lq, receipts_of(queue))
     queue.delete_batch(held)
-    write, late = point.write_file, []
-
-    def slow(*given: Any, **more: Any) -> Any:
-        if not late:
-            late.append(1)
-            put_back(lq, receipts_of(queue), kept)
-        return write(*given, **more)
-
     [other] = apart(lq.root, clock, 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(point, "write_file", slow)
+    with meanwhile(point, "write_file", lambda *_: put_back(lq, receipts_of(queue), kept)):
         assert other.queue("orders").compact().failures
-    assert late and full(queue) == ["old", *"abcdefg", "open"]
+    assert full(queue) == ["old", *"abcdefg", "open"]
     sound(lq)
-    clock.advance(12 * HOUR)
-    assert sorted(taken(reopen(lq).queue("orders"))) == sorted(["old", *"abcdefg", "open"])
+    comes_once(lq, clock, "old", *"abcdefg", "open")
 
 
-def stays_above_the_floor_of_a_restored_ledger(
-    lq: LakeQueue, clock: ManualClock, verb: Callable[[Queue], object]
-) -> None:
+def stays_above_the_floor_of_a_restored_ledger(lq: LakeQueue, verb: Callable[[Queue], object]) -> None:
     """It went back once a process had read its floor, and the log is as it was."""
     queue = lq.create_queue("orders")
     for body in "abcdefg":
         queue.send(body)
     kept = files_of(lq, receipts_of(queue))
     taken(queue)
-    commit, late = merge_segments.commit, []
-
-    def slow(*given: Any, **more: Any) -> bool:
-        if not late:
-            late.append(1)
-            put_back(lq, receipts_of(queue), kept)
-        return commit(*given, **more)
-
-    [other] = apart(lq.root, clock, 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge_segments, "commit", slow)
+    [other] = apart(lq.root, lq.clock, 1)
+    with meanwhile(merge_segments, "commit", lambda *_: put_back(lq, receipts_of(queue), kept)):
         verb(other.queue("orders"))
-    assert late and full(queue) == list("abcdefg")
+    assert full(queue) == list("abcdefg")
     sound(lq)
 
 
 def a_compactor_drops_nothing_above_the_floor_of_a_restored_ledger(lq: LakeQueue, clock: ManualClock) -> None:
-    stays_above_the_floor_of_a_restored_ledger(lq, clock, Queue.compact)
+    stays_above_the_floor_of_a_restored_ledger(lq, Queue.compact)
 
 
 def a_sender_drops_nothing_above_the_floor_of_a_restored_ledger(lq: LakeQueue, clock: ManualClock) -> None:
-    stays_above_the_floor_of_a_restored_ledger(lq, clock, lambda queue: shard_of(queue)._merge_segments(0, None))
+    stays_above_the_floor_of_a_restored_ledger(lq, lambda queue: shard_of(queue)._merge_segments(0, None))
 
 
 def a_log_that_was_restored_before_its_ledger_stays(lq: LakeQueue, clock: ManualClock) -> None:
@@ -466,27 +434,15 @@ def a_log_that_was_restored_before_its_ledger_stays(lq: LakeQueue, clock: Manual
 
 def what_was_emptied_meanwhile_is_not_shown(lq: LakeQueue, clock: ManualClock) -> None:
     """By a search that has read runs, and then reads the log."""
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
-    held = queue.receive(7)
-    queue.send("open")
-    rows, late = ShardReader.rows, []
+    queue, held = seven_held(lq)
 
-    def slow(self: Any, first: int, last: int) -> Any:
-        if not late:
-            late.append(1)
-            queue.delete_batch(held)
-            compact(apart(lq.root, clock, 1)[0])
-            self._bodies.clear()
-            self.log()
-        return rows(self, first, last)
+    def act(reader: Any, *_: int) -> None:
+        emptied_elsewhere(lq, queue, held)
+        reader._bodies.clear()
+        reader.log()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShardReader, "rows", slow)
+    with meanwhile(ShardReader, "rows", act):
         assert [message.body for message in queue.peek(limit=10)] == ["old", "open"]
-    assert late
 
 
 def what_a_lease_has_lost_is_not_read(lq: LakeQueue, clock: ManualClock) -> None:
@@ -506,26 +462,14 @@ def what_a_lease_has_lost_is_not_read(lq: LakeQueue, clock: ManualClock) -> None
 
 def a_view_has_no_message_without_a_body(lq: LakeQueue, clock: ManualClock) -> None:
     """Of which the ledger is older than the log."""
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
-    held = queue.receive(7)
-    queue.send("open")
-    reader, late = judged_log.LogReader, []
+    queue, held = seven_held(lq)
 
-    def slow(table: Any) -> Any:
-        if not late:
-            late.append(1)
-            queue.delete_batch(held)
-            compact(apart(lq.root, clock, 1)[0])
-            table.refresh()
-        return reader(table)
+    def act(table: Any) -> None:
+        emptied_elsewhere(lq, queue, held)
+        table.refresh()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judged_log, "LogReader", slow)
+    with meanwhile(judged_log, "LogReader", act):
         shown = reopen(lq).arrow_views()["messages"].to_table(columns=["log_offset", "state"])
-    assert late
     assert [(row["log_offset"], row["state"]) for row in shown.to_pylist()] == [(0, "in_flight"), (8, "visible")]
 
 
@@ -542,23 +486,6 @@ def a_check_notices_what_lost_its_body(lq: LakeQueue, clock: ManualClock) -> Non
     assert [report.lost for report in reports] == [[(0, 3)]]
     sound(lq)
     assert taken(reopen(lq).queue("orders")) == ["e", "f"]
-
-
-def damaged_ledgers_forget_nothing(lq: LakeQueue, clock: ManualClock) -> None:
-    """Rows that another program removed are of messages that a repair may bring back."""
-    queue = lq.create_queue("orders")
-    for body in "abcdef":
-        queue.send(body)
-    for _ in range(3):
-        queue.receive(1, visibility_timeout=HOUR)
-    queue.send("open")
-    first = min(ledger_of(queue).files(), key=lambda file: file.path)
-    torn = files_of(lq, receipts_of(queue))
-    torn[first.name] = torn[first.name][: first.size // 2]
-    put_back(lq, receipts_of(queue), torn)
-    summary = reopen(lq).queue("orders").compact()
-    assert summary.failures
-    assert full(queue) == [*"abcdef", "open"]
 
 
 def overlook(part: str) -> Callable[[Patch], None]:
@@ -701,8 +628,21 @@ def test_the_promise_holds_and_falls_with_its_safeguard(case: Case, lq: LakeQueu
     case.run(lambda patch: (make_small(patch), (lq, clock))[1], (LakeQueueError, TypeError, pytest.fail.Exception))
 
 
-def test_a_ledger_that_cannot_be_read_forgets_nothing(lq: LakeQueue, clock: ManualClock) -> None:
-    damaged_ledgers_forget_nothing(lq, clock)
+def test_a_ledger_that_cannot_be_read_forgets_nothing(lq: LakeQueue) -> None:
+    """Rows that another program removed are of messages that a repair may bring back."""
+    queue = lq.create_queue("orders")
+    for body in "abcdef":
+        queue.send(body)
+    for _ in range(3):
+        queue.receive(1, visibility_timeout=HOUR)
+    queue.send("open")
+    first = min(ledger_of(queue).files(), key=lambda file: file.path)
+    torn = files_of(lq, receipts_of(queue))
+    torn[first.name] = torn[first.name][: first.size // 2]
+    put_back(lq, receipts_of(queue), torn)
+    summary = reopen(lq).queue("orders").compact()
+    assert summary.failures
+    assert full(queue) == [*"abcdef", "open"]
 
 
 @pytest.mark.parametrize("told", [None, "x", "3", 2.5, [1], {}])
@@ -717,10 +657,7 @@ def test_a_number_of_emptied_rows_that_is_none_counts_as_none(told: Any) -> None
 def test_a_root_that_0_2_may_use_keeps_its_rows(
     lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    used(queue, list("abcdefg"))
-    queue.send("open")
+    queue = seven_used(lq)
     with monkeypatch.context() as patch:
         patch.setattr(layout, "LAYOUT_VERSION", layout.LAYOUT_VERSION + 1)
         compact(reopen(lq))

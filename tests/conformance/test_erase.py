@@ -30,11 +30,10 @@ from lakequeue.shard.commands import Erase
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages import erase, read
-from lakequeue.storage.messages.read import LogFile
 from lakequeue.testing import ManualClock
+from meanwhile import meanwhile
 from mutations import Case, Mutation, each_case, replace
 
 SECRET = "Ada Lovelace, 12 St James's Square"
@@ -187,23 +186,13 @@ def test_an_erasure_that_was_cut_off_is_repeated(lq: LakeQueue, monkeypatch: pyt
     assert queue.erase(id) and not holders(lq.root)
 
 
-def test_an_erasure_reads_again_what_another_one_removed(
-    lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_erasure_reads_again_what_another_one_removed(lq: LakeQueue, clock: ManualClock) -> None:
     queue = lq.create_queue("orders")
     id = queue.send(SECRET).message_id
     queue.send("a")
     [other] = apart(lq.root, clock, 1)
-    listed = erase.log_files
-
-    def late(table: Table) -> list[LogFile]:
-        monkeypatch.setattr(erase, "log_files", listed)
-        files = listed(table)
-        assert other.queue("orders").erase(id)
-        return files
-
-    monkeypatch.setattr(erase, "log_files", late)
-    assert queue.erase(id) is False
+    with meanwhile(erase, "log_files", lambda *_: other.queue("orders").erase(id), after=True):
+        assert queue.erase(id) is False
     assert drain(queue) == ["a"]
 
 
@@ -236,28 +225,20 @@ def received_bodies(queue: Queue) -> list[str]:
 @pytest.mark.spec("SND-1")
 @pytest.mark.parametrize("erased", ["abc", "b"])
 @pytest.mark.parametrize("fifo", [False, True])
-@pytest.mark.parametrize(
-    ("verb", "after"), [(received_bodies, (receives, "claim")), (leased_bodies, (leases, "claim"))]
-)
+@pytest.mark.parametrize(("verb", "claims"), [(received_bodies, receives), (leased_bodies, leases)])
 def test_what_is_erased_between_claim_and_read_does_not_come(
-    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, verb: Any, after: Any, fifo: bool, erased: str
+    lq: LakeQueue, verb: Any, claims: Any, fifo: bool, erased: str
 ) -> None:
-    name = "orders.fifo" if fifo else "orders"
-    queue = lq.create_queue(name, fifo=fifo)
+    queue = lq.create_queue("orders.fifo" if fifo else "orders", fifo=fifo)
     ids = {}
     for body in "abc":
         ids[body] = queue.send(body, **({"group_id": "g", "dedup_id": body} if fifo else {})).message_id
-    claim = getattr(*after)
-
-    def late(*arguments: Any, **more: Any) -> Any:
-        claimed = claim(*arguments, **more)
-        for body in erased:
-            assert queue.erase(ids[body])
-        monkeypatch.setattr(*after, claim)
-        return claimed
-
-    monkeypatch.setattr(*after, late)
-    assert verb(queue) == [body for body in "abc" if body not in erased]
+    erasures = []
+    with meanwhile(
+        claims, "claim", lambda *_: erasures.extend(queue.erase(ids[each]) for each in erased), after=True
+    ):
+        assert verb(queue) == [body for body in "abc" if body not in erased]
+    assert all(erasures)
 
 
 def test_erasing_beside_senders(lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
