@@ -18,6 +18,7 @@ from concurrency.steps import at, held_at
 from lakequeue import LakeQueue, QueueClientError, QueueDoesNotExist
 from lakequeue.operations import queues
 from lakequeue.storage.catalog import Catalog, QueueRow
+from lakequeue.storage.engines.point import Engine
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
@@ -49,6 +50,14 @@ def test_four_processes_that_make_a_root_at_once(tmp_path: Path) -> None:
     names = {queue.name for queue in lq.list_queues()}
     assert names == {"orders", *(f"own-{number}" for number in range(4))}
     assert sorted(drain(lq.queue("orders"))) == list("0123")
+
+
+@pytest.mark.spec("QUE-15")
+def test_a_root_that_another_process_makes_meanwhile_is_used(tmp_path: Path, monkeypatch: Patch) -> None:
+    here, there = apart(tmp_path / "root", ManualClock())
+    at(monkeypatch, Engine, "exists", lambda: there.create_queue("orders"))
+    queue = here.create_queue("orders")
+    assert [other.key for other in there.list_queues()] == [queue.key]
 
 
 @pytest.mark.spec("QUE-15")

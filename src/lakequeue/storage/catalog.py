@@ -222,10 +222,12 @@ class Catalog:
             return self._engine.open(path)
         except QueueClientError:
             raise
-        except Exception:
-            if self._engine.exists(path):
-                raise
-            return None
+        except Exception as error:
+            if not self._engine.exists(path):
+                return None
+            if isinstance(error, FileNotFoundError):  # another process has made it since
+                return self._engine.open(path)
+            raise
 
     def _holds_others(self) -> bool:
         """Whether the root has more than a root whose creation is under way, or was interrupted."""
