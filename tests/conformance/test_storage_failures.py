@@ -19,7 +19,6 @@ def table_class(harness: Harness):
 
 
 @every_engine
-@pytest.mark.core
 @pytest.mark.spec("SND-17", "ERR-9", "DLT-1")
 def test_a_commit_that_landed_but_raised_is_not_made_again(harness: Harness, monkeypatch):
     queue = harness.create()

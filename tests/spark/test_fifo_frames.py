@@ -241,7 +241,6 @@ def test_messages_that_were_moved_here_hold_no_id(spark: SparkSession, queue: Qu
     assert bodies(queue)[2:] == ["yes"]
 
 
-@pytest.mark.core
 @pytest.mark.spec("DDP-1", "DDP-9", "SND-17")
 @pytest.mark.parametrize("scope", ["queue", "message_group"])
 def test_what_is_accepted_agrees_with_a_plain_memory(

@@ -71,7 +71,6 @@ def runs(queue: Queue) -> tuple[list[Run], list[Run]]:
     return ledger.load()[1:]
 
 
-@pytest.mark.core
 @pytest.mark.spec("RWD-4", "RWD-9", "RWD-20", "DLT-1")
 def test_many_messages_are_rewound_by_one_small_commit(queue: Queue, clock: ManualClock) -> None:
     messages, half = 300_000, 150_000

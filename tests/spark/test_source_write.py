@@ -127,7 +127,6 @@ def test_columns_match_as_the_session_compares_names(
             send()
 
 
-@pytest.mark.core
 @pytest.mark.spec("JOB-5", "SND-17")
 @pytest.mark.parametrize("way", ["send_dataframe", "write", "stream_to_queue"])
 def test_rows_have_priorities(spark: SparkSession, tmp_path: Path, way: str) -> None:
@@ -513,7 +512,6 @@ def test_a_bad_row_ends_the_stream_in_one_line_and_a_queue_that_is_gone_too(
     assert isinstance(found, QueueDoesNotExist) and "queue orders" in str(found)
 
 
-@pytest.mark.core
 @pytest.mark.spec("SND-1", "SND-2", "SND-12", "SND-17", "DLY-3")
 def test_rows_that_break_a_rule_are_diverted_once_with_the_reason_also_when_their_batch_is_repeated(
     spark: SparkSession, queue: Queue, folder: Folder, checkpoint: str, tmp_path: Path

@@ -151,7 +151,6 @@ def test_a_batch_is_deleted_when_its_function_returns(present: Queue, checkpoint
     assert present.counts().visible == 0
 
 
-@pytest.mark.core
 @pytest.mark.spec("RCV-6", "VIS-4")
 def test_a_function_that_raises_hands_back_and_ends_the_query(present: Queue, checkpoint: str) -> None:
     present.send_batch([SendEntry("a"), SendEntry("b")])
@@ -222,7 +221,6 @@ def test_merges_are_exactly_once_and_delta_transactions_by_number_of_batch_are_n
     assert "".join(sorted(row.body for row in spark.read.format("delta").load(path).collect())) == stored
 
 
-@pytest.mark.core
 @pytest.mark.spec("DLQ-12", "DLQ-2")
 def test_one_message_that_a_function_raises_for_is_the_only_dead_letter(
     tmp_path: Path, spark: SparkSession, checkpoint: str

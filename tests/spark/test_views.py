@@ -235,7 +235,6 @@ def test_a_plan_stays_as_it_is_with_more_queues_and_opens_those_asked_for_only(
     assert plan() == few
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("reading", ["tasks"], indirect=True)
 def test_bodies_are_read_where_they_are_asked_for_and_of_the_messages_that_are_left(
     spark: SparkSession, lq: LakeQueue, clock: ManualClock
