@@ -18,6 +18,7 @@ import pytest
 
 import lakequeue
 from conformance.harness import Harness, batch, bodies, local_only
+from insides import shard_of
 from lakequeue import HeartbeatRenewal, aio, errors
 from lakequeue.model.clock import Interrupt
 from lakequeue.operations import browse
@@ -91,6 +92,26 @@ class Gate:
             self.armed = False
             self.reached.set()
             assert self.opened.wait(60)
+
+
+def cut_off(
+    harness: Harness,
+    gate: Gate,
+    call: Callable[[aio.Queue], Coroutine[Any, Any, Any]],
+    name: str = "orders",
+    then: Callable[[aio.Queue], object] = lambda _: None,
+) -> None:
+    """Cancels a call whose thread stands at a gate, does something, and opens the gate."""
+
+    async def scenario() -> None:
+        async with opened(harness, name) as queue:
+            task = asyncio.create_task(call(queue))
+            await until(gate.reached.is_set)
+            await cancelled(task)
+            then(queue)
+            gate.opened.set()
+
+    run(scenario)
 
 
 # --- the same verbs
@@ -241,6 +262,7 @@ def test_a_receive_cancelled_while_it_waits_claims_nothing(harness: Harness, clo
             task = asyncio.create_task(queue.receive(wait_time=20))
             await clock.advance_async(1)
             await cancelled(task)
+            assert shard_of(queue.sync).shared.waiters.first is None
             await queue.send("a")
             (message,) = await queue.receive()
             assert message.receive_count == 1
@@ -329,21 +351,13 @@ FIFO = {"fifo": True, "content_based_deduplication": True}
 @local_only
 @pytest.mark.spec("ATT-3")
 def test_a_cancelled_repeat_of_an_attempt_leaves_the_messages_with_the_first(
-    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = harness.create("orders.fifo", **FIFO)
     queue.send("a", group_id="g")
     (message,) = queue.receive(attempt_id="again")
     gate = Gate().close(monkeypatch, receiving, "_messages", after=True)
-
-    async def scenario() -> None:
-        async with opened(harness, "orders.fifo") as own:
-            task = asyncio.create_task(own.receive(attempt_id="again"))
-            await until(gate.reached.is_set)
-            await cancelled(task)
-            gate.opened.set()
-
-    run(scenario)
+    cut_off(harness, gate, lambda own: own.receive(attempt_id="again"), "orders.fifo")
     assert harness.queue("orders.fifo").counts().in_flight == 1
     harness.queue("orders.fifo").delete(message)
 
@@ -367,47 +381,29 @@ def test_an_answer_that_its_task_no_longer_takes_goes_back(harness: Harness, clo
 
 @local_only
 def test_a_hand_back_that_fails_is_logged_and_ends_with_the_timeout(
-    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: Harness, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.create(visibility_timeout=30).send("a")
-    gate = Gate().close(monkeypatch, receiving, "_messages", after=True)
+    with pytest.MonkeyPatch.context() as patch:
+        gate = Gate().close(patch, receiving, "_messages", after=True)
 
-    async def scenario() -> None:
-        async with opened(harness) as queue:
-            task = asyncio.create_task(queue.receive())
-            await until(gate.reached.is_set)
-            await cancelled(task)
+        def fail(*_: Any) -> None:
+            raise OSError("no storage")
 
-            def fail(*_: Any) -> None:
-                raise OSError("no storage")
+        def break_storage(queue: aio.Queue) -> None:
+            patch.setattr(type(queue.sync._runtime), "command", fail)
 
-            monkeypatch.setattr(queue.sync._runtime, "command", fail)
-            monkeypatch.setattr(type(queue.sync._runtime), "command", fail)
-            gate.opened.set()
-
-    with monkeypatch.context():
-        run(scenario)
-    monkeypatch.undo()
+        cut_off(harness, gate, aio.Queue.receive, then=break_storage)
     assert "stay in flight until their visibility timeout: no storage" in caplog.text
     clock.advance(30)
     assert bodies(harness.queue().receive()) == ["a"]
 
 
 @local_only
-def test_a_cancelled_lease_is_released(
-    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_lease_is_released(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     harness.create(visibility_timeout=600).send_batch(batch("a", "b"))
     gate = Gate().close(monkeypatch, receiving.move, "claim", after=True)
-
-    async def scenario() -> None:
-        async with opened(harness) as queue:
-            task = asyncio.create_task(queue.lease())
-            await until(gate.reached.is_set)
-            await cancelled(task)
-            gate.opened.set()
-
-    run(scenario)
+    cut_off(harness, gate, aio.Queue.lease)
     assert bodies(harness.queue().receive(10)) == ["a", "b"]
 
 

@@ -95,25 +95,21 @@ def succeeded(summaries: Any) -> Any:
 # --- nothing is answered otherwise
 
 
-def compare(
-    tmp_path: Path, open_at: Callable[[str, ManualClock], LakeQueue], seed: int, fifo: bool, steps: int
-) -> None:
+def compare(tmp_path: Path, seed: int, fifo: bool, steps: int) -> None:
     """Runs a sequence twice: with a pass by a separate entry after each step, and without passes."""
     with pytest.MonkeyPatch.context() as patch:
         keep_nothing(patch)
         said = []
         for compacting in (False, True):
             root = str(tmp_path / f"{seed}-{compacting}")
-            calls, draw = (
-                CallSequence(root, fifo, lambda clock, root=root: open_at(root, clock)),
-                random.Random(seed),
-            )
+            calls = CallSequence(root, fifo, lambda clock, root=root: LakeQueue(root, clock=clock))
+            draw = random.Random(seed)
             compacted = 0
             for _ in range(steps):
                 calls.step(draw)
                 if compacting:
                     forget()
-                    for summary in succeeded(open_at(root, calls.clock).compact()):
+                    for summary in succeeded(LakeQueue(root, clock=calls.clock).compact()):
                         compacted += summary.segments_dropped + summary.segments_merged + summary.files_freed
             calls.end()
             said.append(calls.said)
@@ -123,24 +119,23 @@ def compare(
             assert plain == compacted_answer, f"seed {seed}, step {step}"
 
 
-def through_point(root: str, clock: ManualClock) -> LakeQueue:
-    return LakeQueue(root, clock=clock)
+LONG = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 
 @pytest.mark.spec("DLT-7", "RET-9", "RET-8", "RET-11")
-@pytest.mark.parametrize("fifo", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["standard", "fifo"])
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_pass_after_each_step_changes_no_answer(tmp_path, seed, fifo):
-    compare(tmp_path, through_point, seed, fifo, steps=50)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@pytest.mark.spec("DLT-7", "RET-9")
-@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
-def test_a_pass_after_each_step_changes_no_answer_in_a_hundred_sequences(tmp_path, fifo):
-    for seed in range(1_000, 1_050):
-        compare(tmp_path, through_point, seed, fifo, steps=80)
+@pytest.mark.parametrize(
+    ("seeds", "steps", "fifo"),
+    [
+        pytest.param([0], 50, False, id="standard"),
+        pytest.param([1], 50, False, id="another", marks=pytest.mark.slow),
+        pytest.param([0, 1], 50, True, id="fifo", marks=pytest.mark.slow),
+        pytest.param(range(1_000, 1_050), 80, False, id="fifty", marks=LONG),
+        pytest.param(range(1_000, 1_050), 80, True, id="fifty of fifo", marks=LONG),
+    ],
+)
+def test_a_pass_after_each_step_changes_no_answer(tmp_path, seeds, steps, fifo):
+    for seed in seeds:
+        compare(tmp_path, seed, fifo, steps)
 
 
 @pytest.mark.spark
@@ -650,29 +645,26 @@ def most(curve: list[dict[str, int]], name: str) -> int:
     return max(each[name] for each in curve)
 
 
-@pytest.mark.slow
 @local_only
-@pytest.mark.timeout(200)
-def test_an_hour_of_steady_flow_stays_small(harness: Harness):
-    curve = steady_flow(harness, 60, rounds=1)
-    assert most(curve, "live files") <= 64 + 3 * merge_segments.TIER_SEGMENTS
-    # what is deleted at one instant is a run with its time, for the ten minutes in which it can be rewound
-    assert most(curve, "ledger files") <= 8 and most(curve, "ledger rows") <= 5 + 10 * 1
-    # ten minutes of it, the time between two checkpoints, and the checkpoints
-    assert most(curve[30:], "ledger log") <= 1.2 * most(curve[:30], "ledger log") <= 70
-
-
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-@local_only
-def test_three_hours_of_a_steadier_flow_stay_small(harness: Harness):
-    curve = steady_flow(harness, 180, rounds=4)
+@pytest.mark.parametrize(
+    ("minutes", "rounds", "warm", "growth", "largest"),
+    [
+        pytest.param(60, 1, 30, 1.2, 70, id="an hour", marks=[pytest.mark.slow, pytest.mark.timeout(200)]),
+        pytest.param(180, 4, 130, 1.1, float("inf"), id="three hours, steadier", marks=LONG),
+    ],
+)
+def test_steady_flow_stays_small(
+    harness: Harness, minutes: int, rounds: int, warm: int, growth: float, largest: float
+):
+    curve = steady_flow(harness, minutes, rounds)
     print(*curve[::10], sep="\n")
     assert most(curve, "live files") <= 64 + 3 * merge_segments.TIER_SEGMENTS
     # what is deleted at one instant is a run with its time, for the ten minutes in which it can be rewound
-    assert most(curve, "ledger files") <= 8 and most(curve, "ledger rows") <= 5 + 10 * 4
+    assert most(curve, "ledger files") <= 8 and most(curve, "ledger rows") <= 5 + 10 * rounds
+    # ten minutes of it, the time between two checkpoints, and the checkpoints
     for name in ("log", "ledger log"):
-        assert most(curve[130:], name) <= 1.1 * most(curve[:130], name)
+        assert most(curve[warm:], name) <= growth * most(curve[:warm], name)
+    assert growth * most(curve[:warm], "ledger log") <= largest
 
 
 # --- what holds it together

@@ -23,16 +23,6 @@ from lakequeue.testing import ManualClock
 TEXT = "This is my message text."
 
 
-@pytest.mark.spec("SND-10", "EXM-9", "DDP-9")
-def test_a_producer_that_retries_adds_and_reorders_nothing(fifo: FifoHarness, clock):
-    first = send(fifo.create(), "A1", "A2")
-    for _ in range(5):
-        clock.advance(50)
-        (again,) = send(fifo.queue(), "A1")
-        assert (again.message_id, again.sequence_number) == (first[0].message_id, first[0].sequence_number)
-    assert bodies(drain(fifo.queue())) == ["A1", "A2"]
-
-
 @pytest.mark.spec("SND-16", "BAT-4", "ERR-8")
 def test_a_send_that_is_refused_leaves_its_deduplication_id_free(fifo: FifoHarness):
     queue = fifo.create(max_stored_messages=2)
@@ -58,7 +48,7 @@ def test_a_send_that_is_refused_leaves_its_deduplication_id_free(fifo: FifoHarne
     assert bodies(fifo.queue().receive(10)) == ["A2", "A4"]
 
 
-@pytest.mark.spec("DDP-1", "QTA-9", "DDP-2", "DDP-3", "DDP-8", "DDP-9", "DDP-11", "DLT-3")
+@pytest.mark.spec("SND-10", "EXM-9", "DDP-1", "QTA-9", "DDP-2", "DDP-3", "DDP-8", "DDP-9", "DDP-11", "DLT-3")
 def test_an_id_counts_for_five_minutes_from_its_first_send_in_every_process(fifo: FifoHarness, clock):
     first = fifo.create().send("A1", group_id="A", dedup_id="d")
     clock.advance(200)

@@ -36,17 +36,6 @@ def test_a_group_comes_in_order_and_waits_while_any_of_it_is_in_flight(fifo: Fif
     assert bodies(fifo.queue().receive(10)) == ["A4"]
 
 
-@pytest.mark.spec("FIF-14", "FIF-18", "DLT-3")
-def test_the_turns_of_groups_lie_in_the_table(fifo: FifoHarness, clock):
-    send(fifo.create(), "A1", "A2", "B1", "B2", "C1")
-    clock.advance(1)
-    assert bodies(fifo.queue().receive(1, visibility_timeout=0)) == ["A1"]
-    (b1,) = fifo.queue().receive(1)
-    clock.advance(1)
-    delete(fifo.queue(), b1)
-    assert bodies(fifo.queue().receive(10)) == ["C1", "A1", "A2", "B2"]
-
-
 @pytest.mark.spec("FIF-12", "FIF-14", "QTA-10")
 def test_a_thousand_groups_live_in_one_queue(fifo: FifoHarness):
     queue = fifo.create()

@@ -72,27 +72,6 @@ def test_twenty_thousand_messages_are_in_flight_and_no_more(fifo: FifoHarness):
     assert len(fifo.queue().receive(10)) == 4
 
 
-@pytest.mark.spec("QUE-29", "MSA-1", "MSA-2", "MSA-4", "SND-3", "SND-15", "RCV-10", "RCV-11", "BAT-2", "DLT-6")
-def test_a_fifo_queue_carries_bodies_and_attributes(fifo: FifoHarness, clock):
-    fifo.create()
-    texts = ["a line\n\tand another\r\n", "\U0001f600 cafe\u0301", "x" * 100_000]
-    attributes = {"text": "\U0001f600", "number": 42, "binary": b"\x00\xff", "foo.a": "1"}
-    more = {"attributes": attributes, "system_attributes": {"AWSTraceHeader": "Root=1-2"}}
-    sent = fifo.queue().send_batch(
-        [SendEntry(text, group_id="G", dedup_id=f"{n}", **more) for n, text in enumerate(texts)]
-    )
-    clock.advance(2)
-    received = fifo.queue().receive(10, attribute_names=["foo.*", "binary"])
-    assert bodies(received) == texts
-    assert [m.md5_of_body for m in received] == [s.md5_of_body for s in sent.successful]
-    assert [m.message_id for m in received] == [s.message_id for s in sent.successful]
-    for message in received:
-        assert message.message_attributes == {"binary": ("Binary", b"\x00\xff"), "foo.a": ("String", "1")}
-        wire = message.attributes
-        assert (wire["AWSTraceHeader"], wire["ApproximateReceiveCount"]) == ("Root=1-2", "1")
-        assert int(wire["ApproximateFirstReceiveTimestamp"]) == int(wire["SentTimestamp"]) + 2000
-
-
 @pytest.mark.spec("QUE-29", "QUE-5", "QUE-23", "QUE-25", "QUE-28", "RET-1", "RET-6", "INF-1", "PRF-4")
 def test_a_fifo_queue_has_counts_tags_and_attributes_that_change(fifo: FifoHarness, clock):
     queue = fifo.create(tags={"team": "blue"})

@@ -8,10 +8,9 @@ import pytest
 from deltalake import DeltaTable
 
 from concurrency.harness import keep_to
-from conformance.harness import Harness, batch, bodies, handles, numbered
-from insides import messages_of, place_of
+from conformance.harness import Harness, batch, bodies, numbered
+from insides import place_of
 from lakequeue import Queue, errors
-from lakequeue.storage import ledger
 from lakequeue.storage.layout import messages_path, receipts_path
 from lakequeue.storage.messages import append, merge_segments
 
@@ -38,57 +37,6 @@ def test_segments_close_and_merge_and_nobody_notices(harness: Harness, monkeypat
     assert [m.body for m in received] == texts[2:]
     assert {m.message_attributes["binary"] for m in received} == {("Binary", b"\x00\xff")}
     assert {m.sent_at for m in received} == {clock.now() - timedelta(seconds=5)}
-
-
-@pytest.mark.spec("DLT-7", "STA-5", "DEL-3")
-def test_segments_of_deleted_messages_are_dropped_and_the_rest_stays(harness: Harness, monkeypatch):
-    monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
-    queue, other = harness.create(), harness.queue()
-    for text in numbered(3):
-        queue.send(text)
-    queue.delete_batch(handles(queue.receive(2)))
-    for text in numbered(2, 3):
-        queue.send(text)
-    stored = sum(action["num_records"] for action in _adds(queue))
-    assert stored == 3
-    assert [m.body for m in other.receive(10)] == numbered(3, 2)
-    assert [m.body for m in harness.queue().peek()] == numbered(3, 2)
-
-
-def _adds(queue: Queue):
-    import pyarrow as pa
-
-    table = DeltaTable(messages_of(queue))
-    return pa.table(table.get_add_actions(flatten=True)).to_pylist()
-
-
-@pytest.mark.spec("DLT-7", "DLT-3")
-def test_the_ledger_is_compacted_and_nobody_notices(harness: Harness, monkeypatch, clock):
-    queue, other = harness.create(), harness.queue()
-    queue.send_batch(batch(*numbered(12)))
-    received = queue.receive(12)
-    assert other.counts().in_flight == 12
-    monkeypatch.setattr(ledger, "_CHECK_EVERY", 1)
-    monkeypatch.setattr(ledger, "MAX_FILES", 1)
-    monkeypatch.setattr(ledger, "RANGE_ROWS", 2)
-    queue.delete_batch(handles(received[1::3]))
-    for message in received[::6]:
-        queue.change_visibility(message.receipt_handle, 60)
-    commits = [
-        action["commitInfo"]["operation"]
-        for action in harness.log_actions(f"q/{queue.key}/0/receipts")
-        if "commitInfo" in action
-    ]
-    assert commits[0] == "CREATE TABLE"
-    assert "WRITE" in commits[commits.index("MERGE") :], "nothing was compacted"
-    left = [m.body for index, m in enumerate(received) if index % 3 != 1]
-    assert bodies(harness.queue().peek(limit=20)) == left
-    assert (other.counts().in_flight, harness.queue().counts().in_flight) == (8, 8)
-    other.delete(received[6].receipt_handle)
-    clock.advance(30)
-    assert bodies(other.receive(20)) == [m for m in left if m not in ("0000", "0006")]
-    clock.advance(30)
-    assert "0000" in bodies(harness.queue().receive(20))
 
 
 @pytest.mark.spec("RCV-3", "VIS-9", "DLT-3")

@@ -166,15 +166,6 @@ def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(harn
     assert DeltaTable(messages_of(queue)).to_pyarrow_table().num_rows == 0
 
 
-@pytest.mark.spec("QUE-13")
-def test_a_deleted_queue_cannot_be_looked_at(harness: Harness):
-    queue = harness.create()
-    harness.open().delete_queue("orders")
-    for where in (None, "true"):
-        with pytest.raises(errors.QueueDoesNotExist):
-            queue.peek(where)
-
-
 @pytest.mark.spec("RWD-4")
 def test_rates_follow_from_the_counts_of_two_looks(harness: Harness, clock: ManualClock):
     queue = harness.create(shards=2, rewind_range=3600)

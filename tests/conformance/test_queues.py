@@ -149,6 +149,8 @@ def test_a_queue_created_again_shares_nothing_with_the_old_one(harness: Harness)
             lambda q=dead: q.delete(a.receipt_handle),
             lambda q=dead: q.change_visibility(a.receipt_handle, 5),
             lambda q=dead: q.purge(),
+            lambda q=dead: q.peek(),
+            lambda q=dead: q.peek("true"),
             lambda q=dead: q.attributes(wire=True),
             lambda q=dead: q.set_attributes(delay=5),
             lambda q=dead: q.set_tags(a="b"),

@@ -10,17 +10,6 @@ from conformance.harness import Call, Harness, batch, bodies, every_engine, numb
 from lakequeue import errors
 
 
-@pytest.mark.spec("DLT-1", "DLT-4", "SND-17", "STA-7")
-def test_two_processes_that_send_in_turn_lose_and_repeat_nothing(harness: Harness):
-    here = harness.create()
-    there = harness.queue()
-    for here_says, there_says in zip(numbered(3), numbered(3, 10), strict=True):
-        here.send(here_says)
-        there.send(there_says)
-    assert here.counts() == there.counts()
-    assert [m.body for m in harness.queue().receive(10)] == ["0000", "0010", "0001", "0011", "0002", "0012"]
-
-
 @pytest.mark.spec("RCV-3", "RCV-15", "STA-6", "STA-7", "RCV-14")
 def test_a_process_with_an_old_view_gets_nothing_that_another_one_holds(harness: Harness, clock):
     here = harness.create()
@@ -74,7 +63,7 @@ def test_a_refusal_is_never_given_from_an_old_view(harness: Harness):
 
 
 @every_engine
-@pytest.mark.spec("DLT-4", "RCV-15", "SND-17", "QUE-33")
+@pytest.mark.spec("DLT-1", "DLT-4", "RCV-15", "SND-17", "QUE-33")
 def test_two_processes_at_once_hand_every_message_to_one_consumer(harness: Harness):
     per_sender = 25 if harness.engine == "point" else 3
     here, there = harness.create(), harness.queue()

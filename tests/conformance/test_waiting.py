@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 from conformance.harness import Call, Harness, batch, bodies
-from insides import shard_of
 from lakequeue import errors
 
 
@@ -118,21 +117,3 @@ def test_tasks_wait_without_threads_and_share_what_comes(harness: Harness, clock
         assert ended == [4, 7, 10]
 
     asyncio.run(scenario())
-
-
-@pytest.mark.spec("LPL-1")
-def test_a_task_that_is_cancelled_leaves_no_waiter_behind(harness: Harness, clock):
-    queue = harness.create()
-
-    async def scenario():
-        task = asyncio.create_task(queue.receive_async(wait_time=20))
-        await clock.advance_async(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(scenario())
-    assert clock.waiting == 0
-    assert shard_of(queue).shared.waiters.first is None
-    queue.send("A")
-    assert bodies(queue.receive()) == ["A"]
