@@ -615,13 +615,13 @@ def test_a_fault_of_the_framework_ends_the_consumer_instead_of_hanging_it(
     harness.send("A")
     fault = TypeError("a fault of this package")
 
-    def fail(self: object, job: object, hold: object = None) -> bool:
+    def fail(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr("lakequeue.consumer.workers.WorkerPool._handled", fail)
+    monkeypatch.setattr("lakequeue.consumer.rounds.Rounds.ended", fail)
     with harness.running(harness.consumer(sleeper(0)), until_empty=True) as running:
         assert running.join() is fault
-    monkeypatch.setattr("lakequeue.renewal.heartbeat.HeartbeatScheduler.beat", lambda self: fail(self, None))
+    monkeypatch.setattr("lakequeue.renewal.heartbeat.HeartbeatScheduler.beat", fail)
     with harness.running(harness.consumer(sleeper(0))) as running:
         assert running.join() is fault
     assert "the heartbeat ended" in caplog.text

@@ -11,7 +11,9 @@ from consumer import test_rounds as rounds
 from consumer.harness import Harness, sleeper
 from lakequeue import Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.handler import Lost
-from lakequeue.consumer.jobs import Job, Turn
+from lakequeue.consumer.held import HeldMessages
+from lakequeue.consumer.jobs import Done, Turn
+from lakequeue.consumer.outages import OutageMonitor
 from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.consumer.rounds import Rounds
 from lakequeue.consumer.workers import WorkerPool
@@ -153,10 +155,6 @@ def deletes_whatever_is_lost(patch: Patch) -> None:
     patch.setattr(Lost, "__bool__", lambda self: False)
 
 
-def begins_whatever_comes(patch: Patch) -> None:
-    patch.setattr(WorkerPool, "refuse", lambda self, messages: None)
-
-
 def waits_for_nobody(patch: Patch) -> None:
     wind_down = QueueLoop._wind_down
 
@@ -169,10 +167,10 @@ def waits_for_nobody(patch: Patch) -> None:
 
 def deletes_once(patch: Patch) -> None:
     """Gives a delete up that fails, as if the receipt were lost."""
-    failed = WorkerPool._storage_failed
+    failed = OutageMonitor.failed
     patch.setattr(
-        WorkerPool,
-        "_storage_failed",
+        OutageMonitor,
+        "failed",
         lambda self, doing, error: failed(self, doing, error) and doing != "deleting",
     )
 
@@ -186,27 +184,31 @@ def never_stops(patch: Patch) -> None:
     patch.setattr(HeartbeatScheduler, "stop", _beating.append)
 
 
-def _alone(self: WorkerPool, messages: Sequence[Message], now: int) -> list[Turn]:
-    turns = []
-    for message in messages:
-        turns.append(Turn(None))
-        turns[-1].jobs.append(Job(self._context(message), turns[-1], now))
-    return turns
+def knows_no_groups(patch: Patch) -> None:
+    turns_of = WorkerPool._turns
+
+    def alone(self: WorkerPool, messages: Sequence[Message], now: int) -> list[Turn]:
+        turns = [turn for message in messages for turn in turns_of(self, [message], now)]
+        for turn in turns:
+            turn.group = None
+        return turns
+
+    patch.setattr(WorkerPool, "_turns", alone)
 
 
 def goes_on_before_the_delete(patch: Patch) -> None:
-    later = WorkerPool._settle_later
+    later = Rounds._settle_later
 
-    def at_once(self: WorkerPool, done: Any) -> None:
+    def at_once(self: Rounds, done: Done) -> None:
         later(self, done)
         before, ahead = done.job.turn, Turn(None)
         for job in list(before.jobs):
             job.turn = ahead
         ahead.jobs, before.jobs = before.jobs, ahead.jobs
-        self.held._ready.append(ahead)
-        self.hands.wake(1)
+        self._held._ready.append(ahead)
+        self._held.hands.wake(1)
 
-    patch.setattr(WorkerPool, "_settle_later", at_once)
+    patch.setattr(Rounds, "_settle_later", at_once)
 
 
 def gives_back_the_oldest(patch: Patch) -> None:
@@ -235,7 +237,7 @@ MUTATIONS = [
     ),
     Mutation(
         "knows no groups",
-        replace(WorkerPool, "_turns", _alone),
+        knows_no_groups,
         {
             shown_by(
                 consuming.test_groups_go_in_parallel_and_their_messages_in_turn, lambda make: (make(fifo=True),)
@@ -244,7 +246,7 @@ MUTATIONS = [
     ),
     Mutation(
         "returns only the failure",
-        replace(WorkerPool, "_rest", lambda self, job: []),
+        replace(HeldMessages, "end_rest", lambda self, job: []),
         {
             shown_by(
                 consuming.test_after_a_failure_the_rest_of_the_group_is_skipped,
@@ -263,15 +265,11 @@ MUTATIONS = [
         {
             shown_by(
                 consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, lambda make: (make(fifo=True),)
-            ): "HBN-19"
+            ): "HBN-19",
+            a_drain_hands_back_what_comes_while_it_begins: "RCV-6 HBN-19",
         },
     ),
     Mutation("deletes whatever is lost", deletes_whatever_is_lost, {a_lost_receipt_never_deletes: "RCP-6 HBN-20"}),
-    Mutation(
-        "forgets what comes too late",
-        begins_whatever_comes,
-        {a_drain_hands_back_what_comes_while_it_begins: "RCV-6 HBN-19"},
-    ),
     Mutation("waits for nobody", waits_for_nobody, {a_drain_waits_for_what_runs: "HBN-2"}),
     Mutation(
         "deletes once",

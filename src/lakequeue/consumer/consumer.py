@@ -230,12 +230,12 @@ class Consumer:
     @property
     def handled(self) -> int:
         """Messages of the current or last run whose handlers succeeded."""
-        return sum(loop.pool.handled for loop in self._loops if loop.pool is not None)
+        return sum(loop.pool.calls.handled for loop in self._loops if loop.pool is not None)
 
     @property
     def failed(self) -> int:
         """Messages of the current or last run whose handlers failed."""
-        return sum(loop.pool.failed for loop in self._loops if loop.pool is not None)
+        return sum(loop.pool.calls.failed for loop in self._loops if loop.pool is not None)
 
     @property
     def health(self) -> Health:

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from lakequeue.consumer.ahead import Ahead
+from lakequeue.consumer.hands import Hands
 from lakequeue.consumer.jobs import Done, Job, State, Turn, newest
-from lakequeue.entry_verbs import FreeHands
-from lakequeue.model.clock import MICROS
+from lakequeue.consumer.options import ConsumerOptions
+from lakequeue.entry_verbs import FreeHands, settings
+from lakequeue.model.clock import MICROS, duration_micros, to_micros
 
 
 @attrs.define
@@ -22,8 +24,7 @@ class Totals:
         several: whether there are several queues.
         parts: what is held of each queue.
         held: active messages.
-        busy: messages that hands handle.
-        batches: batches that hands handle.
+        busy: hands that handle some.
         kept: hands that stay free for last receives, see ``FreeHands``.
         empty: queues that were found to be empty since a message was last received.
     """
@@ -33,44 +34,37 @@ class Totals:
     parts: list[HeldMessages] = attrs.field(factory=list)
     held: int = 0
     busy: int = 0
-    batches: int = 0
     kept: int = 0
     empty: set[HeldMessages] = attrs.field(factory=set)
 
 
 class HeldMessages:
-    """The active messages of a consumer, of one of its queues. Thread-safe.
+    """The active messages of one queue of a consumer. Thread-safe.
 
     Args:
-        concurrency: maximum number of messages that are handled at a time.
-        prefetch: messages that are claimed ahead on request; None: as ``Ahead`` chooses.
-        longest: microseconds after which what nobody began is given back at the latest.
-        batch: maximum number of messages that a handler gets.
-        batch_wait: microseconds for which a message waits for others of its batch.
-        largest_batch: maximum number of messages of a call; None: any.
+        options: those of the consumer, for this queue.
         totals: sums over all queues of the consumer.
 
     Attributes:
+        hands: what handles the messages; set before the first one is added.
+        ahead: chooses how many to hold.
+        largest_batch: maximum number of messages of a call of the queue; None: any.
         busy: messages that hands handle.
         hungry: set when a hand finds nothing to do.
         full: whether there was no room when it was last asked for.
     """
 
-    def __init__(
-        self,
-        concurrency: int,
-        prefetch: int | None,
-        longest: int,
-        largest_batch: int | None,
-        batch: int,
-        batch_wait: int,
-        totals: Totals,
-    ) -> None:
-        self.concurrency = concurrency
-        self.largest_batch = largest_batch
-        self.ahead = Ahead(concurrency, prefetch, longest)
-        self._prefetch = prefetch
-        self._batch, self._batch_wait = batch, batch_wait
+    hands: Hands
+
+    def __init__(self, options: ConsumerOptions, totals: Totals) -> None:
+        known, timeout = settings(options.queue), options.renewal.receive_timeout
+        longest = known.visibility_timeout_micros if timeout is None else duration_micros(timeout)
+        self._clock = options.queue.clock
+        self._hands, self._batch = options.concurrency, options.most
+        self._batch_wait = duration_micros(1 if options.batch_wait is None else options.batch_wait)
+        self._prefetch = options.prefetch
+        self.largest_batch = known.profile_rules.max_batch
+        self.ahead = Ahead(self.concurrency, options.prefetch, longest // 3)
         self._totals = totals
         totals.parts.append(self)
         self._lock = totals.lock
@@ -79,14 +73,18 @@ class HeldMessages:
         self._groups: dict[str, deque[Turn]] = {}
         self._claim: FreeHands | None = None  # the last one
         self._kept = self._asked = 0  # hands that stay free for last receives, and those of them that it knew
-        self.busy = 0
-        self._batches = 0  # that hands handle
+        self.busy = self._busy_hands = 0
         self.full = False
         self.hungry = threading.Event()
         self.hungry.set()
 
     def __len__(self) -> int:
         return len(self._active)
+
+    @property
+    def concurrency(self) -> int:
+        """Maximum number of messages that are handled at a time."""
+        return self._hands * self._batch
 
     @property
     def round_seconds(self) -> float:
@@ -101,13 +99,16 @@ class HeldMessages:
         with self._lock:
             return list(self._active.values())
 
-    def resize(self, concurrency: int) -> None:
-        """Changes the maximum number of handlers."""
+    def resize(self, hands: int) -> None:
+        """Changes the maximum number of hands, if it is another."""
+        if hands == self._hands:
+            return
         with self._lock:
-            self.concurrency = concurrency
-            self.ahead.resize(concurrency)
+            self._hands = hands
+            self.ahead.resize(self.concurrency)
+        self.hands.resize(hands)
 
-    def add(self, turns: Sequence[Turn]) -> list[Turn]:
+    def add(self, turns: Sequence[Turn]) -> list[Job]:
         """Adds received messages; those of a group wait for those that came before.
 
         Returns:
@@ -115,26 +116,26 @@ class HeldMessages:
         """
         with self._lock:
             refused = self._refused(turns)
-            turns = [turn for turn in turns if turn not in refused]
-            jobs = [job for turn in turns for job in turn.jobs]
-            if not jobs:
-                return refused
-            self.ahead.received([job.context.message for job in jobs])
-            self._active |= {job.handle: job for job in jobs}
-            self._totals.held += len(jobs)
-            self._totals.empty.clear()
-            for turn in turns:
+            added = [turn for turn in turns if turn not in refused]
+            jobs = [job for turn in added for job in turn.jobs]
+            if jobs:
+                self.ahead.received([job.context.message for job in jobs])
+                self._active |= {job.handle: job for job in jobs}
+                self._totals.held += len(jobs)
+                self._totals.empty.clear()
+                self.hungry.clear()
+            for turn in added:
                 if turn.group is not None:
                     before = self._groups.setdefault(turn.group, deque())
                     before.append(turn)
                     if len(before) > 1:
                         continue
-                if turn.jobs[0].context.message.last_receive or self._is_again(turn):
+                if _is_last(turn) or self._is_again(turn):
                     self._ready.appendleft(turn)
                 else:
                     self._ready.append(turn)
-            self.hungry.clear()
-        return refused
+        self.hands.wake(len(turns))
+        return [job for turn in refused for job in turn.jobs]
 
     def _refused(self, turns: Sequence[Turn]) -> list[Turn]:
         if not self._totals.several or self._prefetch:
@@ -145,51 +146,59 @@ class HeldMessages:
             self._claim.passed += len(refused)
         return refused
 
-    def take(self, first: bool = True) -> Job | None:
-        """The next message to handle, unless it is to be the first of a batch; None if there is none."""
-        with self._lock:
-            while self._ready:
-                if self._keeps_back(self._ready[0]):
-                    break
-                if not first and self._is_again(self._ready[0]):
-                    return None
-                turn = self._ready.popleft()
-                while turn.jobs:
-                    job = turn.jobs.popleft()
-                    if job.state is State.WAITING:  # else it was handed back
-                        job.state = State.RUNNING
-                        self.busy += 1
-                        self._totals.busy += 1
-                        return job
-                self._leave(turn)
-            self.hungry.set()
-        return None
+    def take(self) -> list[Job] | None:
+        """The messages of the next call of the handler; None if there are none yet.
 
-    def take_batch(self, now: int) -> list[Job] | None:
-        """The next batch to handle; None if there is none yet.
-
-        A message that was received before is one of its own: if it is what made its batch fail, it fails alone.
+        Of batches, a message that was received before is one of its own: if it is what made its batch fail, it
+        fails alone.
         """
-        if not self._is_due(now):
-            self.hungry.set()
-            return None
         jobs: list[Job] = []
-        while len(jobs) < self._batch and (job := self.take(first=not jobs)) is not None:
-            jobs.append(job)
-            if job.context.message.receive_count > 1:
-                break
         with self._lock:
-            self._batches += bool(jobs)
-            self._totals.batches += bool(jobs)
+            if not self._is_due():
+                self.hungry.set()
+                return None
+            while len(jobs) < self._batch and (job := self._next(first=not jobs)) is not None:
+                jobs.append(job)
+                if job.context.message.receive_count > 1:
+                    break
+            self._count_busy(len(jobs), int(bool(jobs)))
         return jobs or None
 
-    def _is_due(self, now: int) -> bool:
-        """Whether a batch may begin."""
-        return len(self._ready) >= self._batch or ((due := self.batch_due()) is not None and now >= due)
+    def _next(self, first: bool) -> Job | None:
+        """The next message that may begin as the first of a batch, or as a further one."""
+        while self._ready and not self._keeps_back(self._ready[0]):
+            if not first and self._is_again(self._ready[0]):
+                return None
+            turn = self._ready.popleft()
+            while turn.jobs:
+                job = turn.jobs.popleft()
+                if job.state is State.WAITING:  # else it was handed back
+                    job.state = State.RUNNING
+                    return job
+            self._leave(turn)
+        self.hungry.set()
+        return None
 
-    def begins(self, now: int) -> bool:
+    def left(self, messages: int) -> None:
+        """Notes that a hand has left the messages of a call."""
+        with self._lock:
+            self._count_busy(-messages, -1)
+
+    def _count_busy(self, messages: int, hands: int) -> None:
+        self.busy += messages
+        self._busy_hands += hands
+        self._totals.busy += hands
+
+    def _is_due(self) -> bool:
+        """Whether a batch may begin."""
+        if len(self._ready) >= self._batch:
+            return True
+        due = self.batch_due()
+        return due is not None and to_micros(self._clock.now()) >= due
+
+    def begins(self) -> bool:
         """Whether a hand has something to begin; with the lock."""
-        return bool(self._ready) and not self._keeps_back(self._ready[0]) and self._is_due(now)
+        return bool(self._ready) and not self._keeps_back(self._ready[0]) and self._is_due()
 
     @property
     def next_is_last(self) -> bool:
@@ -200,26 +209,12 @@ class HeldMessages:
     def wants_hand(self) -> bool:
         """Whether a last receive waits for a hand that becomes free, and one could be kept for it."""
         waits = self._claim is not None and self._claim.passed > self._kept
-        return waits and self._busy_hands + self._totals.kept < self._hands
+        return waits and self._totals.busy + self._totals.kept < self._hands
 
     def keep_hand(self) -> None:
         """Keeps a hand free for a last receive."""
         self._kept += 1
         self._totals.kept += 1
-
-    def left_batch(self) -> None:
-        """Notes that a hand has left a batch."""
-        with self._lock:
-            self._batches -= 1
-            self._totals.batches -= 1
-
-    @property
-    def _hands(self) -> int:
-        return self.concurrency // self._batch
-
-    @property
-    def _busy_hands(self) -> int:
-        return self._totals.busy if self._batch == 1 else self._totals.batches
 
     def _usable(self) -> int:
         """Number of messages that are handled at a time by the hands that this queue can count on.
@@ -229,8 +224,7 @@ class HeldMessages:
         """
         if not self._totals.several or self._totals.held == len(self._active):
             return self.concurrency
-        own = self.busy if self._batch == 1 else self._batches
-        return (own + max(1, self._hands - self._busy_hands)) * self._batch
+        return (self._busy_hands + max(1, self._hands - self._totals.busy)) * self._batch
 
     def batch_due(self) -> int | None:
         """When the next batch is due though it is not full, in microseconds; None: nothing waits."""
@@ -243,7 +237,7 @@ class HeldMessages:
 
     def _keeps_back(self, turn: Turn) -> bool:
         """Whether the hands that are free are for last receives, of which the turn is none."""
-        return self._busy_hands + self._totals.kept >= self._hands and not _is_last(turn)
+        return self._totals.busy + self._totals.kept >= self._hands and not _is_last(turn)
 
     def _is_again(self, turn: Turn) -> bool:
         """Whether the next message of a turn was received before, and batches are wanted."""
@@ -260,17 +254,14 @@ class HeldMessages:
         else:
             del self._groups[turn.group]
 
-    def left(self) -> None:
-        """Notes that a hand has left a message."""
-        with self._lock:
-            self.busy -= 1
-            self._totals.busy -= 1
-
     def go_on(self, turn: Turn) -> None:
-        """Lets the group of a message that has ended go on."""
+        """Lets the group of a message that has ended go on, if it has one."""
+        if turn.group is None:
+            return
         with self._lock:
             self._ready.append(turn)
             self.hungry.clear()
+        self.hands.wake(1)
 
     def end(self, job: Job) -> bool:
         """Ends a message whose handler has returned; False if it was taken back before."""
@@ -295,15 +286,16 @@ class HeldMessages:
                 job.state = State.ENDED
         return jobs
 
-    def end_ahead(self) -> tuple[Sequence[Job], int]:
-        """Ends what is held ahead, the newest first; returns it, and the hands that were kept free."""
+    def end_ahead(self) -> Sequence[Job]:
+        """Ends what is held ahead, the newest first, and returns it; keeps no hand free any more."""
         with self._lock:
             waiting = [job for job in self._active.values() if job.state is State.WAITING]
             back = newest(waiting, len(self._active) - self._usable())
             for job in back:
                 job.state = State.ENDED
             self.ahead.fell_behind()
-            return back, self.end_claims()
+        self.end_claims()
+        return back
 
     def forget(self, jobs: Iterable[Job]) -> None:
         with self._lock:
@@ -347,40 +339,38 @@ class HeldMessages:
             return free
 
     def _begun(self) -> int:
-        """Hands that are busy, or have a last receive to begin."""
+        """Number of hands that are busy, or have a last receive to begin."""
         active = (job for part in self._totals.parts for job in part._active.values())
         last = sum(job.state is State.WAITING and job.context.message.last_receive for job in active)
-        return self._busy_hands + last
+        return self._totals.busy + last
 
-    def keep_free(self, hands: FreeHands | None) -> int:
+    def keep_free(self, hands: FreeHands | None) -> None:
         """After a claim: keeps hands free for the last receives that it left, which would wait for ever.
 
         Among several queues it keeps those that become free in its turn (``keep_hand``).
-
-        Returns:
-            Number of hands to wake.
         """
-        if hands is None:
-            return 0
+        if hands is None or self._totals.several:
+            return
         with self._lock:
-            before = self._kept
-            if not self._totals.several:
-                self._kept = self._totals.kept = min(hands.passed, self._hands)
-            return before if self._kept < before else 0
+            before, self._kept = self._kept, min(hands.passed, self._hands)
+            self._totals.kept = self._kept
+        if self._kept < before:
+            self.hands.wake(before)
 
-    def release_hands(self) -> int:
-        """Once what was claimed has begun: hands that were kept for it do other work again; returns how many."""
+    def release_hands(self) -> None:
+        """Once what was claimed has begun: hands that were kept for it do other work again."""
         with self._lock:
             released, self._asked = self._asked, 0
             self._kept -= released
             self._totals.kept -= released
-        return released
+        if released:
+            self.hands.wake(released)
 
-    def end_claims(self) -> int:
-        """Keeps no hand any more, as nothing is claimed for now; returns how many were kept."""
+    def end_claims(self) -> None:
+        """Keeps no hand any more, as nothing is claimed for now."""
         with self._lock:
             self._claim, self._asked = None, self._kept
-            return self.release_hands()
+        self.release_hands()
 
 
 def _is_last(turn: Turn) -> bool:

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import Enum
 
 import attrs
 
 from lakequeue.consumer.handler import Context
-from lakequeue.model.clock import to_micros
+from lakequeue.consumer.observers import Observers
+from lakequeue.consumer.options import ConsumerOptions
+from lakequeue.consumer.outages import OutageMonitor
+from lakequeue.model.clock import Clock, to_micros
 from lakequeue.model.messages import Message
 from lakequeue.renewal.policies import Hold
+
+
+@attrs.frozen
+class Run:
+    """A run of a consumer on one of its queues.
+
+    Attributes:
+        options: those of the consumer, for this queue.
+        outages: knows whether storage works, and when to try again.
+        observers: record what becomes of messages.
+        wake: called when there is something to settle, or messages stop being active.
+        broken: called with errors that must end the consumer.
+        clock: the queue's.
+    """
+
+    options: ConsumerOptions
+    outages: OutageMonitor
+    observers: Observers
+    wake: Callable[[], None]
+    broken: Callable[[BaseException], None]
+    clock: Clock = attrs.field(init=False, default=attrs.Factory(lambda run: run.options.queue.clock, True))
+
+    def now(self) -> int:
+        """The time by the queue's clock, in microseconds."""
+        return to_micros(self.clock.now())
 
 
 class State(Enum):
@@ -56,7 +84,6 @@ class Done:
         hold: how the receipt stood when its handler ended.
         failures: attempts that failed.
         due: when to try again; None: at once.
-        error: why the last attempt did not settle it.
     """
 
     job: Job
@@ -64,27 +91,27 @@ class Done:
     hold: Hold | None = None
     failures: int = 0
     due: datetime | None = None
-    error: Exception | None = None
 
 
 @attrs.define
 class Call:
-    """A call of a handler: when it began, what it returned, and what it raised."""
+    """A call of the handler: when it began, its messages, what it returned, and what it raised."""
 
     began: int
+    jobs: deque[Job] = attrs.field(factory=deque)
     result: object = None
     raised: BaseException | None = None
 
-
-def outcomes_of(call: Call, count: int) -> Sequence[object]:
-    """What a handler returned for each message of a batch: one outcome for all, or a list of them."""
-    if not isinstance(call.result, list | tuple):
-        return [call.result] * count
-    if len(call.result) == count:
-        return call.result
-    expected = f"an Outcome for all or a list of {count}"
-    call.raised = TypeError(f"a handler of {count} messages returns {expected}, not a list of {len(call.result)}")
-    return [None] * count
+    def results(self) -> Sequence[object]:
+        """What it returned for each message of a batch: one outcome for all, or a list of them."""
+        count = len(self.jobs)
+        if not isinstance(self.result, list | tuple):
+            return [self.result] * count
+        if len(self.result) == count:
+            return self.result
+        wanted = f"a handler of {count} messages returns an Outcome for all or a list of {count}"
+        self.raised = TypeError(f"{wanted}, not a list of {len(self.result)}")
+        return [None] * count
 
 
 def newest(jobs: Sequence[Job], number: int) -> Sequence[Job]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from typing import Protocol
 
@@ -65,12 +65,11 @@ class Observers:
         for observer in self._observers:
             observer.received(messages, now)
 
-    @contextmanager
-    def handling(self, message: Message) -> Iterator[None]:
-        with ExitStack() as stack:
-            for observer in self._observers:
-                stack.enter_context(observer.handling(message))
-            yield
+    def handling(self, message: Message) -> ExitStack:
+        stack = ExitStack()
+        for observer in self._observers:
+            stack.enter_context(observer.handling(message))
+        return stack
 
     def handled(self, message: Message, seconds: float, outcome: Outcome, error: BaseException | None) -> None:
         for observer in self._observers:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 import attrs
 
+from lakequeue.entry_verbs import is_permanent
 from lakequeue.errors import InvalidOptions, QueueClientError
 from lakequeue.model.clock import Clock, Duration, duration_micros
 
@@ -114,12 +115,17 @@ class OutageMonitor:
         self.since: datetime | None = None
         self.error: QueueClientError | None = None
 
-    def failed(self, doing: str, error: QueueClientError) -> None:
+    def failed(self, doing: str, error: QueueClientError) -> bool:
         """Storage failed.
 
         Args:
             doing: which of the consumer's calls: ``receiving``, ``extending``, ``deleting``.
+
+        Returns:
+            Whether waiting may mend it; else there is no outage.
         """
+        if is_permanent(error):
+            return False
         now = self._clock.now()
         with self._lock:
             first, self.error = self.since is None, error
@@ -134,6 +140,7 @@ class OutageMonitor:
                 _log.warning("storage of %s has failed for %.0f s: %s: %s", self._name, elapsed, doing, error)
         if first and doing != "receiving":
             self._begun()
+        return True
 
     def worked(self, doing: str, committed: bool = True) -> None:
         """Storage answered a call."""

@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 
 import attrs
 
+from lakequeue.consumer.jobs import Run
 from lakequeue.consumer.observers import Observer, Observers, installed
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
 from lakequeue.consumer.shared_hands import SharedHands
 from lakequeue.consumer.workers import WorkerPool
-from lakequeue.entry_verbs import FreeHands, Request, is_held_back, is_permanent, receive_for_hands, settings
+from lakequeue.entry_verbs import FreeHands, Request, is_held_back, receive_for_hands, settings
 from lakequeue.errors import LakeQueueError, OverLimit, QueueClientError, QueueDoesNotExist, RequestThrottled
 from lakequeue.model.clock import NEVER, Duration, Interrupt, duration_micros, from_micros, to_micros
 from lakequeue.model.messages import Message
@@ -73,15 +74,8 @@ class QueueLoop:
     def open(self, hands: SharedHands) -> None:
         """Begins a run."""
         self._error, self._hands = None, hands
-        self.pool = WorkerPool(
-            self._options,
-            self.outages,
-            Observers(self.observers),
-            self.interrupt.set,
-            self.fail,
-            self._options.name,
-            hands.totals,
-        )
+        run = Run(self._options, self.outages, Observers(self.observers), self.interrupt.set, self.fail)
+        self.pool = WorkerPool(run, hands.totals)
         hands.add(self.pool, self._options.weight)
 
     def run(self, until_empty: bool) -> None:
@@ -129,7 +123,7 @@ class QueueLoop:
             try:
                 last = until_empty and self._hands.may_be_empty(pool)
                 held_back = last and is_held_back(self.queue)
-                found = pool.round(may_claim=not self._controls.paused and now >= not_before)
+                found = pool.rounds.run(may_claim=not self._controls.paused and now >= not_before)
                 if found is None:
                     room, event = 0 if self._controls.paused else pool.held.room(), pool.next_event()
                     if not room or now < not_before:
@@ -137,7 +131,7 @@ class QueueLoop:
                         continue
                     hands = pool.held.free_hands()
                     messages = self._receive(room, hands, last or event is not None, held_back)
-                    pool.keep_free(hands)
+                    pool.held.keep_free(hands)
                 else:
                     messages = found.messages
                     if found.refused is not None:
@@ -150,10 +144,9 @@ class QueueLoop:
                 not_before = self._clock.now() + _REFUSED_PAUSE
                 continue
             except QueueClientError as error:
-                if is_permanent(error):
+                if not self.outages.failed("receiving", error):
                     raise
                 failures += 1
-                self.outages.failed("receiving", error)
                 not_before = self._clock.now() + self.outages.policy.pause(failures)
                 continue
             if found is None or messages:
@@ -161,7 +154,7 @@ class QueueLoop:
             if found is None:
                 self.outages.worked("receiving", committed=bool(messages))
             if messages and (self._stopping or self._controls.paused):
-                pool.refuse(messages)
+                pool.rounds.return_unseen([message.receipt_handle for message in messages])
             elif messages:
                 pool.begin(messages)
             elif found is None and last and not held_back:
@@ -171,9 +164,8 @@ class QueueLoop:
 
     def _prepare(self, pool: WorkerPool) -> None:
         """Adapts what the pool holds before a round."""
-        if released := pool.held.release_hands():  # what was claimed has begun, so they do other work
-            pool.hands.wake(released)
-        pool.resize(self._controls.concurrency)
+        pool.held.release_hands()
+        pool.held.resize(self._controls.concurrency)
         due = pool.held.given_back_at()
         if self._controls.paused or (due is not None and to_micros(self._clock.now()) >= due):
             pool.give_back()  # also if hands did not come to it in time
@@ -203,7 +195,7 @@ class QueueLoop:
             pool.hand_back_waiting()
             while True:
                 self.interrupt.clear()
-                pool.round(may_claim=False)
+                pool.rounds.run(may_claim=False)
                 until = from_micros(began + duration_micros(self._controls.grace))
                 if not pool.held or self._clock.now() >= until:
                     break

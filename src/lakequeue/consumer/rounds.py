@@ -4,44 +4,97 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from time import monotonic
 
 import attrs
 
+from lakequeue.consumer.handler import Outcome
 from lakequeue.consumer.held import HeldMessages
-from lakequeue.consumer.jobs import Done, Job
-from lakequeue.consumer.options import ConsumerOptions
-from lakequeue.entry_verbs import Exchanged, FreeHands, Request, exchange, give_back, settings
-from lakequeue.errors import QueueClientError, QueueServiceError
+from lakequeue.consumer.jobs import Done, Job, Run
+from lakequeue.entry_verbs import Exchanged, Request, exchange, give_back, settings
+from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, RequestThrottled
 from lakequeue.model.clock import MICROS, Duration, seconds
+from lakequeue.renewal.heartbeat import HeartbeatScheduler
 
 _log = logging.getLogger("lakequeue")
 
 
 class Rounds:
-    """What is to be settled, and the calls of the queue that settle it. Thread-safe."""
+    """Settles the messages of one queue whose handlers have ended, or which none has begun. Thread-safe.
 
-    def __init__(self, options: ConsumerOptions, held: HeldMessages) -> None:
-        self._options = options
-        self._queue = options.queue
+    Args:
+        run: the run of the consumer.
+        held: the messages.
+        heartbeat: extends their receipts.
+    """
+
+    def __init__(self, run: Run, held: HeldMessages, heartbeat: HeartbeatScheduler[str]) -> None:
+        self._run = run
+        self._queue = run.options.queue
         self._held = held
+        self._heartbeat = heartbeat
         self._lock = threading.Lock()
         self._done: list[Done] = []
         self._failures: dict[str, str] = {}
 
-    def add(self, done: Done) -> bool:
-        """Has a message settled; returns whether it is the first that waits for the next round."""
-        with self._lock:
-            first = all(each.due is not None for each in self._done)
-            self._done.append(done)
-        return first
+    # --- what becomes of a message
 
     def add_failure(self, handle: str, reason: str) -> None:
         """Has the next round record why a message failed (JOB-10)."""
         with self._lock:
             self._failures[handle] = reason
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        """Decides what becomes of a message whose handler has ended."""
+        if not self._held.end(job):
+            return self._held.go_on(job.turn)  # a stop took it back
+        hold = self._heartbeat.drop(job.handle)
+        if job.context.lost:
+            _log.warning("%s: the receipt was lost while the handler ran", job)
+            return self.finish([job, *self._held.end_rest(job)])
+        if outcome is Outcome.SUCCESS:
+            return self._settle_later(Done(job, hold=hold))
+        # before the one that failed: the group stays blocked, which keeps its order
+        self.give_back(self._held.end_rest(job))
+        # if its renewal failed, another consumer may have it by now (HNS-14)
+        again_in = self._again_in(job, outcome, in_doubt=hold is not None and hold.failed)
+        if again_in is None:
+            return self.finish([job])
+        self._settle_later(Done(job, again_in))
+
+    def _again_in(self, job: Job, outcome: Outcome, in_doubt: bool) -> int | None:
+        """Microseconds until a message that failed comes again; None: at its timeout."""
+        options = self._run.options
+        if outcome is Outcome.FAILED_RETRY_NOW:
+            return 0
+        if in_doubt:
+            return None
+        if job.context.message.last_receive:
+            return 0  # for the move to the dead-letter queue, which nothing else waits for
+        if options.retry_delay is None:
+            return 0 if options.hands_back else None
+        try:
+            return options.retry_micros(job.context.message, self._run.now())
+        except Exception:
+            _log.exception("%s: no retry delay, so it comes again at its timeout", job)
+            return None
+
+    def finish(self, jobs: Sequence[Job]) -> None:
+        """Ends messages for which nothing is left to do; their groups go on."""
+        self.forget(jobs)
+        for turn in dict.fromkeys(job.turn for job in jobs):
+            self._held.go_on(turn)
+
+    def forget(self, jobs: Iterable[Job]) -> None:
+        """Ends messages; their groups do not go on."""
+        for job in jobs:
+            self._heartbeat.drop(job.handle)
+        self._held.forget(jobs)
+        self._run.wake()
+
+    # --- rounds
 
     @property
     def unsettled(self) -> bool:
@@ -53,37 +106,21 @@ class Rounds:
         with self._lock:
             return min((done.due for done in self._done if done.due is not None), default=None)
 
-    def run(
-        self, may_claim: bool, lose: Callable[[Done], None]
-    ) -> tuple[list[Done], Exchanged | None, FreeHands | None]:
-        """Settles what is due, and claims messages for free places if they are wanted.
+    def run(self, may_claim: bool) -> Exchanged | None:
+        """Settles what is due, and claims messages for free places; None if there is nothing to do.
 
         Args:
             may_claim: whether messages are wanted.
-            lose: called with what cannot be settled, as its receipt is lost.
-
-        Returns:
-            What was to be settled, each with the error that it met; the round, None if there was nothing to do;
-            and the hands for which it claimed.
         """
-        now, due = self._queue.clock.now(), list[Done]()
-        with self._lock:
-            known, self._done = self._done, []
-            failures, self._failures = self._failures, {}
-        for done in known:
-            if done.job.context.lost:
-                lose(done)
-            elif done.due is None or done.due <= now:
-                due.append(done)
-            else:
-                self.add(done)
+        due, failures = self._due()
         if not due and not failures:
-            return [], None, None
+            return None
         # what failed is tried alone: the claim may be what fails
         room = self._held.room(due) if may_claim and not any(done.failures for done in due) else 0
         hands = self._held.free_hands(due)
-        timeout = self._options.renewal.receive_timeout
-        request = Request(room, timeout, consumer=self._options.name, hands=hands) if room else None
+        options = self._run.options
+        timeout = options.renewal.receive_timeout
+        request = Request(room, timeout, consumer=options.name, hands=hands) if room else None
         wanted = [(done.job.handle, self._timeout(done.again_in)) for done in due]
         began = monotonic()
         try:
@@ -93,9 +130,71 @@ class Rounds:
                 self._done, self._failures = due + self._done, failures | self._failures
             raise
         self._held.ahead.round(int((monotonic() - began) * MICROS))
+        self._held.keep_free(hands if room else None)
+        good = [done.job for done, error in zip(due, found.errors, strict=True) if error is None]
+        if good:
+            self._run.outages.worked("deleting")
+            self.finish(good)
         for done, error in zip(due, found.errors, strict=True):
-            done.error = error
-        return due, found if room else attrs.evolve(found, refused=None), hands if room else None
+            if error is not None:
+                self._unsettled(done, error)
+        return found if room else attrs.evolve(found, refused=None)
+
+    def _due(self) -> tuple[list[Done], dict[str, str]]:
+        """What the next round settles, and the failures that it records."""
+        now, due = self._run.clock.now(), list[Done]()
+        with self._lock:
+            known, self._done = self._done, []
+            failures, self._failures = self._failures, {}
+        for done in known:
+            if done.job.context.lost:
+                _log.warning("%s: handled, but its receipt was lost before that was settled", done.job)
+                self.finish([done.job, *self._held.end_rest(done.job)])
+            elif done.due is None or done.due <= now:
+                due.append(done)
+            else:
+                self._add(done)
+        return due, failures
+
+    def _settle_later(self, done: Done) -> None:
+        if self._add(done):
+            self._run.wake()
+
+    def _add(self, done: Done) -> bool:
+        """Has a message settled; returns whether it is the first that waits for the next round."""
+        with self._lock:
+            first = all(each.due is not None for each in self._done)
+            self._done.append(done)
+        return first
+
+    def _unsettled(self, done: Done, error: Exception) -> None:
+        """Decides what becomes of a message that the last round could not settle."""
+        job = done.job
+        if done.again_in is not None:
+            _log.warning("%s: handing it back failed: %s", job, error)
+            return self.finish([job])
+        if isinstance(error, RequestThrottled):
+            _log.warning("%s: deleting failed: %s", job, error)
+            return self._try_again(done)
+        if isinstance(error, QueueClientError):
+            if self._run.outages.failed("deleting", error):
+                return self._try_again(done)
+            self._run.broken(error)
+        elif isinstance(error, QueueDoesNotExist):
+            self._run.broken(error)
+        else:
+            _log.warning("%s: handled, but not deleted: %s", job, error)
+        self.finish([job, *self._held.end_rest(job)])
+
+    def _try_again(self, done: Done) -> None:
+        """Keeps the receipt of a message whose delete failed, and has that tried again."""
+        done.failures += 1
+        if done.hold is not None and done.failures == 1:
+            self._heartbeat.keep({done.job.handle: done.hold})
+        done.due = self._run.clock.now() + self._run.outages.policy.pause(done.failures)
+        self._add(done)
+
+    # --- giving back
 
     def _timeout(self, again_in: int | None) -> Duration | None:
         if again_in is None:
@@ -103,12 +202,16 @@ class Rounds:
         return seconds(max(again_in, 0 if settings(self._queue).allow_zero_visibility else MICROS))
 
     def release(self, jobs: Sequence[Job]) -> None:
-        """Makes messages visible whose handlers did not end in time."""
-        size = self._held.largest_batch or len(jobs) or 1
+        """Makes messages visible whose handlers did not end in time, for which they are lost."""
+        held = [job for job in jobs if not job.context.lost]
+        for job in jobs:
+            self._heartbeat.drop(job.handle)
+            job.context.lost.set()
+        size = self._held.largest_batch or len(held) or 1
         timeout = self._timeout(0) or 0
         # last ones first: a group stays blocked until its first message is visible, which keeps its order
-        for end in range(len(jobs), 0, -size):
-            part = jobs[max(0, end - size) : end]
+        for end in range(len(held), 0, -size):
+            part = held[max(0, end - size) : end]
             try:
                 result = self._queue.change_visibility_batch([(job.handle, timeout) for job in part])
             except (QueueServiceError, QueueClientError) as error:
@@ -116,6 +219,15 @@ class Rounds:
             else:
                 for failure in result.failed:
                     _log.warning("%s: handing it back failed: %s", part[int(failure.id)], failure.code)
+        self.forget(jobs)
+
+    def give_back(self, jobs: Sequence[Job]) -> None:
+        """Ends messages that no handler has begun, and makes them visible."""
+        if jobs:
+            for job in jobs:
+                self._heartbeat.drop(job.handle)
+            self.return_unseen([job.handle for job in jobs if not job.context.lost])
+            self.forget(jobs)
 
     def return_unseen(self, handles: Sequence[str]) -> None:
         """Makes messages visible that no handler has begun, and which so were not received."""

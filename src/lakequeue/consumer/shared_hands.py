@@ -12,8 +12,9 @@ from lakequeue.consumer.async_handlers import Tasks
 from lakequeue.consumer.handler import Handler, is_async
 from lakequeue.consumer.hands import Hands, Threads
 from lakequeue.consumer.held import HeldMessages, Totals
+from lakequeue.consumer.jobs import Job
 from lakequeue.consumer.workers import WorkerPool
-from lakequeue.model.clock import Clock, to_micros
+from lakequeue.model.clock import Clock
 
 
 @attrs.define(eq=False)
@@ -61,35 +62,35 @@ class SharedHands:
     def start(self, number: int, handler: Handler, broken: Callable[[BaseException], None]) -> None:
         """Makes the hands: threads, or tasks in an event loop if the handler is ``async def``."""
         self._number, pool = number, self._shares[0].pool
-        take: Callable[[], Any] = self._take if self.totals.several else pool.take
-        work: Callable[[Any], Any] = (lambda taken: taken[0].work(taken[1])) if self.totals.several else pool.work
-        due = self._due if self.totals.several else pool.batch_due
+        take: Callable[[], Any] = self._take if self.totals.several else pool.calls.take
+        work: Callable[[Any], Any] = self._work if self.totals.several else pool.calls.work
+        due = self._due if self.totals.several else pool.calls.due
         if is_async(handler):
             self._hands = Tasks(number, self._clock, take, work, broken, due)
         else:
             self._hands = Threads(number, self._clock, take, work, due)
         for share in self._shares:
-            share.pool.hands = self._hands
+            share.held.hands = self._hands
 
     def stop(self) -> None:
         self._hands.stop()
 
     # --- whose turn it is
 
-    def _take(self) -> tuple[WorkerPool, Any] | None:
+    def _take(self) -> tuple[WorkerPool, list[Job]] | None:
         if self._stopping():  # else hands that one queue sets free begin what another has not handed back yet
             return None
         with self.totals.lock:
             found, waiting = self._next()
         for pool in waiting:
-            pool.ended()
+            pool.wake()
         return found
 
-    def _next(self) -> tuple[tuple[WorkerPool, Any] | None, list[WorkerPool]]:
+    def _next(self) -> tuple[tuple[WorkerPool, list[Job]] | None, list[WorkerPool]]:
         """What a hand is to handle next, and the queues that may claim messages now."""
-        now, waiting = to_micros(self._clock.now()), list[WorkerPool]()
+        waiting: list[WorkerPool] = []
         while True:
-            ready = [share for share in self._shares if share.held.begins(now) or share.held.wants_hand]
+            ready = [share for share in self._shares if share.held.begins() or share.held.wants_hand]
             for share in self._shares:
                 if share not in ready:
                     waiting += self._run_dry(share)
@@ -101,10 +102,15 @@ class SharedHands:
             if last is None and chosen.held.wants_hand:
                 chosen.held.keep_hand()
                 waiting.append(chosen.pool)
-            elif (job := chosen.pool.take()) is not None:
-                if not chosen.held.begins(now):
+            elif (jobs := chosen.held.take()) is not None:
+                if not chosen.held.begins():
                     waiting += self._run_dry(chosen)
-                return (chosen.pool, job), waiting
+                return (chosen.pool, jobs), waiting
+
+    @staticmethod
+    def _work(taken: tuple[WorkerPool, list[Job]]) -> Any:
+        pool, jobs = taken
+        return pool.calls.work(jobs)
 
     def _run_dry(self, share: _Share) -> list[WorkerPool]:
         """Has a queue settle, and claim what a hand may begin now if it had no room for that before."""
@@ -123,7 +129,7 @@ class SharedHands:
         return chosen
 
     def _due(self) -> datetime | None:
-        return min((due for share in self._shares if (due := share.pool.batch_due()) is not None), default=None)
+        return min((due for share in self._shares if (due := share.pool.calls.due()) is not None), default=None)
 
     # --- whether all are empty
 
@@ -148,7 +154,7 @@ class SharedHands:
         with self.totals.lock:
             self._shares = [share for share in self._shares if share.pool is not pool]
             del self._running[pool.held]
-        self._hands.wake(pool.held.end_claims())
+        pool.held.end_claims()
         self._wake()
 
     def _wake(self) -> None:
@@ -156,4 +162,4 @@ class SharedHands:
             done = self.all_empty
             waiting = [pool for held, pool in self._running.items() if done or held not in self.totals.empty]
         for pool in waiting:
-            pool.ended()
+            pool.wake()

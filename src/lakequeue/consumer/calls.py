@@ -1,0 +1,147 @@
+"""The calls of a consumer's handler: what each gets, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from typing import Any
+
+from lakequeue.consumer.handler import Outcome, checked_outcome, is_async
+from lakequeue.consumer.held import HeldMessages
+from lakequeue.consumer.jobs import Call, Job, Run
+from lakequeue.consumer.rounds import Rounds
+from lakequeue.errors import LeaseLost
+from lakequeue.model.clock import MICROS, from_micros
+from lakequeue.model.failures import DeadLetterReason
+from lakequeue.model.messages import Message
+
+_log = logging.getLogger("lakequeue")
+
+
+class Calls:
+    """The calls of the handler with messages of one queue. Thread-safe.
+
+    Args:
+        run: the run of the consumer.
+        held: the messages.
+        rounds: settles those that handlers have ended with.
+
+    Attributes:
+        handled, failed: messages whose handlers have ended, well or not.
+        work: calls the handler with what ``take`` returned; a coroutine function if the handler is one.
+    """
+
+    def __init__(self, run: Run, held: HeldMessages, rounds: Rounds) -> None:
+        self._run = run
+        self._held = held
+        self._rounds = rounds
+        self._handler: Any = run.options.handler
+        self._batches = run.options.batch is not None
+        self._shown: Callable[[list[Message]], Any] = list
+        if run.options.as_arrow:
+            from lakequeue.consumer.arrow_batches import table_of  # imports what leases do
+
+            self._shown = table_of
+        self.handled = self.failed = 0
+        self._counting = threading.Lock()
+        self._awaited = is_async(self._handler)
+        self.work: Callable[[list[Job]], Any] = self._work_async if self._awaited else self._work
+
+    def take(self) -> list[Job] | None:
+        """What a hand is to handle next, in one call; None if there is nothing."""
+        return self._held.take()
+
+    def due(self) -> datetime | None:
+        """When a batch begins though it is not full; None: nothing waits, or no batches are wanted."""
+        due = self._held.batch_due() if self._batches else None
+        return None if due is None else from_micros(due)
+
+    def _work(self, jobs: list[Job]) -> None:
+        with self._calling(jobs) as (call, given):
+            if given:
+                call.result = self._handler(*given)
+
+    async def _work_async(self, jobs: list[Job]) -> None:
+        with self._calling(jobs) as (call, given):
+            if given:
+                call.result = await self._handler(*given)
+
+    @contextmanager
+    def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
+        """Yields a call and what the handler gets: messages whose receipts are not lost; nothing if all are."""
+        call, results = Call(self._run.now()), list[object]()
+        try:
+            with ExitStack() as ending:
+                for job in reversed(jobs):  # the last one first, so that they end in order
+                    ending.enter_context(self._handling(job, call, results))
+                try:
+                    yield call, self._given(call.jobs)
+                except BaseException as error:  # SystemExit would end an event loop under the other handlers
+                    call.raised = self._raised(error, call.jobs)
+                results += reversed(call.results()) if self._batches else [call.result]
+        finally:
+            self._held.left(len(jobs))
+
+    def _given(self, jobs: Sequence[Job]) -> Sequence[Any]:
+        contexts = [job.context for job in jobs]
+        if not contexts:
+            return ()
+        messages = [context.message for context in contexts]
+        return (self._shown(messages), contexts) if self._batches else (messages[0], contexts[0])
+
+    def _raised(self, error: BaseException, jobs: Sequence[Job]) -> BaseException:
+        """What a handler raised; a task that was cancelled ends no consumer."""
+        if not (self._awaited and isinstance(error, asyncio.CancelledError)):
+            return error
+        lost = all(job.context.lost for job in jobs)
+        raised = LeaseLost(0, len(jobs)) if lost else RuntimeError("the handler was cancelled")
+        raised.__cause__ = error
+        return raised
+
+    @contextmanager
+    def _handling(self, job: Job, call: Call, results: list[object]) -> Iterator[None]:
+        """Has a message take part in a call, unless its receipt is lost; acts on its outcome, the last result."""
+        try:
+            if job.context.lost:
+                yield
+                return self._rounds.finish([job, *self._held.end_rest(job)])
+            call.jobs.appendleft(job)
+            with self._run.observers.handling(job.context.message):
+                yield
+                outcome = self._outcome(job, call, results.pop())
+            self._rounds.ended(job, outcome)
+        except BaseException as error:  # not from a handler
+            _log.error("the consumer of %s failed", self._run.options.queue.name, exc_info=error)
+            self._run.broken(error)
+            self._rounds.forget([job, *self._held.end_rest(job)])
+
+    def _outcome(self, job: Job, call: Call, result: object) -> Outcome:
+        outcome, raised, message = Outcome.FAILED, call.raised, job.context.message
+        options = self._run.options
+        if raised is None:
+            try:
+                outcome = checked_outcome(result)
+            except TypeError as error:
+                raised = error
+        if isinstance(raised, Exception):
+            if not (isinstance(raised, LeaseLost) and job.context.lost):  # it ended as intended
+                fields = {"message_id": message.message_id, "receive_count": message.receive_count}
+                where = {"queue": options.queue.name, "consumer": options.name}
+                _log.error("%s: the handler failed", job, exc_info=raised, extra=where | fields)
+        elif raised is not None:  # meant for the process: stop in an orderly way
+            self._run.broken(raised)
+            outcome = Outcome.FAILED_RETRY_NOW
+        took = self._run.now() - call.began
+        self._held.took(took)
+        with self._counting:
+            self.handled += outcome is Outcome.SUCCESS
+            self.failed += outcome is not Outcome.SUCCESS
+        if outcome is not Outcome.SUCCESS and not job.context.lost:
+            reason = DeadLetterReason.of(raised, self._run.clock.now(), options.name)
+            self._rounds.add_failure(message.receipt_handle, reason.json())
+        self._run.observers.handled(message, took / MICROS, outcome, raised)
+        return outcome
