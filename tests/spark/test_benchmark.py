@@ -69,6 +69,7 @@ def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_rows_of_dataframes_are_measured_and_judged_without_quick(tmp_path: Path) -> None:
     only = "bulk,source,backlog,mixed,sql,queries,extend,memory"
     document = measured(tmp_path, "--scale", "0.0005", "--only", only)

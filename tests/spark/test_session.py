@@ -26,7 +26,6 @@ def test_the_session_is_utc_and_knows_delta(spark: SparkSession) -> None:
     assert spark._jvm.java.util.TimeZone.getDefault().getID() == "UTC"
     assert int(spark.conf.get("spark.databricks.delta.snapshotPartitions")) <= 2
     assert "DeltaCatalog" in spark.conf.get("spark.sql.catalog.spark_catalog")
-    assert spark.sparkContext.getConf().get("spark.python.unix.domain.socket.enabled") == "true"
     assert session.build_session().sparkContext is spark.sparkContext
 
 

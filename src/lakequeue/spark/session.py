@@ -51,11 +51,6 @@ SETTINGS: dict[str, str] = {
     # silences Spark before setLogLevel can be called
     "spark.log.level": "ERROR",
 }
-SETTINGS_OF_ONE_MACHINE = {
-    # over TCP a task in Python waits 40 ms for a delayed acknowledgement (53 ms, and 13 so); Spark 4.1 on.
-    # A cluster's directories may be too long for the path of a socket
-    "spark.python.unix.domain.socket.enabled": "true",
-}
 
 _NOISE = re.compile(
     r"ERROR (WriteToDataSourceV2Exec: Data source write support .*\] (is aborting|aborted|failed to abort)\."
@@ -104,11 +99,10 @@ def build_session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    local = (master or given.get("spark.master") or "local").startswith("local")
-    if not submitted and local:
+    if not submitted and (master or given.get("spark.master") or "local").startswith("local"):
         # by default, Python workers run the python3 on the PATH, which may be another interpreter
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for name, value in (SETTINGS | (SETTINGS_OF_ONE_MACHINE if local else {}) | extra).items():
+    for name, value in (SETTINGS | extra).items():
         if name in extra or given.get(name) is None:
             builder = builder.config(name, value)
     # under spark-submit, the conf file or --packages provides the jars
