@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,17 +30,31 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def fill(disk: Path) -> Path:
+def take_bytes(others: Path) -> None:
     """Writes until nothing fits."""
-    path = disk / "others"
-    with path.open("wb", buffering=0) as file:
+    with (others / "file").open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
             try:
                 while True:
                     file.write(bytes(size))
             except OSError as error:
                 assert error.errno == errno.ENOSPC
-    return path
+
+
+def take_inodes(others: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        for number in range(2000):
+            (others / str(number)).touch()
+
+
+def reserved_bytes(root: Path) -> bool:
+    path = root / layout.RESERVE
+    return path.exists() and path.stat().st_size == RESERVED
+
+
+def reserved_inodes(root: Path) -> bool:
+    path = root / layout.RESERVE_FILES
+    return path.exists() and len(list(path.iterdir())) == RESERVED_FILES
 
 
 def goes_on(way: str, lq: LakeQueue, queue: Queue, messages: int) -> None:
@@ -58,50 +72,33 @@ def goes_on(way: str, lq: LakeQueue, queue: Queue, messages: int) -> None:
 
 @pytest.mark.spec("DUR-64")
 @pytest.mark.parametrize("way", ["purge", "compact", "delete"])
-def test_what_frees_space_goes_on_when_the_disk_is_full(disk: Path, way: str) -> None:
-    lq = LakeQueue(str(disk / "root"))
-    queue = lq.create_queue("orders")
-    queue.send("a")
-    reserve = disk / "root" / layout.RESERVE
-    assert reserve.stat().st_size == RESERVED
-    others = fill(disk)
-    with pytest.raises(QueueClientError, match="(?i)no space left.*; `lakequeue compact --now 0` makes room"):
-        queue.send("b" * 100_000)
-    with pytest.raises(QueueClientError, match="(?i)no space left.*; `lakequeue compact --now 0` makes room"):
-        lq.create_queue("bills")
-    assert reserve.exists()
-    goes_on(way, lq, queue, 1)
-    assert not reserve.exists()
-    others.unlink()
-    lq.create_queue("letters")
-    lq.compact()
-    assert reserve.exists()
-
-
-@pytest.mark.spec("DUR-64")
-@pytest.mark.parametrize("way", ["purge", "compact", "delete"])
-def test_so_it_does_when_inodes_are_out(disk: Path, way: str) -> None:
-    lq = LakeQueue(str(disk / "root"))
+@pytest.mark.parametrize(
+    ("short", "take", "reserved"),
+    [("bytes", take_bytes, reserved_bytes), ("inodes", take_inodes, reserved_inodes)],
+    ids=["bytes", "inodes"],
+)
+def test_what_frees_space_goes_on_when_the_disk_is_full(
+    disk: Path, way: str, short: str, take: Callable[[Path], None], reserved: Callable[[Path], bool]
+) -> None:
+    root, others = disk / "root", disk / "others"
+    lq = LakeQueue(str(root))
     queue = lq.create_queue("orders")
     for number in range(5):
         queue.send(str(number))
-    reserved = disk / "root" / layout.RESERVE_FILES
-    assert len(list(reserved.iterdir())) == RESERVED_FILES
-    others = disk / "others"
+    assert reserved(root)
     others.mkdir()
-    with pytest.raises(OSError, match="No space left"):
-        for number in range(2000):
-            (others / str(number)).touch()
-    with pytest.raises(QueueClientError, match="(?i)no space left"):
-        queue.send("b")
-    assert not [each for each in doctor(lq._runtime).warnings if "reserved" in each]
+    take(others)
+    for call in (lambda: queue.send("b" * 100_000), lambda: lq.create_queue("bills")):
+        with pytest.raises(QueueClientError, match="(?i)no space left.*; `lakequeue compact --now 0` makes room"):
+            call()
+    assert reserved(root) and not [each for each in doctor(lq._runtime).warnings if "reserved" in each]
     goes_on(way, lq, queue, 5)
-    assert not reserved.exists()
-    assert [each for each in doctor(lq._runtime).warnings if "no inodes are reserved" in each]
+    assert not reserved(root)
+    assert [each for each in doctor(lq._runtime).warnings if f"no {short} are reserved" in each]
     shutil.rmtree(others)
     lq.create_queue("letters")
     lq.compact()
-    assert len(list(reserved.iterdir())) == RESERVED_FILES
+    assert reserved(root)
 
 
 @pytest.mark.spec("DUR-65")

@@ -234,8 +234,6 @@ def crash(root: str, verb: str, number: int, moment: str = "before") -> None:
         "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
         "compact": lq.compact,
         "compact queue": lambda: lq.queue(QUEUE).compact(),
-        "take": lambda: lq.queue(QUEUE).receive(10, visibility_timeout=0),
-        "redrive": lambda: lq.queue("dead").redrive(),
         "policy": lambda: lq.queue(QUEUE).set_attributes(redrive_policy=RedrivePolicy("other", 1), delay=50),
     }
     if verb == "compact":

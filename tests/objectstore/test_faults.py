@@ -54,7 +54,7 @@ CHANCES = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Counted]:
-    with servers.served() as (url, store), servers.found_by_variables(url, **PATIENCE):
+    with servers.served() as (url, store), servers.found_by_variables(url, AWS_TIMEOUT="1s"):
         yield store
 
 
@@ -65,7 +65,7 @@ def queue(server: Counted) -> Queue:
 
 @contextmanager
 def failing(
-    server: Counted, kind: str, path: str, times: int = 1, method: str = "PUT", late: float = LATE
+    server: Counted, kind: str, path: str, times: int = 1, method: str = "PUT", late: float = 1.5
 ) -> Iterator[Counted]:
     """Makes the next requests to a path fail, as many as given."""
     left = times
