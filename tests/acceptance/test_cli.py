@@ -31,6 +31,7 @@ def test_list_goes_through_all_pages(
 ) -> None:
     for name in ("a1", "a2", "a3", "b1", "b2"):
         lake.create_queue(name)
+    assert client.MAX_LISTED == 1_000
     monkeypatch.setattr(client, "MAX_LISTED", 2)
     assert [queue["name"] for queue in json.loads(run("list", "--json", *args.split()).stdout)] == names
 

@@ -423,17 +423,6 @@ def test_a_redrive_moves_all_or_the_oldest_or_what_is_chosen(lq):
     assert not any(message.system_attributes for message in messages)
 
 
-@pytest.mark.spec("DLQ-8", "ERR-8")
-@pytest.mark.parametrize("arguments", [{"max_messages": 0}, {"max_messages": True}, {"where": "no such"}])
-def test_a_redrive_that_is_refused_moves_nothing(lq, arguments):
-    queue, dead = pair(lq)
-    fail(queue, "a")
-    received(queue)
-    with pytest.raises(errors.InvalidParameterValue):
-        dead.redrive(**arguments)
-    assert (stored(queue), stored(dead)) == ([], ["a"])
-
-
 @pytest.mark.spec("DLQ-8")
 def test_a_redrive_leaves_what_has_no_home_and_what_is_not_visible(lq, clock, monkeypatch):
     monkeypatch.setattr(browse, "ROWS", 3)  # several batches
