@@ -155,3 +155,11 @@ def test_a_message_says_when_its_receipt_began_and_ends(lq, clock):
     clock.advance(40)
     (again,) = queue.receive()
     assert (again.received_at, again.first_received_at) == (m.visible_at, m.received_at)
+
+
+def test_a_condition_takes_an_instant_as_a_parameter(lq, clock):
+    queue = lq.create_queue("orders")
+    for body in "ab":
+        queue.send(body)
+        clock.advance(1)
+    assert bodies(queue.peek("sent_at < ?", parameters=[clock.now() - timedelta(seconds=1)])) == ["a"]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from insides import place_of
+from insides import place_of, reopen
 from lakequeue import InvalidMessageContents, InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.model.messages import content_dedup_id
 from lakequeue.operations.send_dataframe import send_staged
@@ -417,7 +417,7 @@ def test_rows_are_judged_by_the_attributes_that_they_are_committed_under(
     def interrupted(*args: Any) -> Any:
         monkeypatch.undo()
         staged = stage(*args)
-        LakeQueue(lq.root, clock=lq.clock).queue("orders").set_attributes(maximum_message_size=1_024)
+        reopen(lq).queue("orders").set_attributes(maximum_message_size=1_024)
         return staged
 
     monkeypatch.setattr(arrow_files, "stage", interrupted)
@@ -434,7 +434,7 @@ def test_rows_that_cannot_be_read_again_are_not_sent_as_none(lq: LakeQueue, monk
 
     def interrupted(*args: Any) -> Any:
         monkeypatch.undo()
-        LakeQueue(lq.root, clock=lq.clock).queue("orders").set_attributes(delay=5)
+        reopen(lq).queue("orders").set_attributes(delay=5)
         return complete(*args)
 
     monkeypatch.setattr(commit_files, "complete", interrupted)

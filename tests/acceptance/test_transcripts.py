@@ -35,6 +35,7 @@ from typer.testing import CliRunner
 
 from lakequeue import client
 from lakequeue.cli import app, values
+from lakequeue.cli.help import COMMANDS, name_of
 from lakequeue.testing import ManualClock
 
 FOLDER = Path(__file__).parent / "transcripts"
@@ -189,3 +190,13 @@ def test_commands_print_what_the_transcript_says(
         assert whole.count(written) == 1
         section.file.write_text(whole.replace(written, played), encoding="utf-8")
     assert played == written
+
+
+def test_the_page_of_the_command_line_has_every_command_and_transcripts_have_most() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    names = {name_of(place) for places in COMMANDS.values() for place in places}
+    assert {name for name in names if not re.search(rf"`{name}[` ]", page)} == set()
+    shown = {word for each in ALL for line in each.lines if line[:1] in "$%" for word in line.split()}
+    processes = {"consume", "serve", "demo"}
+    others = {"deploy-files", "erase", "upgrade"}  # tests/conformance, tests/serve/test_deploy.py
+    assert names - shown == processes | others
