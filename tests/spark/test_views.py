@@ -87,12 +87,9 @@ def test_every_state_is_shown_and_agrees_with_the_counts(
     assert row.attributes["VisibilityTimeout"] == "30"
     assert row.region == lq.region
 
-    late, held, fresh = (
-        spark.sql("SELECT body, visible_at, receive_count, sent_at, age FROM messages")
-        .where(f"body = '{body}'")
-        .head()
-        for body in ("late", "held", "fresh")
-    )
+    columns, bodies = "visible_at, receive_count, sent_at, age", "'late', 'held', 'fresh'"
+    asked = spark.sql(f"SELECT {columns} FROM messages WHERE body IN ({bodies}) ORDER BY visible_at")
+    fresh, late, held = asked.collect()
     assert late.visible_at - late.sent_at == timedelta(seconds=60)
     assert (late.receive_count, held.receive_count, fresh.receive_count) == (0, 1, 0)
     assert held.visible_at - held.sent_at == timedelta(seconds=300)
