@@ -8,7 +8,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlencode
 
 import pytest
 
@@ -45,11 +44,6 @@ def in_json(server, body, action="SendMessage", head="") -> Told:
     return told_raw(server.exchange(post(content, action, JSON, head)))
 
 
-def in_query(server, body, head="", kind=FORM) -> Told:
-    content = body if isinstance(body, bytes) else urlencode(body).encode()
-    return told_raw(server.exchange(post(content, "", kind, head)))
-
-
 def staying(request: bytes) -> bytes:
     """The request of a client that wants to send another one."""
     return request.replace(b"Connection: close\r\n", b"")
@@ -82,40 +76,56 @@ def test_what_is_not_json(server, body):
     assert in_json(server, body) == Told(400, "SerializationException", "The body is not JSON in UTF-8.")
 
 
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "multipart/form-data; boundary=x", "", "application/xml", "x/y;;;"]
-)
-def test_a_content_type_that_is_neither(server, kind):
-    error = in_query(server, b"Action=ListQueues", kind=kind)
-    assert (error.status, error.code) == (415, "UnsupportedMediaType")
-
-
-@pytest.mark.parametrize(
-    ("code", "request_"),
-    [
-        ("MissingAction", post(b"{}", "", JSON)),
-        ("SerializationException", post(b"Action=ListQueues", "ListQueues", FORM)),
-        ("UnknownOperationException", post(b"{}", "", JSON, "X-Amz-Target: DynamoDB_20120810.ListTables")),
-        *(
-            ("SerializationException", post(body, "SendMessage"))
+CHUNKED = "Transfer-Encoding: chunked"
+TOO_LONG = b"Length: %d" % (LARGEST + 1)
+NO_SUCH_ACTION = b"2\r\n{}\r\n0\r\nX-Amz-Target: AmazonSQS.ListQueues\r\nHost: elsewhere\r\n\r\n"
+ERRORS = {
+    (400, "SerializationException"): {
+        **{
+            f"JSON that is {body.decode()}": post(body, "SendMessage")
             for body in (b"[]", b"1", b"null", b'"x"', b"true")
-        ),
-        ("SerializationException", post(b"\xff\xfe=1", "", FORM)),
-    ],
-    ids=range(9),
+        },
+        "a form with the header of JSON": post(b"Action=ListQueues", "ListQueues", FORM),
+        "a form that is not UTF-8": post(b"\xff\xfe=1", "", FORM),
+    },
+    (400, "MissingAction"): {"JSON without an action": post(b"{}")},
+    (400, "InvalidAction"): {"a trailer with another action": post(NO_SUCH_ACTION, "NoAction", head=CHUNKED)},
+    (400, "UnknownOperationException"): {
+        "an action of another service": post(b"{}", head="X-Amz-Target: DynamoDB_20120810.ListTables"),
+    },
+    (400, "InvalidRequest"): {
+        "a coding within chunks": post(b"", "ListQueues", head="Transfer-Encoding: gzip, chunked"),
+        "chunks in HTTP/1.0": post(b"2\r\n{}\r\n0\r\n\r\n", "ListQueues", head=CHUNKED).replace(b"/1.1", b"/1.0"),
+    },
+    (405, "MethodNotAllowed"): {
+        f"the method {method}": post(b"").replace(b"POST /", b"%b /orders?Action=ListQueues" % method.encode())
+        for method in ("PUT", "DELETE", "PATCH", "OPTIONS")
+    },
+    (413, "RequestEntityTooLarge"): {  # none of the body has to arrive, nor will it be read
+        f"a length of {kind} beyond the largest": staying(post(b"", target, kind)).replace(b"Length: 0", TOO_LONG)
+        for kind, target in ((JSON, "SendMessage"), (FORM, ""))
+    },
+    (415, "UnsupportedMediaType"): {
+        f"the content type {kind!r}": post(b"Action=ListQueues", "", kind)
+        for kind in ("text/plain", "multipart/form-data; boundary=x", "", "application/xml", "x/y;;;")
+    },
+    (431, "RequestHeaderFieldsTooLarge"): {
+        "too many headers": post(b"{}", "ListQueues", head="\r\n".join(f"X-{n}: 1" for n in range(MAX_HEADERS))),
+    },
+}
+"""Status and code of an error of SQS, and requests that get it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "request_"),
+    [pytest.param(error, each, id=id) for error, requests in ERRORS.items() for id, each in requests.items()],
 )
-def test_headers_and_bodies_that_do_not_fit(server, code, request_):
-    assert told_raw(server.exchange(request_)).code == code
+def test_what_sqs_does_not_take_gets_an_error(server, error, request_):
+    found = told_raw(server.exchange(request_))
+    assert (found.status, found.code) == error
 
 
 # --- methods and paths
-
-
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_another_method_than_post_and_get(server, method):
-    request = f"{method} /000000000000/orders?Action=ListQueues HTTP/1.1\r\nHost: localhost\r\n"
-    error = told_raw(server.exchange(f"{request}Connection: close\r\n\r\n".encode()))
-    assert (error.status, error.code) == (405, "MethodNotAllowed")
 
 
 @pytest.mark.parametrize(
@@ -160,25 +170,46 @@ def test_what_is_not_http(server, data, monkeypatch):
 # --- lengths and chunks
 
 
-@pytest.mark.parametrize("length", ["x", "-1", "", "1 1", "1,2", "+5", "0x10", "1" * 21])
-def test_a_length_that_is_no_number(server, length):
-    request = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\nabc"
-    assert server.exchange(request.encode()).startswith(b"HTTP/1.1 400 ")
+def in_chunks(*parts: bytes) -> list[bytes]:
+    return [post(b"", "ListQueues", head=CHUNKED), *parts]
+
+
+BROKEN = {
+    **{
+        f"the length {length!r}": [post(b"").replace(b"Length: 0", b"Length: " + length) + b"abc"]
+        for length in (b"x", b"-1", b"", b"1 1", b"1,2", b"+5", b"0x10", b"1" * 21)
+    },
+    **{
+        f"the coding {coding[:20]}": [post(b"", "ListQueues", head=f"Transfer-Encoding: {coding}")]
+        for coding in ("gzip", "chunked, chunked", "identity", "x" * 100)
+    },
+    "a chunk of x bytes": in_chunks(b"x\r\n"),
+    "a chunk of -1 bytes": in_chunks(b"-1\r\n{}\r\n"),
+    "a chunk that is too long": in_chunks(b"2\r\n{}x"),
+    "a chunk without a length": in_chunks(b"2\r\n{}\r\n", b"\r\n\r\n"),
+    "a length of 30 digits": in_chunks(b"1" * 30 + b"\r\n"),
+    "two lengths": in_chunks(b"2 2\r\n"),
+    "a trailer that is none": in_chunks(b"2\r\n{}\r\n0\r\n", b"\x00\r\n\r\n"),
+    "an extension that is too long": in_chunks(b"2;" + b"a" * 8 * MAX_HEAD_BYTES),
+}
+
+
+@pytest.mark.parametrize("parts", BROKEN.values(), ids=BROKEN)
+def test_lengths_codings_and_chunks_that_are_wrong(server, parts):
+    answer = server.exchange(*parts)
+    if not answer and len(parts[-1]) > MAX_HEAD_BYTES:
+        return  # what was not read any more has reset the connection before the answer was
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"Invalid HTTP request received." in answer
 
 
 @pytest.mark.parametrize("length", [0, 4, 5, 99_999])
 def test_a_length_beside_chunks_ends_the_connection(server, length):
-    head = f"Transfer-Encoding: chunked\r\nContent-Length: {length}"
+    head = f"{CHUNKED}\r\nContent-Length: {length}"
     smuggled = staying(post(b"2\r\n{}\r\n0\r\n\r\n", "ListQueues", head=head)) + post(b"{}", "ListQueues")
     answer = server.exchange(smuggled)
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
     assert b"\r\nconnection: close\r\n" in answer
-
-
-def test_chunks_in_http_1_0_end_the_connection(server):
-    request = post(b"2\r\n{}\r\n0\r\n\r\n", "ListQueues", head="Transfer-Encoding: chunked")
-    answer = server.exchange(request.replace(b"HTTP/1.1", b"HTTP/1.0", 1))
-    assert answer.startswith(b"HTTP/1.1 400 ") and b"InvalidRequest" in answer
 
 
 @pytest.mark.parametrize("place", range(1, 9))
@@ -195,7 +226,7 @@ def test_a_line_of_a_head_that_ends_in_a_line_feed_alone_ends_the_connection(ser
 
 def test_line_feeds_in_a_body_are_its_own_matter(server):
     assert server.exchange(post(b"{\n\n}\n", "ListQueues")).startswith(b"HTTP/1.1 200 ")
-    assert chunks(server, b"5\r\n{\n\n}\n\r\n0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert server.exchange(*in_chunks(b"5\r\n{\n\n}\n\r\n0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_body_that_is_longer_than_told(server):
@@ -218,68 +249,30 @@ def test_a_body_that_does_not_come(server, monkeypatch):
         assert (error.status, error.code) == (408, "RequestTimeout")
 
 
-def chunks(server, *parts: bytes) -> bytes:
-    head = "Transfer-Encoding: chunked"
-    return server.exchange(post(b"", "ListQueues", head=head).replace(b"Content-Length: 0\r\n", b""), *parts)
-
-
 def test_a_body_in_chunks(server):
-    assert chunks(server, b"1\r\n{\r\n", b"1;a=b\r\n", b"}\r\n0\r\nTrailer: x\r\n\r\n").startswith(
-        b"HTTP/1.1 200 "
-    )
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        *([b"x\r\n"], [b"-1\r\n{}\r\n"], [b"2\r\n{}x"], [b"2\r\n{}\r\n", b"\r\n\r\n"], [b"1" * 30 + b"\r\n"]),
-        *([b"2 2\r\n"], [b"2\r\n{}\r\n0\r\n", b"\x00\r\n\r\n"], [b"2;" + b"a" * 8 * MAX_HEAD_BYTES]),
-    ],
-    ids=range(8),
-)
-def test_broken_chunks(server, parts):
-    answer = chunks(server, *parts)
-    if not answer and len(parts[0]) > MAX_HEAD_BYTES:
-        return  # what was not read any more has reset the connection before the answer was
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b"Invalid HTTP request received." in answer
+    parts = in_chunks(b"1\r\n{\r\n", b"1;a=b\r\n", b"}\r\n0\r\nTrailer: x\r\n\r\n")
+    assert server.exchange(*parts).startswith(b"HTTP/1.1 200 ")
 
 
 def test_chunks_that_end_in_between(server):
     with server.connected() as connection:
-        connection.sendall(post(b"5\r\n{", "ListQueues", head="Transfer-Encoding: chunked"))
+        connection.sendall(post(b"5\r\n{", "ListQueues", head=CHUNKED))
         connection.shutdown(socket.SHUT_WR)
         assert everything(connection) == b""
-
-
-@pytest.mark.parametrize("coding", ["gzip", "gzip, chunked", "chunked, chunked", "identity", "x" * 100])
-def test_codings_that_are_not_known(server, coding):
-    answer = server.exchange(post(b"", "ListQueues", head=f"Transfer-Encoding: {coding}"))
-    assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 # --- too much
 
 
-def test_a_body_that_is_too_large_by_its_length(server):
-    for kind, target in ((JSON, "SendMessage"), (FORM, "")):
-        head = staying(post(b"", target, kind)).replace(b"Length: 0", b"Length: %d" % (LARGEST + 1))
-        error = told_raw(server.exchange(head))  # none of the body has to arrive, nor will it be read
-        assert (error.status, error.code) == (413, "RequestEntityTooLarge")
-
-
 def test_a_body_that_becomes_too_large(server):
     with server.connected() as connection:
-        connection.sendall(post(b"", "SendMessage", head="Transfer-Encoding: chunked"))
+        connection.sendall(post(b"", "SendMessage", head=CHUNKED))
         connection.sendall(b"%x\r\n%b\r\n" % (LARGEST, b" " * LARGEST))
         connection.sendall(b"1\r\n \r\n")  # and no end
         assert told_raw(everything(connection)).code == "RequestEntityTooLarge"
 
 
-def test_heads_that_are_too_large(server):
-    few = "\r\n".join(f"X-{n}: 1" for n in range(MAX_HEADERS))
-    error = in_json(server, b"{}", "ListQueues", few)
-    assert (error.status, error.code) == (431, "RequestHeaderFieldsTooLarge")
+def test_a_header_that_is_too_long(server):
     answer = server.exchange(post(b"{}", "ListQueues", head="X: " + "1" * MAX_HEAD_BYTES))
     assert answer == b"" or answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
 
@@ -310,12 +303,6 @@ def test_a_head_may_come_in_small_parts(server):
         for start in range(0, len(request), 10):
             slow.sendall(request[start : start + 10])
         assert everything(slow).startswith(b"HTTP/1.1 200 ")
-
-
-def test_a_trailer_changes_nothing_that_was_checked(server):
-    body = b"2\r\n{}\r\n0\r\nX-Amz-Target: AmazonSQS.ListQueues\r\nHost: elsewhere\r\n\r\n"
-    answer = server.exchange(post(body, "NoAction", head="Transfer-Encoding: chunked"))
-    assert told_raw(answer).code == "InvalidAction"
 
 
 def test_requests_that_a_client_sends_before_their_answers_are_few(server):

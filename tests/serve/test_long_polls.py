@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
@@ -21,14 +19,13 @@ import attrs
 import pyarrow as pa
 import pytest
 
+from concurrency.harness import apart
 from insides import shard_of
 from lakequeue import LakeQueue, Queue
 from lakequeue.serve import app
 from lakequeue.serve.app import Application
 from lakequeue.testing import ManualClock
 from serve.serving import PATIENCE, Client, Connection, Running, client_of, headers, serving, wait_until
-
-SEND = "import sys; from lakequeue import LakeQueue; LakeQueue(sys.argv[1]).queue('orders').send('A')"
 
 
 @attrs.frozen
@@ -102,7 +99,8 @@ def test_a_message_ends_a_long_poll(harness: Harness) -> None:
 @pytest.mark.spec("LPL-6")
 def test_a_message_through_another_process_ends_it_soon(harness: Harness) -> None:
     polled = harness.poll()
-    subprocess.run([sys.executable, "-c", SEND, harness.lake.root], check=True)
+    [other] = apart(harness.lake.root, harness.lake.clock, 1)
+    other.queue("orders").send("A")
     assert not polled.done()
     harness.lake.clock.advance(0.5)
     assert polled.result(PATIENCE) == ["A"]
