@@ -86,6 +86,16 @@ def tables_of(queue: Queue) -> Folder:
     return Store(path).folder(layout.tables_path(path, queue.key))
 
 
+def numbered_queue(harness: Harness, count: int, deletes: bool = False, **attributes: Any) -> Queue:
+    """A queue with messages, a commit each; with ``deletes`` each is received and deleted at once."""
+    queue = harness.create(**attributes)
+    for number in range(count):
+        queue.send(str(number))
+        if deletes:
+            queue.delete(queue.receive()[0].receipt_handle)
+    return queue
+
+
 def succeeded(summaries: Any) -> Any:
     for summary in summaries if isinstance(summaries, list) else [summaries]:
         assert summary.failures == []
@@ -208,10 +218,7 @@ def test_an_empty_directory_that_another_pass_removes_first_is_no_failure(harnes
 
 @pytest.mark.spec("DUR-63")
 def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
-    queue = harness.create()
-    for number in range(40):
-        queue.send(str(number))
-        queue.delete(queue.receive()[0].receipt_handle)
+    queue = numbered_queue(harness, 40, deletes=True)
     path = receipts_of(queue)
     queue._runtime.root.engine.open(path).checkpoint()
     [name] = [name for name in log_files_of(queue, "receipts") if name.endswith(".checkpoint.parquet")]
@@ -235,10 +242,7 @@ def test_expiry_is_committed_and_counted(harness: Harness, clock):
 @long_on_s3
 def test_the_history_holds_its_messages_until_they_are_past_rewinding(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
-    queue = harness.create(message_retention_period=600, rewind_range=300)
-    for number in range(6):
-        queue.send(str(number))
-        queue.delete(queue.receive()[0].receipt_handle)
+    queue = numbered_queue(harness, 6, deletes=True, message_retention_period=600, rewind_range=300)
     clock.advance(200)
     assert succeeded(harness.queue().compact()).segments_dropped == 0
     assert queue.rewind(clock.now() - timedelta(seconds=250)) == 6
@@ -268,9 +272,7 @@ def test_a_fifo_queue_keeps_what_deduplication_looks_at(harness: Harness, clock,
 
 
 def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_another(harness: Harness, clock):
-    queue = harness.create()
-    for number in range(5):
-        queue.send(str(number))
+    queue = numbered_queue(harness, 5)
     assert succeeded(harness.queue().compact()).segments_merged == 0
     clock.advance(3_601)
     assert succeeded(harness.queue().compact()).segments_merged == 1
@@ -355,9 +357,7 @@ def test_a_crowded_ledger_is_written_anew(harness: Harness, clock, monkeypatch):
 
 @local_only
 def test_the_log_is_trimmed_below_a_checkpoint_that_is_old_enough(harness: Harness, clock):
-    queue = harness.create()
-    for number in range(5):
-        queue.send(str(number))
+    queue = numbered_queue(harness, 5)
     succeeded(queue.compact())
     whole = log_files_of(queue, "messages")
     assert any("checkpoint" in name for name in whole)
@@ -671,19 +671,14 @@ def test_steady_flow_stays_small(
 
 
 def _history_is_kept(harness: Harness, patch: Patch) -> None:
-    queue = harness.create(rewind_range=300)
-    for number in range(6):
-        queue.send(str(number))
-        queue.delete(queue.receive()[0].receipt_handle)
+    queue = numbered_queue(harness, 6, deletes=True, rewind_range=300)
     succeeded(harness.queue().compact())
     assert queue.rewind(harness.clock.now() - timedelta(seconds=200)) == 6
     assert drain(harness.queue()) == list("012345")
 
 
 def _what_waits_is_kept(harness: Harness, patch: Patch) -> None:
-    queue = harness.create()
-    for number in range(6):
-        queue.send(str(number))
+    numbered_queue(harness, 6)
     succeeded(harness.queue().compact())
     assert drain(harness.queue()) == list("012345")
 
@@ -762,9 +757,7 @@ def _a_view_is_read_for_a_day(harness: Harness, patch: Patch) -> None:
 
 
 def _is_read_for_a_day(harness: Harness, reading: Callable[[Queue], Iterator[pa.RecordBatch]]) -> None:
-    queue = harness.create()
-    for number in range(7):
-        queue.send(str(number))
+    queue = numbered_queue(harness, 7)
     batches, before = reading(queue), files_of(queue, "messages")
     queue.send_batch([SendEntry("more")] * 2)
     for hours in (0, 11, 12):

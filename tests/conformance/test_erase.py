@@ -15,7 +15,6 @@ import pytest
 
 from concurrency.harness import apart, check_log, drain, small_segments
 from lakequeue import (
-    InvalidParameterValue,
     LakeQueue,
     Queue,
     QueueClientError,
@@ -105,14 +104,6 @@ def test_a_message_of_any_state_is_erased_for_good(lq: LakeQueue, clock: ManualC
     rows = check_log(queue)
     assert [row.body for row in rows] == ["a", "b", "c", "", "d", "e"]
     assert rows[3].message_id == id
-
-
-def test_an_unknown_message_is_refused(lq: LakeQueue) -> None:
-    queue = lq.create_queue("orders")
-    queue.send("a")
-    with pytest.raises(InvalidParameterValue, match="no message with this id"):
-        queue.erase("nobody")
-    assert queue.counts().visible == 1
 
 
 def test_files_that_held_it_before_a_merge_go_too(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:

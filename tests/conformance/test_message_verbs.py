@@ -45,18 +45,6 @@ def test_messages_stand_for_their_handles(harness: Harness, clock: ManualClock) 
     assert bodies(queue.receive(10)) == ["b", "d"]
 
 
-@pytest.mark.spec("RCP-9")
-def test_a_message_of_another_queue_is_refused(harness: Harness) -> None:
-    queue, other = harness.create(), harness.create("other")
-    queue.send("a")
-    (message,) = queue.receive()
-    for call in (lambda: other.delete(message), lambda: other.change_visibility(message, 0)):
-        with pytest.raises(errors.ReceiptHandleIsInvalid):
-            call()
-    assert [one.code for one in other.delete_batch([message]).failed] == ["ReceiptHandleIsInvalid"]
-    assert harness.queue().counts().in_flight == 1
-
-
 @pytest.mark.parametrize(
     "duplicate",
     [

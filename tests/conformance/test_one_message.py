@@ -103,11 +103,11 @@ def test_a_dead_letter_is_found_in_the_queue_where_it_went(lq: LakeQueue):
     assert queue.cancel(sent.message_id) and queue.receive() == []
 
 
-@pytest.mark.spec("JOB-2", "JOB-3")
+@pytest.mark.spec("DUR-42", "JOB-2", "JOB-3")
 def test_an_unknown_id_is_refused(harness: Harness):
     queue = harness.create()
     queue.send("a")
-    for verb in queue.get, queue.cancel:
+    for verb in queue.get, queue.cancel, queue.erase:
         with pytest.raises(InvalidParameterValue, match="no message with this id"):
             verb("nobody")
         with pytest.raises(InvalidParameterValue, match="Unicode"):

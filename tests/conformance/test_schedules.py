@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -97,23 +98,23 @@ def test_each_commit_of_a_look_fails_in_turn(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, lasts: bool
 ) -> None:
     """An hour later another process looks."""
-    failing = Failing(monkeypatch, lasts)
+    failing, base = Failing(monkeypatch, lasts), LakeQueue(str(tmp_path / "base"), clock=clock)
+    for queue in (base.create_queue("a", shards=3), base.create_queue("b.fifo", fifo=True)):
+        group = "g" if queue.fifo else None
+        base.schedules.add(f"all-{queue.name}", queue.name, "x", **HOURLY, missed="all", group_id=group)
+        base.schedules.add(f"last-{queue.name}", queue.name, "x", **HOURLY, group_id=group)
+        base.schedules.add(f"once-{queue.name}", queue.name, "x", at=clock.now(), group_id=group)
     for after in range(20):
-        lake = LakeQueue(str(tmp_path / str(after)), clock=clock)
-        queues = [lake.create_queue("a", shards=3), lake.create_queue("b.fifo", fifo=True)]
-        for queue in queues:
-            group = "g" if queue.fifo else None
-            lake.schedules.add(f"all-{queue.name}", queue.name, "x", **HOURLY, missed="all", group_id=group)
-            lake.schedules.add(f"last-{queue.name}", queue.name, "x", **HOURLY, group_id=group)
-            lake.schedules.add(f"once-{queue.name}", queue.name, "x", at=clock.now(), group_id=group)
-        clock.advance(3_600)
-        failing.run(after, reopen(lake).schedules.run_due)
-        queues[0].set_attributes(shards=5)  # the next look finds more of them
-        clock.advance(3_600)
+        shutil.copytree(base.root, tmp_path / str(after))
+        time = ManualClock(clock.now() + timedelta(hours=1))
+        lake = reopen(LakeQueue(str(tmp_path / str(after)), clock=time))
+        failing.run(after, lake.schedules.run_due)
+        lake.queue("a").set_attributes(shards=5)  # the next look finds more of them
+        time.advance(3_600)
         for _ in range(2):
             reopen(lake).schedules.run_due()
-        for queue in queues:
-            messages = reopen(lake).queue(queue.name).peek(limit=100)
+        for queue in reopen(lake).all_queues():
+            messages = queue.peek(limit=100)
             sent = [
                 (m.message_attributes["schedule"].value, m.message_attributes["scheduled_at"]) for m in messages
             ]
@@ -151,35 +152,31 @@ def test_two_looks_at_once_send_one_message(lq: LakeQueue, clock: ManualClock, m
     assert sum(sent) == 3 and due(queue) == ["27 13:00", "27 14:00", "27 14:00"]
 
 
-def stopped(lq: LakeQueue, clock: ManualClock, patch: Patch, where: Any, name: str) -> None:
+@pytest.mark.spec("JOB-7")
+@pytest.mark.parametrize(
+    ("where", "name"), [(OpenSchedules, "_send"), (arrow_files, "stage")], ids=["before", "in"]
+)
+def test_who_stopped_about_a_send_adds_nothing(
+    lq: LakeQueue, clock: ManualClock, monkeypatch: Patch, where: Any, name: str
+) -> None:
     """A process stops as it sends, again and again, while others look; it goes on after them."""
     queue = lq.create_queue("orders", shards=3)
     lq.schedules.add("hourly", "orders", "report", **HOURLY)
     call = getattr(where, name)
 
     def stopping(*given: Any) -> Any:
-        patch.setattr(where, name, call)
+        monkeypatch.setattr(where, name, call)
         assert reopen(lq).schedules.run_due() == 1
         clock.advance(3_600)
         return call(*given)
 
     for hour in range(8):
         clock.advance(0 if hour else 3_600)
-        patch.setattr(where, name, stopping)
+        monkeypatch.setattr(where, name, stopping)
         assert reopen(lq).schedules.run_due() == 0
         assert len(due(queue)) == len(set(due(queue))) == hour + 1
     [row] = reopen(lq).schedules.list()
     assert row.last_due == clock.now() - timedelta(hours=1) and row.next_due == clock.now()
-
-
-@pytest.mark.spec("JOB-7")
-def test_who_stopped_before_a_send_adds_nothing(lq: LakeQueue, clock: ManualClock, monkeypatch: Patch) -> None:
-    stopped(lq, clock, monkeypatch, OpenSchedules, "_send")
-
-
-@pytest.mark.spec("JOB-7")
-def test_who_stopped_in_a_send_adds_nothing(lq: LakeQueue, clock: ManualClock, monkeypatch: Patch) -> None:
-    stopped(lq, clock, monkeypatch, arrow_files, "stage")
 
 
 @pytest.mark.spec("JOB-7")
@@ -415,15 +412,15 @@ def send_to_any_shard(patch: Patch) -> None:
     patch.setattr(schedules, "send_arrow", lambda *given, in_home_order, **more: send(*given, **more))
 
 
-def fresh(tmp_path: Path, patch: Patch) -> tuple[LakeQueue, ManualClock, Patch]:
+def fresh(tmp_path: Path, patch: Patch) -> tuple[LakeQueue, ManualClock, Patch, Any, str]:
     clock = ManualClock(datetime(2026, 3, 27, 12, tzinfo=timezone.utc))
-    return LakeQueue(str(tmp_path / "root"), clock=clock), clock, patch
+    return LakeQueue(str(tmp_path / "root"), clock=clock), clock, patch, arrow_files, "stage"
 
 
 in_turn = shown_by(
     test_each_commit_of_a_look_fails_in_turn, lambda tmp_path, patch: (tmp_path, ManualClock(), patch, True)
 )
-stopped_in_a_send = shown_by(test_who_stopped_in_a_send_adds_nothing, fresh)
+stopped_in_a_send = shown_by(test_who_stopped_about_a_send_adds_nothing, fresh)
 MUTATIONS = [
     Mutation("send under a new id", forget_sends, {in_turn: "JOB-7", stopped_in_a_send: "JOB-7"}),
     Mutation("send to any shard", send_to_any_shard, {stopped_in_a_send: "JOB-7"}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from concurrency.harness import apart
+from concurrency.harness import apart, small_segments
 from conformance.harness import Harness, bodies, every_engine
 from lakequeue import (
     InvalidAttributeName,
@@ -153,11 +153,12 @@ def test_an_answer_from_what_a_process_remembers_would_lose_a_send(harness: Harn
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_ids_whose_messages_stay_are_known_for_long(harness: Harness, clock, shards: int):
+def test_ids_whose_messages_stay_are_known_for_long(harness: Harness, clock, monkeypatch, shards: int):
+    small_segments(monkeypatch)
     queue = harness.create(deduplication_until_deleted=True, shards=shards)
     entries = [SendEntry("later", delay=600, dedup_id="late"), SendEntry("twice", dedup_id="one")]
     late, one, *_ = [done.message_id for done in queue.send_batch([*entries, entries[1]]).successful]
-    for number in range(200):  # past several segments, of which the compactor frees what it may
+    for number in range(60):  # past several segments, of which the compactor frees what it may
         queue.send(f"{number}", dedup_id=f"{number % 20}")
         for message in queue.receive(10, visibility_timeout=1 if number == 0 else None):
             message.delete()
