@@ -13,7 +13,7 @@ from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.point import Engine
-from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
+from lakequeue.storage.inspection.catalog_rows import find_catalog
 from lakequeue.storage.inspection.environment import lock_problem, space_problems
 from lakequeue.storage.inspection.found_log import read_log
 from lakequeue.storage.inspection.shards import RESTORE, find_shard, log_findings, shard_findings
@@ -27,12 +27,10 @@ READS = 3
 def check(root: Root, name: str | None = None) -> list[Finding]:
     """Everything that is wrong with a root or one of its queues, see ``LakeQueue.check``."""
     with root.storage_errors():
-        store = root.engine.store
-        catalog = find_catalog(store, root.path)
-        rows = chosen(root, catalog, name)
-        found = [*_repeated(lambda: _catalog_findings(store, root, name))]
-        for row in rows:
-            found += _queue_findings(store, root, row)
+        store, shards = root.engine.store, shards_of(root, name)
+        found = _repeated(lambda: _catalog_findings(store, root, name))
+        for row, shard in shards:
+            found += _shard_findings(store, root, row, shard)
         found += [
             Finding(None, None, root.path, None, problem, "purge what nobody needs, then compact", damage=False)
             for problem in space_problems(root.path)
@@ -40,35 +38,31 @@ def check(root: Root, name: str | None = None) -> list[Finding]:
         return found
 
 
-def chosen(root: Root, catalog: FoundCatalog, name: str | None) -> list[QueueRow]:
-    """The living queues that are meant, by name; without a name, those of all regions.
+def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
+    """The shards of the living queue of this name; without a name, those of all queues of all regions.
 
     Raises:
         QueueDoesNotExist: neither the catalog nor a directory has one of this name.
     """
-    living = sorted(
-        (row for row in catalog.rows if row.deleted_at is None), key=lambda row: (row.region, row.name)
+    catalog = find_catalog(root.engine.store, root.path)
+    rows = [row for row in catalog.rows if row.deleted_at is None]
+    if name is not None:
+        rows = [row for row in rows if (row.region, row.name) == (root.region, name)]
+        hashed = name_hash(root.region, name)
+        if not rows and not catalog.problem and not any(key.startswith(hashed) for key in catalog.unlisted):
+            raise missing(root, name)
+    rows.sort(key=lambda row: (row.region, row.name))
+    return [(row, shard) for row in rows for shard in range(row.shards)]
+
+
+def _shard_findings(store: Store, root: Root, row: QueueRow, shard: int) -> Iterator[Finding]:
+    yield from _repeated(
+        lambda: shard_findings(find_shard(store, root.path, row.key, shard), row.name, row.region, root.now())
     )
-    if name is None:
-        return sorted(living, key=lambda row: (row.region, row.name))
-    found = [row for row in living if (row.region, row.name) == (root.region, name)]
-    hashed = name_hash(root.region, name)
-    if not found and not catalog.problem and not any(key.startswith(hashed) for key in catalog.unlisted):
-        raise missing(root, name)
-    return found
-
-
-def _queue_findings(store: Store, root: Root, row: QueueRow) -> Iterator[Finding]:
-    for shard in range(row.shards):
-        yield from _repeated(
-            lambda shard=shard: shard_findings(  # type: ignore[misc]
-                find_shard(store, root.path, row.key, shard), row.name, row.region, root.now()
-            )
-        )
-        for path in (layout.messages_path, layout.receipts_path):
-            table = path(root.path, row.key, shard)
-            if (found := lock_problem(table)) is not None:
-                yield Finding(row.name, row.region, table, None, *found, damage=False)
+    for path in (layout.messages_path, layout.receipts_path):
+        table = path(root.path, row.key, shard)
+        if (found := lock_problem(table)) is not None:
+            yield Finding(row.name, row.region, table, None, *found, damage=False)
 
 
 def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Finding]:

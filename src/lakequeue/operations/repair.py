@@ -12,7 +12,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.damage import Repair
 from lakequeue.model.names import name_hash
 from lakequeue.operations.attributes import make_tables
-from lakequeue.operations.check import chosen
+from lakequeue.operations.check import shards_of
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.root import Root
 from lakequeue.shard.spans import SpanSet
@@ -39,41 +39,39 @@ from lakequeue.storage.stores import Store
 
 def repair(root: Root, name: str | None = None, *, apply: bool = False, force: bool = False) -> list[Repair]:
     """Mends what is damaged, see ``LakeQueue.repair``."""
-    steps = Steps("the repair")
-    with root.storage_errors(), steps.rest():
-        if apply:
-            root.check_clock("a repair")
-        engine, making = Engine(root.engine.store), steps if apply else None
+    with _mending(root, apply) as (engine, making):
         done = list(_repair_catalog(root, engine, name, making))
         if name is None:
             done += _repair_own(engine, layout.stats_path(root.path), "it is made anew", making)
             done += _repair_schedules(engine, root.path, making)
-        for row in chosen(root, find_catalog(engine.store, root.path), name):
-            for shard in range(row.shards):
-                done += _repair_shard(root, engine, row, shard, making, force)
-        if apply:
-            root.release()  # what this process knew of the tables
+        for row, shard in shards_of(root, name):
+            done += _repair_shard(root, engine, row, shard, making, force)
         return done
 
 
 def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) -> list[Repair]:
     """Sets back clocks that were ahead, see ``LakeQueue.repair``."""
     done: list[Repair] = []
-    commits = Steps("the repair")
-    with root.storage_errors(), commits.rest():
+    with _mending(root, apply) as (engine, making):
+        for row, shard in shards_of(root, name):
+            paths = [path(root.path, row.key, shard) for path in (layout.messages_path, layout.receipts_path)]
+            with _locked(paths, making):
+                messages, receipts = map(engine.open, paths)
+                steps = list(clock_steps(messages, receipts, root.now()))
+                done += _finished(Repair(row.name, row.region, shard, []), steps, making)
+    return done
+
+
+@contextmanager
+def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
+    """One run over a root: the engine, and what counts the steps that it makes; None if it only tells of them."""
+    steps = Steps("the repair")
+    with root.storage_errors(), steps.rest():
         if apply:
             root.check_clock("a repair")
-        engine, making = Engine(root.engine.store), commits if apply else None
-        for row in chosen(root, find_catalog(engine.store, root.path), name):
-            for shard in range(row.shards):
-                paths = [path(root.path, row.key, shard) for path in (layout.messages_path, layout.receipts_path)]
-                with _locked(paths, making):
-                    messages, receipts = map(engine.open, paths)
-                    steps = list(clock_steps(messages, receipts, root.now()))
-                    done += _finished(Repair(row.name, row.region, shard, []), steps, making)
+        yield Engine(root.engine.store), steps if apply else None
         if apply:
-            root.release()
-    return done
+            root.release()  # what this process knew of the tables
 
 
 @contextmanager
