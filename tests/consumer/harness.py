@@ -47,6 +47,11 @@ class Recorder(Queue):
     before: Callable[[str, list[str]], None]
     """Called with the verb and the bodies before each call; what it raises the call raises."""
 
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return (self.clock.now() - self.began).total_seconds()
+
     def receive_for_hands(self, request: Request) -> list[Message]:
         asked = ("max_messages", "visibility_timeout", "wait_time")
         self._note("receive", {name: getattr(request, name) for name in asked}, [])
@@ -89,8 +94,7 @@ class Recorder(Queue):
         return found
 
     def _note(self, verb: str, asked: Any, bodies: list[str]) -> None:
-        at = (self.clock.now() - self.began).total_seconds()
-        self.calls.append(Call(at, verb, asked))
+        self.calls.append(Call(self.now, verb, asked))
         self.before(verb, bodies)
 
     def changes(self, body: str | None = None) -> list[tuple[float, Any]]:
@@ -120,6 +124,11 @@ class Harness:
     other: Queue
     """For looking on: nothing that it does is recorded."""
 
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return self.queue.now
+
     def send(self, *bodies: str) -> None:
         """Sends messages; on a FIFO queue the letter that a body begins with is its group."""
         fifo = self.queue.fifo
@@ -127,6 +136,14 @@ class Harness:
             SendEntry(body, group_id=body[0] if fifo else None, dedup_id=body if fifo else None) for body in bodies
         ]
         assert not self.queue.send_batch(entries).failed
+
+    def with_dead_letters(self, most: int, *others: Queue) -> Queue:
+        """Gives the queue, and others, a dead-letter queue, which it returns, for what was received so often."""
+        fifo = self.queue.fifo
+        dead = self.lq.create_queue("dead.fifo" if fifo else "dead", fifo=fifo)
+        for queue in (self.queue, *others):
+            queue.set_attributes(dead_letter_queue=dead.name, max_receive_count=most)
+        return dead
 
     def consumer(self, handler: Any, **options: Any) -> Consumer:
         return Consumer(self.queue, handler, **options)

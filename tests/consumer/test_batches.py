@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.harness import Harness
-from lakequeue import Consumer, Context, InvalidOptions, LakeQueue, Message, Outcome, RedrivePolicy
+from lakequeue import Consumer, Context, InvalidOptions, LakeQueue, Message, Outcome
 from lakequeue.consumer.arrow_batches import COLUMNS
 from lakequeue.frame_verbs import LEASE_COLUMNS
 
@@ -30,7 +30,7 @@ class Seen:
     def __call__(self, messages: list[Message], contexts: list[Context]) -> Any:
         assert [context.message for context in contexts] == messages
         bodies = [message.body for message in messages]
-        self.calls.append(((self.harness.clock.now() - self.harness.queue.began).total_seconds(), bodies))
+        self.calls.append((self.harness.now, bodies))
         self.running += 1
         self.most = max(self.most, self.running)
         if self.seconds:
@@ -117,8 +117,7 @@ def test_a_poison_message_becomes_a_dead_letter_alone(harness: Harness, kind: ty
         if "poison" in bodies:
             raise ValueError("cannot read it")
 
-    harness.lq.create_queue("dead")
-    harness.queue.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=2))
+    harness.with_dead_letters(2)
     harness.send(*"abcd", "poison", *"efgh")
     seen = kind(harness, result)
     with harness.running(harness.consumer(seen, concurrency=2, batch=9, retry_failed_at_once=True)):
@@ -135,8 +134,7 @@ def test_a_poison_message_becomes_a_dead_letter_alone(harness: Harness, kind: ty
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_a_last_receive_is_for_a_hand_that_begins_at_once(harness: Harness, concurrency: int, batch: int) -> None:
     """So that a consumer that is killed makes no dead letter that no handler has seen."""
-    harness.lq.create_queue("dead")
-    harness.queue.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=2))
+    harness.with_dead_letters(2)
     harness.send(*(str(number) for number in range(60)))
     again: list[float] = []
 

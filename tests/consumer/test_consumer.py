@@ -72,7 +72,7 @@ def test_when_a_failed_message_comes_again(
     begun = []
 
     def handle(message: Message, context: Context) -> Outcome:
-        begun.append((harness.clock.now() - harness.queue.began).total_seconds())
+        begun.append(harness.now)
         if len(begun) == 2:
             return Outcome.SUCCESS
         context.sleep(5)
@@ -108,7 +108,7 @@ def test_a_failed_message_comes_again_until_it_expires(harness: Harness) -> None
     begun = []
 
     def handle(message: Message, context: Context) -> Outcome:
-        begun.append((harness.clock.now() - harness.queue.began).total_seconds())
+        begun.append(harness.now)
         context.sleep(20)
         return Outcome.FAILED
 
@@ -184,11 +184,11 @@ def ten_seconds(harness: Harness, asynchronous: bool) -> tuple[list[float], Any]
     began: list[float] = []
 
     def handle(message: Message, context: Context) -> None:
-        began.append((harness.clock.now() - harness.queue.began).total_seconds())
+        began.append(harness.now)
         context.sleep(10)
 
     async def handle_async(message: Message, context: Context) -> None:
-        began.append((harness.clock.now() - harness.queue.began).total_seconds())
+        began.append(harness.now)
         await context.sleep_async(10)
 
     return began, handle_async if asynchronous else handle
@@ -200,13 +200,10 @@ def test_the_concurrency_may_change_while_a_consumer_runs(harness: Harness, asyn
     harness.send(*"ABCDEFGHIJ")
     began, handler = ten_seconds(harness, asynchronous)
 
-    def now() -> float:
-        return (harness.clock.now() - harness.queue.began).total_seconds()
-
     consumer = harness.consumer(handler, concurrency=1, prefetch=0)
     with harness.running(consumer):
         for number, at in ((3, 5), (2, 12), (4, 32)):
-            harness.clock.advance(at - now())
+            harness.clock.advance(at - harness.now)
             consumer.concurrency = number
             harness.clock.advance(0)
         harness.clock.advance(10)
@@ -245,7 +242,7 @@ def test_groups_go_in_parallel_and_their_messages_in_turn(fifo: Harness) -> None
 
     def handle(message: Message, context: Context) -> None:
         def note(what: str) -> None:
-            events.append((what, (fifo.clock.now() - fifo.queue.began).total_seconds(), message.body))
+            events.append((what, fifo.now, message.body))
 
         note("begin")
         context.sleep(2 if message.group_id == "a" else 1)
@@ -275,7 +272,7 @@ def test_after_a_failure_the_rest_of_the_group_is_skipped(fifo: Harness, at_once
     handled: list[tuple[float, str]] = []
 
     def handle(message: Message, context: Context) -> Outcome:
-        handled.append(((fifo.clock.now() - fifo.queue.began).total_seconds(), message.body))
+        handled.append((fifo.now, message.body))
         context.sleep(2.5 if message.group_id == "a" else 1)
         first = message.receive_count == 1
         return Outcome.FAILED if message.body == "a2" and first else Outcome.SUCCESS
@@ -357,7 +354,7 @@ def test_a_lost_receipt_is_told_to_the_handler_and_ends_its_renewal(
         [again] = harness.other.receive(visibility_timeout=500)
         assert not context.lost
         assert context.sleep(1_000) is False
-        told.append((harness.clock.now() - harness.queue.began).total_seconds())
+        told.append(harness.now)
         assert context.lost and context.lost.is_set()
         context.raise_if_lost()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from consumer import test_consumer as consuming
+from consumer import test_consumer_timelines as timelines
 from consumer import test_outages as failing
 from consumer import test_rounds as rounds
 from consumer.harness import Harness, sleeper
@@ -75,36 +76,6 @@ def a_heartbeat_ends_with_its_consumer(make: Make) -> None:
         assert running.join() is None
         harness.clock.advance(100)
     assert harness.queue.changes() == [(5, 0)]
-
-
-def a_lost_receipt_is_told(make: Make) -> None:
-    harness = make()
-    harness.send("A")
-    lost = []
-
-    def handle(message: Message, context: Context) -> None:
-        harness.other.change_visibility(message.receipt_handle, 0)
-        harness.other.receive(visibility_timeout=1_000)
-        lost.append(not context.sleep(100))
-
-    with harness.running(harness.consumer(handle, concurrency=1)):
-        harness.clock.advance(200)
-    assert lost == [True]
-
-
-def the_last_extension_is_not_refused(make: Make) -> None:
-    harness = make()
-    harness.send("A")
-    lost = []
-
-    def handle(message: Message, context: Context) -> None:
-        lost.append(not context.sleep(43_000))
-
-    policy = HeartbeatRenewal(visibility_timeout=20_000)
-    with harness.running(harness.consumer(handle, concurrency=1, renewal=policy)):
-        harness.clock.advance(43_100)
-    assert lost == [False]
-    assert harness.queue.deletes() == [(43_000, "A")]
 
 
 def a_lost_receipt_never_deletes(make: Make) -> None:
@@ -257,7 +228,12 @@ MUTATIONS = [
     Mutation(
         "keeps losses to itself",
         replace(WorkerPool, "_lose", lambda self, handle: None),
-        {a_lost_receipt_is_told: "HBN-20"},
+        {
+            shown_by(
+                consuming.test_a_message_that_was_deleted_is_told_to_its_handler_as_lost,
+                lambda make: (make(visibility_timeout=120),),
+            ): "HBN-20"
+        },
     ),
     Mutation(
         "hands nothing back",
@@ -284,7 +260,12 @@ MUTATIONS = [
     Mutation(
         "knows no twelve hours",
         replace(policies, "_within_twelve_hours", lambda hold, now, timeout: timeout),
-        {the_last_extension_is_not_refused: "HBN-22"},
+        {
+            shown_by(
+                timelines.test_a_commit_that_comes_after_the_computed_end_is_tried_with_a_second_less,
+                lambda make: (make(visibility_timeout=120),),
+            ): "HBN-22"
+        },
     ),
     Mutation(
         "keeps what it has not begun",

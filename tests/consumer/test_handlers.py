@@ -193,7 +193,7 @@ def test_async_handlers_of_a_group_go_in_turn(fifo: Harness) -> None:
     begun = []
 
     async def handle(message: Message, context: Context) -> None:
-        begun.append((message.body, (fifo.clock.now() - fifo.queue.began).total_seconds()))
+        begun.append((message.body, fifo.now))
         await context.sleep_async(2)
 
     with fifo.running(fifo.consumer(handle), until_empty=True):
@@ -281,7 +281,7 @@ def begun_by(
     begun: list[tuple[float, int]] = []
 
     def handle(message: Message, context: Context) -> Outcome:
-        begun.append(((harness.clock.now() - harness.queue.began).total_seconds(), message.receive_count))
+        begun.append((harness.now, message.receive_count))
         return handler(message) if handler else Outcome.FAILED
 
     return begun, handle
@@ -327,7 +327,7 @@ def test_a_group_waits_for_the_delay_of_its_first_message(fifo: Harness) -> None
     handled = []
 
     def handle(message: Message, context: Context) -> Outcome:
-        handled.append((message.body, (fifo.clock.now() - fifo.queue.began).total_seconds()))
+        handled.append((message.body, fifo.now))
         return Outcome.FAILED if message.body == "a1" and message.receive_count == 1 else Outcome.SUCCESS
 
     with fifo.running(fifo.consumer(handle, retry_delay=5)):

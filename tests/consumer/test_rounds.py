@@ -71,8 +71,7 @@ def test_a_round_settles_what_came_from_several_shards(make: Make) -> None:
 @pytest.mark.spec("HBN-24", "DLQ-2")
 def test_a_round_that_meets_dead_letters_settles_once(make: Make) -> None:
     harness = make()
-    harness.lq.create_queue("dead")
-    harness.other.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=1))
+    harness.with_dead_letters(1)
     harness.send("A", "B", "C")
     messages = harness.other.receive(2)
     wanted = [(messages[0].receipt_handle, None), (messages[1].receipt_handle, 0)]
@@ -100,7 +99,7 @@ def test_the_next_message_of_a_group_begins_when_the_last_one_is_deleted(fifo: H
     begun: dict[str, float] = {}
 
     def handle(message: Message, context: Context) -> None:
-        begun[message.body] = (fifo.clock.now() - fifo.queue.began).total_seconds()
+        begun[message.body] = fifo.now
         context.sleep(1)
 
     def fail(verb: str, bodies: list[str]) -> None:
@@ -185,15 +184,10 @@ def test_how_much_a_consumer_claims_ahead(
     assert max(held) == largest
 
 
-def with_dead_letters(harness: Harness, most: int) -> None:
-    harness.lq.create_queue("dead")
-    harness.queue.set_attributes(dead_letter_queue="dead", max_receive_count=most)
-
-
 @pytest.mark.spec("HBN-23", "DLQ-1")
 @pytest.mark.parametrize("most", [2, 5])
 def test_a_dead_letter_queue_leaves_a_consumer_its_pace(harness: Harness, most: int) -> None:
-    with_dead_letters(harness, most)
+    harness.with_dead_letters(most)
     harness.send(*(str(number) for number in range(200)))
     held = []
 
@@ -214,7 +208,7 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(
     harness: Harness, concurrency: int, asynchronous: bool
 ) -> None:
     """And does not wait until nothing else is there."""
-    with_dead_letters(harness, 2)
+    harness.with_dead_letters(2)
     harness.send(*(f"{number:03}" for number in range(300)))
     begun: list[tuple[str, int, float]] = []
 
@@ -246,7 +240,7 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(
 @pytest.mark.spec("HBN-3", "DLQ-2")
 @pytest.mark.parametrize("options", [{}, {"retry_delay": RetryBackoff(20)}])
 def test_what_has_no_try_left_moves_at_once(harness: Harness, options: Any) -> None:
-    with_dead_letters(harness, 1)
+    harness.with_dead_letters(1)
     harness.send("A")
 
     def fail(message: Message, context: Context) -> None:
@@ -290,8 +284,7 @@ def test_only_what_a_handler_has_seen_becomes_a_dead_letter(
     make: Make, options: dict[str, int], most: int
 ) -> None:
     harness = make(fifo=True)
-    dead = harness.lq.create_queue("dead.fifo", fifo=True)
-    harness.queue.set_attributes(redrive_policy=RedrivePolicy("dead.fifo", max_receive_count=most))
+    dead = harness.with_dead_letters(most)
     harness.send("a0", "a1", "a2", "a3", "b0", "b1")
     handled: list[str] = []
 
@@ -309,8 +302,7 @@ def test_only_what_a_handler_has_seen_becomes_a_dead_letter(
 
 @pytest.mark.spec("HBN-19", "HBN-23")
 def test_what_waited_behind_a_failure_in_its_group_was_not_received(fifo: Harness) -> None:
-    fifo.lq.create_queue("dead.fifo", fifo=True)
-    fifo.queue.set_attributes(dead_letter_queue="dead.fifo", max_receive_count=3)
+    fifo.with_dead_letters(3)
     fifo.send("a0", "a1", "a2")
     seen: list[tuple[str, int]] = []
 
@@ -326,8 +318,7 @@ def test_what_waited_behind_a_failure_in_its_group_was_not_received(fifo: Harnes
 @pytest.mark.spec("HBN-23")
 def test_stops_make_no_dead_letters(make: Make) -> None:
     harness = make(fifo=True)
-    dead = harness.lq.create_queue("dead.fifo", fifo=True)
-    harness.queue.set_attributes(redrive_policy=RedrivePolicy("dead.fifo", max_receive_count=1))
+    dead = harness.with_dead_letters(1)
     harness.send("a0", "a1", "a2", "a3")
     handled: list[str] = []
 
@@ -344,8 +335,7 @@ def test_stops_make_no_dead_letters(make: Make) -> None:
 @pytest.mark.spec("HBN-23")
 def test_a_stop_amid_a_claim_makes_no_dead_letters(make: Make) -> None:
     harness = make()
-    dead = harness.lq.create_queue("dead")
-    harness.queue.set_attributes(redrive_policy=RedrivePolicy("dead", max_receive_count=1))
+    dead = harness.with_dead_letters(1)
     harness.send(*"ABC")
     handled: list[str] = []
     consumer = harness.consumer(lambda message, context: handled.append(message.body))

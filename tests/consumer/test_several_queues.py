@@ -21,7 +21,6 @@ from lakequeue import (
     Outage,
     QueueClientError,
     QueueDoesNotExist,
-    RedrivePolicy,
     SendEntry,
 )
 from lakequeue.consumer.shared_hands import SharedHands
@@ -46,7 +45,7 @@ class Several:
 
     @property
     def now(self) -> float:
-        return (self.harness.clock.now() - self.harness.queue.began).total_seconds()
+        return self.harness.now
 
     def handler(self, seconds: float = 0, spread: float = 0) -> Callable[[Message, Context], Any]:
         def handle(message: Message, context: Context) -> None:
@@ -286,12 +285,10 @@ def test_an_error_for_the_process_stops_all(several: Several) -> None:
 def test_a_last_receive_is_for_a_hand_that_begins_at_once(several: Several, concurrency: int) -> None:
     """As with one queue, and nobody else has to wait for ever."""
     first, second = several.harness.queue, several.queue("second")
-    several.harness.lq.create_queue("dead")
-    for queue in (first, second):
-        queue.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=1))
-        fill(queue, 40)
     third = several.queue("third")
-    fill(third, 40)
+    several.harness.with_dead_letters(1, second)
+    for queue in (first, second, third):
+        fill(queue, 40)
     late: list[float] = []
 
     def handle(message: Message, context: Context) -> None:
@@ -312,8 +309,7 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(several: Several, conc
 
 def test_no_hand_is_kept_for_a_queue_that_is_deleted(several: Several) -> None:
     first, second = several.harness.queue, several.queue("second")
-    several.harness.lq.create_queue("dead")
-    first.set_attributes(redrive_policy=RedrivePolicy(dead_letter_queue="dead", max_receive_count=1))
+    several.harness.with_dead_letters(1)
     fill(first, 40)
     fill(second, 40)
 
