@@ -193,29 +193,33 @@ class Catalog:
         """
         if self._table is not None:
             return
-        path = layout.queues_path(self.root)
-        try:
-            local = local_path(self.root)
+        path, local = layout.queues_path(self.root), local_path(self.root)
+        with self._or_it_cannot_be("written"):
             self._check_place(local)
             if local is not None and not os.path.isdir(f"{local}/queues"):
                 make_directory(local, mode)
             self._table = self._found(path)
-            if self._table is None:
-                if self._holds_others():
-                    raise QueueClientError(
-                        f"{self.root} holds something else; a root is an empty or new directory"
-                    )
-                if local is not None:
-                    with suppress(PermissionError):  # another user owns it and has set the mode
-                        os.chmod(local, mode)
-                self._engine.store.check_creates()
-                self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
-                if local is not None:
-                    take(local)
+            if self._table is not None:
+                return
+            if self._holds_others():
+                raise QueueClientError(f"{self.root} holds something else; a root is an empty or new directory")
+            if local is not None:
+                with suppress(PermissionError):  # another user owns it and has set the mode
+                    os.chmod(local, mode)
+            self._engine.store.check_creates()
+            self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
+            if local is not None:
+                take(local)
+
+    @contextmanager
+    def _or_it_cannot_be(self, done: str) -> Iterator[None]:
+        """Turns errors of storage into QueueClientError."""
+        try:
+            yield
         except QueueClientError:
             raise
         except Exception as error:
-            raise QueueClientError(f"{self.root} cannot be written: {first_line(error)}") from error
+            raise QueueClientError(f"{self.root} cannot be {done}: {first_line(error)}") from error
 
     def _found(self, path: str) -> Table | None:
         try:
@@ -244,13 +248,8 @@ class Catalog:
             self._check_place(local)
             if local is not None and not os.path.isdir(local):
                 raise RootDoesNotExist(f"{self.root} does not exist; creating a queue makes it")
-            path = layout.queues_path(self.root)
-            try:
-                self._table = self._found(path)
-            except QueueClientError:
-                raise
-            except Exception as error:
-                raise QueueClientError(f"{self.root} cannot be read: {first_line(error)}") from error
+            with self._or_it_cannot_be("read"):
+                self._table = self._found(layout.queues_path(self.root))
             if self._table is None:
                 if self._holds_others():
                     raise QueueClientError(f"{self.root} holds something else, and no queues")

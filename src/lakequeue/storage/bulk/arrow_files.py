@@ -195,11 +195,7 @@ def _settle(
 def stage(tables: Folder, staging: Staging, batches: Iterable[pa.RecordBatch]) -> tuple[Manifest, int]:
     """Checks and writes the rows of a whole send; commits nothing. Returns also how many rows it left out.
 
-    It holds about a row group, of FIFO queues as much as ``sorted_by_group``.
-
-    Raises:
-        InvalidParameterValue: rows break a rule; the message says which and how many. No file is left.
-        InvalidMessageContents: likewise, for characters that are not allowed.
+    It holds about a row group, of FIFO queues as much as ``sorted_by_group``. Errors are those of ``gather``.
     """
     messages = staging.messages(tables)
     checked = CheckedRows(messages, staging, 0, batches)

@@ -164,12 +164,9 @@ class Appender:
         attributes_version: int,
         more_ids: Mapping[str, int] = MappingProxyType({}),
     ) -> Appended | None:
-        """Appends in one commit; None if the race is lost, and then the newest snapshot is loaded.
+        """Appends in one commit, if the log is open; None if the race is lost: then the newest snapshot is loaded.
 
         ``more_ids`` are further application ids of the commit.
-
-        Raises:
-            QueueDoesNotExist: the log was closed, as the queue was deleted.
         """
         place = self.place(now)
         segment, first, sent_at = place.segment, place.first, place.sent_at
@@ -233,11 +230,7 @@ class Appender:
         return None
 
     def append_staged(self, staged: StagedSend, now: int, more_ids: Mapping[str, int]) -> Appended | None:
-        """As ``append``, of a staged send, with those of other processes.
-
-        Raises:
-            QueueDoesNotExist: the log was closed, as the queue was deleted.
-        """
+        """As ``append``, of a staged send, with those of other processes."""
         self.check_open()
         others = [] if staged.alone else staged_sends.others(self.table, staged)
         first, sent_at = self.end, max(now, self.last_sent_at)
@@ -272,11 +265,7 @@ class Appender:
         self._synced = folders
 
     def place(self, now: int) -> Place:
-        """The place for messages that are appended to the loaded snapshot at an instant.
-
-        Raises:
-            QueueDoesNotExist: the log was closed, as the queue was deleted.
-        """
+        """The place for messages that are appended to the loaded snapshot at an instant, if the log is open."""
         self.check_open()
         first, sent_at = self.end, max(now, self.last_sent_at)
         segment = before = self._loaded.open
@@ -307,7 +296,7 @@ class Appender:
         return self._loaded.send_version >= layout.CLOSED
 
     def check_open(self) -> None:
-        """Raises QueueDoesNotExist if the log is closed."""
+        """Raises QueueDoesNotExist if the log is closed, as the queue was deleted."""
         if self.closed:
             raise QueueDoesNotExist()
 

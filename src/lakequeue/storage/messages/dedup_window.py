@@ -84,8 +84,7 @@ class DedupWindow:
         for file in reversed(files):
             if file.last < self.end:
                 break
-            rows = table.read([file.file], ["position", "sent_at", "group_id", "dedup_id", "source_queue"])[0]
-            file.check(rows["position"], file.first, table.path)
+            rows = file.rows_of(table, ["sent_at", "group_id", "dedup_id", "source_queue"])
             recent.append((file, rows))
             if file.sent_at(rows)[0].as_py() <= now - self.micros:
                 break

@@ -47,9 +47,7 @@ def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = Non
     def find() -> list[int]:
         found: list[int] = []
         for file in files():
-            [rows] = table.read([file.file], ["position", "message_id"])
-            file.check(rows["position"], file.first, table.path)
-            found += (file.first + _rows_of(rows, message_id)).tolist()
+            found += (file.first + _rows_of(file.rows_of(table, ["message_id"]), message_id)).tolist()
         return found
 
     return repeated(table, find)

@@ -75,7 +75,7 @@ BUDGET = Budget(128 * 2**20)
 
 Integers = npt.NDArray[np.int64]
 _OF_DEAD_LETTERS = ["source_receive_count", "first_sent_at", "first_received_at"]
-_KEPT = ["position", "sent_at", "delay_seconds", "group_id", *_OF_DEAD_LETTERS]
+_KEPT = ["sent_at", "delay_seconds", "group_id", *_OF_DEAD_LETTERS]
 _ARRAYS_BYTES = 6 * 1024
 """What the columns of a file take beside their values."""
 
@@ -153,6 +153,12 @@ class LogFile:
             DamagedTable: another program moved or removed some, as ``OPTIMIZE`` and ``DELETE`` do.
         """
         check_order(positions, first - self.base, table, self.file.name)
+
+    def rows_of(self, table: TableVersion, columns: Sequence[str]) -> pa.Table:
+        """Its rows with some columns; checked, so that they are by offset."""
+        [rows] = table.read([self.file], ["position", *columns])
+        self.check(rows["position"], self.first, table.path)
+        return rows
 
     def sent_at(self, rows: pa.Table) -> pa.ChunkedArray:
         """Send instants of rows of the file, in microseconds."""
@@ -368,8 +374,7 @@ class LogReader:
         name = f"{self.table.path}/{file.file.path} {file.opened_at}"
         known = _known.get(name)
         if known is None:
-            rows = layout.with_later_columns(self.table.read([file.file], _KEPT)[0])
-            file.check(rows["position"], file.first, self.table.path)
+            rows = layout.with_later_columns(file.rows_of(self.table, _KEPT))
             sent = file.sent_at(rows).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
             group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()

@@ -117,7 +117,7 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 def others(table: Table, own: StagedSend) -> list[DataFile]:
     """Files of other senders that a commit on the loaded snapshot may add beside a sender's own.
 
-    None if they cannot be listed: a sender that may not list can commit its own.
+    None are known if they cannot be listed: a sender that may not list can commit its own.
     """
     known, added = table.state.newest_files()
     after = max(known, table.version - VERSIONS)
