@@ -898,6 +898,13 @@ def whole_passes(harness: Harness, patch: Patch) -> list[str | None]:
     return done
 
 
+def let_rest(harness: Harness, seconds: float = 140) -> None:
+    """Passes at an interval, until a queue that does not change is only looked at."""
+    for _ in range(4):
+        succeeded(harness.open().compact())
+        harness.clock.advance(seconds)
+
+
 def test_a_queue_that_did_not_change_costs_one_look_until_it_was_idle_twice_as_long(
     harness: Harness, clock, monkeypatch
 ):
@@ -918,9 +925,7 @@ def test_a_queue_that_did_not_change_costs_one_look_until_it_was_idle_twice_as_l
 @local_only
 def test_a_look_that_fails_and_a_note_of_another_version_end_no_pass(harness: Harness, clock, monkeypatch):
     harness.create("a"), harness.create("b")
-    for _ in range(4):
-        succeeded(harness.open().compact())
-        clock.advance(140)
+    let_rest(harness)
     unchanged = passes.is_unchanged
 
     def fails(store, root, row, note):
@@ -953,9 +958,7 @@ def test_a_queue_that_changed_gets_a_whole_pass(harness: Harness, clock, monkeyp
     queue.send("a")
     if change == "a timeout":
         queue.receive()
-    for _ in range(4):
-        succeeded(harness.open().compact())
-        clock.advance(140)
+    let_rest(harness)
     done = whole_passes(harness, monkeypatch)
     succeeded(harness.open().compact())
     assert done == []
@@ -967,9 +970,7 @@ def test_a_queue_that_changed_gets_a_whole_pass(harness: Harness, clock, monkeyp
 
 def test_notes_that_are_torn_cost_a_whole_pass(harness: Harness, clock, monkeypatch):
     harness.create()
-    for _ in range(4):
-        succeeded(harness.open().compact())
-        clock.advance(60)
+    let_rest(harness, 60)
     folder = engine_of(harness.open()).store.folder(layout.stats_path(harness.root))
     folder.replace("_passes.json", b'{"ended_at": 1, "notes": {"k": ')
     done = whole_passes(harness, monkeypatch)

@@ -99,29 +99,6 @@ def test_a_fifo_queue_has_counts_tags_and_attributes_that_change(fifo: FifoHarne
     assert queue.counts().in_flight == 0 and queue.receive(10) == []
 
 
-@pytest.mark.spec("QUE-29", "PUR-1", "PUR-2", "PUR-3", "PUR-4", "QUE-13", "QUE-14", "RCP-9")
-def test_a_fifo_queue_is_purged_deleted_and_made_again(fifo: FifoHarness, clock):
-    queue = fifo.create()
-    send(fifo.queue(), "received", "waiting")
-    (m,) = queue.receive()
-    queue.purge()
-    send(fifo.queue(), "after")
-    fifo.queue().delete(m.receipt_handle)
-    with pytest.raises(errors.InvalidParameterValue):
-        queue.change_visibility(m.receipt_handle, 5)
-    with pytest.raises(errors.PurgeQueueInProgress):
-        fifo.queue().purge()
-    assert bodies(fifo.queue().receive(10)) == ["after"]
-    fifo.open().delete_queue(NAME)
-    for verb in (queue.receive, queue.purge, lambda: queue.delete(m.receipt_handle)):
-        with pytest.raises(errors.QueueDoesNotExist):
-            verb()
-    new = fifo.create()
-    assert new.receive() == []
-    with pytest.raises(errors.ReceiptHandleIsInvalid):
-        new.delete(m.receipt_handle)
-
-
 @pytest.mark.spec("EXM-1", "QUE-1", "QUE-11", "QUE-13", "SND-3", "SEQ-2", "MSA-1", "RCV-10", "ERR-1", "NAM-3")
 def test_the_walkthrough_of_the_guide(lq: LakeQueue, fifo: FifoHarness):
     queue = lq.create_queue("MyFifoQueue.fifo", **{"FifoQueue": "true", "ContentBasedDeduplication": "true"})

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from conformance.fifo import FifoHarness
+from conformance.fifo import FifoHarness, send
 from conformance.harness import Harness
 from lakequeue import InvalidAttributeValue, InvalidParameterValue, SendEntry
 
@@ -37,9 +37,7 @@ def test_nobody_receives_from_a_paused_queue_and_all_else_goes_on(harness: Harne
 @pytest.mark.spec("JOB-1", "ATT-3")
 def test_a_paused_fifo_queue_only_repeats_what_was_received(fifo: FifoHarness):
     queue = fifo.create()
-    queue.send_batch(
-        [SendEntry(f"{group}{n}", group_id=group, dedup_id=f"{group}{n}") for group in "ab" for n in "12"]
-    )
+    send(queue, "a1", "a2", "b1", "b2")
     received = queue.receive(attempt_id="first")
     fifo.queue().pause()
     assert [one.receipt_handle for one in queue.receive(attempt_id="first")] == [received[0].receipt_handle]
@@ -66,9 +64,7 @@ def test_a_pause_needs_a_reason_that_can_be_stored(harness: Harness):
 @pytest.mark.spec("JOB-1", "FIF-9")
 def test_a_group_is_paused_and_the_others_go_on(fifo: FifoHarness):
     queue, other = fifo.create(), fifo.queue()
-    queue.send_batch(
-        [SendEntry(f"{group}{n}", group_id=group, dedup_id=f"{group}{n}") for group in "abc" for n in "12"]
-    )
+    send(queue, "a1", "a2", "b1", "b2", "c1", "c2")
     other.pause("its bank is down", group_id="a")
     fifo.queue().pause("late", group_id="c")
     reasons = {"a": "its bank is down", "c": "late"}
