@@ -209,6 +209,23 @@ def test_a_stop_ends_a_consumer_in_an_outage(harness: Harness) -> None:
         assert running.join() is None
 
 
+@pytest.mark.spec("HBN-19")
+def test_what_a_stop_cannot_hand_back_comes_again_at_its_timeout(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.send("A", "B")
+    fails_until(harness, 1_000, "change")
+    consumer = harness.consumer(sleeper(1), concurrency=1, prefetch=1)
+    with harness.running(consumer) as running:
+        consumer.stop()
+        harness.clock.advance(1)
+        assert running.join() is None
+    assert harness.queue.deletes() == [(1, "A")] and harness.visible() == []
+    assert "handing back 1 messages failed: no network" in caplog.text
+    harness.clock.advance(29)
+    assert harness.visible() == ["B"]
+
+
 def test_options_of_an_outage_are_checked(harness: Harness) -> None:
     with pytest.raises(InvalidOptions) as refused:
         Outage(-1, 0, "long", True)  # type: ignore[arg-type]
