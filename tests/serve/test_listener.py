@@ -369,10 +369,14 @@ def test_answers_that_nobody_reads_have_a_limit(tmp_path: Path, loop: object, mo
             queue.send("x" * 1_000_000)
             slow.append(narrow(server))
             slow[-1].sendall(post(asked, "ReceiveMessage"))
-            connections, port = server.server.server_state.connections, slow[-1].getsockname()[1]
-            [newest] = [one for one in connections if one.client[1] == port]
-            wait_until(lambda: newest._unread is not None)  # noqa: B023
-            wait_until(lambda: sum(one._unread is not None for one in [*connections]) == min(number + 1, 2))  # noqa: B023
+            connections, newest = server.server.server_state.connections, slow[-1].getsockname()
+
+            def unread() -> list[object]:
+                return [one.client for one in [*connections] if one._unread is not None]  # noqa: B023
+
+            # a connection is listed before its client is known
+            wait_until(lambda: newest in unread())  # noqa: B023
+            wait_until(lambda: len(unread()) == min(number + 1, 2))  # noqa: B023
         read = [len(everything(connection)) > 1_000_000 for connection in slow]
         assert read.count(True) == 2 and read[-1]
         for connection in slow:
