@@ -82,14 +82,14 @@ def several(harness: Harness) -> Several:
 
 
 def hands_are_shared_by_weight(several: Several, kind: str = "handler", concurrency: int = 4) -> None:
-    bulk = several.queue("bulk")
+    bulk, seconds = several.queue("bulk"), min(50, 200 / concurrency)
     for queue in (several.harness.queue, bulk):
         fill(queue, 300)
     handler = getattr(several, kind)(1, spread=0.5)
     with several.harness.running(Consumer([several.harness.queue, bulk], handler, concurrency, weights=[3, 1])):
-        several.harness.clock.advance(50)
+        several.harness.clock.advance(seconds)
     counted = several.by_queue()
-    assert counted.total() == pytest.approx(40 * concurrency, rel=0.1)  # no hand was ever idle
+    assert counted.total() == pytest.approx(seconds / 1.25 * concurrency, rel=0.1)  # no hand was ever idle
     assert counted["orders"] == pytest.approx(counted.total() * 3 / 4, rel=0.1)
 
 
