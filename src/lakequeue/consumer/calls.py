@@ -112,14 +112,15 @@ class Calls:
             call.jobs.appendleft(job)
             with self._run.observers.handling(job.context.message):
                 yield
-                outcome = self._outcome(job, call, results.pop())
-            self._rounds.ended(job, outcome)
+                took = self._run.now() - call.began
+                outcome = self._outcome(job, call, results.pop(), took)
+            self._rounds.ended(job, outcome, took)
         except BaseException as error:  # not from a handler
             _log.error("the consumer of %s failed", self._run.options.queue.name, exc_info=error)
             self._run.broken(error)
             self._rounds.forget([job, *self._held.end_rest(job)])
 
-    def _outcome(self, job: Job, call: Call, result: object) -> Outcome:
+    def _outcome(self, job: Job, call: Call, result: object, took: int) -> Outcome:
         outcome, raised, message = Outcome.FAILED, call.raised, job.context.message
         options = self._run.options
         if raised is None:
@@ -135,8 +136,6 @@ class Calls:
         elif raised is not None:  # meant for the process: stop in an orderly way
             self._run.broken(raised)
             outcome = Outcome.FAILED_RETRY_NOW
-        took = self._run.now() - call.began
-        self._held.took(took)
         with self._counting:
             self.handled += outcome is Outcome.SUCCESS
             self.failed += outcome is not Outcome.SUCCESS

@@ -263,9 +263,10 @@ class HeldMessages:
             self.hungry.clear()
         self.hands.wake(1)
 
-    def end(self, job: Job) -> bool:
-        """Ends a message whose handler has returned; False if it was taken back before."""
+    def end(self, job: Job, took: int) -> bool:
+        """Ends a message whose handler returned after ``took`` microseconds; False if it was taken back before."""
         with self._lock:
+            self.ahead.took(took)
             was_running, job.state = job.state is State.RUNNING, State.ENDED
             return was_running
 
@@ -310,11 +311,6 @@ class HeldMessages:
                 return None
             oldest = next((job.since for job in self._active.values() if job.state is State.WAITING), None)
             return None if oldest is None else oldest + self.ahead.behind
-
-    def took(self, micros: int) -> None:
-        """Notes how long a handler took."""
-        with self._lock:
-            self.ahead.took(micros)
 
     def room(self, done: Sequence[Done] = ()) -> int:
         """Number of messages to ask for, when some are done."""

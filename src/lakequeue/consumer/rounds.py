@@ -46,9 +46,9 @@ class Rounds:
         with self._lock:
             self._failures[handle] = reason
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
-        """Decides what becomes of a message whose handler has ended."""
-        if not self._held.end(job):
+    def ended(self, job: Job, outcome: Outcome, took: int) -> None:
+        """Decides what becomes of a message whose handler has ended after so many microseconds."""
+        if not self._held.end(job, took):
             return self._held.go_on(job.turn)  # a stop took it back
         hold = self._heartbeat.drop(job.handle)
         if job.context.lost:
