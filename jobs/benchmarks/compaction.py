@@ -1,20 +1,19 @@
 """A row of the compactor over many busy queues: processes of a machine, and Spark's tasks on workers of one core.
 
-``python -m benchmarks.compaction ROOT WORKERS`` prints the seconds of a pass by tasks, in a session with so many
-workers.
+``python -m benchmarks.compaction ROOT WORKERS`` prints when its session with so many workers is ready, waits for a
+line of its input, and prints the seconds of a pass by tasks.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.harness import Bench, Figure, seconds_of
+from benchmarks.harness import Bench, Figure, go, seconds_of, started
+from benchmarks.store import line
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.spark.compaction import compact_once
 from lakequeue.spark.session import build_session
@@ -47,11 +46,9 @@ def _by_processes(root: str, count: int) -> float:
 
 
 def _by_workers(root: str, count: int) -> float:
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    # as a module: a program finds profile.py beside it in place of the standard library's
-    program = [sys.executable, "-m", __name__, root, str(count)]
-    environment = os.environ | {"PYTHONPATH": paths}
-    return float(subprocess.run(program, check=True, capture_output=True, text=True, env=environment).stdout)
+    with started(Path(__file__), [root, str(count)], {}) as process:
+        go(process)
+        return float(line(process))
 
 
 def use(lake: LakeQueue) -> None:
@@ -66,6 +63,8 @@ def use(lake: LakeQueue) -> None:
 def pass_of(lake: LakeQueue, workers: int) -> float:
     """Seconds of a pass by tasks on workers that have made one before."""
     spark = build_session(master=f"local-cluster[{workers},1,1024]")
+    print("ready", flush=True)
+    sys.stdin.readline()
     compaction: Callable[[], object] = partial(compact_once, lake, spark=spark)
     for _ in range(2):
         use(lake)

@@ -1,7 +1,8 @@
 """Rows of consumers: messages per second of one process and of several that empty a queue.
 
-``python consumers.py ROOT QUEUE SECONDS LOOPS LASTS`` is one of the processes: it prints when it is ready, waits
-for a line of its input, and consumes by a ``Consumer`` or plain loops until the queue is empty, or for a while.
+``python -m benchmarks.consumers ROOT QUEUE SECONDS LOOPS LASTS`` is one of the processes: it prints when it is
+ready, waits for a line of its input, and consumes by a ``Consumer`` or plain loops until the queue is empty, or
+for a while.
 """
 
 from __future__ import annotations

@@ -269,7 +269,8 @@ def started(
     """A process of a benchmark, once it is ready; it goes on at a line of its input."""
     paths = os.pathsep.join([str(program.parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
-        [sys.executable, str(program), *arguments],
+        # as a module: a program finds profile.py beside it in place of the standard library's
+        [sys.executable, "-m", f"{program.parent.name}.{program.stem}", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,8 +1,8 @@
 """Rows of producers as they are deployed, and of the way of a message to a consumer that waits.
 
-``python producers.py send ROOT EVERY SECONDS`` is a producer of one message each ``EVERY`` seconds, ``python
-producers.py handle ROOT IDLE SECONDS`` a consumer that waits for ``IDLE`` seconds before the first message. Both
-print that they are ready, wait for a line of their input, and print what they saw.
+``python -m benchmarks.producers send ROOT EVERY SECONDS`` is a producer of one message each ``EVERY`` seconds,
+``python -m benchmarks.producers handle ROOT IDLE SECONDS`` a consumer that waits for ``IDLE`` seconds before the
+first message. Both print that they are ready, wait for a line of their input, and print what they saw.
 """
 
 from __future__ import annotations

@@ -31,9 +31,15 @@ class Killed(BaseException):
 
 @attrs.define
 class Step:
-    """A step of a process; ``seen`` is how often it was reached."""
+    """A step of a process.
+
+    Attributes:
+        seen: how often it was reached.
+        given: arguments without a name of the call that reached it last.
+    """
 
     seen: int = 0
+    given: tuple[Any, ...] = ()
 
 
 def at(
@@ -45,7 +51,7 @@ def at(
     number: int = 1,
     times: int = 1,
     landed: bool = False,
-    of: str = "",
+    when: Callable[..., bool] = lambda *_: True,
 ) -> Step:
     """Acts right before the next call of a function, or raises an error instead of it.
 
@@ -57,15 +63,16 @@ def at(
         number: of the first call at which that happens, from 1 on.
         times: how many calls in a row it happens at.
         landed: it happens right after the call instead, before its answer.
-        of: only calls of a table whose path ends so.
+        when: whether a call with these arguments counts.
     """
     step = Step()
 
     def met(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **more: Any) -> Any:
-            if of and not given[0].path.endswith(of):
+            if not when(*given):
                 return original(*given, **more)
             step.seen += 1
+            step.given = given
             if not number <= step.seen < number + times:
                 return original(*given, **more)
             answer = original(*given, **more) if landed else None
@@ -79,6 +86,22 @@ def at(
     for name in [names] if isinstance(names, str) else names:
         patch.setattr(owner, name, met(getattr(owner, name)))
     return step
+
+
+@contextmanager
+def meanwhile(
+    owner: Any,
+    name: str,
+    act: Callable[..., object],
+    *,
+    landed: bool = False,
+    when: Callable[..., bool] = lambda *_: True,
+) -> Iterator[None]:
+    """As ``at`` during the block, which must reach the step; ``act`` gets the arguments of the call."""
+    with pytest.MonkeyPatch.context() as patch:
+        step = at(patch, owner, name, lambda: act(*step.given), landed=landed, when=when)
+        yield
+    assert step.seen, f"{name} was not called"
 
 
 @contextmanager

@@ -273,7 +273,13 @@ class TestDelay:
     ) -> None:
         queue, other = two
         send(queue, "a1", "a2")
-        step = at(monkeypatch, Table, "merge", lambda: other.set_attributes(delay=100), of="receipts")
+        step = at(
+            monkeypatch,
+            Table,
+            "merge",
+            lambda: other.set_attributes(delay=100),
+            when=lambda table, *_: table.path.endswith("receipts"),
+        )
         assert queue.receive(max_messages=10) == []
         assert step.seen
         clock.advance(100)

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from concurrency.harness import check_log, drain, small_segments
+from concurrency.steps import meanwhile
 from conformance.damage import send_to_one_shard
 from insides import compact, reopen
 from lakequeue import (
@@ -37,7 +38,6 @@ from lakequeue.storage.bulk import commit_files, manifests
 from lakequeue.storage.copying import Copier
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
-from meanwhile import meanwhile
 from mutations import Case, Mutation, Patch, each_case, replace
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from concurrency.harness import apart, check_log, log_rows, small_segments
+from concurrency.steps import meanwhile
 from insides import compact, engine_of, messages_of, receipts_of, reopen, shard_of
 from lakequeue import DamagedTable, LakeQueue, LakeQueueError, Message, MessageState, Queue, RedrivePolicy, Repair
 from lakequeue.model.clock import from_micros
@@ -40,7 +41,6 @@ from lakequeue.storage.messages.merge_segments import MergeCounts
 from lakequeue.storage.messages.read import LogFile, ShardLog
 from lakequeue.storage.repair.steps import Step
 from lakequeue.testing import ManualClock
-from meanwhile import meanwhile
 from mutations import Case, Mutation, Patch, each_case, replace
 
 HOUR = 3_600

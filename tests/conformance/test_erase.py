@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from concurrency.harness import apart, check_log, drain, small_segments
+from concurrency.steps import meanwhile
 from lakequeue import (
     LakeQueue,
     Queue,
@@ -32,7 +33,6 @@ from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.messages import erase, read
 from lakequeue.testing import ManualClock
-from meanwhile import meanwhile
 from mutations import Case, Mutation, each_case, replace
 
 SECRET = "Ada Lovelace, 12 St James's Square"
@@ -182,7 +182,7 @@ def test_an_erasure_reads_again_what_another_one_removed(lq: LakeQueue, clock: M
     id = queue.send(SECRET).message_id
     queue.send("a")
     [other] = apart(lq.root, clock, 1)
-    with meanwhile(erase, "log_files", lambda *_: other.queue("orders").erase(id), after=True):
+    with meanwhile(erase, "log_files", lambda *_: other.queue("orders").erase(id), landed=True):
         assert queue.erase(id) is False
     assert drain(queue) == ["a"]
 
@@ -226,7 +226,7 @@ def test_what_is_erased_between_claim_and_read_does_not_come(
         ids[body] = queue.send(body, **({"group_id": "g", "dedup_id": body} if fifo else {})).message_id
     erasures = []
     with meanwhile(
-        claims, "claim", lambda *_: erasures.extend(queue.erase(ids[each]) for each in erased), after=True
+        claims, "claim", lambda *_: erasures.extend(queue.erase(ids[each]) for each in erased), landed=True
     ):
         assert verb(queue) == [body for body in "abc" if body not in erased]
     assert all(erasures)

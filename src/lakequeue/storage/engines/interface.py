@@ -65,11 +65,10 @@ class DataFile:
 
 def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile]:
     """Files of ``messages`` that fit any place, one after the other from an offset on; sent at one instant."""
-    found: list[DataFile] = []
+    base, opened, found = first, partition_text(from_micros(sent_at)), list[DataFile]()
     for file in files:
-        base = first + sum(each.rows for each in found)
-        partition = {"base_offset": str(base), "opened_at": partition_text(from_micros(sent_at))}
-        found.append(attrs.evolve(file, partition=partition))
+        found.append(attrs.evolve(file, partition={"base_offset": str(base), "opened_at": opened}))
+        base += file.rows
     return found
 
 
