@@ -1,18 +1,28 @@
 """One runner for mutations: a scenario passes as the code is, and fails once a safeguard is taken out of it.
 
-A test module has a table of mutations. Each row has a name, the patch that takes a safeguard out, and the
-scenarios that must then fail, each with the guarantee that it shows. Without this, a safeguard that no test
-misses could get lost unnoticed.
+A test module has a table of mutations, `MUTATIONS`. Each row has a name, the patch that takes a safeguard out, and
+the scenarios that must then fail, each with the guarantee that it shows. Without this, a safeguard that no test
+misses could get lost unnoticed. ``python -m mutations`` in tests/ prints all of them.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
+
+from lakequeue.runtime.shard_sender import ShardSender
+from lakequeue.shard.claim import standard
+from lakequeue.shard.commands import Claim
+from lakequeue.shard.state import ShardState
+from lakequeue.storage import parquet_files
+from lakequeue.storage.clock_guard import ClockGuard
 
 Patch = pytest.MonkeyPatch
 Scenario = Callable[..., None]
@@ -24,8 +34,19 @@ class Mutation:
 
     name: str
     apply: Callable[[Patch], Any]
-    scenarios: Mapping[Scenario, str]
-    """Guarantee that a scenario shows: rule ids, or a number of the design's list of guarantees."""
+    scenarios: Mapping[Any, str]
+    """Guarantee that a scenario shows: rule ids, or numbers of the design's list of guarantees.
+
+    A simulation's is not a function, but what its runs have in common (`simulation.runs.Aim`).
+    """
+
+    def specs(self) -> list[pytest.MarkDecorator]:
+        """The marks of a test that runs all scenarios."""
+        return [_spec(guarantee) for guarantee in self.scenarios.values()]
+
+
+def _spec(guarantee: str) -> pytest.MarkDecorator:
+    return pytest.mark.spec(*re.findall(r"[A-Z]{3}-\d+", guarantee))
 
 
 @attrs.frozen
@@ -77,10 +98,60 @@ def each_case(mutations: Iterable[Mutation]) -> pytest.MarkDecorator:
         pytest.param(
             Case(scenario, mutation),
             id=f"{scenario.__name__}-{mutation.name}",
-            marks=pytest.mark.spec(*re.findall(r"[A-Z]{3}-\d+", guarantee)),
+            marks=_spec(guarantee),
         )
         for mutation, scenario, guarantee in rows
     ]
     scenarios = dict.fromkeys(scenario for _, scenario, _ in rows if not hasattr(scenario, "is_test"))
     params += [pytest.param(Case(scenario), id=scenario.__name__) for scenario in scenarios]
     return pytest.mark.parametrize("case", params)
+
+
+# --- mutations that several suites apply
+
+believe_every_clock = replace(ClockGuard, "check", lambda *_: None)
+accept_any_lease = replace("lakequeue.shard.settle.holds", lambda *_: True)
+answer_from_what_is_known = replace(
+    ShardSender, "query", lambda self, query: query(self._machine or self._fresh_machine())
+)
+"""A process asks its ledger without a look at what others committed."""
+
+
+def receive_in_a_pause(patch: Patch) -> None:
+    allowed = standard._allowed
+
+    def unpaused(state: ShardState, command: Claim) -> int:
+        with_pause, state.attributes = state.attributes, attrs.evolve(state.attributes, paused=None)
+        try:
+            return allowed(state, command)
+        finally:
+            state.attributes = with_pause
+
+    patch.setattr(standard, "_allowed", unpaused)
+
+
+def verify_no_checksums(patch: Patch) -> None:
+    parquet = parquet_files.pq  # a simulation has its own
+
+    def trusting(source: Any, **options: Any) -> Any:
+        return parquet.ParquetFile(source, **options | {"page_checksum_verification": False})
+
+    patch.setattr(parquet_files, "pq", SimpleNamespace(**vars(parquet) | {"ParquetFile": trusting}))
+
+
+# --- all mutations
+
+
+def all_mutations() -> dict[str, list[Mutation]]:
+    """Those of all suites, by the module that has them."""
+    tests = Path(__file__).parent
+    files = [path for path in tests.rglob("*.py") if re.search(r"^MUTATIONS\b", path.read_text(), re.MULTILINE)]
+    names = sorted(".".join(path.relative_to(tests).with_suffix("").parts) for path in files)
+    return {name: importlib.import_module(name).MUTATIONS for name in names}
+
+
+if __name__ == "__main__":
+    for module, mutations in all_mutations().items():
+        for mutation in mutations:
+            for scenario, guarantee in mutation.scenarios.items():
+                print(module, mutation.name, getattr(scenario, "__name__", scenario), guarantee, sep=" | ")

@@ -13,7 +13,7 @@ import pytest
 
 from concurrency.harness import apart, log_rows, without_merging
 from lakequeue import Queue, SystemClock
-from lakequeue.runtime.shard_sender import ShardSender
+from mutations import Case, Mutation, answer_from_what_is_known, each_case
 
 SENDS, IDS, SENDERS = 80, 3, 3
 Span = tuple[float, float]
@@ -26,7 +26,7 @@ def timed(call: Callable[[], str]) -> tuple[str, Span]:
     return result, (began, time.perf_counter())
 
 
-def history(root: Path, patch: pytest.MonkeyPatch) -> None:
+def an_id_has_one_message_at_a_time(root: Path, patch: pytest.MonkeyPatch) -> None:
     """Guarantee 5: an id has one message at a time, and no send is answered with one that was deleted before."""
     apart(root, SystemClock(), 1)[0].create_queue("jobs", deduplication_until_deleted=True)
     queues = [each.queue("jobs") for each in apart(root, SystemClock(), SENDERS + 1)]
@@ -68,14 +68,15 @@ def history(root: Path, patch: pytest.MonkeyPatch) -> None:
     assert set(sent) == {row.message_id for row in rows} and len(deleted) > 10
 
 
-@pytest.mark.spec("JOB-6")
-def test_an_id_has_one_message_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    history(tmp_path, monkeypatch)
+MUTATIONS = [
+    Mutation(
+        "look for taken ids in what a thread knows",
+        answer_from_what_is_known,
+        {an_id_has_one_message_at_a_time: "JOB-6"},
+    )
+]
 
 
-def test_without_a_fresh_look_at_the_ledger_sends_are_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ShardSender, "query", lambda self, query: query(self._machine or self._fresh_machine()))
-    with pytest.raises(AssertionError):
-        history(tmp_path, monkeypatch)
+@each_case(MUTATIONS)
+def test_it_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
+    case.run(lambda patch: (tmp_path, patch))

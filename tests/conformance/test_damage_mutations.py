@@ -14,14 +14,7 @@ from conformance.damage import Victim
 from lakequeue import LakeQueueError
 from lakequeue.storage import layout, ledger, parquet_files
 from lakequeue.testing import ManualClock
-from mutations import Case, Mutation, Patch, each_case, replace
-
-
-def verify_no_checksums(patch: Patch) -> None:
-    def trusting(source: object, **options: object) -> pq.ParquetFile:
-        return pq.ParquetFile(source, **options | {"page_checksum_verification": False})
-
-    patch.setattr(parquet_files, "pq", SimpleNamespace(**vars(pq) | {"ParquetFile": trusting}))
+from mutations import Case, Mutation, Patch, each_case, replace, verify_no_checksums
 
 
 def write_no_checksums(patch: Patch) -> None:

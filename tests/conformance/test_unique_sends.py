@@ -16,8 +16,8 @@ from lakequeue import (
     SendEntry,
 )
 from lakequeue.model.names import shard_of_group
-from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.storage.messages import dedup_window
+from mutations import Case, Mutation, answer_from_what_is_known, each_case, shown_by
 
 pytestmark = pytest.mark.spec("JOB-6")
 
@@ -145,11 +145,23 @@ def test_other_ends_of_a_message_count_as_its_deletion(harness: Harness, clock, 
     test_an_id_may_be_taken_until_its_message_is_deleted(harness, clock, end)
 
 
-def test_an_answer_from_what_a_process_remembers_would_lose_a_send(harness: Harness, clock, monkeypatch):
-    """The safeguard: the ledger is read anew for each send that may be a duplicate."""
-    monkeypatch.setattr(ShardSender, "query", lambda self, query: query(self._machine or self._fresh_machine()))
-    with pytest.raises(AssertionError):
-        test_an_id_may_be_taken_until_its_message_is_deleted(harness, clock, deleted)
+MUTATIONS = [
+    Mutation(
+        "look for taken ids in what is known",
+        answer_from_what_is_known,
+        {
+            shown_by(
+                test_an_id_may_be_taken_until_its_message_is_deleted,
+                lambda harness, clock: (harness, clock, deleted),
+            ): "JOB-6"
+        },
+    )
+]
+
+
+@each_case(MUTATIONS)
+def test_it_holds_and_falls_with_its_safeguard(case: Case, harness: Harness, clock):
+    case.run(lambda _: (harness, clock))
 
 
 @pytest.mark.parametrize("shards", [1, 3])

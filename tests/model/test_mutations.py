@@ -22,7 +22,8 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import DELETED, VISIBLE, Head, Run, RunMap
 from lakequeue.shard.spans import Span, apart
 from lakequeue.shard.state import ShardState
-from mutations import Case, Mutation, Patch, each_case, replace
+from mutations import Case, Mutation, Patch, accept_any_lease, each_case, receive_in_a_pause, replace, shown_by
+from unit import test_machine as machine
 
 from .command_sequences import random_commands, run_commands, small_steps
 
@@ -50,6 +51,10 @@ def tenants_agree() -> None:
             run_commands(*random_commands(seed, False, tenants=True))
 
 
+halves = shown_by(
+    machine.test_a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone, lambda: ()
+)
+
 STANDARD = {standard_queues_agree: "DEL-8 RCP-6 RCP-7 RCV-3 DLY-1 RET-1 INF-11 VIS-9 PUR-2 STA-13"}
 MOVES = {standard_queues_agree: "DLQ-2 DLQ-4 RET-7 STA-13"}
 HELD = {standard_queues_agree: "INF-8 INF-9 STA-13"}
@@ -66,15 +71,6 @@ def receipts_that_ended_count(patch: Patch) -> None:
             count(self, spans, sign)
 
     patch.setattr(Tenants, "count", only_up)
-
-
-def pause_ignored(patch: Patch) -> None:
-    allowed = claim._allowed
-    patch.setattr(
-        claim,
-        "_allowed",
-        lambda state, command: command.max_messages if state.attributes.paused else allowed(state, command),
-    )
 
 
 def nothing_is_let_through(patch: Patch) -> None:
@@ -380,14 +376,14 @@ MUTATIONS = [
     Mutation("operators delete what is in flight", operators_delete_what_is_in_flight, STANDARD | FIFO),
     Mutation("operators end receipts unasked", operators_end_receipts_unasked, STANDARD | FIFO),
     Mutation("what is rescheduled is visible at once", nothing_is_rescheduled, STANDARD),
-    Mutation("any lease settles", replace(settle, "holds", lambda state, run, lease_id: True), STANDARD),
+    Mutation("any lease settles", accept_any_lease, STANDARD),
     Mutation(
         "ended receipts settle on strict queues",
         replace(settle, "holds", lambda state, run, lease_id: run.lease_id == lease_id),
         STANDARD,
     ),
     Mutation("visibility timeout ignored", visibility_timeout_ignored, STANDARD | FIFO),
-    Mutation("a pause ignored", pause_ignored, STANDARD | FIFO),
+    Mutation("a pause ignored", receive_in_a_pause, STANDARD | FIFO),
     Mutation("pauses of groups ignored", pauses_of_groups_ignored, FAIR | FIFO),
     Mutation("a rate limit ignored", replace(Pace, "left", lambda *given: 10), STANDARD | FIFO),
     Mutation("a rate limit wakes nobody", nothing_is_let_through, STANDARD | FIFO),
@@ -491,6 +487,8 @@ MUTATIONS = [
         replace(claim, "_for_hands", lambda state, picked, hands, most: (list(picked), [], 0, 0)),
         {standard_queues_agree: "HBN-23", fifo_queues_agree: "HBN-23", tenants_agree: "HBN-23"},
     ),
+    Mutation("what failed together is not halved", replace(Run, "failed_together", None), {halves: "DLQ-12"}),
+    Mutation("what failed together comes one by one", replace(Run, "failed_together", 1), {halves: "DLQ-12"}),
     Mutation("dead letters stay", replace(claim, "dead", lambda state, spans: []), MOVES | FIFO),
     Mutation("dead letters are delivered once more", dead_letters_are_delivered_once_more, MOVES),
     Mutation(

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
+from lakequeue.serve.sqs.actions import Actions
+from mutations import Mutation, Patch, replace
 from serve.load import VISIBILITY, Load, Receipt, Story
 from serve.serving import PROGRAM, ServerProcess, sqs, wait_until
 
-PATCHED = "import lakequeue.serve.sqs.actions as a; A = a.Actions; PATCH; " + PROGRAM
-MUTATIONS = {
-    "lost": "send = A._send_each; A._send_each = lambda self, name, sends: "
-    "[send(self, 'elsewhere' if sent.body.endswith('7') else name, [sent])[0] for sent in sends]",
-    "back": "A._settle_each = lambda self, name, wanted: [None] * len(wanted)",
-    "early": "receive = A.receive; A.receive = lambda self, queue, given, *rest: "
-    "receive(self, queue, given | {'VisibilityTimeout': 0}, *rest)",
-}
-"""What a server would do that broke a promise."""
+PATCHED = "import pytest; from serve import test_kills as kills; kills.MUTATIONS[{}].apply(pytest.MonkeyPatch()); "
 
 
 def queue_of(server: ServerProcess, fifo: bool = False) -> str:
@@ -73,11 +68,44 @@ def kinds(load: Load) -> set[str]:
     return {fault.partition(":")[0] for fault in load.story.faults()}
 
 
+def sends_elsewhere(patch: Patch) -> None:
+    send = Actions._send_each
+
+    def sends(self: Actions, name: str, sends: list[Any]) -> list[Any]:
+        return [send(self, "elsewhere" if sent.body.endswith("7") else name, [sent])[0] for sent in sends]
+
+    patch.setattr(Actions, "_send_each", sends)
+
+
+def receives_for_no_time(patch: Patch) -> None:
+    receive = Actions.receive
+
+    def at_once(self: Actions, queue: Any, given: Any, *rest: Any) -> Any:
+        return receive(self, queue, given | {"VisibilityTimeout": 0}, *rest)
+
+    patch.setattr(Actions, "receive", at_once)
+
+
+MUTATIONS = [
+    Mutation("lost", sends_elsewhere, {survive: "SND-17"}),
+    Mutation(
+        "back",
+        replace(Actions, "_settle_each", lambda self, name, wanted: [None] * len(wanted)),
+        {survive: "DEL-2"},
+    ),
+    Mutation("early", receives_for_no_time, {survive: "RCV-3 RCV-6"}),
+]
+"""By the kind of the fault that must be found. The server's process applies them to itself."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", MUTATIONS)
-def test_a_server_that_breaks_a_promise_is_found_out(tmp_path: Path, fault: str) -> None:
-    """The mutation check of the tests above."""
-    server = ServerProcess(tmp_path / "root", program=PATCHED.replace("PATCH", MUTATIONS[fault]))
+@pytest.mark.parametrize("number", [pytest.param(at, id=each.name) for at, each in enumerate(MUTATIONS)])
+def test_a_server_that_breaks_a_promise_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    fault = MUTATIONS[number].name
+    server = ServerProcess(tmp_path / "root", program=PATCHED.format(number) + PROGRAM)
     try:
         server.start()
         sqs(server.url).create_queue(QueueName="elsewhere")

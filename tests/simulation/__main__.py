@@ -81,12 +81,13 @@ def main() -> int:
         os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})
     aim, mutate = Aim(given.place, given.kind, given.style), {}
     if given.mutation:
-        from simulation.safeguards import SAFEGUARDS
+        from simulation.safeguards import MUTATIONS
 
-        safeguard = SAFEGUARDS[given.mutation]
-        mutate = {"mutate": safeguard.take_out}
+        [mutation] = [each for each in MUTATIONS if each.name == given.mutation]
+        mutate = {"mutate": mutation.apply}
+        [found_by] = mutation.scenarios
         chosen = {name: value for name, value in attrs.asdict(aim).items() if value}
-        aim = attrs.evolve(safeguard.aim, **chosen)
+        aim = attrs.evolve(found_by, **chosen)
     tally = many(range(given.seed, given.seed + given.runs), given.seconds, aim, **mutate)
     for seed in tally.failed:  # with a mutation: it fails by that alone
         outcome = run(script(seed, aim))

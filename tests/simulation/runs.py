@@ -79,7 +79,7 @@ class Aim:
     place: str | None = None
     kind: str | None = None
     style: str | None = None
-    verbs: tuple[Mapping[str, float], ...] = ()
+    verbs: tuple[Mapping[str, float], ...] = attrs.field(default=(), hash=False)
     """Shares of the verbs of each process, the last of those that follow, too."""
     shards: int | None = None
     length: int | None = None

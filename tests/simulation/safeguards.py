@@ -18,13 +18,10 @@ from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard import move
-from lakequeue.shard.claim import standard
-from lakequeue.shard.commands import Claim
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import IN_FLIGHT
 from lakequeue.shard.state import ShardState
-from lakequeue.storage import folder, ledger, parquet_files, snapshot
-from lakequeue.storage.clock_guard import ClockGuard
+from lakequeue.storage import folder, ledger, snapshot
 from lakequeue.storage.delta_log import checkpoint_name
 from lakequeue.storage.engines import commit, log_trimming, point
 from lakequeue.storage.engines.point import Table
@@ -35,22 +32,16 @@ from lakequeue.storage.messages.append import Appender
 from lakequeue.storage.messages.dedup_window import DedupWindow
 from lakequeue.storage.messages.read import LogReader
 from lakequeue.storage.snapshot import Snapshot
-from mutations import Patch, replace
+from mutations import (
+    Mutation,
+    Patch,
+    accept_any_lease,
+    believe_every_clock,
+    receive_in_a_pause,
+    replace,
+    verify_no_checksums,
+)
 from simulation.runs import Aim
-
-
-@attrs.frozen
-class Safeguard:
-    """A safeguard, and what is broken without it."""
-
-    name: str
-    """What the code does without it."""
-    take_out: Callable[[Patch], Any]
-    guarantee: str
-    """Rule ids, or a number of the design's list of guarantees."""
-    aim: Aim = Aim()
-    """Runs in which the moment is not rare."""
-
 
 # --- mutations of guarantees
 
@@ -337,19 +328,6 @@ def take_a_full_disk_for_done(patch: Patch) -> None:
     patch.setattr(Folder, "_place", placed)
 
 
-def verify_no_checksums(patch: Patch) -> None:
-    shim = parquet_files.pq
-
-    def trusting(source: Any, **options: Any) -> Any:
-        return shim.ParquetFile(source, **options | {"page_checksum_verification": False})
-
-    patch.setattr(
-        parquet_files,
-        "pq",
-        SimpleNamespace(write_table=shim.write_table, ParquetFile=trusting, ParquetWriter=shim.ParquetWriter),
-    )
-
-
 def overlook_in_ledgers(settled: bool) -> Callable[[Patch], None]:
     """Bodies of messages in such runs are removed."""
 
@@ -375,19 +353,7 @@ def _without_bucket(patch: Patch) -> None:
     patch.setattr(ledger, "_head", lambda cells, run: head(cells, None))
 
 
-def _without_pause(patch: Patch) -> None:
-    allowed = standard._allowed
-
-    def unpaused(state: ShardState, command: Claim) -> int:
-        with_pause, state.attributes = state.attributes, attrs.evolve(state.attributes, paused=None)
-        try:
-            return allowed(state, command)
-        finally:
-            state.attributes = with_pause
-
-    patch.setattr(standard, "_allowed", unpaused)
-
-
+_ANY = Aim()
 _FIFO = Aim(kind="fifo")
 _LETTERS = Aim(kind="letters")
 _LEDGER = {"send": 20, "receive": 40, "delete": 40}
@@ -399,204 +365,191 @@ _ASLEEP = Aim(place="disk", style="asleep")
 _STAGED = Aim(place="store", kind="standard", shards=1, length=10, verbs=({"send": 60, "receive": 10},))
 _COMMIT = "lakequeue.storage.engines.commit"
 
-_ALL = [
-    Safeguard(
-        "commit without a lock", replace(f"{_COMMIT}.committing", lambda *_, **__: nullcontext()), "6", _ASLEEP
+MUTATIONS = [
+    Mutation(
+        "commit without a lock", replace(f"{_COMMIT}.committing", lambda *_, **__: nullcontext()), {_ASLEEP: "6"}
     ),
-    Safeguard("clean without a lock", clean_without_a_lock, "6", _ASLEEP),
-    Safeguard("overwrite log entries", replace(Folder, "create", overwrite_log_entries), "1 2"),
-    Safeguard("no check of the snapshot", replace(f"{_COMMIT}.holds", lambda *_: True), "1 2 3"),
-    Safeguard("no search for the token", replace(Table, "landed", lambda *_: False), "5 7"),
-    Safeguard("drop whatever is closed", drop_whatever_is_closed, "1"),
-    Safeguard(
+    Mutation("clean without a lock", clean_without_a_lock, {_ASLEEP: "6"}),
+    Mutation("overwrite log entries", replace(Folder, "create", overwrite_log_entries), {_ANY: "1 2"}),
+    Mutation("no check of the snapshot", replace(f"{_COMMIT}.holds", lambda *_: True), {_ANY: "1 2 3"}),
+    Mutation("no search for the token", replace(Table, "landed", lambda *_: False), {_ANY: "5 7"}),
+    Mutation("drop whatever is closed", drop_whatever_is_closed, {_ANY: "1"}),
+    Mutation(
         "merge without a fence",
         merge_without_a_fence,
-        "1",
-        Aim(kind="standard", style="calm", shards=1, length=10, verbs=({"send": 60, "compact": 30},)),
+        {Aim(kind="standard", style="calm", shards=1, length=10, verbs=({"send": 60, "compact": 30},)): "1"},
     ),
-    Safeguard(
+    Mutation(
         "answer from memory",
         answer_from_memory,
-        "8",
-        Aim(kind="standard", style="calm", shards=1, verbs=({"send": 20, "receive": 20, "change": 20},)),
+        {Aim(kind="standard", style="calm", shards=1, verbs=({"send": 20, "receive": 20, "change": 20},)): "8"},
     ),
-    Safeguard(
+    Mutation(
         "know the log as it was",
         replace("lakequeue.runtime.shard_ledger._short", lambda *_: False),
-        "1",
-        Aim(kind="standard", style="calm", shards=1, verbs=({"send": 40, "receive": 40, "batch": 10},)),
+        {Aim(kind="standard", style="calm", shards=1, verbs=({"send": 40, "receive": 40, "batch": 10},)): "1"},
     ),
-    Safeguard("add staged sends again", add_staged_sends_again, "2", _STAGED),
-    Safeguard("overlook that others sent", overlook_that_others_sent, "2", attrs.evolve(_STAGED, place="disk")),
-    Safeguard(
+    Mutation("add staged sends again", add_staged_sends_again, {_STAGED: "2"}),
+    Mutation("overlook that others sent", overlook_that_others_sent, {attrs.evolve(_STAGED, place="disk"): "2"}),
+    Mutation(
         "offer what a power cut tears",
         offer_what_a_power_cut_tears,
-        "DUR-1",
-        attrs.evolve(_STAGED, place="disk", style="cuts"),
+        {attrs.evolve(_STAGED, place="disk", style="cuts"): "DUR-1"},
     ),
-    Safeguard("read no newer log", read_no_newer_log, "1"),
-    Safeguard(
-        "accept any mac", replace("lakequeue.model.receipt_handles.hmac.compare_digest", lambda *_: True), "3"
+    Mutation("read no newer log", read_no_newer_log, {_ANY: "1"}),
+    Mutation(
+        "accept any mac",
+        replace("lakequeue.model.receipt_handles.hmac.compare_digest", lambda *_: True),
+        {_ANY: "3"},
     ),
-    Safeguard(
+    Mutation(
         "accept any lease",
-        replace("lakequeue.shard.settle.holds", lambda *_: True),
-        "3",
-        Aim(kind="standard", shards=1, verbs=(_LEDGER | {"pause": 10},)),
+        accept_any_lease,
+        {Aim(kind="standard", shards=1, verbs=(_LEDGER | {"pause": 10},)): "3"},
     ),
-    Safeguard(
+    Mutation(
         "keep the machine after a failure",
         keep_the_machine_after_a_failure,
-        "7",
-        Aim(place="store", style="requests", shards=1, length=10, verbs=(_LEDGER,)),
+        {Aim(place="store", style="requests", shards=1, length=10, verbs=(_LEDGER,)): "7"},
     ),
-    Safeguard("forget the bucket", _without_bucket, "JOB-11", Aim(kind="jobs")),
-    Safeguard("receive in a pause", _without_pause, "JOB-1", Aim(kind="jobs")),
-    Safeguard("take a refused commit for landed", replace(f"{_COMMIT}._landed", lambda *_: True), "7"),
-    Safeguard(
+    Mutation("forget the bucket", _without_bucket, {Aim(kind="jobs"): "JOB-11"}),
+    Mutation("receive in a pause", receive_in_a_pause, {Aim(kind="jobs"): "JOB-1"}),
+    Mutation("take a refused commit for landed", replace(f"{_COMMIT}._landed", lambda *_: True), {_ANY: "7"}),
+    Mutation(
         "leave deletions unfinished",
         replace(OpenQueue, "service", _without_finishing),
-        "6",
-        Aim(kind="dropped", style="kills", verbs=({"drop": 30, "counts": 10},)),
+        {Aim(kind="dropped", style="kills", verbs=({"drop": 30, "counts": 10},)): "6"},
     ),
-    Safeguard("forget leases on loading", forget_leases_on_loading, "8"),
-    Safeguard(
+    Mutation("forget leases on loading", forget_leases_on_loading, {_ANY: "8"}),
+    Mutation(
         "send to closed logs",
         replace(Appender, "check_open", lambda _: None),
-        "7",
-        Aim(kind="dropped", verbs=({"send": 60}, {"send": 20, "drop": 20})),
+        {Aim(kind="dropped", verbs=({"send": 60}, {"send": 20, "drop": 20})): "7"},
     ),
     # FIFO queues
-    Safeguard(
+    Mutation(
         "look for duplicates before the first try only",
         look_for_duplicates_before_the_first_try_only,
-        "DDP-10",
-        Aim(kind="fifo", style="calm", shards=1, length=4, verbs=({"again": 40},)),
+        {Aim(kind="fifo", style="calm", shards=1, length=4, verbs=({"again": 40},)): "DDP-10"},
     ),
-    Safeguard(
+    Mutation(
         "know own ids only",
         replace(DedupWindow, "follow", lambda self, table, files, end, now: setattr(self, "end", end)),
-        "DDP-1",
-        _FIFO,
+        {_FIFO: "DDP-1"},
     ),
-    Safeguard(
+    Mutation(
         "forget no ids",
         replace(DedupWindow, "advance", lambda *_: None),
-        "DDP-9",
-        Aim(kind="fifo", style="calm", verbs=({"again": 40, "pause": 40},)),
+        {Aim(kind="fifo", style="calm", verbs=({"again": 40, "pause": 40},)): "DDP-9"},
     ),
-    Safeguard(
+    Mutation(
         "overlook purges",
         replace(ShardService, "purged_offset", lambda _: 0),
-        "DDP-13",
-        Aim(kind="fifo", verbs=({"again": 60, "purge": 10},)),
+        {Aim(kind="fifo", verbs=({"again": 60, "purge": 10},)): "DDP-13"},
     ),
-    Safeguard(
+    Mutation(
         "drop segments with live ids",
         drop_segments_with_live_ids,
-        "RET-11",
-        Aim(kind="fifo", style="kills", shards=1, length=10, verbs=({"again": 20} | _BUSY,)),
+        {Aim(kind="fifo", style="kills", shards=1, length=10, verbs=({"again": 20} | _BUSY,)): "RET-11"},
     ),
-    Safeguard("forget what is in flight on loading", forget_what_is_in_flight_on_loading, "FIF-3", _FIFO),
-    Safeguard(
-        "go past hidden messages", replace(ShardState, "stored_from", _next_available), "FIF-4 FIF-9", _FIFO
+    Mutation("forget what is in flight on loading", forget_what_is_in_flight_on_loading, {_FIFO: "FIF-3"}),
+    Mutation(
+        "go past hidden messages", replace(ShardState, "stored_from", _next_available), {_FIFO: "FIF-4 FIF-9"}
     ),
-    Safeguard("count sequence numbers in memory", count_sequence_numbers_in_memory, "SEQ-3", _FIFO),
-    Safeguard("store no attempts", store_no_attempts, "ATT-3", _ATTEMPTS),
-    Safeguard("store no places of attempts", store_no_places_of_attempts, "ATT-1", _ATTEMPTS),
-    Safeguard("let attempts live on", let_attempts_live_on, "ATT-5", _FIFO),
+    Mutation("count sequence numbers in memory", count_sequence_numbers_in_memory, {_FIFO: "SEQ-3"}),
+    Mutation("store no attempts", store_no_attempts, {_ATTEMPTS: "ATT-3"}),
+    Mutation("store no places of attempts", store_no_places_of_attempts, {_ATTEMPTS: "ATT-1"}),
+    Mutation("let attempts live on", let_attempts_live_on, {_FIFO: "ATT-5"}),
     # bodies of settled messages
-    Safeguard("empty what is stored", overlook_in_ledgers(False), "DLT-6", Aim(settled=True)),
-    Safeguard(
-        "empty what a rewind restores", overlook_in_ledgers(True), "RWD-4", Aim("disk", "history", settled=True)
+    Mutation("empty what is stored", overlook_in_ledgers(False), {Aim(settled=True): "DLT-6"}),
+    Mutation(
+        "empty what a rewind restores", overlook_in_ledgers(True), {Aim("disk", "history", settled=True): "RWD-4"}
     ),
     # groups with a limit
-    Safeguard(
+    Mutation(
         "forget what of a group is in flight",
         replace("lakequeue.shard.claim.tenants.Tenants._load", lambda self, group: self._taken.get(group, 0)),
-        "FAI-4",
-        Aim(kind="groups", verbs=({"send": 40, "receive": 40},)),
+        {Aim(kind="groups", verbs=({"send": 40, "receive": 40},)): "FAI-4"},
     ),
     # moves
-    Safeguard(
+    Mutation(
         "append without a look at the number",
         replace("lakequeue.storage.messages.deliver_moved.arrived", lambda *_: False),
-        "DLQ-2 DLQ-8",
-        Aim(kind="letters", shards=1, verbs=(_MOVES,)),
+        {Aim(kind="letters", shards=1, verbs=(_MOVES,)): "DLQ-2 DLQ-8"},
     ),
-    Safeguard(
+    Mutation(
         "believe that a move arrived",
         replace("lakequeue.storage.messages.deliver_moved.arrived", lambda *_: True),
-        "DLQ-2 DLQ-8",
-        _LETTERS,
+        {_LETTERS: "DLQ-2 DLQ-8"},
     ),
-    Safeguard(
+    Mutation(
         "remove without appending",
         replace("lakequeue.runtime.shard_sender.deliver", lambda *_: False),
-        "DLQ-2 DLQ-8",
-        _LETTERS,
+        {_LETTERS: "DLQ-2 DLQ-8"},
     ),
-    Safeguard("use a move's number again", use_a_number_again, "DLQ-2 DLQ-8", _LETTERS),
+    Mutation("use a move's number again", use_a_number_again, {_LETTERS: "DLQ-2 DLQ-8"}),
     # defects of the past
-    Safeguard("a fence outlives its log", trust_a_fence_without_its_log, "1 7", Aim(place="disk", style="trims")),
-    Safeguard(
+    Mutation("a fence outlives its log", trust_a_fence_without_its_log, {Aim(place="disk", style="trims"): "1 7"}),
+    Mutation(
         "a late PUT is taken for refused",
         take_a_late_put_for_refused,
-        "7",
-        Aim(place="store", style="requests", verbs=({"send": 40, "receive": 20},)),
+        {Aim(place="store", style="requests", verbs=({"send": 40, "receive": 20},)): "7"},
     ),
-    Safeguard(
+    Mutation(
         "a checkpoint is never synced",
         never_sync_a_checkpoint,
-        "DUR-3",
-        Aim(place="disk", style="cuts", shards=1, length=10, verbs=({"send": 40, "receive": 10, "pause": 5},)),
+        {
+            Aim(
+                place="disk", style="cuts", shards=1, length=10, verbs=({"send": 40, "receive": 10, "pause": 5},)
+            ): "DUR-3"
+        },
     ),
-    Safeguard("an acknowledged entry is not synced", sync_no_entry, "DUR-1"),
-    Safeguard("data files are not synced", sync_no_file, "DUR-1"),
-    Safeguard(
+    Mutation("an acknowledged entry is not synced", sync_no_entry, {_ANY: "DUR-1"}),
+    Mutation("data files are not synced", sync_no_file, {_ANY: "DUR-1"}),
+    Mutation(
         "entries of others are not synced",
         answer_what_others_did_not_sync,
-        "DUR-1",
-        Aim(place="disk", kind="standard", style="unsynced", shards=1, verbs=({"send": 40}, {"receive": 40})),
+        {
+            Aim(
+                place="disk", kind="standard", style="unsynced", shards=1, verbs=({"send": 40}, {"receive": 40})
+            ): "DUR-1"
+        },
     ),
-    Safeguard("a log is trimmed without a checkpoint", trim_without_a_checkpoint, "DUR-3"),
-    Safeguard(
+    Mutation("a log is trimmed without a checkpoint", trim_without_a_checkpoint, {_ANY: "DUR-3"}),
+    Mutation(
         "logs are trimmed newest first",
         trim_newest_first,
-        "1",
-        Aim(place="disk", style="trims", verbs=({"send": 60, "pause": 5},)),
+        {Aim(place="disk", style="trims", verbs=({"send": 60, "pause": 5},)): "1"},
     ),
-    Safeguard("entries are written in place", write_entries_in_place, "1"),
-    Safeguard(
+    Mutation("entries are written in place", write_entries_in_place, {_ANY: "1"}),
+    Mutation(
         "the newest answer is not asked for",
         replace(f"{_COMMIT}.LONG_COMMIT", 10**9),
-        "7",
-        Aim(place="store", style="asleep", kind="standard", verbs=_BESIDE),
+        {Aim(place="store", style="asleep", kind="standard", verbs=_BESIDE): "7"},
     ),
-    Safeguard(
+    Mutation(
         "know what is gone as an error",
         lose_the_type_of_what_is_gone,
-        "7",
-        Aim(kind="standard", style="calm", shards=1, length=10, verbs=({"receive": 30, "pause": 10}, _BUSY)),
+        {
+            Aim(
+                kind="standard", style="calm", shards=1, length=10, verbs=({"receive": 30, "pause": 10}, _BUSY)
+            ): "7"
+        },
     ),
-    Safeguard("take any log for the same", take_any_log_for_the_same, "DUR-80", Aim(style="restores")),
-    Safeguard(
-        "every clock is believed", replace(ClockGuard, "check", lambda *_: None), "DUR-82", Aim(style="clocks")
-    ),
-    Safeguard("take a full disk for done", take_a_full_disk_for_done, "1", Aim(place="disk", style="inodes")),
-    Safeguard(
+    Mutation("take any log for the same", take_any_log_for_the_same, {Aim(style="restores"): "DUR-80"}),
+    Mutation("every clock is believed", believe_every_clock, {Aim(style="clocks"): "DUR-82"}),
+    Mutation("take a full disk for done", take_a_full_disk_for_done, {Aim(place="disk", style="inodes"): "1"}),
+    Mutation(
         "verify no checksums",
         verify_no_checksums,
-        "DUR-8",
-        Aim(kind="standard", style="bits", shards=1, length=10, verbs=({"send": 40, "receive": 20},)),
+        {Aim(kind="standard", style="bits", shards=1, length=10, verbs=({"send": 40, "receive": 20},)): "DUR-8"},
     ),
-    Safeguard(
+    Mutation(
         "a draft is written once",
         write_no_draft_again,
-        "7",
-        Aim(place="disk", style="asleep", verbs=({"send": 20}, {"send": 40, "pause": 30, "compact": 20})),
+        {Aim(place="disk", style="asleep", verbs=({"send": 20}, {"send": 40, "pause": 30, "compact": 20})): "7"},
     ),
 ]
-SAFEGUARDS = {each.name: each for each in _ALL}
+"""Each with the runs in which the moment is not rare."""
 NOT_FOUND = {"know what is gone as an error", "verify no checksums"}
 """Those that no run has come by so far."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import zlib
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from simulation.safeguards import NOT_FOUND, SAFEGUARDS
+from simulation.safeguards import MUTATIONS, NOT_FOUND
 
 TESTS = Path(__file__).parents[1]
 FIRST = 70
@@ -92,14 +91,8 @@ def test_a_run_is_repeated_exactly_by_its_seed() -> None:
 @pytest.mark.parametrize(
     "safeguard",
     [
-        pytest.param(
-            each.name,
-            marks=[
-                pytest.mark.spec(*re.findall(r"[A-Z]{3}-\d+", each.guarantee)),
-                *([] if each.name in SOONEST else [pytest.mark.slow]),
-            ],
-        )
-        for each in SAFEGUARDS.values()
+        pytest.param(each.name, marks=[*each.specs(), *([] if each.name in SOONEST else [pytest.mark.slow])])
+        for each in MUTATIONS
         if each.name not in NOT_FOUND
     ],
 )

@@ -663,14 +663,6 @@ def test_a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alon
 
 
 @pytest.mark.spec("DLQ-12")
-@pytest.mark.parametrize("count", [None, 1])
-def test_that_needs_to_know_what_failed_together(monkeypatch: pytest.MonkeyPatch, count: int | None) -> None:
-    monkeypatch.setattr(Run, "failed_together", count)  # nothing halved, or everything alone
-    with pytest.raises(AssertionError):
-        test_a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone()
-
-
-@pytest.mark.spec("DLQ-12")
 def test_what_failed_as_one_batch_comes_without_others_and_in_one_shard() -> None:
     q = shard(6, runs=[held(0, 3, "at-0", 30)], head=4)
     fail(q, 0, [0, 1, 2, 3])
