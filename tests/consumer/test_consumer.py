@@ -255,6 +255,27 @@ def test_groups_go_in_parallel_and_their_messages_in_turn(fifo: Harness) -> None
     assert [body for _, body in fifo.queue.deletes() if body[0] == "a"] == ["a1", "a2", "a3"]
 
 
+@pytest.mark.spec("HBN-18", "HBN-19")
+@pytest.mark.parametrize(("most", "groups"), [(1_000, "abcd"), (6, "ab")])
+def test_a_free_hand_begins_another_group_however_many_messages_wait_in_the_first(
+    fifo: Harness, monkeypatch: pytest.MonkeyPatch, most: int, groups: str
+) -> None:
+    """And no more are held than a consumer holds ever."""
+    monkeypatch.setattr("lakequeue.consumer.held.MOST", most)
+    fifo.send(*(f"{group}{number}" for group in "abcd" for number in range(4)))
+    begun: list[str] = []
+
+    def handle(message: Message, context: Context) -> None:
+        begun.append(message.body)
+        context.sleep(1)
+
+    consumer = fifo.consumer(handle, concurrency=4)
+    with fifo.running(consumer):
+        fifo.clock.advance(0.5)
+        assert sorted(begun) == [f"{group}0" for group in groups]
+        assert consumer.health.active == min(most, 4 + 3 + 2 + 1)
+
+
 @pytest.mark.spec("HBN-19", "HBN-1")
 def test_messages_that_wait_for_their_group_are_kept_too(fifo: Harness) -> None:
     fifo.send("a1", "a2")
