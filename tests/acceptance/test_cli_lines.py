@@ -85,7 +85,7 @@ def test_an_export_that_fails_leaves_no_file_and_the_old_one(
     def fails(*_: object) -> Any:
         raise OSError(28, "disk full")
 
-    monkeypatch.setattr("lakequeue.cli.json_lines.document", fails)
+    monkeypatch.setattr("lakequeue.cli.lines.document", fails)
     assert run("export", "orders", "--out", file).exit_code == 3
     assert file.read_text() == "old" and not (tmp_path / "out.part").exists()
 
@@ -114,6 +114,7 @@ def test_an_export_holds_a_bounded_number_of_messages(orders: Queue, monkeypatch
 # --- drain
 
 
+@pytest.mark.spec("EXM-8")
 @pytest.mark.parametrize("profile", ["lake", "sqs"])
 @pytest.mark.parametrize(
     ("options", "groups"),

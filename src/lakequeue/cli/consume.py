@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from lakequeue.cli.imports import imported
 from lakequeue.cli.options import argument, duration_option, flag, option, queue_argument
 from lakequeue.cli.output import printable
 from lakequeue.cli.session import REFUSED, Context, Session, usage
-from lakequeue.cli.values import at_least
+from lakequeue.cli.values import at_least, imported
 from lakequeue.model.log_lines import FAILED_WITH, JsonLines
 
 if TYPE_CHECKING:

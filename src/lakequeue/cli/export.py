@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakequeue.cli import json_lines, render
+from lakequeue.cli import lines, render
 from lakequeue.cli.options import Name, Parameter, Where, option
 from lakequeue.cli.output import OutputClosed, discard_output
 from lakequeue.cli.session import Context, Session, json_text, usage
@@ -52,7 +52,7 @@ def export(
     bar = nullcontext(lambda *_: None) if out is None else render.progress("exporting", None)
     with _lines(ctx.obj, out) as write, bar as advance:
         for message in entry_verbs.export(source, Condition.of(condition, parameter or ()), None):
-            write(json_lines.document(message, source.clock.now(), source.fifo))
+            write(lines.document(message, source.clock.now(), source.fifo))
             count += 1
             ctx.obj.done = f"{render.count(count, 'message')} written"
             if count % 1_000 == 0:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from lakequeue.cli.errors import reason_of, report_error
-from lakequeue.cli.imports import imported
 from lakequeue.cli.options import duration_option, flag, option
 from lakequeue.cli.session import DONE, ENVIRONMENT, Session
-from lakequeue.cli.values import at_least
+from lakequeue.cli.values import at_least, imported
 from lakequeue.client import LakeQueue
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
 

@@ -13,8 +13,7 @@ import attrs
 import typer
 
 from lakequeue.cli import documents, render
-from lakequeue.cli.json_lines import Reader
-from lakequeue.cli.lines import Parse, max_batch, send_lines
+from lakequeue.cli.lines import Parse, Reader, max_batch, send_lines
 from lakequeue.cli.options import (
     Group,
     MessageId,
