@@ -18,21 +18,10 @@ def test_a_full_queue_leaves_others_their_room(lq):
     for queue in (full, other):
         queue.send_batch([SendEntry("a"), SendEntry("b")])
     full.receive()
-    with pytest.raises(errors.OverLimit):
-        full.receive()
+    for verb in (full.receive, full.lease):
+        with pytest.raises(errors.OverLimit):
+            verb()
     assert bodies(other.receive()) == ["a"]
-
-
-@pytest.mark.spec("RCV-8", "STA-11")
-def test_who_saw_no_answer_sends_or_receives_again_and_nothing_is_lost(lq, clock):
-    queue = lq.create_queue("orders")
-    queue.send("A")
-    queue.send("A")  # the first answer was lost; a standard queue keeps both
-    lost = queue.receive(10)
-    clock.advance(30)
-    again = queue.receive(10)
-    assert [m.message_id for m in again] == [m.message_id for m in lost]
-    assert not {m.receipt_handle for m in again} & {m.receipt_handle for m in lost}
 
 
 @pytest.mark.spec("QUE-14")
@@ -62,23 +51,6 @@ def test_a_name_that_is_taken_gives_the_queue_or_an_error_as_its_profile_says(lq
     with pytest.raises(errors.QueueNameExists) as caught:
         lq.create_queue("Foo", profile="cmq")
     assert (caught.value.code, caught.value.cmq_code) == ("QueueNameExists", 4460)
-
-
-@pytest.mark.spec("QUE-17", "QUE-19", "QUE-20", "QUE-21", "LPL-2")
-def test_a_cmq_queue_takes_and_tells_its_attributes(lq):
-    given = {
-        "message_retention_period": ("MessageRetentionPeriod", 1_296_000),
-        "receive_wait_time": ("PollingWaitSeconds", 0.5),
-        "visibility_timeout": ("VisibilityTimeout", 1),
-        "maximum_message_size": ("MaximumMessageSize", 1_024),
-        "max_stored_messages": ("MaxStoredMessages", 1_000_000),
-        "rewind_range": ("RewindSeconds", 0),
-    }
-    queue = lq.create_queue("orders", profile="cmq", **{name: value for name, (_, value) in given.items()})
-    expected = {"Profile": "cmq"} | {wire: str(value) for wire, value in given.values()}
-    assert queue.attributes([*expected], wire=True) == expected
-    plain = lq.create_queue("plain", profile="cmq")
-    assert plain.attributes(["PollingWaitSeconds"], wire=True) == {"PollingWaitSeconds": "0.2"}
 
 
 @pytest.mark.spec("RCP-1", "RCP-2", "RCP-3", "RCP-4", "RCP-14")
@@ -129,19 +101,6 @@ def test_a_call_takes_as_many_messages_as_its_profile_allows(lq, profile, most):
         with pytest.raises(errors.TooManyEntriesInBatchRequest):
             queue.change_visibility_batch([("x", 5)] * (most + 1))
     assert len(queue.delete_batch([m.receipt_handle for m in received]).successful) == many - 1
-
-
-@pytest.mark.spec("QUE-7", "RCV-13", "VIS-10", "DLY-4", "LPL-3")
-def test_durations_may_be_numbers_or_timedeltas_and_keep_fractions(lq, clock):
-    queue = lq.create_queue("orders", visibility_timeout=timedelta(minutes=1), delay=0.25)
-    assert queue.attributes(["visibility_timeout", "delay"]) == {"visibility_timeout": 60, "delay": 0.25}
-    queue.send("A", delay=timedelta(seconds=0.5))
-    assert queue.receive() == []
-    clock.advance(0.5)
-    (m,) = queue.receive(visibility_timeout=timedelta(seconds=1.5))
-    queue.change_visibility(m.receipt_handle, 0.125)
-    clock.advance(0.125)
-    assert bodies(queue.receive()) == ["A"]
 
 
 @pytest.mark.spec("RCV-4")

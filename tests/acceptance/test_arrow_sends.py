@@ -186,14 +186,6 @@ def test_slices_of_large_batches_are_sent_as_they_are(lq: LakeQueue, monkeypatch
     ] == [row["message_attributes"] or [] for row in sent]
 
 
-def test_a_large_send_reaches_every_shard(lq: LakeQueue, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("lakequeue.storage.bulk.arrow_rows.ROW_GROUP", 1_000)
-    monkeypatch.setattr(arrow_files, "FILE", 4_000)
-    queue = lq.create_queue("orders", shards=4)
-    assert queue.send_arrow(reader(table(*(f"{number}" * 50 for number in range(100))))) == 100
-    assert {row["shard"] for row in messages(queue)} == {0, 1, 2, 3}
-
-
 @pytest.mark.spec("SND-18")
 @pytest.mark.parametrize("size", [1 << 20, 4_000, 700])
 def test_rows_fill_all_shards_evenly_in_contiguous_ranges(lq: LakeQueue, monkeypatch: Patch, size: int) -> None:
@@ -222,13 +214,6 @@ def test_no_rows_are_no_send(lq: LakeQueue) -> None:
     queue = lq.create_queue("orders")
     assert queue.send_arrow(table()) == 0
     assert queue.counts().visible == 0
-
-
-@pytest.mark.spec("SND-17")
-def test_a_send_id_makes_it_repeatable(lq: LakeQueue) -> None:
-    queue = lq.create_queue("orders", shards=2)
-    assert [queue.send_arrow(table("a", "b"), send_id="load") for _ in range(2)] == [2, 0]
-    assert sorted(bodies(queue)) == ["a", "b"]
 
 
 # --- FIFO queues

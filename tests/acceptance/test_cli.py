@@ -14,7 +14,6 @@ from acceptance.commands import Run
 from lakequeue import LakeQueue, Queue, SendEntry, client
 
 HANDLE = "0123456789abcdef-01234567-0-0-" + "0" * 32 + "-" + "0" * 32
-ASK_FOR_TRACE = "run with -v for the stack trace"
 
 
 @pytest.mark.spec("QUE-11", "QUE-12")

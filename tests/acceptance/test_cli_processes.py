@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
 import lakequeue
-from acceptance.commands import Start, Terminal
+from acceptance.commands import Run, Start, Terminal
 from hostile import SLOW, SLOW_BODY
-from lakequeue import LakeQueue, Queue, SendEntry
+from insides import forget
+from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
+from lakequeue.operations.schedules import OpenSchedules
+from lakequeue.storage import layout
+from lakequeue.testing import ManualClock
 
 
 def one_line(text: str) -> bool:
@@ -252,3 +258,76 @@ def test_sql_needs_neither_java_nor_pyspark_nor_the_working_directory(
     assert "42" in out and "lakequeue" in err.split()
     assert not {"pyspark", "py4j", "delta"} & set(err.split())
     assert os.listdir(tmp_path / "here") == []
+
+
+# --- lakequeue watch: transcripts/queues.txt shows what it prints
+
+
+def test_what_happens_meanwhile_is_seen_until_ctrl_c(lake: LakeQueue, orders: Queue, start: Start) -> None:
+    process = start("--json", "watch", "--every", "0.02")
+
+    def until(seen: Callable[[dict[str, Any]], bool]) -> None:
+        for line in process.stdout or ():
+            if seen({row["queue"]: row for row in json.loads(line)["queues"]}):
+                return
+        raise AssertionError(process.communicate())
+
+    until(lambda rows: rows["orders"]["visible"] == 0)
+    orders.send_batch([SendEntry("a"), SendEntry("b")])
+    until(lambda rows: rows["orders"]["visible"] == 2 and rows["orders"]["sent_per_second"] > 0)
+    orders.delete(orders.receive()[0].receipt_handle)
+    until(lambda rows: rows["orders"]["rewindable"] == 1 and rows["orders"]["consumed_per_second"] > 0)
+    lake.create_queue("letters")
+    until(lambda rows: set(rows) == {"letters", "orders"})
+    lake.delete_queue("orders")
+    until(lambda rows: set(rows) == {"letters"})
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_a_queue_that_cannot_be_read_says_so_in_its_row(lake: LakeQueue, orders: Queue, run: Run) -> None:
+    broken = lake.create_queue("broken")
+    shutil.rmtree(layout.receipts_path(lake.root, broken.key, 0))
+    forget()
+    wrong, right = json.loads(run("watch", "--json", "--count", "1").stdout)["queues"]
+    assert wrong["queue"] == "broken" and lake.root in wrong["error"] and "\n" not in wrong["error"]
+    assert (right["queue"], right["error"], right["visible"]) == ("orders", None, 0)
+    shown = run("watch", "--count", "1").stdout
+    assert "error" in shown and "orders" in shown
+
+
+# --- schedules
+
+
+@pytest.mark.spec("JOB-7")
+@pytest.mark.parametrize(
+    "command",
+    ["schedule run", "consume idle builtins:print", "serve --port 0 --no-access-log"],
+    ids=lambda command: command.split()[0],
+)
+def test_processes_that_run_send_what_is_due(lake: LakeQueue, orders: Queue, start: Start, command: str) -> None:
+    lake.create_queue("idle")
+    lake.schedules.add("once", "orders", "x", at=lake.clock.now())
+    process = start(*command.split())
+    [message] = orders.receive(wait_time=20) or orders.receive(wait_time=20)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert message.body == "x" and lake.schedules.list() == []
+
+
+def test_an_outage_is_logged_once_and_ends_no_block(
+    lake: LakeQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[int] = []
+
+    def failing(self: OpenSchedules) -> int:
+        looks.append(1)
+        raise QueueClientError("storage is gone")
+
+    monkeypatch.setattr(OpenSchedules, "run_due", failing)
+    clock = ManualClock()
+    with LakeQueue(lake.root, clock=clock).schedules.running():
+        for _ in range(3):
+            clock.advance(60)
+    assert len(looks) >= 3 and [record.message.count("storage is gone") for record in caplog.records] == [1]

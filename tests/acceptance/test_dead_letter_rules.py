@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from conformance.harness import Call
-from lakequeue import LakeQueue, Queue, RedriveAllowPolicy, RedrivePolicy, SendEntry, errors
+from lakequeue import LakeQueue, Queue, RedriveAllowPolicy, RedrivePolicy, errors
 from lakequeue.model.redrive_policies import arn
 from lakequeue.operations import browse
 
@@ -205,46 +205,6 @@ def test_a_dead_letter_was_sent_when_it_was_first_sent_and_has_a_time_of_its_mov
     [again] = dead.receive()
     assert (again.sent_at, again.moved_at) == (sent, moved)
     assert again.attributes["SentTimestamp"] == str(int(sent.timestamp() * 1_000))
-
-
-@pytest.mark.spec("DLQ-13")
-def test_a_policy_that_a_queue_of_dead_letters_gets_counts_from_their_arrival(lq):
-    queue, dead = pair(lq, most=3)
-    lq.create_queue("parked")
-    fail(queue, "a", "b", times=3)
-    assert received(queue) == []
-    assert received(dead, 1) == ["a"]
-    dead.set_attributes(redrive_policy=RedrivePolicy("parked", 2))
-    assert sorted(received(dead)) == ["a", "b"]
-    assert received(dead) == ["b"]
-    assert received(dead) == []
-    assert [(m.body, m.receive_count) for m in lq.queue("parked").receive(10)] == [("a", 6), ("b", 6)]
-
-
-@pytest.mark.spec("DLQ-13")
-def test_in_a_cycle_every_queue_delivers_before_it_moves(lq):
-    queue, other = pair(lq)
-    other.set_attributes(redrive_policy=RedrivePolicy(queue.name, 1))
-    fail(queue, "a")
-    for _ in range(3):
-        for here, there in ((queue, other), (other, queue)):
-            assert (received(here), received(there)) == ([], ["a"])
-
-
-@pytest.mark.spec("DLQ-13", "RWD-20")
-def test_what_is_rewound_in_a_dead_letter_queue_counts_from_nothing(lq, clock):
-    queue, dead = pair(lq, most=2)
-    dead.set_attributes(rewind_range=HOUR, redrive_policy=RedrivePolicy("orders", 2))
-    fail(queue, "a", times=2)
-    assert received(queue) == []
-    began = clock.now()
-    [letter] = dead.receive()
-    letter.delete()
-    clock.advance(1)
-    assert dead.rewind(began - timedelta(seconds=1)) == 1
-    assert [dead.receive(visibility_timeout=0)[0].receive_count for _ in range(2)] == [1, 2]
-    assert received(dead) == []
-    assert stored(queue) == ["a"]
 
 
 # --- what may be a dead-letter queue
@@ -528,30 +488,6 @@ def queue_handle(queue: Queue, body: str) -> str:
         return messages[body]
     finally:
         queue.set_attributes(redrive_policy=RedrivePolicy("dead", 1))
-
-
-@pytest.mark.spec("DLQ-2", "INF-3")
-def test_dead_letters_among_many_are_passed_over_by_a_big_receive(lq):
-    queue, dead = pair(lq, max_inflight_messages=30)
-    queue.send_batch([SendEntry(f"{number:03}") for number in range(60)])
-    held = queue.receive(20)
-    queue.change_visibility_batch([(message.receipt_handle, 0) for message in held[::2]])
-    assert [message.body for message in queue.receive(100)] == [f"{number:03}" for number in range(20, 40)]
-    assert stored(dead) == [f"{number:03}" for number in range(0, 20, 2)]
-    with pytest.raises(errors.OverLimit):
-        queue.receive()
-
-
-@pytest.mark.spec("DLQ-2", "ATT-3")
-def test_a_repeated_attempt_is_answered_although_its_messages_are_due(lq):
-    queue, dead = pair(lq, fifo=True)
-    fail(queue, "A1", times=0)
-    once = queue.receive(attempt_id="x")
-    again = queue.receive(attempt_id="x")
-    assert [m.receipt_handle for m in again] == [m.receipt_handle for m in once] and stored(dead) == []
-    queue.change_visibility(once[0].receipt_handle, 0)
-    assert queue.receive(attempt_id="x") == []
-    assert stored(dead) == ["A1"]
 
 
 # --- dead-letter queues that go and come

@@ -224,21 +224,6 @@ def test_the_commands_of_the_pages_have_the_options_that_are_written_there() -> 
     assert checked > 200 and not wrong
 
 
-def test_an_id_is_no_handle() -> None:
-    orders = LakeQueue("root").create_queue("orders")
-    orders.send("a lamp")
-    [unreceived] = orders.peek()
-    assert not hasattr(unreceived, "receipt_handle")
-    [lamp] = orders.receive()
-    assert len({orders.name, lamp.message_id, lamp.receipt_handle}) == 3
-
-
-@pytest.mark.spec("RCV-9")
-def test_receive_takes_no_group() -> None:
-    with pytest.raises(TypeError):
-        LakeQueue("root").create_queue("orders").receive(group_id="a")  # type: ignore[call-arg]
-
-
 @pytest.mark.cluster
 @pytest.mark.spark
 @pytest.mark.spec("DLT-5")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
-from lakequeue import LakeQueue, SendEntry
+from lakequeue import LakeQueue
 from lakequeue.testing import ManualClock
 from random_consumer import consumed
 
@@ -56,48 +55,6 @@ def test_fifo_messages_are_shown_with_numbers_and_a_head_that_moved_up_in_its_st
     counts = queue.counts()
     (row,) = rows(lq, "queues", "orders.fifo")
     assert (row["visible"], row["in_flight"], row["delayed"]) == (counts.visible, counts.in_flight, counts.delayed)
-
-
-@pytest.mark.spec("DLT-5", "INF-9", "STA-13")
-def test_held_messages_are_shown_as_such_and_agree_with_the_counts(lq: LakeQueue, clock: ManualClock) -> None:
-    fifo = lq.create_queue("orders.fifo", fifo=True, delay=5, max_delayed_messages=2)
-    shards = lq.create_queue("shards", shards=2, max_delayed_messages=3, rewind_range=300)
-    chance = random.Random(5)
-    for number in range(12):
-        fifo.send(f"fifo {number}", group_id=chance.choice("ABC"), dedup_id=str(number))
-        shards.send(f"shards {number}", delay=chance.choice([0, 3, 8, 20]))
-        clock.advance(chance.randint(0, 2))
-        if number == 8:
-            fifo.set_attributes(delay=40)  # what is left becomes delayed, but nothing held
-        for each in (fifo, shards):
-            for message in each.receive(2, visibility_timeout=chance.choice([2, 30])):
-                if chance.random() < 0.5:
-                    each.delete(message.receipt_handle)
-    for row in rows(lq, "queues"):
-        counts = lq.queue(row["queue"]).counts()
-        names = ("visible", "in_flight", "delayed", "held", "oldest_age")
-        assert [row[name] for name in names] == [getattr(counts, name) for name in names]
-        assert row["delayed"] and row["held"]
-    peeked = {m.body: str(m.state.value) for each in (fifo, shards) for m in each.peek(limit=100)}
-    shown = [row for row in rows(lq) if row["state"] not in ("deleted", "expired")]
-    assert {row["body"]: row["state"] for row in shown} == peeked
-    assert {(row["visible_at"], row["receive_count"]) for row in shown if row["state"] == "held"} == {(None, 0)}
-    shards.set_attributes(max_delayed_messages=None)
-    assert "held" not in states(lq, "shards").values()
-
-
-@pytest.mark.spec("PUR-1")
-def test_what_was_purged_is_not_shown_and_each_read_sees_the_newest(lq: LakeQueue) -> None:
-    queue = lq.create_queue("orders", shards=2)
-    assert states(lq) == {}
-    queue.send_batch([SendEntry(body="a"), SendEntry(body="b")])
-    queue.send("c")
-    assert states(lq) == dict.fromkeys("abc", "visible")
-    queue.purge()
-    queue.send("d")
-    assert states(lq) == {"d": "visible"}
-    heads = [(row["shard"], row["state"]) for row in rows(lq, "receipts") if row["first_offset"] == -1]
-    assert sorted(heads) == [(0, "head"), (1, "head")]
 
 
 @pytest.mark.spec("DLT-5", "RWD-4", "RWD-7", "RWD-11", "STA-9", "STA-4")

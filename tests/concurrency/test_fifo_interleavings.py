@@ -78,7 +78,7 @@ class TestDeduplication:
         send(queue, "a", "c")  # a duplicate when it was begun, but no more when it was stamped
         assert [row.body for row in fifo_rows(queue)] == ["a", "b", "a", "c"]
 
-    @pytest.mark.spec("DDP-13")
+    @pytest.mark.spec("DDP-13", "PUR-5")
     def test_an_id_that_was_sent_and_purged_meanwhile_is_free(self, two: Two, monkeypatch: Patch) -> None:
         queue, other = two
 
@@ -116,7 +116,7 @@ class TestDeduplication:
         assert len(answers) == 1
         assert [row.message_id for row in fifo_rows(queue)] == [mine.message_id]
 
-    @pytest.mark.spec("DDP-10", "SND-10")
+    @pytest.mark.spec("DDP-10", "SND-10", "EXM-9")
     @pytest.mark.parametrize("landed", [False, True])
     def test_a_send_of_unknown_outcome_may_be_repeated(self, two: Two, landed: bool) -> None:
         queue, other = two

@@ -17,6 +17,7 @@ import attrs
 import pytest
 
 import lakequeue
+from concurrency.steps import at
 from conformance.harness import Harness, batch, bodies, local_only
 from insides import shard_of
 from lakequeue import HeartbeatRenewal, aio, errors
@@ -67,31 +68,14 @@ class AtOnce(Executor):
 
 @attrs.define
 class Gate:
-    """Stops threads at a method, before or after it runs."""
+    """Stops a thread at a method, before or after it runs."""
 
     reached: threading.Event = attrs.field(factory=threading.Event)
     opened: threading.Event = attrs.field(factory=threading.Event)
-    armed: bool = True
 
     def close(self, patch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) -> Gate:
-        method = getattr(owner, name)
-
-        def gated(*args: Any, **kwargs: Any) -> Any:
-            if after:
-                result = method(*args, **kwargs)
-                self._pass()
-                return result
-            self._pass()
-            return method(*args, **kwargs)
-
-        patch.setattr(owner, name, gated)
+        at(patch, owner, name, lambda: (self.reached.set(), self.opened.wait(60)), landed=after)
         return self
-
-    def _pass(self) -> None:
-        if self.armed:
-            self.armed = False
-            self.reached.set()
-            assert self.opened.wait(60)
 
 
 def cut_off(

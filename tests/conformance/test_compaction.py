@@ -7,13 +7,13 @@ import random
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,15 +21,14 @@ from deltalake import DeltaTable
 
 from concurrency import worker
 from concurrency.faults import exit_code
-from concurrency.harness import apart, at_once, check_log, drain, log_rows, small_segments
-from concurrency.processes import Workers, anchor, judge
+from concurrency.harness import apart, check_log, drain, small_segments
+from concurrency.steps import meanwhile
 from concurrency.stopping import time_flies
 from conformance.call_sequences import CallSequence
 from conformance.harness import Harness, local_only, long_on_s3
 from insides import engine_of, forget, messages_of, place_of, receipts_of, shard_of
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations import compact
-from lakequeue.operations.compact import compact_root
 from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import cleaning, layout, ledger, passes
 from lakequeue.storage.bulk import manifests
@@ -171,17 +170,6 @@ def test_a_lease_that_is_being_read_keeps_its_messages(tmp_path, spark, clock, m
 # --- what a pass does
 
 
-def test_what_is_gone_is_dropped_and_its_files_stay_for_a_while(harness: Harness, clock):
-    queue = harness.create()
-    for _ in range(3):
-        queue.send_batch([SendEntry(body=f"{number}") for number in range(10)])
-    harness.queue().delete_batch([message.receipt_handle for message in queue.receive(30)])
-    summary = succeeded(harness.queue().compact())
-    assert (summary.segments_dropped, live_files(queue)) == (1, 0)  # the open one: nothing of it is left
-    assert len(files_of(queue, "messages")) == 3
-    assert queue.send("later").message_id and drain(harness.queue()) == ["later"]
-
-
 @local_only
 @pytest.mark.spec("DUR-61")
 def test_a_list_of_needed_files_that_is_cut_short_costs_none(harness: Harness, clock, monkeypatch):
@@ -253,7 +241,7 @@ def test_the_history_holds_its_messages_until_they_are_past_rewinding(harness: H
     assert files_of(queue, "messages") == []
 
 
-@pytest.mark.spec("RET-11")
+@pytest.mark.spec("RET-11", "DDP-3")
 @long_on_s3
 def test_a_fifo_queue_keeps_what_deduplication_looks_at(harness: Harness, clock, monkeypatch):
     keep_nothing(monkeypatch)
@@ -407,26 +395,6 @@ def test_a_deleted_queue_is_emptied_a_day_later_and_refuses_handles_from_before(
     assert drain(again) == ["new"]
 
 
-@pytest.mark.spec("DLT-7")
-def test_a_process_that_was_idle_while_the_log_was_trimmed_sees_what_is_new(harness: Harness, clock, monkeypatch):
-    idle = harness.create()
-    other = harness.queue()
-    assert idle.receive() == []
-    for number in range(6):
-        other.send(str(number))
-        other.receive()
-    keep_nothing(monkeypatch)
-    for name in ("MESSAGES", "RECEIPTS"):
-        monkeypatch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0, 0, 0))
-    clock.advance(31)
-    for _ in range(2):
-        time_flies(monkeypatch, 8 * DAY)
-        succeeded(harness.queue().compact())
-        assert other.send("later").message_id
-    assert not any(name.startswith(f"{1:020}") for name in log_files_of(idle, "messages"))
-    assert sorted(drain(idle)) == [*map(str, range(6)), "later", "later"]
-
-
 @local_only
 def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_day(harness: Harness, clock):
     queue = harness.create()
@@ -511,8 +479,12 @@ def test_a_root_without_queues_and_a_queue_that_is_not_there_are_refused(harness
 
 def test_a_pass_finishes_what_was_interrupted(harness: Harness, clock):
     set_, deleted = harness.create("set"), harness.create("deleted")
-    root = harness.open()._runtime
-    root.update(set_._runtime.row, lambda row: attrs_with_delay(row))  # the catalog knows, the shards do not
+
+    def with_delay(row: Any) -> Any:
+        changed = dict(row.attributes) | {"DelaySeconds": "50"}
+        return attrs.evolve(row, attributes=changed, attributes_version=row.attributes_version + 1)
+
+    harness.open()._runtime.update(set_._runtime.row, with_delay)  # the catalog knows, the shards do not
     shard_of(harness.open().queue("deleted")).close()
     succeeded(harness.open().compact())
     assert [queue.name for queue in harness.open().list_queues()] == ["set"]
@@ -520,37 +492,7 @@ def test_a_pass_finishes_what_was_interrupted(harness: Harness, clock):
     assert deleted.name == "deleted"
 
 
-def attrs_with_delay(row: Any) -> Any:
-    import attrs
-
-    changed = dict(row.attributes) | {"DelaySeconds": "50"}
-    return attrs.evolve(row, attributes=changed, attributes_version=row.attributes_version + 1)
-
-
 # --- beside others, killed, twice
-
-
-@long_on_s3
-def test_two_passes_at_once_and_a_sender(harness: Harness, clock, monkeypatch):
-    small_segments(monkeypatch)
-    here = harness.create()
-    one, two, sender = (entry.queue("orders") for entry in apart(harness.root, clock, 3))
-
-    def send() -> None:
-        for number in range(25):
-            sender.send(str(number))
-
-    passes: list[Callable[[], Any]] = [
-        lambda: succeeded(compact_root(one._runtime.root)),
-        lambda: succeeded(two.compact()),
-    ]
-    for _ in range(4):
-        outcomes = at_once([send, *passes, lambda: here.receive(20)])
-        assert not [each for each in outcomes if isinstance(each, BaseException)]
-        check_log(here)
-    assert len(log_rows(here)) == 100
-    clock.advance(31)
-    assert sorted(drain(harness.queue())) == sorted(str(number) for number in range(25) for _ in range(4))
 
 
 @pytest.mark.slow
@@ -584,33 +526,6 @@ def test_a_pass_that_is_killed_anywhere_leaves_a_queue_that_goes_on(harness: Har
         if status == 0:
             break
     assert before > 8
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-@local_only
-def test_producers_and_consumers_in_other_processes_notice_nothing(harness: Harness, tmp_path):
-    workers = Workers(tmp_path / "shared", LakeQueue(str(tmp_path / "shared")).create_queue("orders"))
-    anchor(workers.queue)
-    names = ["a", "b"]
-    try:
-        for name in names:
-            workers.start(name)
-        for name in names:
-            workers.wait_until_ready(name)
-        until, passes = time.monotonic() + 6, 0
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(merge_segments, "TIER_SEGMENTS", 2)
-            while time.monotonic() < until:
-                succeeded(LakeQueue(place_of(workers.queue)).compact())
-                passes += 1
-        workers.stop()
-        summary = judge(workers)
-    finally:
-        for process in workers.running.values():
-            process.kill()
-    assert passes > 3 and summary.unknown == 0
-    assert min(summary.sent, summary.received, summary.deleted) > 10, summary
 
 
 def steady_flow(harness: Harness, minutes: int, rounds: int) -> list[dict[str, int]]:
@@ -689,37 +604,11 @@ def _two_at_once_join_once(harness: Harness, patch: Patch) -> None:
         scope.setattr("lakequeue.runtime.shard_sender.merge_recent", lambda *_: None)
         for number in range(7):
             queue.send(str(number))
-    path = layout.messages_path(harness.root, queue.key, 0)
-    mine, theirs = Engine(Store()).open(path), Engine(Store()).open(path)
-    replace, late = type(mine).replace, []
-
-    def slow(table: Any, *arguments: Any) -> None:
-        if table is mine and not late:
-            late.append(1)
-            merge_segments.merge_all(theirs, 0, 0, 0)
-        replace(table, *arguments)
-
-    patch.setattr(type(mine), "replace", slow)
-    merge_segments.merge_all(mine, 0, 0, 0)
-    assert late
+    mine, theirs = (Engine(Store()).open(messages_of(queue)) for _ in range(2))
+    others = lambda *_: merge_segments.merge_all(theirs, 0, 0, 0)  # noqa: E731
+    with meanwhile(Table, "replace", others, when=lambda table, *_: table is mine):
+        merge_segments.merge_all(mine, 0, 0, 0)
     assert [row.body for row in check_log(queue)] == list("0123456")
-
-
-def _an_open_segment_loses_no_send(harness: Harness, patch: Patch) -> None:
-    queue = harness.create()
-    queue.send("0")
-    queue.delete(queue.receive()[0].receipt_handle)
-    table = Engine(Store()).open(layout.messages_path(harness.root, queue.key, 0))
-    replace = type(table).replace
-
-    def slow(table: Any, *arguments: Any) -> None:
-        harness.queue().send("1")
-        replace(table, *arguments)
-
-    patch.setattr(type(table), "replace", slow)
-    merge_segments.merge_all(table, 1, 0)
-    assert [row.body for row in check_log(queue, from_start=False)][-1] == "1"
-    assert drain(harness.queue()) == ["1"]
 
 
 def _removed_files_go_a_minute_after_the_log_has_forgotten_them(harness: Harness, patch: Patch) -> None:
@@ -773,8 +662,6 @@ def _is_read_for_a_day(harness: Harness, reading: Callable[[Queue], Iterator[pa.
 
 def no_history_in_the_floor(patch: Patch) -> None:
     def floor(state: Any) -> Any:
-        import attrs
-
         first = state.runs.first
         head = state.head.head_offset
         return attrs.evolve(state.head, floor_offset=head if first is None else min(first, head))
@@ -833,8 +720,15 @@ def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path):
     case.run(prepare, (LakeQueueError, pytest.fail.Exception))
 
 
-def test_dropping_the_open_segment_and_a_send_refuse_each_other(harness: Harness, monkeypatch):
-    _an_open_segment_loses_no_send(harness, monkeypatch)
+def test_dropping_the_open_segment_and_a_send_refuse_each_other(harness: Harness):
+    queue = harness.create()
+    queue.send("0")
+    queue.delete(queue.receive()[0].receipt_handle)
+    table = engine_of(harness.open()).open(messages_of(queue))
+    with meanwhile(Table, "replace", lambda *_: harness.queue().send("1")):
+        merge_segments.merge_all(table, 1, 0)
+    assert [row.body for row in check_log(queue, from_start=False)][-1] == "1"
+    assert drain(harness.queue()) == ["1"]
 
 
 # --- without a compactor, and with nothing for it to do

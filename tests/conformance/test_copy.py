@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -36,7 +37,6 @@ from lakequeue.operations.copy import ShardCopies
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, manifests
 from lakequeue.storage.copying import Copier
-from lakequeue.storage.delta_log import Listing
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace
@@ -497,7 +497,7 @@ MUTATIONS = [
     ),
     Mutation(
         "whatever has a marker is a leftover",
-        replace("lakequeue.storage.catalog.listed", lambda table: Listing({}, {})),
+        replace("lakequeue.storage.catalog.listed", lambda table: []),
         {a_queue_in_use_is_no_leftover_of_a_copy: "DUR-7, DUR-40"},
     ),
 ]
@@ -518,3 +518,25 @@ def test_attributes_and_shards_that_change_meanwhile_are_those_of_the_copy(lq: L
     twin.send("y")
     assert twin.attributes()["visibility_timeout"] == 77 and sorted(drain(twin)) == ["x", "y"]
     assert len(twin._runtime.shards) == 2 and check_log(twin)
+
+
+# --- backups that are restored
+
+
+@pytest.mark.spec("DUR-80")
+def test_its_delays_begin_when_it_is_sent(tmp_path: Path, clock: ManualClock) -> None:
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    queue = LakeQueue(str(root), clock=clock).create_queue("orders", shards=2)
+    rows = pa.table({"body": [str(n) for n in range(400)], "delay_seconds": [100.0] * 400})
+    send_to_one_shard(queue, rows)
+    shutil.copytree(root, backup)
+    queue.send_arrow(rows, send_id="s1")  # completes it
+    assert queue.counts().delayed == 400 and not queue.receive(10)
+    shutil.rmtree(root)
+    shutil.copytree(backup, root)
+    clock.advance(90)
+    with suppress(QueueClientError):  # told once
+        queue.send_arrow(rows, send_id="s1")
+    queue.send_arrow(rows, send_id="s1")
+    clock.advance(20)  # the first half was sent before the backup
+    assert queue.counts().visible == 200 and queue.counts().delayed == 200

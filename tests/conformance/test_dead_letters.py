@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 import pytest
 
@@ -14,11 +13,6 @@ from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
 from lakequeue.conditions import sandbox
 from lakequeue.operations import browse, move
 from lakequeue.operations.exchange import exchange
-from lakequeue.storage.messages import append, merge_segments
-from lakequeue.testing import ManualClock
-
-HOUR = 3_600
-DAY = 86_400
 
 
 def create(harness: Harness, *names: str, **attributes) -> None:
@@ -78,61 +72,6 @@ def test_the_reason_of_a_dead_letter_goes_through_both_engines(harness: Harness)
     assert bodies(harness.open().queue("orders")) == []
     [letter] = harness.open().queue("dead").peek("dead_letter_reason->>'$.error' = 'E'")
     assert letter.body == "a" and letter.receive_count == 1
-
-
-@pytest.mark.spec("DLQ-2", "DLQ-4")
-def test_the_receive_that_would_exceed_the_maximum_moves_the_message(harness: Harness, clock: ManualClock):
-    create(harness, "dead")
-    point = harness.open(engine="point")
-    queue = point.create_queue("orders", redrive_policy=RedrivePolicy("dead", 2))
-    trace = {"AWSTraceHeader": "Root=1-5759e988-bd862e3fe1be46a994272793"}
-    sent = queue.send("a", attributes={"key": b"\x00\xff", "price": 12.5}, system_attributes=trace)
-    counts = [queue.receive(visibility_timeout=0)[0].receive_count for _ in range(2)]
-    clock.advance(60)
-    here = harness.open()
-    assert (counts, here.queue("orders").receive(10)) == ([1, 2], [])
-    [letter] = here.queue("dead").receive(visibility_timeout=0)
-    assert (letter.message_id, letter.body, letter.receive_count) == (sent.message_id, "a", 3)
-    assert letter.message_attributes["key"].value == b"\x00\xff"
-    assert letter.message_attributes["price"].value == "12.5"
-    assert letter.system_attributes == trace | {"DeadLetterQueueSourceArn": queue.arn}
-    assert letter.sent_at == clock.now() - timedelta(seconds=60)
-    [again] = harness.open(engine="point").queue("dead").receive()
-    assert (again.receive_count, stored(harness, "orders")) == (4, [])
-
-
-@pytest.mark.spec("DLQ-10", "DDP-16")
-def test_a_fifo_queue_serves_the_group_on_and_asks_no_deduplication_window(harness: Harness, clock: ManualClock):
-    create(harness, "dead.fifo", "orders.fifo")
-    dead = harness.open(engine="point").queue("dead.fifo")
-    own = dead.send("own", group_id="A", dedup_id="A1")
-    fail(harness, "orders.fifo", "A1", "A2")
-    here = harness.open()
-    assert bodies(here.queue("orders.fifo"), 1) == ["A2"]
-    assert stored(harness, "dead.fifo") == ["own", "A1"]
-    assert here.queue("dead.fifo").send("as own", group_id="A", dedup_id="A1").message_id == own.message_id
-    assert bodies(harness.open(engine="point").queue("orders.fifo")) == []
-    here.queue("dead.fifo").send("not as what was moved", group_id="A", dedup_id="A2")
-    assert stored(harness, "dead.fifo") == ["own", "A1", "A2", "not as what was moved"]
-
-
-@pytest.mark.spec("DLQ-8")
-def test_letters_of_several_queues_go_home_all_or_those_that_are_chosen(harness: Harness):
-    create(harness, "dead", "orders", "bills", shards=2)
-    fail(harness, "orders", "a", "b", "c")
-    fail(harness, "bills", "x", "y")
-    point = harness.open(engine="point")
-    for name in ("orders", "bills"):
-        assert bodies(point.queue(name)) == []
-    point.queue("dead").send("sent here")
-    here = harness.queue("dead")
-    assert here.redrive(where="source_queue = 'orders' AND body > 'a'") == 2
-    assert (sorted(stored(harness, "orders")), stored(harness, "bills")) == (["b", "c"], [])
-    assert here.redrive(max_messages=3) == 3
-    point = harness.open(engine="point")
-    assert sorted(bodies(point.queue("orders"))) == ["a", "b", "c"]
-    assert [message.receive_count for message in point.queue("bills").receive(10)] == [1, 1]
-    assert stored(harness, "dead") == ["sent here"]
 
 
 @long_on_s3
@@ -206,45 +145,3 @@ def test_one_engine_ends_what_the_other_began(harness: Harness, monkeypatch: pyt
         here.queue("dead").redrive()
     assert harness.open(engine="point").queue("dead").redrive() == 0
     assert (stored(harness, "orders"), stored(harness, "dead")) == (["a", "b"], [])
-
-
-@long_on_s3
-@pytest.mark.spec("DLQ-2", "DLQ-8", "RET-9", "DLT-6")
-def test_the_compactor_passes_between_all_the_steps(
-    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(append, "SEGMENT_COMMITS", 1)
-    monkeypatch.setattr(merge_segments, "TIER_SEGMENTS", 2)
-    create(harness, "dead", "orders", rewind_range=HOUR)
-    begun = clock.now()
-    fail(harness, "orders", "a", "b")
-
-    def compact() -> None:
-        assert [summary.failures for summary in harness.open().compact()] == [[]] * 3
-
-    for before in ("append", "removal"):
-        with cut_short(monkeypatch, before):
-            harness.open(engine="point").queue("orders").receive()
-        compact()
-        assert (stored(harness, "orders"), stored(harness, "dead")) == ([], ["a", "b"])
-        with cut_short(monkeypatch, before):
-            harness.open(engine="point").queue("dead").redrive()
-        compact()
-        assert (stored(harness, "orders"), stored(harness, "dead")) == (["a", "b"], [])
-        assert bodies(harness.open(engine="point").queue("orders")) == ["a", "b"]
-    assert harness.queue().counts().rewindable == harness.queue("dead").counts().rewindable == 0
-    assert harness.open(engine="point").queue("orders").rewind(begun) == 0
-
-
-@pytest.mark.spec("DLQ-2", "QUE-13")
-def test_letters_come_back_from_a_queue_that_was_deleted(harness: Harness, monkeypatch: pytest.MonkeyPatch):
-    create(harness, "dead", "orders")
-    fail(harness, "orders", "a")
-    with cut_short(monkeypatch, "append"):
-        harness.open(engine="point").queue("orders").receive()
-    harness.open(engine="point").delete_queue("dead")
-    kept = harness.queue()
-    assert bodies(kept) == ["a"]
-    create(harness, "dead")
-    assert bodies(kept) == []  # it knew the key of the other one
-    assert stored(harness, "dead") == ["a"]

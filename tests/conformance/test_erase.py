@@ -232,19 +232,6 @@ def test_what_is_erased_between_claim_and_read_does_not_come(
     assert all(erasures)
 
 
-def test_erasing_beside_senders(lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sender with an older snapshot of the open segment loses its race, and nothing else."""
-    queue = lq.create_queue("orders")
-    [other] = [entry.queue("orders") for entry in apart(lq.root, clock, 1)]
-    ids = [other.send(str(number)).message_id for number in range(5)]
-    queue.erase(ids[2])
-    other.send("5")
-    queue.erase(ids[4])
-    other.send("6")
-    assert [row.body for row in check_log(queue)] == ["0", "1", "", "3", "", "5", "6"]
-    assert sorted(drain(queue)) == ["0", "1", "3", "5", "6"]
-
-
 # --- the safeguards
 
 

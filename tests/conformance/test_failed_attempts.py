@@ -106,28 +106,6 @@ def test_a_dead_letter_brings_them_along(harness: Harness, clock: ManualClock, k
     assert said(harness.open().queue("orders")) == []
 
 
-def test_they_stay_if_the_dead_letter_queue_is_gone(harness: Harness):
-    point = harness.open(engine="point")
-    point.create_queue("dead")
-    orders = point.create_queue("orders", redrive_policy=RedrivePolicy("dead", 2))
-    orders.send("a")
-    for number in range(2):
-        fail(orders, orders.receive()[0], ValueError(f"attempt {number}"))
-    harness.open().delete_queue("dead")
-    orders.receive()
-    assert said(harness.queue()) == ["ValueError attempt 0", "ValueError attempt 1"]
-
-
-def test_a_pass_of_the_compactor_keeps_them(harness: Harness):
-    queue = harness.create()
-    for body in "abc":
-        queue.send(body)
-    for message in queue.receive(3):
-        fail(queue, message, ValueError("together"))
-    queue.compact()
-    assert [len(message.attempts) for message in harness.queue().peek()] == [1, 1, 1]
-
-
 def test_neighbours_that_fail_together_are_one_run(harness: Harness):
     queue = harness.create()
     queue.send_batch([SendEntry(body) for body in "abcdef"])

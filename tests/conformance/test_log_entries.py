@@ -19,7 +19,7 @@ from lakequeue.storage import layout, stats
 from lakequeue.storage.delta_log import LAST_CHECKPOINT, checkpoint_name, entry_name, listed, signed
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
-from lakequeue.storage.engines.log_trimming import write_checkpoint
+from lakequeue.storage.engines.log_trimming import readable_from, write_checkpoint
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.snapshot import Snapshot
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_came_after_its_entry_was_trimmed_is_no_beginning(engi
     table.checkpoint()
     table.folder.remove([*map(entry_name, range(5)), checkpoint_name(2)])
     table.folder.replace(checkpoint_name(2), late)  # by a process that was stopped meanwhile
-    first = listed(table.folder).readable_from
+    first = readable_from(list(listed(table.folder)))
     assert first == 5 and Snapshot(table.folder, first).files() == engine.open(table.path).files()
 
 
@@ -256,31 +256,6 @@ def test_who_loses_a_race_has_the_newest_snapshot(engine: Engine) -> None:
     there.append(data, {layout.RECEIPTS_ID: 2}, "second")
     assert commit(here, {layout.RECEIPTS_ID: 0}, lambda token: pytest.fail("it has lost")) is False
     assert here.version == there.version and here.transaction(layout.RECEIPTS_ID) == 2
-
-
-def test_a_replacement_lands_beside_commits_that_do_not_touch_it(engine: Engine) -> None:
-    path = f"{engine.store.root}/stats"
-    engine.create(path, layout.STATS, layout.STATS_PARTITIONS, layout.STATS_PROPERTIES)
-    merger, sender = engine.open(path), engine.open(path)
-
-    def of(day: str, *minutes: str) -> pa.Table:
-        return pa.Table.from_pylist([{"day": day, "queue": minute} for minute in minutes], schema=layout.STATS)
-
-    sender.append(of("monday", "a"), {}, "1")
-    sender.append(of("monday", "b"), {}, "2")
-    merger.refresh()
-    sender.append(of("tuesday", "c"), {"other": 1}, "3")
-    merger.replace({"day": ["monday"]}, [of("monday", "a", "b")], {"files": 1}, "4")
-    assert merger.version == 4 and len(merger.files()) == 2
-    sender.refresh()
-    sender.append(of("monday", "d"), {}, "5")
-    with pytest.raises(LostRace):
-        merger.replace({"day": ["monday"]}, [of("monday", "a", "b")], {"files": 2}, "6")
-    stale = engine.open(path)
-    assert commit(sender, {"files": 1}, lambda token: sender.add([], {"files": 2}, token))
-    with pytest.raises(LostRace):
-        stale.replace({"day": ["tuesday"]}, [], {"files": 2}, "7")
-    assert sorted(DeltaTable(path).to_pyarrow_dataset().to_table()["queue"].to_pylist()) == list("abcd")
 
 
 def test_many_files_whose_keys_are_unknown_become_one(engine: Engine) -> None:

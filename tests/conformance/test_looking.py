@@ -1,9 +1,9 @@
-"""Peeks with a condition, through any number of messages."""
+"""Peeks with a condition, through any number of messages; previews; messages that are chosen so."""
 
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from deltalake import DeltaTable
@@ -11,9 +11,10 @@ from deltalake import DeltaTable
 from conformance.harness import Harness, every_engine
 from hostile import SLOW, SLOW_BODY
 from insides import messages_of, receipts_of, shard_of
-from lakequeue import Queue, SendEntry, errors
+from lakequeue import MessageNotInflight, PeekedMessage, Queue, SendEntry, errors
 from lakequeue.conditions import sandbox
-from lakequeue.operations import browse
+from lakequeue.model.states import MessageState
+from lakequeue.operations import browse, selected
 from lakequeue.operations.depth import depth
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.testing import ManualClock
@@ -129,16 +130,6 @@ def test_messages_of_all_shards_come_oldest_first(harness: Harness, clock: Manua
     assert [message.body for message in harness.queue().peek(limit=5)] == ["0", "1", "2", "3", "4"]
 
 
-@pytest.mark.spec("DDP-12")
-def test_groups_and_deduplication_ids_of_fifo_queues_can_be_asked_for(harness: Harness):
-    queue = harness.create("orders.fifo", fifo=True)
-    for number, group in enumerate("abab"):
-        queue.send(str(number), group_id=group, dedup_id=f"d{number}")
-    queue.receive()
-    assert found(harness.queue("orders.fifo"), "group_id = 'b'") == ["1", "3"]
-    assert found(harness.queue("orders.fifo"), "dedup_id = 'd2' OR state = 'in_flight'") == ["0", "2"]
-
-
 @pytest.mark.spec("RET-9", "STA-5")
 def test_what_expires_or_is_dropped_meanwhile_is_passed_over(harness: Harness, clock: ManualClock, small_batches):
     queue = harness.create(message_retention_period=60)
@@ -196,3 +187,182 @@ def test_a_condition_that_is_too_slow_ends_a_peek_and_changes_nothing(harness: H
         queue.peek(SLOW)
     assert harness.versions() == before
     assert [len(message.body) for message in queue.peek("length(body) > 1")] == [len(SLOW_BODY)]
+
+
+# --- previews of rewinds and redrives, and peeks at deleted messages
+
+
+def consumed(harness: Harness, clock: ManualClock, count: int = 6, **attributes: object) -> Queue:
+    """A queue with messages sent a second apart; those with even numbers are deleted."""
+    queue = harness.create(**{"rewind_range": True} | attributes)
+    for number in range(count):
+        queue.send(str(number))
+        clock.advance(1)
+    while batch := queue.receive(10, visibility_timeout=3600):
+        queue.delete_batch([message.receipt_handle for message in batch if int(message.body) % 2 == 0])
+    return queue
+
+
+def past(queue: Queue, since: datetime, where: str | None = None, limit: int = 10) -> list[PeekedMessage]:
+    search = browse.Search(queue._runtime, browse.predicate(where), limit, since=since, history=True)
+    return browse.page(search, list)
+
+
+@pytest.mark.spec("RWD-4", "RWD-9", "RWD-19")
+def test_deleted_messages_are_looked_at_and_counted_as_a_rewind_would_find_them(
+    harness: Harness, clock: ManualClock
+):
+    begin = clock.now()
+    consumed(harness, clock)
+    before = harness.versions()
+    queue = harness.queue()
+    shown = past(queue, begin)
+    assert [(message.body, message.state, message.receive_count) for message in shown] == [
+        ("0", "deleted", 1),
+        ("2", "deleted", 1),
+        ("4", "deleted", 1),
+    ]
+    for seconds, count in ((0, 3), (2, 2), (2.5, 1), (4, 1), (5, 0), (6, 0)):
+        assert (seconds, queue.rewindable(begin + timedelta(seconds=seconds))) == (seconds, count)
+    assert harness.versions() == before
+    assert queue.rewind(begin + timedelta(seconds=2)) == 2
+    assert harness.queue().rewindable(begin) == 1
+    found = past(harness.queue(), begin)
+    assert [message.body for message in found] == ["0"]
+
+
+def test_deleted_messages_of_all_shards_are_found_by_instant_and_condition(
+    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(browse, "ROWS", 2)
+    begin = clock.now()
+    queue = consumed(harness, clock, 20, shards=3)
+
+    def bodies(seconds: int, where: str | None, limit: int = 100) -> list[int]:
+        return [int(message.body) for message in past(queue, begin + timedelta(seconds=seconds), where, limit)]
+
+    assert bodies(0, None) == list(range(0, 20, 2))
+    assert bodies(11, None) == [12, 14, 16, 18]
+    assert bodies(11, None, 2) == [12, 14]
+    assert bodies(3, "body::INT % 3 = 0") == [6, 12, 18]
+    assert bodies(3, "state <> 'deleted'") == []
+    assert queue.rewindable(begin + timedelta(seconds=11)) == 4
+
+
+@pytest.mark.spec("RWD-6", "RWD-11", "RWD-15")
+def test_what_a_rewind_refuses_is_refused_before_it(harness: Harness, clock: ManualClock):
+    queue = consumed(harness, clock, rewind_range=60)
+    for instant in (clock.now() + timedelta(seconds=1), clock.now() - timedelta(seconds=61)):
+        with pytest.raises(errors.InvalidParameterValue, match="for parameter to is invalid"):
+            queue.rewindable(instant)
+    clock.advance(60)
+    assert queue.rewindable(clock.now() - timedelta(seconds=60)) == 0
+    assert past(queue, clock.now() - timedelta(hours=1)) == []
+    with pytest.raises(errors.UnsupportedOperation):
+        harness.create("plain").rewindable(clock.now())
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_redrive_says_beforehand_how_much_it_takes_where(harness: Harness, clock: ManualClock):
+    harness.create("letters")
+    for name in ("orders", "mails", "gone"):
+        source = harness.create(name, visibility_timeout=0)
+        source.set_attributes(redrive_policy={"deadLetterTargetArn": "letters", "maxReceiveCount": 1})
+        source.send_batch([SendEntry(f"{name} {number}") for number in range(3 if name == "mails" else 2)])
+        source.receive(10)
+        source.receive(10)
+    harness.queue("letters").send("no dead letter")
+    harness.open().delete_queue("gone")
+    letters = harness.queue("letters")
+    before = harness.versions()
+    assert letters.redrivable() == {"orders": 2, "mails": 3}
+    assert letters.redrivable("body LIKE '% 1'") == {"orders": 1, "mails": 1}
+    assert letters.redrivable("body LIKE 'gone%'") == {}
+    with pytest.raises(errors.InvalidParameterValue, match="where"):
+        letters.redrivable("nonsense(")
+    assert harness.versions() == before
+    letters.receive(1, visibility_timeout=60)
+    assert sum(letters.redrivable().values()) == letters.redrive() == 4
+
+
+# --- chosen messages, deleted or made visible without receipts
+
+
+DELAYED, IN_FLIGHT, VISIBLE = MessageState.DELAYED, MessageState.IN_FLIGHT, MessageState.VISIBLE
+
+
+def ids(queue: Queue) -> dict[str, str]:
+    return {message.body: message.message_id for message in queue.peek(limit=100)}
+
+
+def bodies(queue: Queue) -> list[str]:
+    return [message.body for message in queue.peek(limit=100)]
+
+
+@pytest.mark.spec("DEL-3", "RWD-4")
+def test_visible_messages_are_deleted_and_the_others_stay(harness: Harness, clock: ManualClock):
+    queue = harness.create(rewind_range=3600)
+    begin = clock.now()
+    for body in "held", "a", "b", "c":
+        queue.send(body)
+    queue.send("delayed", delay=60)
+    [taken] = queue.receive(visibility_timeout=30)
+    known = ids(queue)
+    asked = [known[body] for body in ("held", "b", "delayed")] + ["nobody"]
+    outcome = selected.delete(harness.queue()._runtime, asked)
+    assert outcome == selected.Outcome(1, {IN_FLIGHT: 1, DELAYED: 1}, 1)
+    assert bodies(queue) == ["held", "a", "c", "delayed"]
+    before = harness.versions()
+    assert selected.delete(queue._runtime, asked).done == 0
+    assert harness.versions() == before, "nothing to delete, nothing to commit"
+    queue.delete(taken.receipt_handle)  # its receipt was not touched
+    clock.advance(1)
+    assert queue.rewind(begin) == 2
+    assert bodies(queue) == ["held", "a", "b", "c", "delayed"]
+
+
+@pytest.mark.spec("VIS-4", "DLY-1", "RCP-6")
+def test_delayed_messages_become_visible_and_those_in_flight_only_if_asked(harness: Harness, clock: ManualClock):
+    queue = harness.create()
+    queue.send_batch([SendEntry("a"), SendEntry("b", delay=60), SendEntry("c", delay=60)])
+    [taken] = queue.receive(visibility_timeout=30)
+    known = ids(queue)
+    outcome = selected.make_visible(queue._runtime, [known["a"], known["b"]])
+    assert outcome == selected.Outcome(1, {IN_FLIGHT: 1}, 0)
+    assert [message.body for message in harness.queue().receive(10, visibility_timeout=1)] == ["b"]
+    outcome = selected.make_visible(harness.queue()._runtime, [known["a"]], in_flight=True)
+    assert outcome == selected.Outcome(1, {}, 0)
+    with pytest.raises(MessageNotInflight):
+        queue.change_visibility(taken.receipt_handle, 60)
+    [again] = queue.receive()
+    assert (again.body, again.receive_count) == ("a", 2)
+    assert queue.delete_batch([taken.receipt_handle]).successful  # an older handle, which does nothing
+    assert queue.counts().in_flight == 2
+    assert queue.counts().delayed == 1
+
+
+@pytest.mark.spec("FIF-1", "DEL-5")
+def test_a_group_goes_on_behind_a_deleted_message(harness: Harness, clock: ManualClock):
+    lake = harness.open(engine="point")
+    lake.create_queue("orders.fifo", fifo=True, content_based_deduplication=True)
+    queue = harness.open().queue("orders.fifo")
+    for body in "a1", "a2", "b1", "a3":
+        queue.send(body, group_id=body[0])
+    clock.advance(1)
+    known = ids(queue)
+    assert selected.delete(queue._runtime, [known["a1"], known["a3"]]).done == 2
+    assert [message.body for message in queue.receive(10)] == ["b1", "a2"]
+
+
+def test_chosen_messages_are_found_in_all_shards_and_batches(
+    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(browse, "ROWS", 2)
+    queue = harness.create(shards=3)
+    for number in range(20):
+        queue.send(str(number))
+    known = ids(queue)
+    chosen = [known[str(number)] for number in range(0, 20, 3)]
+    assert selected.delete(queue._runtime, chosen) == selected.Outcome(7, {}, 0)
+    assert {*bodies(queue)} == {str(number) for number in range(20) if number % 3}
+    assert queue.counts().oldest_age is not None and timedelta(seconds=queue.counts().oldest_age) < timedelta(1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import timedelta
 
 import pytest
 
-from conformance.harness import Harness, batch, bodies, every_engine, handles, numbered
+from conformance.harness import Call, Harness, batch, bodies, every_engine, handles, numbered
 from lakequeue import SendEntry, errors
 
 TEXTS = [
@@ -70,22 +71,6 @@ def test_attributes_of_messages_arrive_with_their_types(harness: Harness, clock)
     assert set(part.message_attributes) == {"foo.a", "foo.b"}
 
 
-@pytest.mark.spec("BAT-1", "RCV-2", "INF-1", "STA-12", "DEL-3")
-def test_a_batch_of_hundreds_comes_out_once_and_its_gaps_stay_gaps(harness: Harness, clock):
-    queue = harness.create()
-    queue.send_batch(batch(*numbered(300)))
-    first = harness.queue().receive(200)
-    assert [m.body for m in first] == numbered(200)
-    kept, gone = first[::40], [m for index, m in enumerate(first) if index % 40]
-    assert not harness.queue().delete_batch(handles(gone)).failed
-    clock.advance(30)
-    again = harness.queue().receive(1000)
-    assert bodies(again) == sorted([m.body for m in kept] + numbered(100, 200))
-    assert {m.receive_count for m in again if m.body in {k.body for k in kept}} == {2}
-    counts = harness.queue().counts()
-    assert (counts.visible, counts.in_flight) == (0, 105)
-
-
 @pytest.mark.spec("BAT-3", "BAT-4", "DEL-10", "VIS-7", "VIS-10", "VIS-12")
 def test_a_batch_answers_for_each_entry_and_what_is_refused_spoils_nothing(harness: Harness, clock):
     queue = harness.create()
@@ -114,35 +99,92 @@ def test_a_batch_answers_for_each_entry_and_what_is_refused_spoils_nothing(harne
     assert bodies(harness.queue().receive(10)) == ["b"]
 
 
-@pytest.mark.spec(
-    "DLT-3",
-    "STA-1",
-    "STA-2",
-    "STA-3",
-    "STA-4",
-    "STA-10",
-    "STA-14",
-    "RCV-6",
-    "RCP-5",
-    "RCP-10",
-    "RCP-11",
-    "VIS-16",
-)
-def test_a_message_lives_on_when_every_step_is_another_process(harness: Harness, clock):
-    harness.create().send("A")
-    (first,) = harness.queue().receive()
-    assert harness.queue().receive() == []
-    harness.queue().change_visibility(first.receipt_handle, 100)
+@pytest.mark.spec("RCV-3", "VIS-9", "DLT-3")
+def test_a_lease_settles_all_its_messages_at_once(harness: Harness, clock):
+    queue = harness.create()
+    queue.send_batch(batch(*numbered(50)))
+    lease = harness.queue().lease(40, visibility_timeout=10)
+    assert (lease.message_count, lease.visible_at) == (40, clock.now() + timedelta(seconds=10))
+    assert lease.extend(100).done == 40
     clock.advance(99)
-    assert harness.queue().receive() == []
-    clock.advance(1)
-    (second,) = harness.queue().receive()
-    assert (second.body, second.message_id, second.receive_count) == ("A", first.message_id, 2)
-    assert second.first_received_at == first.first_received_at
-    assert second.receipt_handle != first.receipt_handle
-    harness.queue().delete(second.receipt_handle)
-    harness.queue().delete(second.receipt_handle)
-    clock.advance(1000)
-    assert harness.queue().receive() == []
-    with pytest.raises(errors.InvalidParameterValue, match="not exist"):
-        harness.queue().change_visibility(second.receipt_handle, 5)
+    assert harness.queue().counts().in_flight == 40
+    before = harness.versions()
+    assert lease.delete().done == 40
+    after = harness.versions()
+    assert sum(after.values()) - sum(before.values()) == 1
+    assert bodies(harness.queue().receive(100)) == numbered(10, 40)
+    with pytest.raises(errors.LeaseLost):
+        lease.release()
+    assert harness.queue().lease() is None
+
+
+# --- two processes, or two engines, on one queue
+
+
+@pytest.mark.spec("INF-3", "INF-5", "RCV-14")
+def test_a_refusal_is_never_given_from_an_old_view(harness: Harness):
+    here = harness.create(max_inflight_messages=1)
+    there = harness.queue()
+    assert here.receive() == there.receive() == []
+    here.send_batch(batch("a", "b"))
+    (a,) = there.receive()
+    with pytest.raises(errors.OverLimit):
+        here.receive()
+    there.delete(a.receipt_handle)
+    assert bodies(here.receive()) == ["b"]
+    with pytest.raises(errors.OverLimit):
+        there.receive()
+
+
+@every_engine
+@pytest.mark.spec("DLT-1", "DLT-4", "RCV-15", "SND-17", "QUE-33")
+def test_two_processes_at_once_hand_every_message_to_one_consumer(harness: Harness):
+    per_sender = 25 if harness.engine == "point" else 3
+    here, there = harness.create(), harness.queue()
+    received: list[str] = []
+
+    def send(queue, start):
+        for text in numbered(per_sender, start):
+            queue.send(text)
+
+    def consume(queue):
+        while len(received) < 2 * per_sender:
+            for message in queue.receive(5):
+                received.append(message.body)
+                queue.delete(message.receipt_handle)
+
+    calls = [
+        Call(harness.clock, work)
+        for work in (
+            lambda: send(here, 0),
+            lambda: send(there, 1000),
+            lambda: consume(here),
+            lambda: consume(there),
+        )
+    ]
+    assert [call.join() for call in calls] == [None] * 4
+    assert sorted(received) == numbered(per_sender) + numbered(per_sender, 1000)
+    counts = harness.queue().counts()
+    assert (counts.visible, counts.in_flight) == (0, 0)
+
+
+@pytest.mark.core
+@pytest.mark.spec("DLT-4", "QUE-33")
+@pytest.mark.parametrize("lq", [pytest.param("spark", marks=pytest.mark.spark)], indirect=True)
+def test_what_one_engine_does_the_other_carries_on(harness: Harness, clock):
+    through_spark = harness.create()
+    through_point = harness.open(engine="point").queue("orders")
+    through_point.send("from the point engine", attributes={"b": b"\x00\xff"})
+    through_spark.send("from Spark", attributes={"b": b"\x00\xff"}, delay=5)
+    (m,) = through_spark.receive(2, visibility_timeout=5)
+    assert (m.body, m.message_attributes["b"]) == ("from the point engine", ("Binary", b"\x00\xff"))
+    assert through_point.receive(2) == []
+    through_point.change_visibility(m.receipt_handle, 20)
+    clock.advance(5)
+    (delayed,) = through_point.receive(2)
+    assert (delayed.body, delayed.message_attributes["b"]) == ("from Spark", ("Binary", b"\x00\xff"))
+    through_spark.delete(delayed.receipt_handle)
+    through_spark.delete(m.receipt_handle)
+    clock.advance(100)
+    assert through_point.counts() == through_spark.counts()
+    assert through_point.receive(2) == []

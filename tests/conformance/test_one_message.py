@@ -8,7 +8,7 @@ import pytest
 
 from conformance.fifo import FifoHarness
 from conformance.harness import Harness
-from lakequeue import InvalidParameterValue, LakeQueue, SendEntry, UnsupportedOperation
+from lakequeue import InvalidParameterValue, LakeQueue, UnsupportedOperation
 from lakequeue.storage.engines.point import Table
 
 STATES = ["visible", "in_flight", "delayed", "held", "deleted", "expired"]
@@ -74,16 +74,6 @@ def test_who_has_a_cancelled_message_loses_it(harness: Harness):
     with pytest.raises(InvalidParameterValue, match="does not exist"):
         message.change_visibility(60)
     message.delete()  # a late one is no error
-
-
-@pytest.mark.spec("JOB-3", "DEL-5")
-def test_the_next_message_of_a_group_follows_a_cancelled_one(fifo: FifoHarness):
-    queue = fifo.create()
-    first, *_ = queue.send_batch([SendEntry(n, group_id="g", dedup_id=n) for n in "123"]).successful
-    queue.receive(1)
-    assert queue.receive(10) == []
-    assert fifo.queue().cancel(first.message_id)
-    assert [message.body for message in queue.receive(10)] == ["2", "3"]
 
 
 @pytest.mark.spec("JOB-2", "JOB-3", "DLQ-2")

@@ -6,10 +6,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from concurrency.harness import apart
 from conformance.harness import Harness, bodies
 from lakequeue import (
-    InvalidAttributeName,
     InvalidAttributeValue,
     InvalidParameterValue,
     LakeQueue,
@@ -195,32 +193,3 @@ def test_a_queue_without_priorities_takes_none(lq: LakeQueue):
     result = queue.send_batch([SendEntry("c", priority=1), SendEntry("d")])
     assert [failure.id for failure in result.failed] == ["0"]
     assert bodies(queue.receive(10)) == ["a", "d"]
-
-
-@pytest.mark.parametrize(
-    ("attributes", "error", "text"),
-    [
-        ({"priorities": 0}, InvalidAttributeValue, "priorities"),
-        ({"priorities": 11}, InvalidAttributeValue, "1 to 10"),
-        ({"priorities": 3, "shards": 4}, InvalidAttributeValue, "multiple of the priorities, 3"),
-        ({"priorities_strict": True}, InvalidAttributeValue, "created without priorities"),
-        ({"priorities": 2, "priorities_strict": "x"}, InvalidAttributeValue, "priorities_strict"),
-        ({"priorities": 2, "group_in_flight_limit": 5}, InvalidAttributeValue, "does not go with priorities"),
-        ({"priorities": 2, "profile": "sqs"}, InvalidAttributeName, "profile lake"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(lq: LakeQueue, attributes, error, text: str):
-    lq.create_queue("other")
-    with pytest.raises(error, match=text):
-        lq.create_queue("orders", **attributes)
-    with pytest.raises(InvalidAttributeName, match="standard queue"):
-        lq.create_queue("orders.fifo", fifo=True, priorities=2)
-    assert [queue.name for queue in lq.list_queues()] == ["other"]
-
-
-def test_priorities_are_fixed(lq: LakeQueue):
-    queue = lq.create_queue("orders", priorities=2)
-    with pytest.raises(InvalidAttributeName, match="created"):
-        queue.set_attributes(priorities=3)
-    [other] = apart(lq.root, queue.clock, 1)
-    assert other.queue("orders").attributes(["priorities"]) == {"priorities": 2}

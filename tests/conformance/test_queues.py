@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 
 from concurrency.harness import keep_to
-from conformance.harness import Call, Harness, batch, bodies, handles, long_on_s3
+from conformance.harness import Harness, batch, bodies, handles, long_on_s3
 from lakequeue import LakeQueue, SendEntry, errors
 from lakequeue.storage import catalog
-
-
-@pytest.mark.spec("QUE-1", "QUE-4", "QUE-6", "QUE-13", "QUE-15", "QUE-27", "PRF-1", "DLT-3")
-def test_a_queue_is_made_found_and_deleted(lq: LakeQueue, harness: Harness, clock):
-    made = lq.create_queue("orders", visibility_timeout=60, tags={"team": "blue"})
-    found = harness.queue()
-    assert (found.name, found.region, found.fifo, found.created_at) == ("orders", "local", False, clock.now())
-    wire = found.attributes(wire=True)
-    assert (wire["Profile"], wire["VisibilityTimeout"]) == ("lake", "60")
-    assert harness.open().create_queue("orders", visibility_timeout=60).key == made.key
-    made.send("A")
-    assert bodies(found.receive()) == ["A"]
-    harness.open().delete_queue("orders")
-    with pytest.raises(errors.QueueDoesNotExist):
-        made.send("B")
-    with pytest.raises(errors.QueueDoesNotExist):
-        harness.queue()
 
 
 @pytest.mark.spec("QUE-36", "DLQ-2")
@@ -52,7 +33,7 @@ def test_a_program_begins_with_the_queue_as_it_wants_it(lq: LakeQueue, clock):
         lq.create_queue("bills", dead_letter_queue="dead")
 
 
-@pytest.mark.spec("QUE-5", "QUE-24", "QUE-25", "RET-6")
+@pytest.mark.spec("QUE-5", "QUE-24", "QUE-25", "RET-6", "DLY-10")
 def test_changed_attributes_hold_at_once_for_sends_and_receives_elsewhere(harness: Harness, clock):
     here = harness.create(delay=100)
     there = harness.queue()
@@ -94,19 +75,6 @@ def test_a_receive_that_is_refused_has_claimed_nothing(
         monkeypatch.setattr("lakequeue.runtime.open_queue.OpenQueue.command", fail)
     [message] = here.receive(wait_time=0)
     assert (message.body, message.receive_count) == ("A", 1)
-
-
-@pytest.mark.spec("QUE-25", "LPL-3")
-def test_a_changed_wait_time_holds_at_once_for_receives_elsewhere(harness: Harness, clock):
-    here, there = harness.create(), harness.queue()
-    assert there.receive() == []
-    here.set_attributes(receive_wait_time=5)
-    call = Call(clock, there.receive)
-    clock.wait_for_waiters()
-    started = clock.now()
-    clock.advance(20)
-    assert call.join() == []
-    assert call.ended_at - started == timedelta(seconds=5)
 
 
 @pytest.mark.spec("QUE-25", "PRF-2", "VIS-10")
@@ -165,61 +133,6 @@ def test_a_queue_created_again_shares_nothing_with_the_old_one(harness: Harness)
     assert bodies(harness.queue().receive(10)) == ["c"]
 
 
-@pytest.mark.spec("PUR-1", "PUR-2", "PUR-3", "PUR-4", "DLT-3")
-def test_a_purge_removes_what_was_sent_before_it(harness: Harness, clock):
-    queue = harness.create()
-    queue.send_batch([*batch("received", "waiting"), SendEntry("delayed", delay=10)])
-    (m,) = harness.queue().receive()
-    queue.purge()
-    harness.queue().send("after")
-    harness.queue().delete(m.receipt_handle)
-    with pytest.raises(errors.InvalidParameterValue):
-        queue.change_visibility(m.receipt_handle, 5)
-    clock.advance(59)
-    with pytest.raises(errors.PurgeQueueInProgress):
-        harness.queue().purge()
-    assert bodies(harness.queue().receive(10)) == ["after"]
-    clock.advance(1)
-    harness.queue().purge()
-    clock.advance(60)
-    assert queue.receive(10) == []
-
-
-@pytest.mark.spec("RET-1", "RET-2", "RET-3", "RET-9", "STA-5", "DEL-9")
-def test_retention_ends_messages_in_every_state_without_anybody_sweeping(harness: Harness, clock):
-    queue = harness.create(message_retention_period=60)
-    queue.send_batch([*batch("received", "waiting"), SendEntry("delayed", delay=59.5)])
-    clock.advance(55)
-    (m,) = queue.receive(visibility_timeout=30)
-    queue.send("younger")
-    clock.advance(4.999)
-    assert harness.queue().counts().visible + harness.queue().counts().in_flight == 4
-    clock.advance(0.001)
-    assert bodies(harness.queue().receive(10)) == ["younger"]
-    harness.queue().delete(m.receipt_handle)
-    clock.advance(30)
-    assert bodies(harness.queue().receive(10)) == ["younger"]
-    assert harness.queue().counts().in_flight == 1
-
-
-@pytest.mark.spec("EXM-11", "DLY-1", "DLY-2", "DLY-9", "DLY-10", "DLY-11", "DLY-12", "STA-8", "PRF-4", "QUE-10")
-def test_delayed_messages_come_when_they_are_due(harness: Harness, clock):
-    queue = harness.create(delay=10)
-    queue.send_batch([SendEntry("queue"), SendEntry("none", delay=0), SendEntry("own", delay=20)])
-    assert bodies(harness.queue().receive(10)) == ["none"]
-    counts = queue.counts()
-    assert (counts.visible, counts.in_flight, counts.delayed) == (0, 1, 2)
-    harness.queue().set_attributes(delay=1)
-    clock.advance(9.999)
-    assert harness.queue().receive(10) == []
-    clock.advance(0.001)
-    assert bodies(harness.queue().receive(10, visibility_timeout=100)) == ["queue"]
-    clock.advance(9.999)
-    assert harness.queue().counts().delayed == 1
-    clock.advance(0.001)
-    assert bodies(harness.queue().receive(10)) == ["own"]
-
-
 @pytest.mark.spec("QUE-21")
 def test_a_full_queue_takes_messages_as_others_are_deleted(harness: Harness):
     queue = harness.create(max_stored_messages=3)
@@ -269,15 +182,6 @@ def test_counts_and_a_peek_tell_states_and_change_nothing(harness: Harness, cloc
     assert harness.versions() == before
     clock.advance(28)
     assert [m.state for m in other.peek()] == ["visible"] * 3
-
-
-@pytest.mark.spec("QUE-28")
-def test_tags_are_added_overwritten_and_removed(harness: Harness):
-    queue = harness.create(tags={"team": "blue"})
-    harness.queue().set_tags({"Team": "red", "empty": ""}, team="green")
-    assert queue.tags() == {"team": "green", "Team": "red", "empty": ""}
-    queue.remove_tags("Team", "unknown")
-    assert harness.queue().tags() == {"team": "green", "empty": ""}
 
 
 @pytest.mark.spec("QUE-11", "QUE-12", "NAM-9")

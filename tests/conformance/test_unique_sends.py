@@ -8,7 +8,6 @@ import pytest
 from concurrency.harness import apart, small_segments
 from conformance.harness import Harness, bodies, every_engine
 from lakequeue import (
-    InvalidAttributeName,
     InvalidAttributeValue,
     InvalidParameterValue,
     LakeQueue,
@@ -40,19 +39,6 @@ def test_an_id_is_taken_once_within_the_interval_by_all_processes(harness: Harne
     clock.advance(1)
     assert harness.queue().send("later", dedup_id="17").message_id != first.message_id
     assert bodies(queue.receive(50)) == ["later"]
-
-
-def test_a_deleted_message_still_counts_and_a_purged_one_does_not(harness: Harness, clock):
-    queue = harness.create(deduplication_interval=86_400)
-    first = queue.send("a", dedup_id="x")
-    queue.receive()[0].delete()
-    for _ in range(3):
-        clock.advance(700)
-        harness.queue().compact()
-    assert harness.queue().send("b", dedup_id="x").message_id == first.message_id
-    queue.purge()
-    assert harness.queue().send("c", dedup_id="x").message_id != first.message_id
-    assert bodies(queue.receive(10)) == ["c"]
 
 
 def test_a_batch_holds_an_id_once(harness: Harness):
@@ -196,31 +182,6 @@ def test_what_a_rewind_brings_back_counts_again(harness: Harness, clock):
     for again in queue, harness.queue():
         assert again.send("d", dedup_id="x").message_id in {first, second, third}
     assert bodies(queue.receive(10)) == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    ("attributes", "error", "text"),
-    [
-        ({"deduplication_interval": 0.5}, InvalidAttributeValue, "1 to 86,?400"),
-        ({"deduplication_interval": 86_401}, InvalidAttributeValue, "1 to 86,?400"),
-        ({"deduplication_interval": 60, "priorities": 2}, InvalidAttributeValue, "does not go with priorities"),
-        ({"deduplication_interval": 60, "group_in_flight_limit": 2}, InvalidAttributeValue, "does not go with"),
-        (
-            {"deduplication_interval": 60, "deduplication_until_deleted": True},
-            InvalidAttributeValue,
-            "does not go with deduplication_interval$",
-        ),
-        ({"deduplication_until_deleted": True, "priorities": 2}, InvalidAttributeValue, "not go with"),
-        ({"deduplication_interval": 60, "profile": "sqs"}, InvalidAttributeName, "profile lake"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(lq: LakeQueue, attributes, error, text: str):
-    lq.create_queue("other")
-    with pytest.raises(error, match=text):
-        lq.create_queue("orders", **attributes)
-    with pytest.raises(InvalidAttributeName, match="standard queue"):
-        lq.create_queue("orders.fifo", fifo=True, deduplication_interval=60)
-    assert [queue.name for queue in lq.list_queues()] == ["other"]
 
 
 def test_shards_stay_and_bulk_sends_have_no_ids(lq: LakeQueue):

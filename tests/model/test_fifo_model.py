@@ -268,7 +268,7 @@ def test_the_delay_of_the_queue_holds_for_every_message(ending: str) -> None:
     assert shard.receive() == "B1"
 
 
-@pytest.mark.spec("DLY-10")
+@pytest.mark.spec("DLY-10", "QUE-10")
 def test_a_shorter_delay_holds_for_messages_sent_before(ending: str) -> None:
     shard = Shard(ending, delay=100)
     shard.send("A")

@@ -62,6 +62,7 @@ RANGES = [  # attribute, its wire name, then per profile: values in range, value
     ("max_stored_messages", "MaxStoredMessages", ["cmq"], [10**6, 10**8], [10**6 - 1, 10**8 + 1]),
     ("max_stored_messages", "MaxStoredMessages", PROFILES[:3], [1, 10**10], [0]),
     ("shards", "Shards", PROFILES, [1, 8], [0, -1, 1.5]),
+    ("deduplication_interval", "DeduplicationInterval", ["lake"], [1, 86_400], [0.5, 86_401]),
 ]
 
 
@@ -731,6 +732,36 @@ def test_standard_queues_are_fair_by_default_where_they_take_group_ids():
             create("sqs-2018", **refused)
         with pytest.raises(InvalidAttributeName, match="only on a standard queue"):
             fifo("lake").with_changes(**refused)
+
+
+@pytest.mark.spec("JOB-5", "JOB-6")
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"priorities": 0}, InvalidAttributeValue, "priorities"),
+        ({"priorities": 11}, InvalidAttributeValue, "1 to 10"),
+        ({"priorities": 3, "shards": 4}, InvalidAttributeValue, "multiple of the priorities, 3"),
+        ({"priorities_strict": True}, InvalidAttributeValue, "created without priorities"),
+        ({"priorities": 2, "priorities_strict": "x"}, InvalidAttributeValue, "priorities_strict"),
+        ({"priorities": 2, "group_in_flight_limit": 5}, InvalidAttributeValue, "does not go with priorities"),
+        ({"priorities": 2, "deduplication_interval": 60}, InvalidAttributeValue, "does not go with priorities"),
+        ({"priorities": 2, "deduplication_until_deleted": True}, InvalidAttributeValue, "not go with"),
+        ({"group_in_flight_limit": 2, "deduplication_interval": 60}, InvalidAttributeValue, "does not go with"),
+        (
+            {"deduplication_interval": 60, "deduplication_until_deleted": True},
+            InvalidAttributeValue,
+            "does not go with deduplication_interval$",
+        ),
+        *(
+            (wrong | kind, InvalidAttributeName, text)
+            for wrong in ({"priorities": 2}, {"deduplication_interval": 60})
+            for kind, text in (({"profile_name": "sqs"}, "profile lake"), ({"fifo": True}, "standard queue"))
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given, error, text):
+    with pytest.raises(error, match=text):
+        create(**given)
 
 
 @pytest.mark.spec("FAI-1")

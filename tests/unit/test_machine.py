@@ -218,7 +218,7 @@ def test_a_million_messages_are_one_run() -> None:
 # -- delays -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("DLY-1", "DLY-2", "DLY-11", "STA-8")
+@pytest.mark.spec("DLY-1", "DLY-2", "DLY-11", "STA-8", "EXM-11")
 def test_a_delayed_message_arrives_exactly_when_its_delay_ends() -> None:
     q = shard(sent=[10, 10], delays=[45, 0])
     assert q.receive(10, 10, vt=300) == "1"
@@ -318,7 +318,7 @@ def test_the_latest_receipt_outlives_its_timeout_on_a_lenient_queue() -> None:
     assert q.receive(32) == "1"
 
 
-@pytest.mark.spec("VIS-2", "RCP-13", "VIS-6")
+@pytest.mark.spec("VIS-2", "RCP-13", "VIS-6", "ERR-4")
 def test_an_older_receipt_changes_nothing() -> None:
     q = shard(runs=[held(0, 0, "old", 30)], head=1)
     q.change(0, 0, "old", 100)

@@ -1,0 +1,283 @@
+"""What holds messages back in every process: rate limits, whose bucket lies in the ledger, pauses, caps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conformance.fifo import FifoHarness, bodies, send
+from conformance.harness import Call, Harness, every_engine, long_on_s3
+from insides import reopen
+from lakequeue import InvalidAttributeValue, InvalidParameterValue, LakeQueue, SendEntry
+
+
+def fill(queue, count: int, group: str | None = None) -> None:
+    queue.send_batch(
+        [SendEntry(str(n), group_id=group and f"{group}{n}", dedup_id=group and str(n)) for n in range(count)]
+    )
+
+
+@every_engine
+@pytest.mark.spec("JOB-11")
+def test_all_processes_share_a_bucket(harness: Harness, clock):
+    queue = harness.create(rate_limit="5/s", rate_burst=3)
+    fill(queue, 20)
+    assert len(queue.receive(10)) == 3
+    assert harness.queue().receive(10) == [] and queue.receive(10) == []
+    clock.advance(0.199)
+    assert harness.queue().receive(10) == []
+    clock.advance(0.001)
+    assert len(harness.queue().receive(10)) == 1
+    clock.advance(0.5)
+    assert len(queue.receive(10)) == 2 and harness.queue().receive(10) == []
+    clock.advance(0.1)  # two and a half and a half
+    assert len(harness.queue().receive(10)) == 1
+    clock.advance(100)
+    assert len(harness.queue().receive(10)) == 3, "no more than the bucket holds, however long nobody received"
+    assert harness.queue().counts().visible == 20 - 3 + 3 - 3, "visibility timeouts ended"
+
+
+@pytest.mark.spec("JOB-11")
+def test_the_bucket_outlasts_rewrites_of_the_ledger_and_what_does_not_receive(harness: Harness, clock):
+    queue = harness.create(rate_limit="1/m")
+    fill(queue, 10)
+    (message,) = queue.receive(10)
+    queue.compact()
+    message.change_visibility(0)
+    queue.compact()
+    clock.advance(59)
+    assert harness.queue().receive() == [] and harness.queue().lease() is None
+    clock.advance(1)
+    assert len(harness.queue().lease().arrow()) == 1
+    assert harness.queue().receive() == []
+
+
+@pytest.mark.spec("JOB-11", "DUR-31")
+def test_a_ledger_that_goes_back_begins_with_an_empty_bucket(tmp_path: Path, clock):
+    lq = LakeQueue(str(tmp_path), clock=clock)
+    queue = lq.create_queue("orders", rate_limit="6/m", rate_burst=2)
+    fill(queue, 10)
+    assert len(queue.receive(10)) == 2
+    newest = max((tmp_path / "q").glob("*/0/receipts/**/*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    newest.unlink()
+    assert reopen(lq).repair(apply=True, force=True)[0].applied
+    queue = reopen(lq).queue("orders")
+    assert queue.counts().visible == 10 and queue.receive(10) == []
+    clock.advance(10)
+    assert len(queue.receive(10)) == 1
+
+
+@pytest.mark.spec("JOB-11", "LPL-4")
+def test_a_receive_waits_for_the_next_token(harness: Harness, clock):
+    queue = harness.create(rate_limit="6/m")
+    fill(queue, 3)
+    assert len(queue.receive(10)) == 1
+    call = Call(clock, lambda: harness.queue().receive(10, wait_time=20)).after(9.999).after(0.001)
+    assert len(call.join()) == 1
+
+
+@pytest.mark.spec("JOB-11")
+def test_a_limit_is_set_changed_and_lifted(harness: Harness, clock):
+    queue, other = harness.create(), harness.queue()
+    fill(queue, 30)
+    other.set_attributes(rate_limit="1/h")
+    assert queue.attributes(["rate_limit", "rate_burst"]) == {"rate_limit": "1/h", "rate_burst": None}
+    assert queue.attributes(wire=True)["RateLimit"] == "1/h"
+    assert len(queue.receive(10)) == 1 and other.receive(10) == []
+    queue.set_attributes(rate_limit="100/s", rate_burst=4)
+    clock.advance(0.04)
+    assert len(other.receive(10)) == 4, "the hour that was missing is as much as four messages now"
+    other.set_attributes(rate_limit=None)
+    assert queue.attributes(["rate_burst"]) == {"rate_burst": None}
+    assert len(queue.receive(10)) == 10
+
+
+@pytest.mark.spec("JOB-11", "ATT-3")
+def test_a_repeated_attempt_takes_nothing_and_groups_keep_their_order(fifo: FifoHarness, clock):
+    queue = fifo.create(rate_limit="1/s", rate_burst=2)
+    fill(queue, 4, "g")
+    received = queue.receive(10, attempt_id="first")
+    assert bodies(received) == ["0", "1"]
+    assert bodies(fifo.queue().receive(10, attempt_id="first")) == ["0", "1"]
+    assert fifo.queue().receive(10, attempt_id="second") == []
+    clock.advance(1)
+    assert bodies(fifo.queue().receive(10)) == ["2"]
+
+
+@pytest.mark.spec("JOB-11")
+def test_shards_have_a_share_each(harness: Harness, clock):
+    queue = harness.create(priorities=2, rate_limit="10/s", rate_burst=4)
+    for n in range(10):
+        queue.send(str(n), priority=n % 2)
+    assert [message.priority for message in queue.receive(10)] == [1, 1, 0, 0]
+    clock.advance(0.2)
+    assert [message.priority for message in harness.queue().receive(10)] == [1, 0]
+
+
+@pytest.mark.spec("JOB-11", "DLQ-2")
+def test_dead_letters_wait_for_the_limit_and_take_nothing_from_it(harness: Harness, clock):
+    dead = harness.create("dead")
+    queue = harness.create(rate_limit="1/s", dead_letter_queue="dead", max_receive_count=1)
+    fill(queue, 2)
+    (message,) = queue.receive(10)
+    message.change_visibility(0)
+    assert queue.receive(10) == [] and dead.counts().visible == 0
+    clock.advance(1)
+    assert bodies(queue.receive(10)) == ["1"] and dead.counts().visible == 1
+
+
+# --- a pause (JOB-1)
+
+
+@pytest.mark.spec("JOB-1")
+def test_nobody_receives_from_a_paused_queue_and_all_else_goes_on(harness: Harness, clock):
+    queue, other = harness.create(), harness.queue()
+    queue.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("c")])
+    first, second = other.receive(2)
+    queue.pause("the bank is down")
+    assert other.attributes(["paused"]) == {"paused": "the bank is down"}
+    assert other.attributes(wire=True)["Paused"] == "the bank is down"
+    assert other.receive(10) == [] and other.lease() is None and harness.queue().receive(10) == []
+    other.send("d")
+    first.delete()
+    second.change_visibility(300)
+    clock.advance(299)
+    assert harness.queue().receive(10) == []
+    counts = harness.queue().counts()
+    assert (counts.visible, counts.in_flight) == (2, 1)
+
+    clock.advance(1)
+    other.resume()
+    assert other.attributes(["paused"]) == {"paused": None} and "Paused" not in other.attributes(wire=True)
+    assert sorted(bodies(queue.receive(10))) == ["b", "c", "d"]
+
+
+@pytest.mark.spec("JOB-1", "ATT-3")
+def test_a_paused_fifo_queue_only_repeats_what_was_received(fifo: FifoHarness):
+    queue = fifo.create()
+    send(queue, "a1", "a2", "b1", "b2")
+    received = queue.receive(attempt_id="first")
+    fifo.queue().pause()
+    assert [one.receipt_handle for one in queue.receive(attempt_id="first")] == [received[0].receipt_handle]
+    assert queue.receive(10) == [] and queue.receive(10, attempt_id="second") == []
+    fifo.queue().resume()
+    assert bodies(queue.receive(10)) == ["b1", "b2"]
+
+
+@pytest.mark.spec("JOB-1")
+def test_a_pause_needs_a_reason_that_can_be_stored(harness: Harness):
+    queue = harness.create()
+    for reason in ("", None, 5):
+        with pytest.raises(InvalidParameterValue, match="reason"):
+            queue.pause(reason)
+    with pytest.raises(InvalidAttributeValue, match="8,192 bytes"):
+        queue.pause("x" * 8_193)
+    for verb in (queue.pause, lambda reason: queue.set_attributes(paused=reason)):
+        with pytest.raises(InvalidAttributeValue, match="paused"):
+            verb("\ud800")
+    queue.send("a")
+    assert len(queue.receive()) == 1
+
+
+@pytest.mark.spec("JOB-1", "FIF-9")
+def test_a_group_is_paused_and_the_others_go_on(fifo: FifoHarness):
+    queue, other = fifo.create(), fifo.queue()
+    send(queue, "a1", "a2", "b1", "b2", "c1", "c2")
+    other.pause("its bank is down", group_id="a")
+    fifo.queue().pause("late", group_id="c")
+    reasons = {"a": "its bank is down", "c": "late"}
+    assert queue.attributes(["paused_groups", "paused"]) == {"paused_groups": reasons, "paused": None}
+    assert json.loads(queue.attributes(wire=True)["PausedGroups"]) == reasons
+    assert bodies(queue.receive(10)) == ["b1", "b2"]
+    assert fifo.queue().receive(10) == [] and other.counts().visible == 4
+    queue.resume(group_id="a")
+    queue.resume(group_id="nobody")
+    assert bodies(fifo.queue().receive(10)) == ["a1", "a2"]
+    other.resume("c")
+    assert queue.attributes(["paused_groups"]) == {"paused_groups": None}
+    assert bodies(queue.receive(10)) == ["c1", "c2"]
+
+
+@pytest.mark.spec("JOB-1", "FAI-2")
+@pytest.mark.parametrize("given", [{}, {"fair_groups": False}, {"group_in_flight_limit": 2}])
+def test_a_tenant_is_paused_on_a_standard_queue(harness: Harness, given):
+    queue = harness.create(**given)
+    queue.send_batch([SendEntry(f"{group}{n}", group_id=group) for n in "12" for group in "ab"] + [SendEntry("-")])
+    queue.pause(group_id="a")
+    received = harness.queue().receive(10)
+    assert sorted(bodies(received)) == ["-", "b1", "b2"]
+    assert queue.receive(10) == [] and harness.queue().lease() is None
+    queue.resume(group_id="a")
+    assert sorted(bodies(queue.receive(10))) == ["a1", "a2"]
+
+
+@pytest.mark.spec("JOB-1")
+def test_pauses_of_groups_that_cannot_be_stored_are_refused(harness: Harness):
+    queue = harness.create()
+    for group in ("", 5, "a b", "x" * 129):
+        with pytest.raises(InvalidParameterValue, match="group_id"):
+            queue.pause(group_id=group)
+    with pytest.raises(InvalidAttributeValue, match="8,192 bytes"):
+        queue.pause("x" * 8_193, group_id="a")
+    halves = ({"a": "\ud800"}, '{"\\ud800": "a"}')
+    for wrong in ([1], {"a": ""}, {"a": 5}, "{", "acme", "[" * 100_000, '["a"]', *halves):
+        with pytest.raises(InvalidAttributeValue, match="paused_groups") as refused:
+            queue.set_attributes(paused_groups=wrong)
+        assert "such as" in str(refused.value.hint)
+    assert queue.attributes(["paused_groups"]) == {"paused_groups": None}
+
+
+# --- held messages wait until fewer are delayed (INF-9)
+
+
+def shown(harness: Harness) -> dict[str, str]:
+    """The state of each message, as a new process sees it."""
+    return {message.body: message.state for message in harness.queue().peek(limit=100)}
+
+
+@long_on_s3
+@pytest.mark.spec("INF-9", "QUE-25", "DLT-3")
+def test_what_one_process_released_stays_so_for_others_whatever_the_cap_becomes(harness: Harness, clock):
+    queue, other = harness.create(), harness.queue()
+    assert other.receive() == [] and other.counts().held == 0  # it has looked at the empty log
+    queue.send_batch([SendEntry(f"late {number}", delay=10) for number in range(8)])
+    queue.send_batch([SendEntry(f"now {number}") for number in range(8)])
+    other.set_attributes(max_delayed_messages=2)  # before that all were released, which this process has not read
+    queue.send_batch([SendEntry(f"new {number}") for number in range(8)])
+    states = shown(harness)
+    assert {name: states[f"{name} 0"] for name in ("late", "now", "new")} == {
+        "late": "delayed",
+        "now": "visible",
+        "new": "held",
+    }
+    for each in (queue, other, harness.queue()):
+        counts = each.counts()
+        assert (counts.visible, counts.delayed, counts.held) == (8, 8, 8)
+    queue.set_attributes(max_delayed_messages=18)
+    assert (other.counts().visible, harness.queue().counts().held) == (16, 0)
+    queue.set_attributes(max_delayed_messages=2)
+    assert len(other.receive(100)) == 16 and harness.queue().receive(100) == []
+
+
+@pytest.mark.spec("INF-9", "LPL-4")
+def test_a_waiting_receive_gets_held_messages_when_they_are_released(harness: Harness):
+    queue = harness.create(max_delayed_messages=1)
+    queue.send("late", delay=5)
+    queue.send("held")
+    call = Call(harness.clock, lambda: harness.queue().receive(10, wait_time=20)).after(5)
+    assert bodies(call.join()) == ["late", "held"]
+    assert call.ended_at == harness.clock.now()
+
+
+@pytest.mark.spec("INF-9", "RET-2", "PUR-1", "QUE-21", "STA-13")
+def test_held_messages_are_stored_and_purged(harness: Harness):
+    queue = harness.create(max_delayed_messages=1, max_stored_messages=3, profile_strict=False)
+    answer = queue.send_batch([SendEntry("late", delay=5), *(SendEntry(f"held {number}") for number in range(3))])
+    assert (len(answer.successful), len(answer.failed)) == (3, 1)
+    assert harness.queue().counts().held == 2
+    harness.queue().purge()
+    assert shown(harness) == {} and harness.queue().counts().held == 0
+    queue.send("after")
+    assert bodies(harness.queue().receive(10)) == ["after"]
