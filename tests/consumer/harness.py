@@ -114,6 +114,69 @@ class Recorder(Queue):
         return [call.asked for call in self.calls if call.verb == "receive"]
 
 
+class Handler:
+    """A handler that notes each call, sleeps, and answers; a coroutine function if ``asynchronous``.
+
+    Attributes:
+        begun: second and body of each call.
+        receives: receive count of each call.
+        slept: whether each sleep lasted until its end; not if the receipt was lost.
+        most: how many calls there were at a time.
+    """
+
+    def __init__(self, harness: Harness, seconds: Any, answer: Any) -> None:
+        self.begun: list[tuple[float, str]] = []
+        self.receives: list[int] = []
+        self.slept: list[bool] = []
+        self.most = self._running = 0
+        self._counting = threading.Lock()
+        self._harness, self._seconds, self._answer = harness, seconds, answer
+
+    @property
+    def bodies(self) -> list[str]:
+        return [body for _, body in self.begun]
+
+    @property
+    def at(self) -> list[float]:
+        return [at for at, _ in self.begun]
+
+    def __call__(self, message: Message, context: Context) -> Any:
+        if seconds := self._begin(message, context):
+            self.slept.append(context.sleep(seconds))
+        return self._end(message)
+
+    def _begin(self, message: Message, context: Context) -> float:
+        assert context.message is message
+        self.begun.append((self._harness.now, message.body))
+        self.receives.append(message.receive_count)
+        with self._counting:
+            self._running += 1
+            self.most = max(self.most, self._running)
+        return self._seconds(message) if callable(self._seconds) else self._seconds
+
+    def _end(self, message: Message) -> Any:
+        with self._counting:
+            self._running -= 1
+        return self._answer(message) if callable(self._answer) else self._answer
+
+
+class AsyncHandler(Handler):
+    async def __call__(self, message: Message, context: Context) -> Any:
+        if seconds := self._begin(message, context):
+            self.slept.append(await context.sleep_async(seconds))
+        return self._end(message)
+
+
+def raises(error: BaseException, body: str = "") -> Callable[[Message], None]:
+    """An answer of a handler: it raises, for messages with this body if one is given."""
+
+    def answer(message: Message) -> None:
+        if body in ("", message.body):
+            raise error
+
+    return answer
+
+
 @attrs.define
 class Harness:
     """One queue, its consumer's view of it, and another consumer's."""
@@ -145,8 +208,38 @@ class Harness:
             queue.set_attributes(dead_letter_queue=dead.name, max_receive_count=most)
         return dead
 
+    def handler(self, seconds: Any = 0, answer: Any = None, asynchronous: bool = False) -> Handler:
+        """A handler that takes so many seconds and returns an answer, or functions of the message to them."""
+        return (AsyncHandler if asynchronous else Handler)(self, seconds, answer)
+
+    def fails(
+        self,
+        *errors: Exception,
+        verbs: str = "receive change delete",
+        body: str = "",
+        since: float = 0,
+        until: float | None = None,
+    ) -> None:
+        """Makes calls of the queue raise these errors, one each; with ``until`` all raise the one until then."""
+        left = list(errors)
+
+        def fail(verb: str, bodies: list[str]) -> None:
+            if verb in verbs and body in ("", *bodies) and since <= self.now and left:
+                if until is None:
+                    raise left.pop(0)
+                if self.now < until:
+                    raise left[0]
+
+        self.queue.before = fail
+
     def consumer(self, handler: Any, **options: Any) -> Consumer:
         return Consumer(self.queue, handler, **options)
+
+    def consume(self, handler: Any, seconds: float, **options: Any) -> Running:
+        """Runs a consumer for so long, then ends it as one that waits for nobody."""
+        with self.running(self.consumer(handler, **options)) as running:
+            self.clock.advance(seconds)
+        return running
 
     @contextmanager
     def running(self, consumer: Consumer, **options: Any) -> Iterator[Running]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.harness import Harness
-from lakequeue import Consumer, Context, InvalidOptions, LakeQueue, Message, Outcome
+from lakequeue import Context, InvalidOptions, Message, Outcome
 from lakequeue.consumer.arrow_batches import COLUMNS
 from lakequeue.frame_verbs import LEASE_COLUMNS
 
@@ -194,24 +194,9 @@ def test_a_message_that_was_lost_is_not_in_the_batch_and_has_no_outcome(harness:
     assert [body for _, body in harness.queue.deletes()] == ["a", "c"]
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"batch": 0}, "batch: must be a whole number of 1 to 10000, or None, not 0"),
-        ({"batch": 10_001}, "batch: "),
-        ({"batch": 2.0}, "batch: "),
-        ({"batch": 2, "batch_wait": 61}, "batch_wait: must be 0 to 60 seconds, not 61"),
-        ({"batch": 2, "batch_wait": -1}, "batch_wait: "),
-        ({"batch": 2, "batch_wait": "1"}, "batch_wait: "),
-        ({"batch_wait": 1}, "batch_wait: goes with a batch"),
-    ],
-)
-def test_bad_options_are_named(tmp_path: Any, options: dict[str, Any], text: str) -> None:
-    queue = LakeQueue(str(tmp_path / "root")).create_queue("orders")
-    with pytest.raises(InvalidOptions, match=text):
-        Consumer(queue, lambda messages, contexts: None, **options)
+def test_a_handler_of_single_messages_is_refused(harness: Harness) -> None:
     with pytest.raises(InvalidOptions, match=r"a handler of batches takes two lists"):
-        Consumer(queue, lambda messages: None, batch=5)  # type: ignore[arg-type,misc]
+        harness.consumer(lambda messages: None, batch=5)
 
 
 def test_a_batch_is_a_table_of_arrow(harness: Harness) -> None:
@@ -231,8 +216,3 @@ def test_a_batch_is_a_table_of_arrow(harness: Harness) -> None:
     first, second = (dict(each) for each in table["message_attributes"].to_pylist())
     assert first["lang"]["string_value"] == "en" and first["raw"]["binary_value"] == b"\0" and second == {}
     assert harness.other.counts().in_flight + harness.other.counts().visible == 1
-
-
-def test_an_arrow_table_needs_a_batch(harness: Harness) -> None:
-    with pytest.raises(InvalidOptions, match="as_arrow: must be False, or True with a batch"):
-        harness.consumer(lambda messages, contexts: None, as_arrow=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from consumer.harness import Harness, sleeper
+from consumer.harness import Harness, raises, sleeper
 from lakequeue import (
     ComputedRenewal,
     Consumer,
@@ -36,18 +35,12 @@ HEARTBEAT, COMPUTED = HeartbeatRenewal(), ComputedRenewal(30)
 @pytest.mark.parametrize("fifo", [False, True])
 @pytest.mark.parametrize("result", [None, Outcome.SUCCESS])
 def test_a_queue_is_consumed_until_it_is_empty(make: Callable[..., Harness], fifo: bool, result: Any) -> None:
-    harness = make(fifo=fifo) if fifo else make()
+    harness = make(fifo=fifo)
     bodies = [f"{group}{number}" for number in range(4) for group in "abc"]
     harness.send(*bodies)
-    handled = []
-
-    def handle(message: Message, context: Context) -> Any:
-        assert context.message is message
-        handled.append(message.body)
-        return result
-
-    harness.consumer(handle, concurrency=5).run(until_empty=True)
-    assert sorted(handled) == sorted(bodies)
+    handler = harness.handler(answer=result)
+    harness.consumer(handler, concurrency=5).run(until_empty=True)
+    assert sorted(handler.bodies) == sorted(bodies)
     assert harness.other.counts().in_flight == 0
     assert harness.clock.now() == ManualClock().now()  # nothing waited
 
@@ -64,26 +57,17 @@ def test_a_queue_is_consumed_until_it_is_empty(make: Callable[..., Harness], fif
         (COMPUTED, False, 30),
     ],
 )
-@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("fails", [lambda message: Outcome.FAILED, raises(ValueError("no"))])
 def test_when_a_failed_message_comes_again(
-    harness: Harness, policy: Any, option: bool | None, at: float, raises: bool
+    harness: Harness, policy: Any, option: bool | None, at: float, fails: Any
 ) -> None:
     harness.send("A")
-    begun = []
-
-    def handle(message: Message, context: Context) -> Outcome:
-        begun.append(harness.now)
-        if len(begun) == 2:
-            return Outcome.SUCCESS
-        context.sleep(5)
-        if raises:
-            raise ValueError("no")
-        return Outcome.FAILED
-
-    options = {"renewal": policy, "make_failed_messages_visible_immediately": option}
-    with harness.running(harness.consumer(handle, concurrency=1, **options)):
-        harness.clock.advance(40)
-    assert begun == [0, at]
+    handler = harness.handler(
+        lambda message: 5 if message.receive_count == 1 else 0,
+        lambda message: fails(message) if message.receive_count == 1 else Outcome.SUCCESS,
+    )
+    harness.consume(handler, 40, concurrency=1, renewal=policy, make_failed_messages_visible_immediately=option)
+    assert handler.at == [0, at]
     assert harness.queue.deletes() == [(at, "A")]
 
 
@@ -91,30 +75,20 @@ def test_when_a_failed_message_comes_again(
 @pytest.mark.parametrize("policy", [HEARTBEAT, COMPUTED, NoRenewal()])
 def test_a_handler_may_ask_for_a_retry_at_once(harness: Harness, policy: Any) -> None:
     harness.send("A")
-    counts = []
-
-    def handle(message: Message, context: Context) -> Outcome:
-        counts.append(message.receive_count)
-        return Outcome.SUCCESS if len(counts) == 3 else Outcome.FAILED_RETRY_NOW
-
-    harness.consumer(handle, renewal=policy, retry_failed_at_once=False).run(until_empty=True)
-    assert counts == [1, 2, 3]
+    handler = harness.handler(
+        answer=lambda message: Outcome.SUCCESS if message.receive_count == 3 else Outcome.FAILED_RETRY_NOW
+    )
+    harness.consumer(handler, renewal=policy, retry_failed_at_once=False).run(until_empty=True)
+    assert handler.receives == [1, 2, 3]
 
 
 @pytest.mark.spec("RET-5", "HBN-3")
 def test_a_failed_message_comes_again_until_it_expires(harness: Harness) -> None:
     harness.other.set_attributes(message_retention_period=60)
     harness.send("A")
-    begun = []
-
-    def handle(message: Message, context: Context) -> Outcome:
-        begun.append(harness.now)
-        context.sleep(20)
-        return Outcome.FAILED
-
-    with harness.running(harness.consumer(handle)):
-        harness.clock.advance(200)
-    assert begun == [0, 30]
+    handler = harness.handler(20, Outcome.FAILED)
+    harness.consume(handler, 200)
+    assert handler.at == [0, 30]
 
 
 @pytest.mark.spec("HBN-3")
@@ -122,13 +96,9 @@ def test_what_a_handler_raises_is_logged_and_harms_nothing_else(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.send("good", "bad", "odd", "good as well")
-
-    def handle(message: Message, context: Context) -> Any:
-        if message.body == "bad":
-            raise ZeroDivisionError("by a handler")
-        return True if message.body == "odd" else None
-
-    harness.consumer(handle, concurrency=2).run(until_empty=True)
+    fails = raises(ZeroDivisionError("by a handler"), "bad")
+    handler = harness.handler(answer=lambda message: fails(message) or (True if message.body == "odd" else None))
+    harness.consumer(handler, concurrency=2).run(until_empty=True)
     assert sorted(body for _, body in harness.queue.deletes()) == ["good", "good as well"]
     assert "by a handler" in caplog.text
     assert "returns an Outcome or None, not True" in caplog.text
@@ -153,20 +123,12 @@ def test_a_receive_asks_for_no_more_than_may_be_active(
     harness = make(profile="sqs")
     for _ in range(3):
         harness.send(*"0123456789")
-    running, most = [], []
-
-    def handle(message: Message, context: Context) -> None:
-        running.append(message)
-        most.append(len(running))
-        context.sleep(1)
-        running.remove(message)
-
-    with harness.running(harness.consumer(handle, concurrency=concurrency), until_empty=True):
+    handler = harness.handler(1)
+    with harness.running(harness.consumer(handler, concurrency=concurrency), until_empty=True):
         harness.clock.advance(20)
     asked = [call["max_messages"] for call in harness.queue.receives()]
     assert asked[0] == largest and max(asked) <= largest
-    assert max(most) == concurrency
-    assert len(most) == 30
+    assert handler.most == concurrency and len(handler.begun) == 30
 
 
 @pytest.mark.spec("HBN-18", "HBN-17")
@@ -179,27 +141,11 @@ def test_a_full_consumer_waits_for_an_end_instead_of_asking(harness: Harness) ->
         assert [call["max_messages"] for call in harness.queue.receives()] == [1, 1]
 
 
-def ten_seconds(harness: Harness, asynchronous: bool) -> tuple[list[float], Any]:
-    """A handler that takes ten seconds, and when its messages began."""
-    began: list[float] = []
-
-    def handle(message: Message, context: Context) -> None:
-        began.append(harness.now)
-        context.sleep(10)
-
-    async def handle_async(message: Message, context: Context) -> None:
-        began.append(harness.now)
-        await context.sleep_async(10)
-
-    return began, handle_async if asynchronous else handle
-
-
 @pytest.mark.spec("HBN-18")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_concurrency_may_change_while_a_consumer_runs(harness: Harness, asynchronous: bool) -> None:
     harness.send(*"ABCDEFGHIJ")
-    began, handler = ten_seconds(harness, asynchronous)
-
+    handler = harness.handler(10, asynchronous=asynchronous)
     consumer = harness.consumer(handler, concurrency=1, prefetch=0)
     with harness.running(consumer):
         for number, at in ((3, 5), (2, 12), (4, 32)):
@@ -207,7 +153,7 @@ def test_the_concurrency_may_change_while_a_consumer_runs(harness: Harness, asyn
             consumer.concurrency = number
             harness.clock.advance(0)
         harness.clock.advance(10)
-    assert sorted(began) == [0, 5, 5, 10, 15, 20, 25, 30, 32, 32]
+    assert sorted(handler.at) == [0, 5, 5, 10, 15, 20, 25, 30, 32, 32]
     with pytest.raises(InvalidOptions, match="concurrency: must be a whole number of at least 1, not 0"):
         consumer.concurrency = 0
 
@@ -216,43 +162,48 @@ def test_the_concurrency_may_change_while_a_consumer_runs(harness: Harness, asyn
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_lower_concurrency_holds_for_what_was_claimed_ahead(harness: Harness, asynchronous: bool) -> None:
     harness.send(*map(str, range(20)))
-    began, handler = ten_seconds(harness, asynchronous)
+    handler = harness.handler(10, asynchronous=asynchronous)
     consumer = harness.consumer(handler, concurrency=4, prefetch=16)
     with harness.running(consumer):
         harness.clock.advance(5)
         consumer.concurrency = 2
         harness.clock.advance(40)
-    assert began.count(0) == 4
-    assert [began.count(at) for at in (20, 30, 40)] == [2, 2, 2]
+    assert [handler.at.count(at) for at in (0, 20, 30, 40)] == [4, 2, 2, 2]
 
 
 def test_a_receive_that_does_not_wait_is_repeated_with_pauses(harness: Harness) -> None:
-    with harness.running(harness.consumer(sleeper(0), wait_time=0)):
-        harness.clock.advance(2)
-        assert 5 <= len(harness.queue.receives()) <= 12
+    harness.consume(sleeper(0), 2, wait_time=0)
+    assert 5 <= len(harness.queue.receives()) <= 12
 
 
 # --- groups
 
 
 @pytest.mark.spec("HBN-19", "FIF-3")
-def test_groups_go_in_parallel_and_their_messages_in_turn(fifo: Harness) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_groups_go_in_parallel_and_their_messages_in_turn(fifo: Harness, asynchronous: bool) -> None:
     fifo.send("a1", "b1", "a2", "b2", "a3")
-    events: list[tuple[str, float, str]] = []
-
-    def handle(message: Message, context: Context) -> None:
-        def note(what: str) -> None:
-            events.append((what, fifo.now, message.body))
-
-        note("begin")
-        context.sleep(2 if message.group_id == "a" else 1)
-        note("end")
-
-    with fifo.running(fifo.consumer(handle), until_empty=True):
+    handler = fifo.handler(lambda message: 2 if message.group_id == "a" else 1, asynchronous=asynchronous)
+    with fifo.running(fifo.consumer(handler), until_empty=True):
         fifo.clock.advance(10)
-    begun = {body: at for what, at, body in events if what == "begin"}
-    assert begun == {"a1": 0, "a2": 2, "a3": 4, "b1": 0, "b2": 1}
+    assert sorted(handler.begun) == [(0, "a1"), (0, "b1"), (1, "b2"), (2, "a2"), (4, "a3")]
     assert [body for _, body in fifo.queue.deletes() if body[0] == "a"] == ["a1", "a2", "a3"]
+
+
+@pytest.mark.spec("HBN-18", "HBN-19")
+@pytest.mark.parametrize(("most", "groups"), [(1_000, "abcd"), (6, "ab")])
+def test_a_free_hand_begins_another_group_however_many_messages_wait_in_the_first(
+    fifo: Harness, monkeypatch: pytest.MonkeyPatch, most: int, groups: str
+) -> None:
+    """And no more are held than a consumer holds ever."""
+    monkeypatch.setattr("lakequeue.consumer.held.MOST", most)
+    fifo.send(*(f"{group}{number}" for group in "abcd" for number in range(4)))
+    handler = fifo.handler(1)
+    consumer = fifo.consumer(handler, concurrency=4)
+    with fifo.running(consumer):
+        fifo.clock.advance(0.5)
+        assert sorted(handler.bodies) == [f"{group}0" for group in groups]
+        assert consumer.health.active == min(most, 4 + 3 + 2 + 1)
 
 
 @pytest.mark.spec("HBN-19", "HBN-1")
@@ -269,18 +220,12 @@ def test_messages_that_wait_for_their_group_are_kept_too(fifo: Harness) -> None:
 @pytest.mark.parametrize(("at_once", "again"), [(False, 30), (True, 5)])
 def test_after_a_failure_the_rest_of_the_group_is_skipped(fifo: Harness, at_once: bool, again: float) -> None:
     fifo.send("a1", "a2", "a3", "b1", "b2")
-    handled: list[tuple[float, str]] = []
-
-    def handle(message: Message, context: Context) -> Outcome:
-        handled.append((fifo.now, message.body))
-        context.sleep(2.5 if message.group_id == "a" else 1)
-        first = message.receive_count == 1
-        return Outcome.FAILED if message.body == "a2" and first else Outcome.SUCCESS
-
-    option = {"make_failed_messages_visible_immediately": at_once}
-    with fifo.running(fifo.consumer(handle, **option)):
-        fifo.clock.advance(40)
-    assert [entry for entry in handled if entry[1][0] == "a"] == [
+    handler = fifo.handler(
+        lambda message: 2.5 if message.group_id == "a" else 1,
+        lambda message: Outcome.FAILED if message.body == "a2" and message.receive_count == 1 else None,
+    )
+    fifo.consume(handler, 40, make_failed_messages_visible_immediately=at_once)
+    assert [entry for entry in handler.begun if entry[1][0] == "a"] == [
         (0, "a1"),
         (2.5, "a2"),
         (again, "a2"),
@@ -296,7 +241,6 @@ def test_a_group_is_handed_back_in_its_order(make: Callable[..., Harness]) -> No
     bodies = [f"{group}{number}" for group, count in (("a", 8), ("b", 2), ("c", 5)) for number in range(count)]
     harness.send(*bodies[:10])
     harness.send(*bodies[10:])
-    waiting = [body for body in bodies if body[1] != "0"]
     orders: list[str] = []
     consumer = harness.consumer(sleeper(5, Outcome.FAILED_RETRY_NOW), concurrency=15)
 
@@ -309,32 +253,23 @@ def test_a_group_is_handed_back_in_its_order(make: Callable[..., Harness]) -> No
     with harness.running(consumer):
         consumer.stop()
         harness.clock.advance(0)
-        assert orders == waiting  # at once
-        harness.queue.before = lambda verb, asked: None
+        assert orders == [body for body in bodies if body[1] != "0"]  # at once
+        harness.fails()
         harness.clock.advance(5)
     again = [message.body for message in harness.other.receive(10) + harness.other.receive(10)]
-    assert [[body for body in again if body[0] == group] for group in "abc"] == [
-        bodies[:8],
-        bodies[8:10],
-        bodies[10:],
-    ]
+    assert sorted(again, key=lambda body: body[0]) == bodies  # sorting keeps the order within a group
 
 
 @pytest.mark.spec("HBN-19", "HBN-20")
 def test_a_group_is_not_continued_behind_a_message_that_was_lost(fifo: Harness) -> None:
     fifo.send("a1", "a2")
-    handled = []
-
-    def handle(message: Message, context: Context) -> None:
-        handled.append(message.body)
-        context.sleep(35)  # longer than the timeout, which nobody extends
-
-    consumer = fifo.consumer(handle, renewal=HeartbeatRenewal(disable_extension=True))
+    handler = fifo.handler(35)  # longer than the timeout, which nobody extends
+    consumer = fifo.consumer(handler, renewal=HeartbeatRenewal(disable_extension=True))
     with fifo.running(consumer):
         fifo.clock.advance(20)
         consumer.stop(timeout=100)
         fifo.clock.advance(20)
-    assert handled == ["a1"]
+    assert handler.bodies == ["a1"]
     assert fifo.visible() == ["a1", "a2"]
 
 
@@ -342,9 +277,9 @@ def test_a_group_is_not_continued_behind_a_message_that_was_lost(fifo: Harness) 
 
 
 @pytest.mark.spec("HBN-20", "HNS-13", "RCP-6")
-@pytest.mark.parametrize("policy", [HeartbeatRenewal(30, 5, 1), ComputedRenewal(30)])
+@pytest.mark.parametrize(("policy", "at"), [(HeartbeatRenewal(30, 5, 1), 25), (ComputedRenewal(30), 20)])
 def test_a_lost_receipt_is_told_to_the_handler_and_ends_its_renewal(
-    harness: Harness, policy: Any, caplog: pytest.LogCaptureFixture
+    harness: Harness, policy: Any, at: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.send("A")
     told = []
@@ -358,9 +293,8 @@ def test_a_lost_receipt_is_told_to_the_handler_and_ends_its_renewal(
         assert context.lost and context.lost.is_set()
         context.raise_if_lost()
 
-    with harness.running(harness.consumer(handle, concurrency=1, renewal=policy)):
-        harness.clock.advance(100)
-    assert told == [20 if isinstance(policy, ComputedRenewal) else 25]
+    harness.consume(handle, 100, concurrency=1, renewal=policy)
+    assert told == [at]
     assert len(harness.queue.changes()) == 1
     assert harness.other.counts().in_flight == 1  # with the other one
     assert "was lost while" in caplog.text and "the handler failed" not in caplog.text
@@ -387,37 +321,25 @@ def test_a_message_that_was_deleted_is_told_to_its_handler_as_lost(harness: Harn
         harness.other.delete(message.receipt_handle)
         lost.append(not context.sleep(60))
 
-    with harness.running(harness.consumer(handle, concurrency=1)) as running:
-        harness.clock.advance(61)
+    running = harness.consume(handle, 61, concurrency=1)
     assert lost == [True]
     assert harness.queue.changes() == [(25, 30)]  # and then it is known
     assert running.error is None
 
 
 @pytest.mark.spec("HBN-20")
-def test_a_queue_deleted_under_a_running_consumer(harness: Harness) -> None:
-    harness.send("A")
-    lost = []
-
-    def handle(message: Message, context: Context) -> None:
-        lost.append(not context.sleep(100))
-
-    consumer = harness.consumer(handle, concurrency=1)  # full: only the heartbeat can notice
-    with harness.running(consumer) as running:
+@pytest.mark.parametrize("bodies", ["A", ""])
+def test_a_queue_deleted_under_a_consumer_ends_it(harness: Harness, bodies: str) -> None:
+    """One that is full, of which only the heartbeat can notice, and one that asks."""
+    for body in bodies:
+        harness.send(body)
+    handler = harness.handler(100)
+    with harness.running(harness.consumer(handler, concurrency=1)) as running:
         harness.clock.advance(1)
         harness.lq.delete_queue("orders")
-        harness.clock.advance(24)
+        harness.clock.advance(24 if bodies else 1)
         assert isinstance(running.join(), QueueDoesNotExist)
-    assert lost == [True]
-
-
-@pytest.mark.spec("HBN-20")
-def test_a_queue_deleted_under_a_consumer_that_asks(harness: Harness) -> None:
-    with harness.running(harness.consumer(sleeper(0))) as running:
-        harness.clock.advance(1)
-        harness.lq.delete_queue("orders")
-        harness.clock.advance(1)
-        assert isinstance(running.join(), QueueDoesNotExist)
+    assert handler.slept == [False] * len(bodies)
 
 
 # --- stopping
@@ -442,19 +364,15 @@ def test_a_stop_finishes_what_runs_and_hands_back_what_waits(fifo: Harness) -> N
 @pytest.mark.spec("HBN-1")
 def test_a_stop_hands_back_what_does_not_end_in_time(harness: Harness) -> None:
     harness.send("A")
-    lost = []
-
-    def handle(message: Message, context: Context) -> None:
-        lost.append(not context.sleep(1_000))
-
-    consumer = harness.consumer(handle)
+    handler = harness.handler(1_000)
+    consumer = harness.consumer(handler)
     with harness.running(consumer) as running:
         harness.clock.advance(5)
         consumer.stop(timeout=30)
         harness.clock.advance(30)
         assert running.join() is None
     harness.clock.advance(0)
-    assert lost == [True]
+    assert handler.slept == [False]
     assert harness.queue.changes() == [(25, 30), (35, 0)]  # kept until then
     assert harness.queue.deletes() == []
     assert harness.visible() == ["A"]
@@ -491,16 +409,16 @@ def test_a_consumer_runs_once_at_a_time(harness: Harness) -> None:
         consumer.run()
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_a_handler_that_ends_the_process_ends_the_consumer_in_order(fifo: Harness, error: BaseException) -> None:
+def test_a_handler_that_ends_the_process_ends_the_consumer_in_order(
+    fifo: Harness, error: BaseException, asynchronous: bool
+) -> None:
     fifo.send("a1", "a2", "b1")
-
-    def handle(message: Message, context: Context) -> None:
-        if message.body == "a1":
-            raise error
-        context.sleep(5)
-
-    with fifo.running(fifo.consumer(handle)) as running:
+    handler = fifo.handler(
+        lambda message: 0 if message.body == "a1" else 5, raises(error, "a1"), asynchronous=asynchronous
+    )
+    with fifo.running(fifo.consumer(handler)) as running:
         fifo.clock.advance(5)
         assert running.join() is error
     assert [body for _, body in fifo.queue.deletes()] == ["b1"]
@@ -529,13 +447,7 @@ def test_storage_that_fails_now_and_then_is_asked_again(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.send("A")
-    errors = [QueueClientError("no network"), RequestThrottled("busy"), OverLimit("full")]
-
-    def fail(verb: str, bodies: list[str]) -> None:
-        if verb == "receive" and errors:
-            raise errors.pop()
-
-    harness.queue.before = fail
+    harness.fails(OverLimit("full"), RequestThrottled("busy"), QueueClientError("no network"), verbs="receive")
     with harness.running(harness.consumer(sleeper(0)), until_empty=True) as running:
         harness.clock.advance(10)
         assert running.join() is None
@@ -545,13 +457,7 @@ def test_storage_that_fails_now_and_then_is_asked_again(
 
 def test_a_delete_that_fails_is_repeated(harness: Harness) -> None:
     harness.send("A")
-    errors = [RequestThrottled("busy"), QueueClientError("lost", outcome_unknown=True)]
-
-    def fail(verb: str, bodies: list[str]) -> None:
-        if verb == "delete" and errors:
-            raise errors.pop()
-
-    harness.queue.before = fail
+    harness.fails(QueueClientError("lost", outcome_unknown=True), RequestThrottled("busy"), verbs="delete")
     with harness.running(harness.consumer(sleeper(0)), until_empty=True):
         harness.clock.advance(5)
     assert harness.queue.deletes() == [(0, "A"), (0.5, "A"), (1.5, "A")]
@@ -572,15 +478,53 @@ def test_every_option_out_of_range_is_named(harness: Harness) -> None:
     assert "<= 20" in refused.value.problems[-1]
 
 
-@pytest.mark.spec("HBN-17", "HNS-11")
-def test_options_are_judged_by_the_queue_as_well(make: Callable[..., Harness]) -> None:
-    harness = make(profile="sqs")
-    for policy in (HeartbeatRenewal(30.5), ComputedRenewal(0.5)):
-        with pytest.raises(InvalidOptions, match="renewal: .*visibility_timeout"):
-            harness.consumer(sleeper(0), renewal=policy)
-    for concurrency in (True, 1.5, -1):
-        with pytest.raises(InvalidOptions, match="concurrency: must be a whole number of at least 1"):
-            harness.consumer(sleeper(0), concurrency=concurrency)
+_BOTH = "make_failed_messages_visible_immediately"
+
+
+@pytest.mark.spec("HBN-17", "HNS-11", "HBN-23", "JOB-4")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"renewal": HeartbeatRenewal(30.5)}, "renewal: .*visibility_timeout"),
+        ({"renewal": ComputedRenewal(0.5)}, "renewal: .*visibility_timeout"),
+        *(({"concurrency": no}, "concurrency: must be a whole number of at least 1") for no in (True, 1.5, -1)),
+        *(
+            ({"prefetch": no}, "prefetch: must be a whole number of 0 to 10000, or None, not")
+            for no in (-1, 10_001, 1.5, True, "all")
+        ),
+        *(({"retry_delay": no}, "retry_delay: must be") for no in (-1, 43_201, "soon", True)),
+        *(
+            ({"retry_delay": 1, _BOTH: both}, "retry_delay: cannot go with retry_failed_at_once")
+            for both in (True, False)
+        ),
+        *(
+            ({"retry_failed_at_once": both, _BOTH: both}, f"retry_failed_at_once: is the same as {_BOTH}")
+            for both in (True, False)
+        ),
+        *(
+            ({"batch": no}, "batch: must be a whole number of 1 to 10000, or None, not ")
+            for no in (0, 10_001, 2.0)
+        ),
+        *(({"batch": 2, "batch_wait": no}, "batch_wait: must be 0 to 60 seconds, not ") for no in (61, -1, "1")),
+        ({"batch_wait": 1}, "batch_wait: goes with a batch"),
+        ({"as_arrow": True}, "as_arrow: must be False, or True with a batch"),
+        ({"outage": 15}, "outage: must be an Outage, not 15"),
+        *(
+            ({"metrics_port": no}, "metrics_port: must be a whole number of 0 to 65535")
+            for no in (-1, 65_536, "9100", True)
+        ),
+        ({"name": ""}, "name: must be a text of 1 to 100 characters"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(
+    make: Callable[..., Harness], options: dict[str, Any], text: str
+) -> None:
+    """By the queue as well: one of profile ``sqs`` knows whole seconds only."""
+    with pytest.raises(InvalidOptions, match=text):
+        make(profile="sqs").consumer(lambda message, context: None, **options)
+
+
+def test_a_time_for_a_stop_is_a_duration(harness: Harness) -> None:
     with pytest.raises((TypeError, ValueError)):
         harness.consumer(sleeper(0)).stop(timeout="soon")  # type: ignore[arg-type]
 
@@ -588,20 +532,9 @@ def test_options_are_judged_by_the_queue_as_well(make: Callable[..., Harness]) -
 @pytest.mark.spec("HBN-17")
 def test_the_default_options(harness: Harness) -> None:
     harness.send(*(str(number) for number in range(12)))
-    most: list[int] = []
-    running = threading.Semaphore(10)
-
-    def handle(message: Message, context: Context) -> None:
-        assert running.acquire(blocking=False)
-        most.append(1)
-        context.sleep(1)
-        running.release()
-
-    with harness.running(harness.consumer(handle)):
-        harness.clock.advance(0.5)
-        assert len(most) == 10
-        harness.clock.advance(2)
-    assert len(most) == 12
+    handler = harness.handler(1)
+    harness.consume(handler, 2.5)
+    assert handler.at == [0] * 10 + [1] * 2 and handler.most == 10
     first = harness.queue.receives()[0]
     assert (first["max_messages"], first["visibility_timeout"], first["wait_time"]) == (10, 30, 20)
 

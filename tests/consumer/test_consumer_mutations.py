@@ -211,7 +211,8 @@ MUTATIONS = [
         knows_no_groups,
         {
             shown_by(
-                consuming.test_groups_go_in_parallel_and_their_messages_in_turn, lambda make: (make(fifo=True),)
+                consuming.test_groups_go_in_parallel_and_their_messages_in_turn,
+                lambda make: (make(fifo=True), False),
             ): "HBN-19"
         },
     ),

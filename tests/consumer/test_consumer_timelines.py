@@ -28,22 +28,49 @@ def _seconds(duration: float) -> timedelta:
     return timedelta(seconds=duration)
 
 
-def run_one(harness: Harness, seconds: float, handler: Any, **options: Any) -> list[Message]:
-    """Consumes one message for so long, while another consumer asks for it every second; what that got."""
-    harness.send("A")
-    taken = []
-    with harness.running(harness.consumer(handler, concurrency=1, **options)):
-        for _ in range(int(seconds)):
-            harness.clock.advance(1)
-            taken += harness.other.receive(visibility_timeout=43_200)
-    return taken
+def row(*ids: str, policy: Any, seconds: int, asked: int | None, changes: list[Any], queue: int = 120) -> Any:
+    """A handler that takes so long, the timeouts that its consumer asks for and the extensions that it makes."""
+    return pytest.param(policy, seconds, asked, changes, queue, marks=pytest.mark.spec(*ids))
 
 
 @pytest.mark.spec("HBN-1", "HBN-2", "HBN-9", "HBN-21", "DEL-6", "PRF-5", "PRF-8", "EXM-6", "HNS-21")
-def test_the_handler_of_45_seconds(harness: Harness) -> None:
-    assert not run_one(harness, 100, sleeper(45))
-    assert harness.queue.changes() == [(25, 30)]
-    assert harness.queue.deletes() == [(45, "A")]
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "seconds", "asked", "changes", "queue"),
+    [
+        row("HBN-5", "PRF-6", policy=HeartbeatRenewal(), seconds=45, asked=30, changes=[(25, 30)]),
+        row("HNS-11", "PRF-6", policy=ComputedRenewal(30), seconds=45, asked=30, changes=[(20, 40)]),
+        row("HNS-10", "PRF-6", policy=ComputedRenewal(), seconds=115, asked=None, changes=[(110, 130)]),
+        row(
+            *("HNS-1", "HNS-7", "HNS-15"),
+            policy=ComputedRenewal(),
+            seconds=100,
+            asked=None,
+            changes=[(20, 40), (50, 40), (80, 40)],
+            queue=30,
+        ),
+    ],
+)
+def test_a_message_is_kept_until_its_handler_ends_and_is_deleted(
+    make: Callable[..., Harness],
+    policy: Any,
+    seconds: int,
+    asked: int | None,
+    changes: list[Any],
+    queue: int,
+    asynchronous: bool,
+) -> None:
+    """While another consumer asks for it every second."""
+    harness = make(visibility_timeout=queue)
+    harness.send("A")
+    handler = harness.handler(seconds, asynchronous=asynchronous)
+    with harness.running(harness.consumer(handler, concurrency=1, renewal=policy)):
+        for _ in range(seconds + 30):
+            harness.clock.advance(1)
+            assert harness.other.receive(visibility_timeout=43_200) == []
+    assert harness.queue.changes() == changes
+    assert harness.queue.deletes() == [(seconds, "A")]
+    assert {each["visibility_timeout"] for each in harness.queue.receives()} == {asked}
     assert harness.other.counts().in_flight == 0
 
 
@@ -51,13 +78,8 @@ def test_the_handler_of_45_seconds(harness: Harness) -> None:
 def test_the_worked_sequence_of_computed_renewal(make: Callable[..., Harness]) -> None:
     harness = make(visibility_timeout=30)
     harness.send("A")
-    handled = []
-
-    def handle(message: Message, context: Context) -> None:
-        handled.append(message.receive_count)
-        context.sleep(1_000)
-
-    with harness.running(harness.consumer(handle, concurrency=1, renewal=ComputedRenewal())):
+    handler = harness.handler(1_000)
+    with harness.running(harness.consumer(handler, concurrency=1, renewal=ComputedRenewal())):
         harness.clock.advance(329.999)
         assert harness.visible() == []
         harness.clock.advance(0.001)
@@ -66,39 +88,7 @@ def test_the_worked_sequence_of_computed_renewal(make: Callable[..., Harness]) -
         harness.clock.advance(670)
         assert harness.queue.deletes() == [(1_000, "A")]  # nobody else took it
     assert len(harness.queue.changes()) == 10
-    assert handled == [1]
-
-
-@pytest.mark.spec("HNS-1", "HNS-15")
-def test_computed_renewal_ends_when_the_handler_does(make: Callable[..., Harness]) -> None:
-    harness = make(visibility_timeout=30)
-    assert not run_one(harness, 130, sleeper(100), renewal=ComputedRenewal())
-    assert harness.queue.changes() == [(20, 40), (50, 40), (80, 40)]
-    assert harness.queue.deletes() == [(100, "A")]
-
-
-@pytest.mark.spec("HNS-10", "PRF-6")
-def test_computed_renewal_goes_by_the_queues_timeout(harness: Harness) -> None:
-    harness.send("A")
-    with harness.running(harness.consumer(sleeper(115), concurrency=1, renewal=ComputedRenewal())):
-        harness.clock.advance(120)
-    assert harness.queue.changes() == [(110, 130)]
-    assert {asked["visibility_timeout"] for asked in harness.queue.receives()} == {None}
-
-
-@pytest.mark.spec("HNS-11", "HBN-5", "PRF-6")
-@pytest.mark.parametrize(
-    ("policy", "first"), [(ComputedRenewal(30), (20, 40)), (HeartbeatRenewal(visibility_timeout=30), (25, 30))]
-)
-def test_a_policys_own_timeout_goes_with_every_receive(
-    harness: Harness, policy: Any, first: tuple[float, float]
-) -> None:
-    harness.send("A", "B")
-    with harness.running(harness.consumer(sleeper(28), concurrency=1, renewal=policy)):
-        harness.clock.advance(40)
-    assert len(harness.queue.receives()) == 2
-    assert {asked["visibility_timeout"] for asked in harness.queue.receives()} == {30}
-    assert harness.queue.changes()[0] == first
+    assert handler.receives == [1]
 
 
 @pytest.mark.spec("PRF-6", "PRF-9", "HBN-16", "HNS-9")
@@ -155,16 +145,9 @@ def test_a_scheduler_that_was_held_up_renews_late(make: Callable[..., Harness], 
 @pytest.mark.spec("HNS-12", "HNS-13", "HBN-20")
 def test_a_throttled_renewal_is_repeated(make: Callable[..., Harness], caplog: pytest.LogCaptureFixture) -> None:
     harness = make(visibility_timeout=30)
-    failing = [RequestThrottled("too many"), RequestThrottled("too many")]
-
-    def throttle(verb: str, bodies: list[str]) -> None:
-        if verb == "change" and failing:
-            raise failing.pop()
-
-    harness.queue.before = throttle
+    harness.fails(RequestThrottled("too many"), RequestThrottled("too many"), verbs="change")
     harness.send("A")
-    with harness.running(harness.consumer(sleeper(45), concurrency=1, renewal=ComputedRenewal())):
-        harness.clock.advance(50)
+    harness.consume(sleeper(45), 50, concurrency=1, renewal=ComputedRenewal())
     assert harness.queue.changes() == [(20, 40), (25, 35), (27.5, 32)]
     assert harness.queue.deletes() == [(45, "A")]
     assert "too many" in caplog.text
@@ -175,12 +158,7 @@ def test_renewal_that_keeps_failing_goes_on_with_its_handler_and_hands_nothing_b
     make: Callable[..., Harness], caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = make(visibility_timeout=30)
-
-    def fail(verb: str, bodies: list[str]) -> None:
-        if verb == "change":
-            raise QueueClientError("no network")
-
-    harness.queue.before = fail
+    harness.fails(QueueClientError("no network"), verbs="change", until=1_000)
     harness.send("A")
     handler = sleeper(45, Outcome.FAILED)
     with harness.running(harness.consumer(handler, concurrency=1, renewal=ComputedRenewal())):
@@ -229,14 +207,10 @@ def test_a_commit_that_comes_after_the_computed_end_is_tried_with_a_second_less(
 
     harness.queue.before = late
     harness.send("A")
-    policy = HeartbeatRenewal(visibility_timeout=20_000)
-    lost = []
-    with harness.running(
-        harness.consumer(lambda _, context: lost.append(not context.sleep(43_000)), concurrency=1, renewal=policy)
-    ):
-        harness.clock.advance(43_100)
+    handler = harness.handler(43_000)
+    harness.consume(handler, 43_100, concurrency=1, renewal=HeartbeatRenewal(visibility_timeout=20_000))
     assert [timeout for _, timeout in harness.queue.changes()] == [20_000, 3_210, 3_209]
-    assert lost == [False]
+    assert handler.slept == [True]
 
 
 @pytest.mark.spec("HBN-11", "HBN-12", "BAT-3")

@@ -9,7 +9,6 @@ import pytest
 
 from insides import shard_of
 from lakequeue import Consumer, DeadLetterReason, LakeQueue, Outcome, Queue, RedrivePolicy
-from lakequeue.errors import InvalidOptions
 from lakequeue.model.failures import parse_reason
 
 
@@ -154,10 +153,3 @@ def test_a_failure_is_logged_with_its_message(lq: LakeQueue, caplog: pytest.LogC
         **{"queue": "orders", "message_id": sent.message_id, "receive_count": 1, "consumer": "worker"}
     }
     assert (consumer.handled, consumer.failed) == (0, 1)
-
-
-def test_a_name_is_a_short_text(lq: LakeQueue) -> None:
-    orders, _ = pair(lq)
-    with pytest.raises(InvalidOptions, match="name: must be a text of 1 to 100 characters"):
-        Consumer(orders, failing(ValueError()), name="")
-    assert Consumer(orders, failing(ValueError())).name

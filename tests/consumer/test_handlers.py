@@ -134,71 +134,28 @@ def test_a_queue_of_another_kind_is_refused() -> None:
 @pytest.mark.spec("HBN-18", "HBN-2")
 def test_async_handlers_run_together_in_one_event_loop(harness: Harness) -> None:
     harness.send(*(str(number) for number in range(12)))
-    running: set[str] = set()
-    most, loops = [], set()
-
-    async def handle(message: Message, context: Context) -> None:
-        loops.add(asyncio.get_running_loop())
-        running.add(message.body)
-        most.append(len(running))
-        assert await context.sleep_async(10)
-        running.remove(message.body)
-
-    with harness.running(harness.consumer(handle, concurrency=5)):
-        harness.clock.advance(31)
-    assert max(most) == 5 and len(most) == 12 and len(loops) == 1
+    loops = set()
+    handler = harness.handler(10, lambda message: loops.add(asyncio.get_running_loop()), asynchronous=True)
+    harness.consume(handler, 31, concurrency=5)
+    assert handler.most == 5 and len(handler.begun) == 12 and len(loops) == 1
     assert [at for at, _ in harness.queue.deletes()] == [10] * 5 + [20] * 5 + [30] * 2
-
-
-@pytest.mark.spec("HBN-9", "HNS-7")
-@pytest.mark.parametrize(
-    ("policy", "changes"), [(HeartbeatRenewal(), [(25, 30)]), (ComputedRenewal(30), [(20, 40)])]
-)
-def test_async_handlers_are_kept_as_others_are(harness: Harness, policy: Any, changes: Any) -> None:
-    harness.send("A")
-
-    async def handle(message: Message, context: Context) -> None:
-        await context.sleep_async(45)
-
-    with harness.running(harness.consumer(handle, concurrency=1, renewal=policy)):
-        harness.clock.advance(46)
-    assert harness.queue.changes() == changes
-    assert harness.queue.deletes() == [(45, "A")]
 
 
 @pytest.mark.spec("HBN-3", "HBN-15")
 def test_async_handlers_fail_as_others_do(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     harness.send("raises", "fails", "cancels")
+    errors = {"raises": ValueError("by a handler"), "cancels": asyncio.CancelledError()}
 
-    async def handle(message: Message, context: Context) -> Outcome:
+    def answer(message: Message) -> Outcome:
         if message.receive_count > 1:
             return Outcome.SUCCESS
-        if message.body == "raises":
-            raise ValueError("by a handler")
-        if message.body == "cancels":
-            raise asyncio.CancelledError
+        if message.body in errors:
+            raise errors[message.body]
         return Outcome.FAILED
 
-    with harness.running(harness.consumer(handle)):
-        harness.clock.advance(1)
-        assert harness.queue.deletes() == []
-        harness.clock.advance(40)
+    harness.consume(harness.handler(answer=answer, asynchronous=True), 41)
     assert [at for at, _ in harness.queue.deletes()] == [30] * 3
     assert "by a handler" in caplog.text and "the handler was cancelled" in caplog.text
-
-
-@pytest.mark.spec("HBN-19")
-def test_async_handlers_of_a_group_go_in_turn(fifo: Harness) -> None:
-    fifo.send("a1", "b1", "a2")
-    begun = []
-
-    async def handle(message: Message, context: Context) -> None:
-        begun.append((message.body, fifo.now))
-        await context.sleep_async(2)
-
-    with fifo.running(fifo.consumer(handle), until_empty=True):
-        fifo.clock.advance(10)
-    assert sorted(begun) == [("a1", 0), ("a2", 2), ("b1", 0)]
 
 
 @pytest.mark.spec("HBN-20")
@@ -243,23 +200,6 @@ def test_a_stop_cancels_async_handlers_that_do_not_end_in_time(harness: Harness)
     assert ends == [True] and harness.visible() == ["A"]
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_an_async_handler_that_ends_the_process_ends_the_consumer_in_order(
-    harness: Harness, error: BaseException
-) -> None:
-    harness.send("A", "B")
-
-    async def handle(message: Message, context: Context) -> None:
-        if message.body == "A":
-            raise error
-        await context.sleep_async(5)
-
-    with harness.running(harness.consumer(handle)) as running:
-        harness.clock.advance(5)
-        assert running.join() is error
-    assert [body for _, body in harness.queue.deletes()] == ["B"] and harness.visible() == ["A"]
-
-
 def test_a_sleep_that_would_hold_up_the_event_loop_is_refused(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,82 +215,54 @@ def test_a_sleep_that_would_hold_up_the_event_loop_is_refused(
 # --- delays of failing messages
 
 
-def begun_by(
-    harness: Harness, handler: Callable[[Message], Any] | None = None
-) -> tuple[list[tuple[float, int]], Any]:
-    begun: list[tuple[float, int]] = []
-
-    def handle(message: Message, context: Context) -> Outcome:
-        begun.append((harness.now, message.receive_count))
-        return handler(message) if handler else Outcome.FAILED
-
-    return begun, handle
-
-
 @pytest.mark.spec("HBN-3", "HNS-14")
 @pytest.mark.parametrize("policy", [HeartbeatRenewal(), ComputedRenewal()])
 @pytest.mark.parametrize(
-    ("delay", "at"),
+    ("profile", "delay", "at"),
     [
-        (RetryBackoff(first=2, factor=3, longest=20), [0, 2, 8, 26, 46, 66]),
-        (lambda count: 10 * count, [0, 10, 30, 60, 100]),
-        (40, [0, 40, 80]),
-        (0.25, None),
+        ("lake", RetryBackoff(first=2, factor=3, longest=20), [0, 2, 8, 26, 46, 66]),
+        ("lake", lambda count: 10 * count, [0, 10, 30, 60, 100]),
+        ("lake", 40, [0, 40, 80]),
+        ("lake", 0.25, [0, 0.25, 0.5, 0.75, 1]),
+        ("sqs", 0.3, [0, 1, 2]),  # which knows whole seconds only
     ],
 )
 def test_a_failing_message_comes_again_after_the_delay_for_its_receive_count(
-    harness: Harness, policy: Any, delay: Any, at: list[float] | None
+    make: Callable[..., Harness], policy: Any, profile: str, delay: Any, at: list[float]
 ) -> None:
+    harness = make(profile=profile, visibility_timeout=120)
     harness.send("A")
-    begun, handle = begun_by(harness)
-    with harness.running(harness.consumer(handle, renewal=policy, retry_delay=delay)):
-        harness.clock.advance(101 if at else 1)
-    expected = [0, 0.25, 0.5, 0.75, 1] if at is None else at
-    assert [when for when, _ in begun][: len(expected)] == expected
-    assert [count for _, count in begun] == [*range(1, len(begun) + 1)]
+    handler = harness.handler(answer=Outcome.FAILED)
+    harness.consume(handler, at[-1], renewal=policy, retry_delay=delay)
+    assert handler.at == at
+    assert handler.receives == [*range(1, len(at) + 1)]
 
 
 @pytest.mark.spec("HBN-15")
 def test_a_retry_now_wins_over_the_delay(harness: Harness) -> None:
     harness.send("A")
-    begun, handle = begun_by(
-        harness, lambda message: Outcome.FAILED_RETRY_NOW if message.receive_count < 3 else Outcome.FAILED
+    handler = harness.handler(
+        answer=lambda message: Outcome.FAILED_RETRY_NOW if message.receive_count < 3 else Outcome.FAILED
     )
-    with harness.running(harness.consumer(handle, retry_delay=7)):
-        harness.clock.advance(8)
-    assert [at for at, _ in begun] == [0, 0, 0, 7]
+    harness.consume(handler, 8, retry_delay=7)
+    assert handler.at == [0, 0, 0, 7]
 
 
 @pytest.mark.spec("HBN-19", "FIF-9")
 def test_a_group_waits_for_the_delay_of_its_first_message(fifo: Harness) -> None:
     fifo.send("a1", "a2", "b1")
-    handled = []
-
-    def handle(message: Message, context: Context) -> Outcome:
-        handled.append((message.body, fifo.now))
-        return Outcome.FAILED if message.body == "a1" and message.receive_count == 1 else Outcome.SUCCESS
-
-    with fifo.running(fifo.consumer(handle, retry_delay=5)):
-        fifo.clock.advance(6)
-    assert sorted(handled) == [("a1", 0), ("a1", 5), ("a2", 5), ("b1", 0)]
-
-
-def test_delays_are_whole_seconds_where_the_profile_knows_no_others(make: Callable[..., Harness]) -> None:
-    harness = make(profile="sqs")
-    harness.send("A")
-    begun, handle = begun_by(harness)
-    with harness.running(harness.consumer(handle, retry_delay=0.3)):
-        harness.clock.advance(1)
-    assert [at for at, _ in begun] == [0, 1]
+    handler = fifo.handler(
+        answer=lambda message: Outcome.FAILED if (message.body, message.receive_count) == ("a1", 1) else None
+    )
+    fifo.consume(handler, 6, retry_delay=5)
+    assert sorted(handler.begun) == [(0, "a1"), (0, "b1"), (5, "a1"), (5, "a2")]
 
 
 @pytest.mark.spec("VIS-9")
 def test_no_delay_exceeds_the_twelve_hours_of_a_receipt(harness: Harness) -> None:
     harness.send("A")
     harness.other.set_attributes(message_retention_period=1_209_600)
-    handler = sleeper(10, Outcome.FAILED)
-    with harness.running(harness.consumer(handler, concurrency=1, retry_delay=43_200)):
-        harness.clock.advance(11)
+    harness.consume(sleeper(10, Outcome.FAILED), 11, concurrency=1, retry_delay=43_200)
     assert harness.queue.changes() == [(10, 43_190)]
 
 
@@ -358,28 +270,18 @@ def test_a_delay_that_cannot_be_computed_leaves_the_message_to_its_timeout(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.send("A")
-    begun, handle = begun_by(harness)
-    with harness.running(harness.consumer(handle, retry_delay=lambda count: "soon")):
-        harness.clock.advance(31)
-    assert [at for at, _ in begun] == [0, 30]
+    handler = harness.handler(answer=Outcome.FAILED)
+    harness.consume(handler, 31, retry_delay=lambda count: "soon")
+    assert handler.at == [0, 30]
     assert "no retry delay" in caplog.text
 
 
-def test_options_of_delays_are_checked(harness: Harness) -> None:
+def test_every_option_of_a_backoff_is_checked() -> None:
     with pytest.raises(InvalidOptions) as refused:
         RetryBackoff(-1, 0.5, 43_201, jitter=2)
     assert [problem.partition(":")[0] for problem in refused.value.problems] == [
         *("first", "longest", "factor", "jitter"),
     ]
-    for wrong in (-1, 43_201, "soon", True):
-        with pytest.raises(InvalidOptions, match="retry_delay: must be"):
-            harness.consumer(sleeper(0), retry_delay=wrong)
-    for both in (True, False):
-        with pytest.raises(InvalidOptions, match="retry_delay: cannot go with retry_failed_at_once"):
-            harness.consumer(sleeper(0), retry_delay=1, make_failed_messages_visible_immediately=both)
-        with pytest.raises(InvalidOptions, match="retry_failed_at_once: is the same as make_failed_messages"):
-            long = {"make_failed_messages_visible_immediately": both}
-            harness.consumer(sleeper(0), retry_failed_at_once=both, **long)
 
 
 def test_a_backoff_with_jitter_is_shorter_by_up_to_its_share() -> None:

@@ -16,8 +16,8 @@ import attrs
 from lakequeue.consumer.handler import Handler
 from lakequeue.consumer.options import ConsumerOptions, RetryDelay, checked_queues, concurrency_problem
 from lakequeue.consumer.outages import Health, Outage
-from lakequeue.consumer.queue_loop import STOP_TIMEOUT, Controls, QueueLoop
-from lakequeue.consumer.shared_hands import SharedHands
+from lakequeue.consumer.queue_loop import QueueLoop
+from lakequeue.consumer.shared_hands import STOP_TIMEOUT, Controls, SharedHands
 from lakequeue.entry_verbs import races
 from lakequeue.errors import InvalidOptions, LakeQueueError, MissingPackage
 from lakequeue.model.clock import NEVER, Duration, duration_micros
@@ -151,10 +151,10 @@ class Consumer:
             with self._clock.participant(), ExitStack() as running:
                 if self._endpoint is not None:
                     running.enter_context(self._endpoint.serving())
-                hands = SharedHands(self._clock, len(self._loops) > 1, lambda: self._controls.stopping)
+                hands = SharedHands(self._clock, len(self._loops) > 1, self._controls)
                 for loop in self._loops:
                     loop.open(hands)
-                hands.start(self._controls.concurrency, self._handler, self._loops[0].fail)
+                hands.start(self._handler, self._loops[0].fail)
                 running.callback(hands.stop)
                 if len(self._loops) == 1:
                     self._loops[0].run(until_empty)

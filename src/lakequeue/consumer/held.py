@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from lakequeue.consumer.ahead import Ahead
+from lakequeue.consumer.ahead import MOST, Ahead
 from lakequeue.consumer.hands import Hands
 from lakequeue.consumer.jobs import Done, Job, State, Turn, newest
 from lakequeue.consumer.options import ConsumerOptions
@@ -62,7 +62,7 @@ class HeldMessages:
         self._clock = options.queue.clock
         self._hands, self._batch = options.concurrency, options.most
         self._batch_wait = duration_micros(1 if options.batch_wait is None else options.batch_wait)
-        self._prefetch = options.prefetch
+        self._prefetch, self._fifo = options.prefetch, options.queue.fifo
         self.largest_batch = known.profile_rules.max_batch
         self.ahead = Ahead(self.concurrency, options.prefetch, longest // 3)
         self._totals = totals
@@ -315,7 +315,10 @@ class HeldMessages:
     def room(self, done: Sequence[Done] = ()) -> int:
         """Number of messages to ask for, when some are done."""
         with self._lock:
-            room = max(0, self.ahead.capacity(self._usable()) - len(self._active) + len(done), self._kept)
+            usable, held = self._usable(), len(self._active)
+            room = max(0, self.ahead.capacity(usable) - held + len(done), self._kept)
+            if self._fifo:  # what waits behind others of its group needs no hand: for further groups
+                room = max(room, min(usable - len(self._groups), MOST - held))
             self.full = not room
         return min(room, self.largest_batch or room)
 

@@ -6,21 +6,16 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-import attrs
-
 from lakequeue.consumer.jobs import Run
 from lakequeue.consumer.observers import Observer, Observers, installed
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
-from lakequeue.consumer.shared_hands import SharedHands
+from lakequeue.consumer.shared_hands import Controls, SharedHands
 from lakequeue.consumer.workers import WorkerPool
 from lakequeue.entry_verbs import FreeHands, Request, is_held_back, receive_for_hands, settings
 from lakequeue.errors import LakeQueueError, OverLimit, QueueClientError, QueueDoesNotExist, RequestThrottled
-from lakequeue.model.clock import NEVER, Duration, Interrupt, duration_micros, from_micros, to_micros
+from lakequeue.model.clock import NEVER, Interrupt, duration_micros, from_micros, to_micros
 from lakequeue.model.messages import Message
-
-STOP_TIMEOUT = 30
-"""Seconds that running handlers get to end when a consumer stops, unless ``stop`` gets another timeout."""
 
 _REFUSED_PAUSE = timedelta(seconds=0.5)
 """Time between receives while the queue refuses them for now."""
@@ -34,16 +29,6 @@ _HELD_BACK_WAIT = 1
 it first."""
 
 _log = logging.getLogger("lakequeue")
-
-
-@attrs.define
-class Controls:
-    """What a consumer was told; its loops follow it."""
-
-    concurrency: int
-    stopping: bool = False
-    paused: bool = False
-    grace: Duration = STOP_TIMEOUT
 
 
 class QueueLoop:

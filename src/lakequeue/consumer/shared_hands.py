@@ -14,7 +14,20 @@ from lakequeue.consumer.hands import Hands, Threads
 from lakequeue.consumer.held import HeldMessages, Totals
 from lakequeue.consumer.jobs import Job
 from lakequeue.consumer.workers import WorkerPool
-from lakequeue.model.clock import Clock
+from lakequeue.model.clock import Clock, Duration
+
+STOP_TIMEOUT = 30
+"""Seconds that running handlers get to end when a consumer stops, unless ``stop`` gets another timeout."""
+
+
+@attrs.define
+class Controls:
+    """What a consumer was told; its loops and hands follow it."""
+
+    concurrency: int
+    stopping: bool = False
+    paused: bool = False
+    grace: Duration = STOP_TIMEOUT
 
 
 @attrs.define(eq=False)
@@ -40,15 +53,15 @@ class SharedHands:
     Args:
         clock: the consumer's clock.
         several: whether there are several queues.
-        stopping: whether no further message is to be begun.
+        controls: how many hands there are, and whether they begin further messages.
 
     Attributes:
         totals: sums over the queues.
     """
 
-    def __init__(self, clock: Clock, several: bool, stopping: Callable[[], bool]) -> None:
+    def __init__(self, clock: Clock, several: bool, controls: Controls) -> None:
         self._clock = clock
-        self._stopping = stopping
+        self._controls = controls
         self.totals = Totals(several)
         self._shares: list[_Share] = []
         self._running: dict[HeldMessages, WorkerPool] = {}
@@ -59,9 +72,9 @@ class SharedHands:
         self._shares.append(_Share(pool, weight))
         self._running[pool.held] = pool
 
-    def start(self, number: int, handler: Handler, broken: Callable[[BaseException], None]) -> None:
+    def start(self, handler: Handler, broken: Callable[[BaseException], None]) -> None:
         """Makes the hands: threads, or tasks in an event loop if the handler is ``async def``."""
-        self._number, pool = number, self._shares[0].pool
+        number, pool = self._controls.concurrency, self._shares[0].pool
         take: Callable[[], Any] = self._take if self.totals.several else pool.calls.take
         work: Callable[[Any], Any] = self._work if self.totals.several else pool.calls.work
         due = self._due if self.totals.several else pool.calls.due
@@ -78,7 +91,8 @@ class SharedHands:
     # --- whose turn it is
 
     def _take(self) -> tuple[WorkerPool, list[Job]] | None:
-        if self._stopping():  # else hands that one queue sets free begin what another has not handed back yet
+        # else hands that one queue sets free begin what another has not handed back yet
+        if self._controls.stopping:
             return None
         with self.totals.lock:
             found, waiting = self._next()
@@ -121,7 +135,7 @@ class SharedHands:
     def _in_turn(self, shares: Sequence[_Share]) -> _Share:
         """The queue that is next; one that had no messages catches up by its share of the hands at most."""
         least = min(share.taken for share in shares)
-        behind = self._number / sum(share.weight for share in self._shares)
+        behind = self._controls.concurrency / sum(share.weight for share in self._shares)
         for share in self._shares:
             share.taken = max(share.taken, least - behind - 1 / share.weight)
         chosen = min(shares, key=lambda share: share.taken)
