@@ -412,7 +412,7 @@ MUTATIONS = [
     ),
     Mutation(
         "all queues take turns",
-        replace(SharedHands, "_in_turn", lambda self, shares: min(shares, key=lambda share: share.pool.held.busy)),
+        replace(SharedHands, "_in_turn", lambda self, shares: min(shares, key=lambda share: share.busy)),
         {hands_are_shared_by_weight: "JOB-9"},
     ),
 ]

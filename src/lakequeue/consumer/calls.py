@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from typing import Any
 
 from lakequeue.consumer.handler import Outcome, checked_outcome, is_async
@@ -15,7 +14,7 @@ from lakequeue.consumer.held import HeldMessages
 from lakequeue.consumer.jobs import Call, Job, Run
 from lakequeue.consumer.rounds import Rounds
 from lakequeue.errors import LeaseLost
-from lakequeue.model.clock import MICROS, from_micros
+from lakequeue.model.clock import MICROS
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
 
@@ -32,7 +31,7 @@ class Calls:
 
     Attributes:
         handled, failed: messages whose handlers have ended, well or not.
-        work: calls the handler with what ``take`` returned; a coroutine function if the handler is one.
+        work: calls the handler with messages that a hand took; a coroutine function if the handler is one.
     """
 
     def __init__(self, run: Run, held: HeldMessages, rounds: Rounds) -> None:
@@ -50,15 +49,6 @@ class Calls:
         self._counting = threading.Lock()
         self._awaited = is_async(self._handler)
         self.work: Callable[[list[Job]], Any] = self._work_async if self._awaited else self._work
-
-    def take(self) -> list[Job] | None:
-        """What a hand is to handle next, in one call; None if there is nothing."""
-        return self._held.take()
-
-    def due(self) -> datetime | None:
-        """When a batch begins though it is not full; None: nothing waits, or no batches are wanted."""
-        due = self._held.batch_due() if self._batches else None
-        return None if due is None else from_micros(due)
 
     def _work(self, jobs: list[Job]) -> None:
         with self._calling(jobs) as (call, given):

@@ -20,7 +20,7 @@ from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.consumer.shared_hands import STOP_TIMEOUT, Controls, SharedHands
 from lakequeue.entry_verbs import races
 from lakequeue.errors import InvalidOptions, LakeQueueError, MissingPackage
-from lakequeue.model.clock import NEVER, Duration, duration_micros
+from lakequeue.model.clock import NEVER, Duration, duration_micros, start_thread
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
 
@@ -151,7 +151,7 @@ class Consumer:
             with self._clock.participant(), ExitStack() as running:
                 if self._endpoint is not None:
                     running.enter_context(self._endpoint.serving())
-                hands = SharedHands(self._clock, len(self._loops) > 1, self._controls)
+                hands = SharedHands(self._clock, self._controls)
                 for loop in self._loops:
                     loop.open(hands)
                 hands.start(self._handler, self._loops[0].fail)
@@ -168,11 +168,9 @@ class Consumer:
         """Runs the loop of each queue in a thread of its own."""
         errors: list[BaseException] = []
 
-        def run(loop: QueueLoop, begun: threading.Event, ended: threading.Event) -> None:
+        def run(loop: QueueLoop, ended: threading.Event) -> None:
             try:
-                with self._clock.participant():
-                    begun.set()
-                    loop.run(until_empty)
+                loop.run(until_empty)
             except BaseException as error:
                 loop.fail(error)  # one that is not of the queue ends the others
                 errors.append(error)
@@ -182,10 +180,8 @@ class Consumer:
 
         ends = []
         for loop in self._loops:
-            begun, ended = threading.Event(), threading.Event()
-            name = f"lakequeue {loop.queue.name}"
-            threading.Thread(target=run, args=(loop, begun, ended), name=name, daemon=True).start()
-            begun.wait()  # as with hands
+            ended = threading.Event()
+            start_thread(self._clock, partial(run, loop, ended), f"lakequeue {loop.queue.name}")
             ends.append(ended)
         for ended in ends:
             self._clock.wait(NEVER, ended)

@@ -1,42 +1,33 @@
-"""The hands of a consumer: a fixed number of threads that run handlers, started when they are first needed."""
+"""The hands of a consumer: a fixed number of threads, or of tasks in an event loop, that run handlers."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from lakequeue.model.clock import NEVER, Clock
+from lakequeue.model.clock import NEVER, Clock, start_thread
+
+_CANCEL_GRACE = 1.0
+"""Seconds that cancelled handlers get to end before ``run`` returns without them."""
 
 Job = TypeVar("Job")
 
 
-class Hands(Protocol):
-    """What runs handlers."""
-
-    def wake(self, jobs: int) -> None:
-        """Wakes idle hands for jobs, at most this many."""
-        ...
-
-    def resize(self, number: int) -> None:
-        """Changes the maximum number of hands; those that are busy go on."""
-        ...
-
-    def stop(self) -> None:
-        """Ends idle hands, and busy ones when their handler ends."""
-        ...
-
-
-class Threads(Generic[Job]):
-    """Hands that are threads.
+class Hands(ABC, Generic[Job]):
+    """What runs handlers.
 
     Args:
-        number: maximum number of threads.
+        number: maximum number of hands.
         clock: the queue's clock.
         take: returns the next job; None if there is none.
-        run: runs a job.
+        run: runs a job; tasks await it.
         due: returns when to ask for a job again, if nothing comes before; None: never.
+        broken: called with an error that ended all hands.
     """
 
     def __init__(
@@ -44,16 +35,40 @@ class Threads(Generic[Job]):
         number: int,
         clock: Clock,
         take: Callable[[], Job | None],
-        run: Callable[[Job], None],
-        due: Callable[[], datetime | None] = lambda: None,
+        run: Callable[[Job], Any],
+        due: Callable[[], datetime | None],
+        broken: Callable[[BaseException], None],
     ) -> None:
         self._number = number
         self._clock = clock
         self._take = take
         self._run = run
         self._due = due
+        self._broken = broken
         self._lock = threading.Lock()
         self._count = 0
+
+    @abstractmethod
+    def wake(self, jobs: int) -> None:
+        """Wakes idle hands for jobs, at most this many."""
+
+    @abstractmethod
+    def resize(self, number: int) -> None:
+        """Changes the maximum number of hands; those that are busy go on."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends idle hands, and busy ones when their handler ends."""
+
+    def _wait(self, wake: threading.Event) -> None:
+        self._clock.wait(self._due() or NEVER, wake)
+
+
+class Threads(Hands[Job]):
+    """Hands that are threads, started when they are first needed."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._idle: list[threading.Event] = []
         self._stopped = False
 
@@ -66,10 +81,8 @@ class Threads(Generic[Job]):
                 self._count += idle is None
             if idle is not None:
                 idle.set()
-                continue
-            begun = threading.Event()
-            threading.Thread(target=self._work, args=(begun,), name="lakequeue handler", daemon=True).start()
-            begun.wait()  # else a manual clock could advance before the thread takes part in it
+            else:
+                start_thread(self._clock, self._work, "lakequeue handler")
 
     def resize(self, number: int) -> None:
         with self._lock:
@@ -93,23 +106,96 @@ class Threads(Generic[Job]):
             self._count -= surplus
         return surplus
 
-    def _work(self, begun: threading.Event) -> None:
+    def _work(self) -> None:
         wake = threading.Event()
-        with self._clock.participant():
-            begun.set()
-            while not self._is_surplus():
-                job = self._take()
+        while not self._is_surplus():
+            job = self._take()
+            if job is None:
+                wake.clear()
+                with self._lock:
+                    if self._stopped:
+                        return
+                    self._idle.append(wake)
+                job = self._take()  # what came before it was known to be idle
                 if job is None:
-                    wake.clear()
-                    with self._lock:
-                        if self._stopped:
-                            return
-                        self._idle.append(wake)
-                    job = self._take()  # what came before it was known to be idle
-                    if job is None:
-                        self._clock.wait(self._due() or NEVER, wake)
-                    with self._lock:
-                        if wake in self._idle:
-                            self._idle.remove(wake)
-                if job is not None:
-                    self._run(job)
+                    self._wait(wake)
+                with self._lock:
+                    if wake in self._idle:
+                        self._idle.remove(wake)
+            if job is not None:
+                self._run(job)
+
+
+class Tasks(Hands[Job]):
+    """Hands that are tasks. One more thread starts them, which the clock waits for until they have begun."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._wake = threading.Event()
+        self._ended = threading.Event()
+        begun = threading.Event()
+        self._looping = threading.Thread(
+            target=self._loop_until_stopped, args=(begun,), name="lakequeue event loop", daemon=True
+        )
+        self._looping.start()
+        start_thread(self._clock, self._start, "lakequeue tasks")
+        begun.wait()
+
+    def wake(self, jobs: int) -> None:
+        self._wake.set()
+
+    def resize(self, number: int) -> None:
+        self._number = number
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Also cancels the handlers that are left."""
+        self._ended.set()
+        self._wake.set()
+        with suppress(RuntimeError):  # it has ended by itself
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        self._looping.join(_CANCEL_GRACE)
+
+    def _start(self) -> None:
+        while not self._ended.is_set():
+            self._wake.clear()
+            jobs: list[Job] = []
+            while self._count < self._number and (job := self._take()) is not None:
+                with self._lock:
+                    self._count += 1
+                jobs.append(job)
+            if not jobs:
+                self._wait(self._wake)
+                continue
+            begun = threading.Event()
+            with suppress(RuntimeError):  # the loop has ended
+                asyncio.run_coroutine_threadsafe(self._begin(jobs), self._loop).add_done_callback(
+                    lambda _, begun=begun: begun.set()  # type: ignore[misc]
+                )
+                begun.wait()
+
+    async def _begin(self, jobs: list[Job]) -> None:
+        self._tasks |= {asyncio.ensure_future(self._work(job)) for job in jobs}
+        await asyncio.sleep(0)  # they take part in the clock now
+        self._tasks = {task for task in self._tasks if not task.done()}
+
+    async def _work(self, job: Job | None) -> None:
+        with self._clock.participant():
+            while job is not None:
+                await self._run(job)
+                job = self._take() if self._count <= self._number else None
+            with self._lock:
+                self._count -= 1
+            self._wake.set()  # for what came before that
+
+    def _loop_until_stopped(self, begun: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(begun))
+        except BaseException as error:  # a task of the handler's own raised SystemExit
+            self._broken(error)
+
+    async def _serve(self, begun: threading.Event) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        begun.set()
+        await self._stopped.wait()

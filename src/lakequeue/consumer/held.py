@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
 
 import attrs
 
@@ -13,7 +15,7 @@ from lakequeue.consumer.hands import Hands
 from lakequeue.consumer.jobs import Done, Job, State, Turn, newest
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.entry_verbs import FreeHands, settings
-from lakequeue.model.clock import MICROS, duration_micros, to_micros
+from lakequeue.model.clock import MICROS, duration_micros, from_micros, to_micros
 
 
 @attrs.define
@@ -21,7 +23,6 @@ class Totals:
     """Sums over the queues of a consumer, which share its hands; read and changed under the lock.
 
     Attributes:
-        several: whether there are several queues.
         parts: what is held of each queue.
         held: active messages.
         busy: hands that handle some.
@@ -29,13 +30,17 @@ class Totals:
         empty: queues that were found to be empty since a message was last received.
     """
 
-    several: bool
     lock: threading.RLock = attrs.field(factory=threading.RLock)
     parts: list[HeldMessages] = attrs.field(factory=list)
     held: int = 0
     busy: int = 0
     kept: int = 0
     empty: set[HeldMessages] = attrs.field(factory=set)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several queues."""
+        return len(self.parts) > 1
 
 
 class HeldMessages:
@@ -44,6 +49,7 @@ class HeldMessages:
     Args:
         options: those of the consumer, for this queue.
         totals: sums over all queues of the consumer.
+        wake: wakes what receives messages, and settles them.
 
     Attributes:
         hands: what handles the messages; set before the first one is added.
@@ -52,15 +58,19 @@ class HeldMessages:
         busy: messages that hands handle.
         hungry: set when a hand finds nothing to do.
         full: whether there was no room when it was last asked for.
+        weight: that of the queue.
+        taken: how many messages have begun, divided by the weight; the queue with the least is next.
     """
 
-    hands: Hands
+    hands: Hands[Any]
 
-    def __init__(self, options: ConsumerOptions, totals: Totals) -> None:
+    def __init__(self, options: ConsumerOptions, totals: Totals, wake: Callable[[], None]) -> None:
         known, timeout = settings(options.queue), options.renewal.receive_timeout
         longest = known.visibility_timeout_micros if timeout is None else duration_micros(timeout)
         self._clock = options.queue.clock
+        self.wake, self.weight, self.taken = wake, options.weight, 0.0
         self._hands, self._batch = options.concurrency, options.most
+        self._waits = options.batch is not None
         self._batch_wait = duration_micros(1 if options.batch_wait is None else options.batch_wait)
         self._prefetch, self._fifo = options.prefetch, options.queue.fifo
         self.largest_batch = known.profile_rules.max_batch
@@ -193,7 +203,7 @@ class HeldMessages:
         """Whether a batch may begin."""
         if len(self._ready) >= self._batch:
             return True
-        due = self.batch_due()
+        due = self._batch_due()
         return due is not None and to_micros(self._clock.now()) >= due
 
     def begins(self) -> bool:
@@ -226,8 +236,12 @@ class HeldMessages:
             return self.concurrency
         return (self._busy_hands + max(1, self._hands - self._totals.busy)) * self._batch
 
-    def batch_due(self) -> int | None:
-        """When the next batch is due though it is not full, in microseconds; None: nothing waits."""
+    def due(self) -> datetime | None:
+        """When a batch begins though it is not full; None: nothing waits, or no batches are wanted."""
+        due = self._batch_due() if self._waits else None
+        return None if due is None else from_micros(due)
+
+    def _batch_due(self) -> int | None:
         with self._lock:
             if not self._ready or self._keeps_back(self._ready[0]):
                 return None

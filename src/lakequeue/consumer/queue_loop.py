@@ -61,7 +61,7 @@ class QueueLoop:
         self._error, self._hands = None, hands
         run = Run(self._options, self.outages, Observers(self.observers), self.interrupt.set, self.fail)
         self.pool = WorkerPool(run, hands.totals)
-        hands.add(self.pool, self._options.weight)
+        hands.add(self.pool.held, self.pool.calls.work)
 
     def run(self, until_empty: bool) -> None:
         """Consumes until stopped, see ``Consumer.run``."""
@@ -71,7 +71,7 @@ class QueueLoop:
         try:
             self._consume(pool, until_empty)
         finally:
-            self._hands.leave(pool)
+            self._hands.leave(pool.held)
             self._wind_down(pool)
         if self._error is not None:
             raise self._error
@@ -106,7 +106,7 @@ class QueueLoop:
                 raise self.outages.error
             self._prepare(pool)
             try:
-                last = until_empty and self._hands.may_be_empty(pool)
+                last = until_empty and self._hands.may_be_empty(pool.held)
                 held_back = last and is_held_back(self.queue)
                 found = pool.rounds.run(may_claim=not self._controls.paused and now >= not_before)
                 if found is None:
@@ -143,7 +143,7 @@ class QueueLoop:
             elif messages:
                 pool.begin(messages)
             elif found is None and last and not held_back:
-                self._hands.found_empty(pool)
+                self._hands.found_empty(pool.held)
             elif found is None:
                 self._clock.wait(event or now + _BETWEEN_RECEIVES, self.interrupt)
 

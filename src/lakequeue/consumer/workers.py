@@ -36,14 +36,12 @@ class WorkerPool:
         held: the messages, and which of them hands take next.
         rounds: settles them, and claims others.
         calls: the calls of the handler with them.
-        wake: wakes what runs the rounds.
     """
 
     def __init__(self, run: Run, totals: Totals) -> None:
         self._run = run
         self._queue = run.options.queue
-        self.wake = run.wake
-        self.held = HeldMessages(run.options, totals)
+        self.held = HeldMessages(run.options, totals, run.wake)
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
             run.clock, run.options.renewal, self._extend, self._lose, run.broken, self.held.largest_batch
         )
@@ -115,7 +113,7 @@ class WorkerPool:
         if job is not None:
             self._run.observers.lost(1)
             job.context.lost.set()
-            self.wake()  # if its delete is being tried again, that ends
+            self._run.wake()  # if its delete is being tried again, that ends
 
     # --- the end
 

@@ -118,6 +118,21 @@ class SystemClock:
         return min((until - self.now()).total_seconds(), _LONGEST_WAIT)
 
 
+def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: bool = False) -> threading.Thread:
+    """Starts a daemon thread; returns once it takes part in the clock, which could advance without it before."""
+    begun = threading.Event()
+
+    def run() -> None:
+        with clock.participant(late=late):
+            begun.set()
+            work()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    begun.wait()
+    return thread
+
+
 class Interrupt(threading.Event):
     """Ends the wait of a receive, which then polls once more; ends a search by a condition with an error."""
 

@@ -19,7 +19,7 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.model.clock import format_instant, to_micros
+from lakequeue.model.clock import format_instant, start_thread, to_micros
 from lakequeue.model.messages import SendEntry, SendResult
 from lakequeue.model.schedules import Schedule
 from lakequeue.model.validation import validate_entry
@@ -125,29 +125,25 @@ class OpenSchedules:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Sends what is due at the start of each minute, in a thread, during the block."""
-        stop, begun = threading.Event(), threading.Event()
-        thread = threading.Thread(target=self._run_on, args=(stop, begun), name="lakequeue schedules", daemon=True)
-        thread.start()
-        begun.wait()
+        stop = threading.Event()
+        thread = start_thread(self.root.clock, lambda: self._run_on(stop), "lakequeue schedules")
         try:
             yield
         finally:
             stop.set()
             thread.join(_PATIENCE)
 
-    def _run_on(self, stop: threading.Event, begun: threading.Event) -> None:
+    def _run_on(self, stop: threading.Event) -> None:
         clock, told, late = self.root.clock, "", timedelta(seconds=random.uniform(0, _SPREAD))
-        with clock.participant():
-            begun.set()
-            while not stop.is_set():
-                try:
-                    self.run_due()
-                    told = ""
-                except Exception as error:
-                    if told != (told := first_line(error)):
-                        _log.warning("the schedules of %s cannot be run: %s", self.root.path, told)
-                minute = (clock.now() - late).replace(second=0, microsecond=0)
-                clock.wait(minute + timedelta(minutes=1) + late, stop)
+        while not stop.is_set():
+            try:
+                self.run_due()
+                told = ""
+            except Exception as error:
+                if told != (told := first_line(error)):
+                    _log.warning("the schedules of %s cannot be run: %s", self.root.path, told)
+            minute = (clock.now() - late).replace(second=0, microsecond=0)
+            clock.wait(minute + timedelta(minutes=1) + late, stop)
 
     def _run(self, row: Schedule, now: datetime) -> tuple[int, Schedule | None]:
         """The number of messages sent, and the row after that; None if its last message is sent."""

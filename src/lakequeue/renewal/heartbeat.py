@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from lakequeue.model.clock import MICROS, NEVER, Clock, from_micros, to_micros
+from lakequeue.model.clock import MICROS, NEVER, Clock, from_micros, start_thread, to_micros
 from lakequeue.renewal.policies import Hold, Renewal
 
 _IN_TURN = 4
@@ -67,9 +67,8 @@ class HeartbeatScheduler(Generic[Key]):
         self._since = 0
         self._until = to_micros(NEVER)
         self._wake = threading.Event()
-        self._begun = threading.Event()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lakequeue heartbeat", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def keep(self, holds: Mapping[Key, Hold]) -> None:
         """Starts extending these receipts."""
@@ -93,9 +92,8 @@ class HeartbeatScheduler(Generic[Key]):
             return self._holds.get(key)
 
     def start(self) -> None:
-        """Starts the thread; returns once it takes part in the clock."""
-        self._thread.start()
-        self._begun.wait()
+        """Starts the thread."""
+        self._thread = start_thread(self._clock, self._run, "lakequeue heartbeat", late=True)
 
     def stop(self) -> None:
         """Ends the thread; nothing is extended after this returns."""
@@ -103,7 +101,7 @@ class HeartbeatScheduler(Generic[Key]):
             self._holds.clear()
         self._stopped.set()
         self._wake.set()
-        if self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def beat(self) -> datetime:
@@ -165,19 +163,17 @@ class HeartbeatScheduler(Generic[Key]):
         return dict(zip(wanted, self._extend(list(wanted.items())), strict=True)) if wanted else {}
 
     def _run(self) -> None:
-        with self._clock.participant(late=True):
-            self._begun.set()
-            try:
+        try:
+            until = self.beat()
+            while not self._stopped.is_set():
+                self._clock.wait(until, self._wake)
+                self._wake.clear()
+                # what ends at this very instant ends first (HBN-10), whatever woke this thread
+                self._clock.wait(self._clock.now(), self._stopped)
                 until = self.beat()
-                while not self._stopped.is_set():
-                    self._clock.wait(until, self._wake)
-                    self._wake.clear()
-                    # what ends at this very instant ends first (HBN-10), whatever woke this thread
-                    self._clock.wait(self._clock.now(), self._stopped)
-                    until = self.beat()
-            except BaseException as error:
-                _log.exception("the heartbeat ended")
-                self._broken(error)
+        except BaseException as error:
+            _log.exception("the heartbeat ended")
+            self._broken(error)
 
     def _now(self) -> int:
         return to_micros(self._clock.now())
