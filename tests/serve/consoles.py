@@ -117,7 +117,7 @@ class Limited:
         return self.name
 
     def may(self, action: str, queue: str | None) -> bool:
-        return action in self.allowed and queue != "secret"
+        return action in self.allowed and not (queue or "").startswith("secret")
 
     def may_on_any_queue(self, action: str) -> bool:
         return action in self.allowed

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from lakequeue import LakeQueue, QueueDoesNotExist, SendEntry
 from lakequeue.serve.console import documents
 from lakequeue.testing import ManualClock
-from serve.consoles import ASKED, Console, keyed, rewindable, versions, with_letters
+from serve.consoles import ASKED, Console, keyed, rewindable, with_letters
 
 
 def ids(console: Console, queue: str) -> dict[str, str]:
@@ -125,35 +123,6 @@ def test_as_many_messages_as_a_page_shows_can_be_chosen(console: Console, lake: 
     shown = console.get("queues/orders/messages", limit=200)["messages"]
     assert console.post("queues/orders/messages/delete", ids=[each["id"] for each in shown])["messages"] == 200
     assert console.bodies("orders") == ["200"]
-
-
-@pytest.mark.parametrize(
-    ("action", "path", "members"),
-    [
-        ("CreateQueue", "queues", {"QueueName": "new"}),
-        ("SetQueueAttributes", "queues/orders/attributes", {"Attributes": {"DelaySeconds": "1"}}),
-        ("DeleteQueue", "queues/orders/delete", {"name": "orders"}),
-        ("DeleteMessage", "queues/orders/messages/delete", {"ids": ["x"]}),
-        ("ChangeMessageVisibility", "queues/orders/messages/visible", {"ids": ["x"]}),
-    ],
-)
-def test_each_change_needs_its_permission_and_the_header(
-    lake: LakeQueue, action: str, path: str, members: dict[str, Any]
-):
-    lake.create_queue("orders")
-    lake.create_queue("secret")
-    actions = {"CreateQueue", "SetQueueAttributes", "DeleteQueue", "DeleteMessage", "ChangeMessageVisibility"}
-    before = versions(lake)
-    with keyed(lake, *sorted(actions - {action})) as http:
-        refused = http.post(f"/console/api/{path}", json=members, headers=ASKED)
-        assert (refused.status_code, refused.json()["code"]) == (403, "AccessDeniedException")
-    with keyed(lake, action) as http:
-        assert http.post(f"/console/api/{path}", json=members).status_code == 403
-        secret = {"QueueName": "secret"} if action == "CreateQueue" else members
-        elsewhere = http.post(f"/console/api/{path.replace('orders', 'secret')}", json=secret, headers=ASKED)
-        assert elsewhere.status_code == 403
-        assert versions(lake) == before
-        assert http.post(f"/console/api/{path}", json=members, headers=ASKED).status_code == 200
 
 
 def test_a_redrive_policy_needs_permission_to_send_there(lake: LakeQueue):
