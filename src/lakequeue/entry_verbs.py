@@ -183,7 +183,7 @@ check_catalog = of_face(lambda root: root.check())
 
 def last_compaction(lake: LakeQueue) -> int | None:
     """When the last pass over the whole root ended, in microseconds; None if there was none."""
-    return passes.ended_at(lake._runtime.engine.store, lake.root)
+    return passes.load(lake._runtime.engine.store, lake.root).ended_at
 
 
 def space(lake: LakeQueue) -> Space | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import attrs
 import pytest
 
 from concurrency.faults import killed
-from concurrency.harness import apart, at_once, drain, log_rows, spread
-from concurrency.steps import Killed, at, before_write, cut_off, dying
+from concurrency.harness import apart, at_once, drain, spread
+from concurrency.movers import unfinished
+from concurrency.steps import Killed, at, before_write, cut_off, dying, meanwhile
 from insides import shard_of
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
@@ -24,8 +26,8 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
-MARK, APPEND, REMOVAL, END = 1, 2, 3, 4
-"""The writes of a move in order, and the one after it."""
+MARK, APPEND, REMOVAL = 1, 2, 3
+"""The writes of a move in order."""
 
 
 @attrs.frozen
@@ -96,7 +98,6 @@ def compact(pair: Pair) -> None:
 
 
 TAKING_OVER = [letters, redrive, compact]
-takes_over = pytest.mark.parametrize("takes_over", TAKING_OVER)
 
 
 def long(*values: Any) -> Any:
@@ -104,60 +105,85 @@ def long(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.long)
 
 
-@pytest.mark.spec("DLQ-2", "DLQ-8")
-@takes_over
-@pytest.mark.parametrize("step", [long(MARK), APPEND, REMOVAL, long(END)])
-def test_dead_letters_of_a_killed_process_are_in_one_queue_once(
-    two: Two, step: int, takes_over: Callable[[Pair], None]
-) -> None:
-    mine, theirs = two
-    with dying(step):
-        letters(mine)
-    takes_over(theirs)
-    letters(theirs)
-    source, dead = theirs.stored()
-    assert Counter(source + dead) == Counter("abc")
-    if takes_over is not redrive or step in (MARK, APPEND):
-        assert (source, dead) == (["c"], ["a", "b"])
-    assert (stored(mine.queue), stored(mine.dead)) == (source, dead)
-    assert shard_of(theirs.queue).query(lambda machine: machine.outgoing()) is None
+def go_on_for_long(pair: Pair) -> None:
+    """Completes the current move, then redrives and moves all messages again, twice."""
+    for _ in range(2):
+        letters(pair)
+        pair.dead.redrive()
+        received(pair.queue)
+    letters(pair)
 
 
-@pytest.mark.spec("DLQ-8")
-@takes_over
-@pytest.mark.parametrize("step", [long(MARK), APPEND, REMOVAL])
-def test_a_redrive_of_a_killed_process_can_be_repeated(
-    two: Two, step: int, takes_over: Callable[[Pair], None]
-) -> None:
-    mine, theirs = two
-    letters(mine)
-    assert theirs.stored() == (["c"], ["a", "b"])
-    with dying(step):
-        redrive(mine)
-    takes_over(theirs)
-    assert theirs.dead.redrive() in (0, 2)
-    source, dead = theirs.stored()
-    assert Counter(source + dead) == Counter("abc")
-    assert (source, dead) == (["a", "b", "c"], [])
-    assert theirs.dead.counts().in_flight == 0
+Interruption = Callable[[Pair], AbstractContextManager[None]]
+"""What ends or delays a move of one process, given what the other one has of the queues."""
 
 
-@pytest.mark.spec("DLQ-2", "DLQ-8")
-@pytest.mark.parametrize("step", [long(MARK), APPEND, REMOVAL])
-@pytest.mark.parametrize("gets_ahead", TAKING_OVER)
+def killed_at(step: int, by: Callable[[Pair], None]) -> Any:
+    @contextmanager
+    def interrupted(theirs: Pair) -> Iterator[None]:
+        with dying(step):
+            yield
+        by(theirs)
+
+    return pytest.param(interrupted, by is not redrive, id=f"killed before write {step}, then {by.__name__}")
+
+
+def overtaken_at(step: int, by: Callable[[Pair], None]) -> Any:
+    name = f"{by.__name__} before write {step}"
+    return pytest.param(lambda theirs: before_write(step, lambda: by(theirs)), by is not redrive, id=name)
+
+
+def raised(method: str, error: Exception) -> Any:
+    @contextmanager
+    def interrupted(_: Pair) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            step = at(patch, Table, method, error, landed=True, times=3)
+            yield
+        assert step.seen
+
+    return pytest.param(interrupted, True, id=f"{method} landed and raised")
+
+
+def cut_off_at_append(landed: bool) -> Any:
+    return pytest.param(lambda _: cut_off("append", landed), True, id=f"append cut off, {landed=}")
+
+
+def slept_before_the_target(theirs: Pair) -> AbstractContextManager[None]:
+    return meanwhile(move, "_bring", lambda *_: go_on_for_long(theirs))
+
+
+INTERRUPTIONS = [
+    *(each(step, by) for each in (killed_at, overtaken_at) for step in (APPEND, REMOVAL) for by in TAKING_OVER),
+    *(overtaken_at(step, go_on_for_long) for step in (APPEND, REMOVAL)),
+    pytest.param(slept_before_the_target, True, id="slept before it looked at the target"),
+    raised("merge", LostRace("answer lost")),
+    raised("append", OSError("post-commit work failed")),
+    *map(cut_off_at_append, (False, True)),
+]
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-8", "ERR-2")
 @pytest.mark.parametrize("verb", [letters, redrive])
-def test_a_process_that_overtakes_another_one_and_the_one_it_overtook_move_once(
-    two: Two, step: int, gets_ahead: Callable[[Pair], None], verb: Callable[[Pair], None]
+@pytest.mark.parametrize(("interrupted", "nobody_redrives"), INTERRUPTIONS)
+def test_messages_of_a_move_that_was_interrupted_are_in_one_queue_once(
+    two: Two, verb: Callable[[Pair], None], interrupted: Interruption, nobody_redrives: bool
 ) -> None:
     mine, theirs = two
     if verb is redrive:
         letters(mine)
-    with before_write(step, lambda: gets_ahead(theirs)):
+        assert theirs.stored() == (["c"], ["a", "b"])
+    with interrupted(theirs):
         verb(mine)
-    letters(theirs)
-    source, dead = mine.stored()
-    assert Counter(source + dead) == Counter("abc")
+    verb(theirs)
+    source, dead = theirs.stored()
+    assert sorted(source + dead) == ["a", "b", "c"]
+    if verb is letters and nobody_redrives:
+        assert dead == ["a", "b"]
+    assert (stored(mine.queue), stored(mine.dead)) == (source, dead)
+    assert mine.dead.redrive() in (0, 2)
+    assert mine.stored() == (["a", "b", "c"], [])
     assert mine.dead.counts().in_flight == 0
+    assert not unfinished(mine.queue) and not unfinished(mine.dead)
 
 
 @pytest.mark.spec("DLQ-8")
@@ -174,36 +200,6 @@ def test_a_redrive_counts_what_it_moved_although_another_process_ended_it(two: T
     assert counted == [3]
     source, dead = mine.stored()
     assert (source, dead) == (list("abc"), ["d", "e"])
-
-
-def go_on_for_long(pair: Pair) -> None:
-    """Completes the current move, then redrives and moves all messages again, twice."""
-    for _ in range(2):
-        letters(pair)
-        pair.dead.redrive()
-        received(pair.queue)
-    letters(pair)
-
-
-@pytest.mark.spec("DLQ-2", "DLQ-8")
-@pytest.mark.parametrize("step", [APPEND, REMOVAL])
-def test_a_process_that_slept_through_later_moves_moves_nothing_twice(two: Two, step: int) -> None:
-    mine, theirs = two
-    with before_write(step, lambda: go_on_for_long(theirs)):
-        letters(mine)
-    assert mine.stored() == (["c"], ["a", "b"])
-    assert len(log_rows(theirs.dead)) == 2 + 2 + 2
-
-
-@pytest.mark.spec("DLQ-2")
-def test_a_process_that_slept_before_it_looked_at_the_target_moves_nothing_twice(
-    two: Two, monkeypatch: Patch
-) -> None:
-    mine, theirs = two
-    at(monkeypatch, move, "_bring", lambda: go_on_for_long(theirs))
-    letters(mine)
-    assert mine.stored() == (["c"], ["a", "b"])
-    assert len(log_rows(theirs.dead)) == 2 + 2 + 2
 
 
 @pytest.mark.spec("DLQ-2", "QUE-13")
@@ -267,39 +263,6 @@ def test_what_expires_while_it_is_on_its_way_arrives_nowhere(two: Two, clock: Ma
     mine.fail("d")
     letters(theirs)
     assert mine.stored() == ([], ["d"])
-
-
-@pytest.mark.spec("DLQ-2")
-@pytest.mark.parametrize(
-    ("method", "error"),
-    [("merge", LostRace("answer lost")), ("append", OSError("post-commit work failed"))],
-)
-def test_a_step_that_landed_and_raised_counts_once(
-    two: Two, monkeypatch: Patch, method: str, error: Exception
-) -> None:
-    mine, _ = two
-    step = at(monkeypatch, Table, method, error, landed=True, times=3)
-    assert received(mine.queue) == ["c"]
-    assert step.seen
-    monkeypatch.undo()
-    assert mine.stored() == (["c"], ["a", "b"])
-    redrive(mine)
-    assert mine.stored() == (["a", "b", "c"], [])
-
-
-@pytest.mark.spec("DLQ-2", "ERR-2")
-@pytest.mark.parametrize("landed", [False, True])
-@pytest.mark.parametrize("verb", [letters, redrive])
-def test_an_append_whose_outcome_cannot_be_learned_is_ended_by_the_next(
-    two: Two, verb: Callable[[Pair], None], landed: bool
-) -> None:
-    mine, _ = two
-    if verb is redrive:
-        letters(mine)
-    with cut_off("append", landed):
-        verb(mine)
-    verb(mine)
-    assert mine.stored() == ((["a", "b", "c"], []) if verb is redrive else (["c"], ["a", "b"]))
 
 
 @pytest.mark.spec("DLQ-2", "ERR-9", "RCV-3")

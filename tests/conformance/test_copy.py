@@ -37,6 +37,7 @@ from lakequeue.operations.copy import ShardCopies
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, manifests
 from lakequeue.storage.copying import Copier
+from lakequeue.storage.delta_log import Listing
 from lakequeue.storage.folder import Folder
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace
@@ -497,7 +498,7 @@ MUTATIONS = [
     ),
     Mutation(
         "whatever has a marker is a leftover",
-        replace("lakequeue.storage.catalog.listed", lambda table: []),
+        replace("lakequeue.storage.catalog.listed", lambda table: Listing({}, {})),
         {a_queue_in_use_is_no_leftover_of_a_copy: "DUR-7, DUR-40"},
     ),
 ]

@@ -19,7 +19,7 @@ from lakequeue.storage import layout, stats
 from lakequeue.storage.delta_log import LAST_CHECKPOINT, checkpoint_name, entry_name, listed, signed
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
-from lakequeue.storage.engines.log_trimming import readable_from, write_checkpoint
+from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.snapshot import Snapshot
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_came_after_its_entry_was_trimmed_is_no_beginning(engi
     table.checkpoint()
     table.folder.remove([*map(entry_name, range(5)), checkpoint_name(2)])
     table.folder.replace(checkpoint_name(2), late)  # by a process that was stopped meanwhile
-    first = readable_from(list(listed(table.folder)))
+    first = listed(table.folder).readable_from
     assert first == 5 and Snapshot(table.folder, first).files() == engine.open(table.path).files()
 
 

@@ -143,7 +143,7 @@ def doctor(root: Root) -> Health:
             unreadable.append(f"{row.name}: {error}")
         finally:
             queue.release()
-    now, ended = root.now(), passes.ended_at(root.engine.store, root.path)
+    now, ended = root.now(), passes.load(root.engine.store, root.path).ended_at
     space = space_of(root.path)
     return Health(
         findings,

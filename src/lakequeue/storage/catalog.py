@@ -324,7 +324,7 @@ def took_messages(engine: Engine, queue: Folder) -> bool:
     shards = shard_folders(queue.folders())
     if queue.exists(layout.COPYING):
         logs = (listed(queue / f"{shard}/{table}") for shard in shards for table in ("messages", "receipts"))
-        if not any(version for log in logs for version, _, _ in log):
+        if not any({*log.entries, *log.checkpoints} - {0} for log in logs):
             return False
     for shard in shards:
         try:

@@ -23,7 +23,7 @@ from lakequeue.storage import layout, no_links
 from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.delta_log import LiveFile, listed
 from lakequeue.storage.engines.locks import LockHeld, committing
-from lakequeue.storage.engines.log_trimming import readable_from, trim_below, trim_log, wants_checkpoint
+from lakequeue.storage.engines.log_trimming import trim_below, trim_log, wants_checkpoint
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.found_names import shard_folders
@@ -147,7 +147,7 @@ def _needed_now(table: Table, patience: float) -> set[str]:
         return {file.name for file in table.files()}
     # meanwhile nothing is trimmed
     with committing(table.path, exclusive=False, patience=patience):
-        return _named_since(table.folder, readable_from(list(listed(table.folder))))
+        return _named_since(table.folder, listed(table.folder).readable_from)
 
 
 def _named_since(folder: Folder, version: int) -> set[str]:
@@ -213,12 +213,9 @@ def free(table: Table, seconds: float) -> Freed:
     folder = table.folder
     with committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()
-        found, now = list(listed(folder)), storage_now(folder)
-        begin = readable_from(found)
-        old = [
-            number for number, is_checkpoint, file in found if not is_checkpoint and file.modified <= now - seconds
-        ]
-        base = max([begin, *old])
+        found, now = listed(folder), storage_now(folder)
+        begin = found.readable_from
+        base = max([begin, *(number for number, file in found.entries.items() if file.modified <= now - seconds)])
         named, needed = _named_since(folder, begin), _named_since(folder, base)
         unused = _written_before(folder, now - seconds, now) | {each for each in named if folder.exists(each)}
         return folder.remove(unused - needed) + trim_below(folder, base)

@@ -16,7 +16,7 @@ from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile, entry_name
 from lakequeue.storage.engines import entries
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.interface import DataFile, partition_text
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.stores import Store
@@ -139,5 +139,5 @@ def _copy_file(source: Folder, target: Folder, file: LiveFile) -> None:
 
 
 def _data_file(file: LiveFile) -> DataFile:
-    partition = {name: entries.text(value) or "" for name, value in file.partition.items()}
+    partition = {name: partition_text(value) for name, value in file.partition.items()}
     return DataFile(file.name, file.size, file.rows, partition, file.minimum, file.maximum, file.nulls)

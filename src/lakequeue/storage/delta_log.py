@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -112,15 +112,34 @@ def is_table(folder: Folder) -> bool:
     return next(folder.files(LOG), None) is not None
 
 
-def listed(folder: Folder, after: str | None = None) -> Iterator[tuple[int, bool, File]]:
-    """Entries and checkpoints of a log: version, whether it is a checkpoint, and the file.
+@attrs.frozen
+class Listing:
+    """Entries and checkpoints of a log by version, in order.
 
     A checkpoint of several parts, or with a unique name, is none here: nothing in this package can read it.
     """
+
+    entries: dict[int, File]
+    checkpoints: dict[int, File]
+
+    @property
+    def readable_from(self) -> int:
+        """The lowest version that can be loaded: the first one, or that of a checkpoint.
+
+        Not any checkpoint: a process that was stopped may write one whose entry, and those that follow it, were
+        trimmed since.
+        """
+        return min({0, *self.checkpoints} & self.entries.keys())
+
+
+def listed(folder: Folder, after: str | None = None) -> Listing:
+    """Lists a log, or what of it sorts after a name."""
+    kinds: dict[str, dict[int, File]] = {"json": {}, "checkpoint.parquet": {}}
     for file in folder.files(LOG, after):
         match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])
         if match:
-            yield int(match[1]), match[2] != "json", file
+            kinds[match[2]][int(match[1])] = file
+    return Listing(*(dict(sorted(found.items())) for found in kinds.values()))
 
 
 def live_file(add: Mapping[str, Any]) -> LiveFile:

@@ -65,33 +65,26 @@ class Passes:
     """The notes of a root."""
 
     ended_at: int | None = None
-    """When the last pass over the whole root ended."""
+    """When the last pass over the whole root ended, in microseconds; None if nobody noted one."""
     notes: dict[str, Note] = attrs.field(factory=dict)
     """By key of the queue."""
 
 
-def ended_at(store: Store, root: str) -> int | None:
-    """When the last pass over the whole root ended, in microseconds; None if nobody noted one."""
-    try:
-        ended: int | None = json.loads(store.folder(layout.stats_path(root)).read(_FILE))["ended_at"]
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return None
-    return ended
-
-
 def load(store: Store, root: str) -> Passes:
-    """The notes of the last pass; empty if there are none, or none that can be read."""
+    """The notes of the last pass, as far as there are any that can be read."""
+    passes = Passes()
     try:
         found = json.loads(store.folder(layout.stats_path(root)).read(_FILE))
+        passes.ended_at = found["ended_at"]
         notes = {key: Note(**note) for key, note in found["notes"].items()}
         for note in notes.values():
             note.row(note.at)  # a TypeError, where the columns of statistics are others
-        return Passes(found["ended_at"], notes)
+        passes.notes = notes
     except FileNotFoundError:
-        return Passes()
+        pass
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # torn, or of another version of lakequeue
         _log.warning("the compactor's notes of %s cannot be read: %s", root, first_line(error))
-        return Passes()
+    return passes
 
 
 def save(store: Store, root: str, passes: Passes) -> None:

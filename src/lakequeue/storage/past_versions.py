@@ -7,7 +7,6 @@ from typing import NamedTuple
 from lakequeue.errors import QueueClientError
 from lakequeue.model.clock import from_micros
 from lakequeue.storage.delta_log import listed, read_entry
-from lakequeue.storage.engines.log_trimming import readable_from
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.snapshot import LogTrimmed
 from lakequeue.storage.stores import Store
@@ -24,8 +23,7 @@ class Version(NamedTuple):
 def versions(store: Store, path: str) -> list[Version]:
     """Versions of a table that can still be opened, oldest first."""
     folder = store.folder(path)
-    entries = list(listed(folder))
-    oldest = readable_from(entries)
+    found = listed(folder)
 
     def version(number: int) -> Version | None:
         try:
@@ -34,8 +32,8 @@ def versions(store: Store, path: str) -> list[Version]:
             return None
         return None if committed_at is None else Version(number, committed_at * 1000)
 
-    numbers = {number for number, is_checkpoint, _ in entries if number >= oldest and not is_checkpoint}
-    return [found for found in folder.for_each(version, sorted(numbers)) if found is not None]
+    numbers = [number for number in found.entries if number >= found.readable_from]
+    return [each for each in folder.for_each(version, numbers) if each is not None]
 
 
 def version_at(store: Store, path: str, instant: int) -> int | None:

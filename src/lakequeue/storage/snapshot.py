@@ -7,6 +7,7 @@ once, so following a log costs one request if nothing is new.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -85,13 +86,13 @@ class Snapshot(State):
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
         """When the entry of this version, or of one before it, was last seen in the log; wall clock, seconds."""
-        found = [each for each in listed(folder) if version is None or each[0] <= version]
-        entries = {number: file.mark for number, is_checkpoint, file in found if not is_checkpoint}
+        found, last = listed(folder), math.inf if version is None else version
+        entries = [number for number in found.entries if number <= last]
         if not entries:
             raise FileNotFoundError(f"{folder.uri} has no log")
         unreadable = None
         try:
-            for number in sorted((number for number, is_checkpoint, _ in found if is_checkpoint), reverse=True):
+            for number in [number for number in reversed(found.checkpoints) if number <= last]:
                 try:
                     checkpoint = read_checkpoint(folder, number)
                 except DamagedTable as error:  # an older one, or the entries, may lead to the same snapshot
@@ -102,8 +103,8 @@ class Snapshot(State):
                 self.version, self.live, self.transactions = number, checkpoint.live, checkpoint.transactions
                 self.metadata, self.protocol = checkpoint.metadata, checkpoint.protocol
                 break
-            self.mark = entries.get(self.version, ())
-            self._apply_many(sorted(number for number in entries if number > self.version))
+            self.mark = found.entries[self.version].mark if self.version in found.entries else ()
+            self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
             raise unreadable or LogTrimmed(str(error)) from error
 
@@ -197,13 +198,12 @@ class Snapshot(State):
 
     def _catch_up(self, base: _Base) -> None:
         """Applies all commits made since, with one listing and concurrent reads, and checks the entry ``base``."""
-        names = listed(self._folder, f"{LOG}/{base.version:020}")  # after what sorts before it
-        found = {number: file.mark for number, is_checkpoint, file in names if not is_checkpoint}
+        entries = listed(self._folder, f"{LOG}/{base.version:020}").entries  # after what sorts before it
         try:
-            if base.version not in found:
+            if base.version not in entries:
                 raise FileNotFoundError(entry_name(base.version))
-            self._compare(base, found[base.version])
-            self._apply_many(sorted(number for number in found if number > self.version))
+            self._compare(base, entries[base.version].mark)
+            self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
             raise LogTrimmed(str(error)) from error
 

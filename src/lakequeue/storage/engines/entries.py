@@ -11,7 +11,6 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
@@ -135,16 +134,9 @@ def _remove(file: LiveFile) -> dict[str, Any]:
         "path": file.path,
         "dataChange": True,
         "extendedFileMetadata": True,
-        "partitionValues": {name: text(value) for name, value in file.partition.items()},
+        "partitionValues": {name: partition_text(value) for name, value in file.partition.items()},
         "size": file.size,
     }
-
-
-def text(value: object) -> str | None:
-    """A partition value as Delta writes it; None for NULL."""
-    if isinstance(value, datetime):
-        value = value.astimezone(timezone.utc)
-    return None if value is None else partition_text(value)
 
 
 def _lines(info: Mapping[str, Any], actions: Sequence[Mapping[str, Any]]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 import attrs
@@ -76,5 +76,7 @@ def partition_text(value: object) -> str:
     """A partition value as Delta writes it."""
     if isinstance(value, bool):
         return str(value).lower()
-    # with its zone: Spark reads an instant without one in the zone of the session
-    return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(value, datetime) else str(value)
+    if isinstance(value, datetime):
+        # with its zone: Spark reads an instant without one in the zone of the session
+        return value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return str(value)

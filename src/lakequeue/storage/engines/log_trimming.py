@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from lakequeue.storage.delta_log import (
     read_checkpoint,
     read_entry,
 )
-from lakequeue.storage.engines.entries import text
+from lakequeue.storage.engines.interface import partition_text
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.layout import Retention
@@ -65,7 +65,7 @@ def write_checkpoint(folder: Folder, snapshot: State) -> None:
 def _add(file: LiveFile) -> dict[str, Any]:
     return {
         "path": file.path,  # as it was written: a removal must name the same
-        "partitionValues": {name: text(value) for name, value in file.partition.items()},
+        "partitionValues": {name: partition_text(value) for name, value in file.partition.items()},
         "size": file.size,
         "modificationTime": file.modified,
         "dataChange": False,
@@ -93,8 +93,8 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.
         QueueClientError: this machine's clock and that of the storage differ (DUR-84).
     """
-    found = list(listed(table))
-    last = max((number for number, is_checkpoint, _ in found if not is_checkpoint), default=0)
+    found = listed(table)
+    last = max(found.entries, default=0)
     local, now = table.local is not None, storage_now(table)
     seconds = _kept_seconds(table, retention)
 
@@ -107,8 +107,8 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
         committed = 0 if local else read_entry(table, number).committed_at or 0
         return now - committed / 1000 >= seconds and _holds(table, number)
 
-    safe = (number for number, is_checkpoint, file in found if is_checkpoint and old_enough(number, file))
-    base = next((number for number in sorted(safe, reverse=True) if may_begin(number)), None)
+    safe = [number for number, file in found.checkpoints.items() if old_enough(number, file)]
+    base = next(filter(may_begin, reversed(safe)), None)
     if base is None or not _below(table, base):
         return Freed()
     with committing(table.uri, exclusive=True, patience=patience):
@@ -120,7 +120,7 @@ def trim_below(table: Folder, version: int) -> Freed:
 
     The caller holds the exclusive lock.
     """
-    above = (number for number, is_checkpoint, _ in listed(table) if is_checkpoint and number >= version)
+    above = (number for number in listed(table).checkpoints if number >= version)
     return table.remove(_below(table, version)) if any(map(partial(_holds, table), above)) else Freed()
 
 
@@ -152,23 +152,12 @@ def wants_checkpoint(table: Folder, version: int, retention: Retention) -> bool:
 
     It is when the newest is older than half the retention, unless nothing was committed since.
     """
-    checkpoints = [(number, file.modified) for number, is_checkpoint, file in listed(table) if is_checkpoint]
+    checkpoints = listed(table).checkpoints
     if not checkpoints:
         return version > 0
-    number, modified = max(checkpoints)
-    return version > number and modified < storage_now(table) - _kept_seconds(table, retention) / 2
+    number, file = max(checkpoints.items())
+    return version > number and file.modified < storage_now(table) - _kept_seconds(table, retention) / 2
 
 
 def _kept_seconds(table: Folder, retention: Retention) -> float:
     return 60 * (retention.log_minutes if table.local is not None else retention.remote_log_minutes)
-
-
-def readable_from(found: Sequence[tuple[int, bool, Entry]]) -> int:
-    """The lowest version of a listed log that can be loaded: the first one, or that of a checkpoint.
-
-    A process that was stopped may write a checkpoint whose entry, and those that follow it, were trimmed since.
-    """
-    entries = {number for number, is_checkpoint, _ in found if not is_checkpoint}
-    return min(
-        number for number, is_checkpoint, _ in found if number in entries and (is_checkpoint or number == 0)
-    )

@@ -53,19 +53,19 @@ class Table(TableVersion):
 
     commits_alone = False
     """Whether commits on local disks need the table's lock exclusively, see ``locks``."""
+    state: Snapshot
 
     def __init__(self, store: Store, path: str, version: int | None = None) -> None:
         """Opens a version, None for the newest; older ones are read-only."""
         self.store = store
         self.folder = store.folder(path)
-        self._rows = {}
+        super().__init__(self.folder, self._newest() if version is None else Snapshot(self.folder, version))
         self.history = object()
         """Another one once a snapshot was loaded that the one before did not lead to: what is known of older ones
         may not hold, as after a restore of a backup."""
         self.lost_races = 0
         """Races that this handle lost since its last commit, which records it; see ``commit``."""
         self._unsettled = False
-        self.state: Snapshot = self._newest() if version is None else Snapshot(self.folder, version)
         self._committed: tuple[int, Entry] | None = None  # the last entry written, and its version
 
     def refresh(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import attrs
 
@@ -12,7 +13,6 @@ from lakequeue.storage.delta_log import (
     LOG,
     Entry,
     State,
-    checkpoint_name,
     entry_name,
     listed,
     read_checkpoint,
@@ -22,6 +22,7 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.found_names import file_below
 from lakequeue.storage.table_version import TableVersion
 
+_T = TypeVar("_T")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 REPAIRED = "repair"
 """Token of entries that replace unreadable ones."""
@@ -117,28 +118,28 @@ def read_log(folder: Folder) -> FoundLog:
     Raises:
         FileNotFoundError: there is none.
     """
-    found = list(listed(folder))
-    if not found:
+    found = listed(folder)
+    if not (found.entries or found.checkpoints):
         raise FileNotFoundError(f"{folder.uri}/{LOG}")
     problems: dict[str, str] = {}
 
-    def read(version: int, is_checkpoint: bool) -> Entry | State | None:
-        try:
-            return read_checkpoint(folder, version) if is_checkpoint else read_entry(folder, version)
-        except DamagedTable as error:
-            problems[checkpoint_name(version) if is_checkpoint else entry_name(version)] = error.reason
-        except FileNotFoundError:  # trimmed since it was listed
-            pass
-        return None
+    def readable(versions: list[int], read: Callable[[Folder, int], _T]) -> dict[int, _T]:
+        def readable_one(version: int) -> _T | None:
+            try:
+                return read(folder, version)
+            except DamagedTable as error:
+                problems[str(error.file)] = error.reason
+            except FileNotFoundError:  # trimmed since it was listed
+                pass
+            return None
 
-    kinds = [(version, is_checkpoint) for version, is_checkpoint, _ in found]
-    contents = dict(zip(kinds, folder.for_each(lambda kind: read(*kind), kinds), strict=True))
-    entries = {version: each for (version, _), each in sorted(contents.items()) if isinstance(each, Entry)}
-    checkpoints = {version: each for (version, _), each in contents.items() if isinstance(each, State)}
-    there = {version for version, is_checkpoint in kinds if not is_checkpoint}
-    last = max(version for version, _ in kinds)
-    for version in range(min(there, default=last), last + 1):
-        if version not in there:
+        contents = zip(versions, folder.for_each(readable_one, versions), strict=True)
+        return {version: each for version, each in contents if each is not None}
+
+    entries, checkpoints = readable([*found.entries], read_entry), readable([*found.checkpoints], read_checkpoint)
+    last = max([*found.entries, *found.checkpoints])
+    for version in range(min(found.entries, default=last), last + 1):
+        if version not in found.entries:
             problems[entry_name(version)] = "is missing"
     for file in folder.files(LOG):
         if _OTHER_CHECKPOINT.fullmatch(file.name.rpartition("/")[2]):
