@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -15,6 +16,7 @@ import httpx
 from botocore import xform_name
 from botocore.exceptions import ClientError
 
+from lakequeue.serve.sqs.model import operations
 from serve.raw_requests import JSON, told
 from serve.serving import headers, sqs
 
@@ -39,6 +41,8 @@ FIELDS = {
     "tags": "Tag",
 }
 """Lists and maps of requests, by their names in JSON, and the field of a form that each element is."""
+TO_JSON = {"Messages": "messages", "QueueUrls": "queueUrls"}
+"""Lists in answers to forms in JSON that have another name there."""
 LISTS = {
     "BatchResultErrorEntry": "Failed",
     "ChangeMessageVisibilityBatchResultEntry": "Successful",
@@ -65,6 +69,22 @@ class Refused(Exception):
     code: str
     message: str
     name: str = ""
+
+
+def to(url: str = "<url>", **members: Any) -> dict[str, Any]:
+    """What a call on a queue is given."""
+    return {"QueueUrl": url, **members}
+
+
+def filled(value: Any, known: dict[str, str]) -> Any:
+    """A value with what is known so far of its names in angle brackets."""
+    if isinstance(value, dict):
+        return {key: filled(item, known) for key, item in value.items()}
+    if isinstance(value, list):
+        return [filled(item, known) for item in value]
+    if isinstance(value, str):
+        return re.sub("<[a-z0-9 ]+>", lambda name: known.get(name[0], name[0]), value)
+    return value
 
 
 class Ask(Protocol):
@@ -131,6 +151,38 @@ class Form:
     def spelled(self, action: str, given: dict[str, Any], path: str = "/") -> dict[str, Any]:
         """The answer to fields as they are."""
         return result(self.send(action, given, path), action)
+
+
+class FormToJson(Form):
+    """A form whose answer is to be JSON, as proxies ask: null where there is nothing, two lists renamed."""
+
+    def send(self, action: str, fields: dict[str, Any], path: str = "/") -> httpx.Response:
+        content = urlencode({"Action": action} | fields)
+        return self.http.post(path, content=content, headers=FORM | {"accept": "application/json"})
+
+    def __call__(self, action: str, **given: Any) -> dict[str, Any]:
+        answer = self.send(action, dict(fields(action, given)))
+        if answer.status_code != 200:
+            error = told(answer.status_code, answer.headers, answer.content)
+            raise Refused(error.status, error.code, error.message)
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json().keys() == {f"{action}Response"}
+        response = answer.json()[f"{action}Response"]
+        assert response.pop("ResponseMetadata") == {"RequestId": answer.headers["x-amzn-requestid"]}
+        shape, found = operations()[action].output_shape, response.get(f"{action}Result", {})
+        assert found.keys() == {TO_JSON.get(name, name) for name in (shape.members if shape else ())}
+        names = {renamed: name for name, renamed in TO_JSON.items() if shape and name in shape.members}
+        return {names.get(name, name): _dense(value) for name, value in found.items() if value is not None}
+
+
+def _dense(value: Any) -> Any:
+    """A value without null; a map is a list of pairs in such answers."""
+    if isinstance(value, list):
+        pairs = [[*each.values()] for each in value if {*each} in ({"Name", "Value"}, {"Key", "Value"})]
+        return {key: _dense(item) for key, item in pairs} if pairs else [_dense(each) for each in value]
+    if isinstance(value, dict):
+        return _typed({name: _dense(item) for name, item in value.items() if item is not None})
+    return value
 
 
 class Get(Form):

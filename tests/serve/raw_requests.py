@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
@@ -33,6 +34,15 @@ def post(body: bytes, action: str = "", kind: str = JSON, head: str = "") -> byt
     lines += [f"X-Amz-Target: AmazonSQS.{action}"] if action else []
     lines += [f"Content-Length: {len(body)}"] if "Transfer-Encoding" not in head else []
     return "\r\n".join([*lines, *head.splitlines(), "", ""]).encode("latin-1") + body
+
+
+def request(
+    headers: Mapping[str, str], body: bytes = b"", length: int | None = None, host: str = "localhost"
+) -> bytes:
+    """A request on a connection that stays; its body may be another than its length tells."""
+    lines = ["POST / HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body) if length is None else length}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def signed_head(url: str, key: str, secret: str, body: bytes, action: str, kind: str = JSON) -> dict[str, str]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import attrs
@@ -32,7 +32,10 @@ from lakequeue.model.clock import Clock, SystemClock
 from lakequeue.serve import logs
 from lakequeue.serve.app import Application
 from lakequeue.serve.server import MAX_CONNECTIONS, Certificate, Server
-from serve.raw_requests import everything, post
+from serve.raw_requests import everything, post, request
+
+if TYPE_CHECKING:
+    import trustme
 
 PATIENCE = 60.0
 """Real seconds after which a condition that does not come true fails the test."""
@@ -110,9 +113,7 @@ class Connection:
 
     async def __call__(self, action: str, **given: Any) -> dict[str, Any]:
         body = json.dumps(given).encode()
-        lines = ["POST / HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
-        lines += [f"{name}: {value}" for name, value in headers(action).items()]
-        self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        self.writer.write(request(headers(action), body))
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
         length = re.search(r"content-length: (\d+)", head)
         content = await self.reader.readexactly(int(length[1]) if length else 0)
@@ -120,18 +121,55 @@ class Connection:
         return json.loads(content or b"{}")
 
 
-def sqs(url: str, **more: Any) -> Any:
+def sqs(
+    url: str, key: tuple[str, str] = ("anybody", "nothing"), authority: Path | None = None, **more: Any
+) -> Any:
     """A boto3 client; clients may be shared by threads.
 
     Args:
+        key: its id and its secret.
+        authority: file of whom it trusts.
         more: settings that are not these: nothing is repeated, which would hide what the first request did.
     """
     settings = {"retries": {"total_max_attempts": 1}, "max_pool_connections": 64}
-    config = Config(**(settings | more))
-    return boto3.client("sqs", region_name="eu-west-1", endpoint_url=url, config=config, **KEYS)
+    return boto3.client(
+        "sqs",
+        region_name="eu-west-1",
+        endpoint_url=url,
+        config=Config(**(settings | more)),
+        aws_access_key_id=key[0],
+        aws_secret_access_key=key[1],
+        verify=authority and str(authority),
+    )
 
 
 # --- servers
+
+
+def key_file(path: Path, keys: object) -> Path:
+    """A file of keys that only its owner reads."""
+    path.touch(0o600)
+    path.write_text(keys if isinstance(keys, str) else json.dumps(keys), encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def issued(folder: Path, authority: trustme.CA, *names: str) -> Certificate:
+    """A certificate, for this machine unless names are given; beside it the file of its authority."""
+    made = authority.issue_cert(*(names or ("localhost", "127.0.0.1")))
+    authority.cert_pem.write_to_path(folder / "authority.pem")
+    made.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    key = key_file(folder / "key.pem", made.private_key_pem.bytes().decode())
+    return Certificate(folder / "cert.pem", key)
+
+
+def listens(port: int) -> bool:
+    """Whether a process of this machine accepts connections."""
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 @attrs.frozen
@@ -164,6 +202,17 @@ class Running:
 
     def connected(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+
+    def narrow(self) -> socket.socket:
+        """A connection on which little can be under way."""
+        connection, before = socket.socket(), self.server.server_state.connections.copy()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.settimeout(PATIENCE)
+        connection.connect(("127.0.0.1", self.port))
+        wait_until(lambda: self.server.server_state.connections - before)
+        [other] = self.server.server_state.connections - before
+        other.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        return connection
 
     def exchange(self, *parts: bytes) -> bytes:
         """Sends bytes as they are; what comes back until the server closes the connection."""
@@ -287,11 +336,7 @@ class ServerProcess:
             raise
 
     def listens(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port)).close()
-        except ConnectionRefusedError:
-            return False
-        return True
+        return listens(self.port)
 
     def errors(self) -> str:
         """What it printed, of all its lives."""

@@ -161,26 +161,6 @@ def test_with_keys_the_sender_is_the_key_that_signed(tmp_path: Path) -> None:
         ]
 
 
-def test_managed_encryption_is_kept_and_shown(client: Any, lake: LakeQueue) -> None:
-    off, on = {"SqsManagedSseEnabled": "false"}, {"SqsManagedSseEnabled": "true"}
-    url = client.create_queue(QueueName="secret", Attributes=on)["QueueUrl"]
-    assert attributes(client, url, "SqsManagedSseEnabled") == on
-    assert attributes(client, url, "All")["SqsManagedSseEnabled"] == "true"
-    with pytest.raises(client.exceptions.QueueNameExists, match="SqsManagedSseEnabled"):
-        client.create_queue(QueueName="secret", Attributes=off)
-    client.set_queue_attributes(QueueUrl=url, Attributes={"SqsManagedSseEnabled": "False"})
-    assert attributes(client, url, "SqsManagedSseEnabled") == off
-    plain = client.create_queue(QueueName="open")["QueueUrl"]
-    assert attributes(client, plain, "All")["SqsManagedSseEnabled"] == "false"
-    assert client.create_queue(QueueName="open", Attributes=off)["QueueUrl"] == plain  # as it was read
-    assert "SqsManagedSseEnabled" not in lake.queue("open").attributes(wire=True)
-    with pytest.raises(ClientError, match="Invalid value for the parameter SqsManagedSseEnabled"):
-        client.set_queue_attributes(QueueUrl=url, Attributes={"SqsManagedSseEnabled": "yes"})
-    for kms in ({"KmsMasterKeyId": "alias/aws/sqs"}, {"KmsDataKeyReusePeriodSeconds": "60"}):
-        with pytest.raises(ClientError, match="leave out Kms"):
-            client.set_queue_attributes(QueueUrl=url, Attributes=kms)
-
-
 # --- profiles and rewind
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
@@ -165,31 +164,6 @@ def test_a_queue_that_is_its_own_dead_letter_queue_keeps_its_messages(timed: Run
         assert message["Attributes"] == {"ApproximateReceiveCount": count}
         timed.lake.clock.advance(31)
     client.start_message_move_task(SourceArn=arn)  # finds nothing to move
-
-
-def test_move_tasks_are_refused_in_the_words_of_aws(timed: Running) -> None:
-    client = sqs(timed.url)
-    urls = [client.create_queue(QueueName=name)["QueueUrl"] for name in ("letters", "origin")]
-    letters, origin = (attribute(client, url, "QueueArn") for url in urls)
-    policy = json.dumps({"deadLetterTargetArn": letters, "maxReceiveCount": 1})
-    client.set_queue_attributes(QueueUrl=urls[1], Attributes={"RedrivePolicy": policy})
-    for n in range(3):
-        client.send_message(QueueUrl=urls[0], MessageBody=str(n))
-    asked = {"SourceArn": letters, "DestinationArn": origin, "MaxNumberOfMessagesPerSecond": 1}
-    handle = client.start_message_move_task(**asked)["TaskHandle"]  # one a second, and time stands still
-    assert json.loads(base64.urlsafe_b64decode(handle))["sourceArn"] == letters
-    assert letters.startswith("arn:aws:sqs:")
-    assert refusal(client.start_message_move_task, **asked) == (
-        "InvalidParameterValue",
-        "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
-    )
-    client.cancel_message_move_task(TaskHandle=handle)
-    while client.list_message_move_tasks(SourceArn=letters)["Results"][0]["Status"] != "CANCELLED":
-        timed.lake.clock.advance(1)
-    assert refusal(client.cancel_message_move_task, TaskHandle=handle) == (
-        "ResourceNotFoundException",
-        "Task does not exist.",
-    )
 
 
 # --- messages

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lakequeue.model.messages import md5_of_attributes
-from serve.protocols import PROTOCOLS, READING, Ask
+from serve.protocols import PROTOCOLS, READING, Ask, FormToJson, filled, to
 from serve.serving import Running
 
 Calls = list[tuple[str, dict[str, Any], Any]]
@@ -45,10 +45,6 @@ NAMED = {
         "_": "y",
     }.items()
 }
-
-
-def to(url: str = "<url>", **members: Any) -> dict[str, Any]:
-    return {"QueueUrl": url, **members}
 
 
 def sent(md5: str = MD5_OF_X, **more: Any) -> dict[str, Any]:
@@ -158,6 +154,20 @@ CONVERSATIONS: dict[str, Calls] = {
         attributes({"DelaySeconds": "0"}),
         ("SetQueueAttributes", to(Attributes={"Policy": ""}), {}),
         attributes({}, ["Policy"]),
+    ],
+    "managed encryption": [
+        ("CreateQueue", {"QueueName": "<name>-2", "Attributes": {"SqsManagedSseEnabled": "true"}},
+         {"QueueUrl": "<url>-2"}),
+        *(("GetQueueAttributes", to("<url>-2", AttributeNames=[name]), {"Attributes": shown}) for name, shown in (
+            ("SqsManagedSseEnabled", {"SqsManagedSseEnabled": "true"}),
+            ("All", NEW_QUEUE | {"SqsManagedSseEnabled": "true", "QueueArn": "<arn>-2"}),
+        )),
+        ("SetQueueAttributes", to("<url>-2", Attributes={"SqsManagedSseEnabled": "False"}), {}),
+        ("GetQueueAttributes", to("<url>-2", AttributeNames=["SqsManagedSseEnabled"]),
+         {"Attributes": {"SqsManagedSseEnabled": "false"}}),
+        ("CreateQueue", {"QueueName": "<name>", "Attributes": {"SqsManagedSseEnabled": "false"}},
+         {"QueueUrl": "<url>"}),  # as it was read
+        attributes({"SqsManagedSseEnabled": "false"}),
     ],
     "permissions": [
         ("AddPermission", to(Label="one", AWSAccountIds=["111122223333", "444455556666"],
@@ -332,25 +342,24 @@ RULES = {
     "text": ("SND-2", "SND-12"),
 }
 """Rules that conversations show, by how their names begin."""
+TO_JSON = (
+    "a message",
+    "batches",
+    "names and tags",
+    "pages of queues",
+    "pages of sources",
+    "a purge",
+    "attributes",
+)
+"""Those that are held with forms that are answered in JSON, too."""
 
 
 @pytest.fixture(scope="module")
 def asks(timed: Running) -> dict[str, Ask]:
-    return {name: protocol(timed.url) for name, protocol in PROTOCOLS.items()}
+    return {name: protocol(timed.url) for name, protocol in (PROTOCOLS | {"form to JSON": FormToJson}).items()}
 
 
 _numbers = itertools.count()
-
-
-def filled(value: Any, known: dict[str, str]) -> Any:
-    """A value with what is known so far."""
-    if isinstance(value, dict):
-        return {key: filled(item, known) for key, item in value.items()}
-    if isinstance(value, list):
-        return [filled(item, known) for item in value]
-    if isinstance(value, str):
-        return re.sub("<[a-z0-9 ]+>", lambda name: known.get(name[0], name[0]), value)
-    return value
 
 
 def keep(expected: Any, found: Any, known: dict[str, str]) -> Any:
@@ -372,7 +381,7 @@ def keep(expected: Any, found: Any, known: dict[str, str]) -> Any:
             protocol, name, marks=[pytest.mark.spec(*RULES[rule]) for rule in RULES if name.startswith(rule)]
         )
         for name, calls in CONVERSATIONS.items()
-        for protocol in PROTOCOLS
+        for protocol in (*PROTOCOLS, *["form to JSON"] * (name in TO_JSON))
         if protocol != "get" or READING & {action for action, *_ in calls}
     ],
 )

@@ -19,12 +19,12 @@ import attrs
 import pyarrow as pa
 import pytest
 
-from concurrency.harness import apart
 from insides import shard_of
 from lakequeue import LakeQueue, Queue
 from lakequeue.serve import app
 from lakequeue.serve.app import Application
 from lakequeue.testing import ManualClock
+from serve.raw_requests import request
 from serve.serving import PATIENCE, Client, Connection, Running, client_of, headers, serving, wait_until
 
 
@@ -60,11 +60,9 @@ class Harness:
     def hanging_up(self, **given: Any) -> socket.socket:
         """A connection with a receive under way, to be closed before its answer."""
         place, before = urlsplit(self.client.url), len(self.application.endpoint.receives.running)
-        body = json.dumps({"QueueUrl": self.url, **given})
-        lines = ["POST / HTTP/1.1", f"Host: {place.netloc}", f"Content-Length: {len(body)}"]
-        lines += [f"{name}: {value}" for name, value in headers("ReceiveMessage").items()]
         connection = socket.create_connection((place.hostname, place.port), PATIENCE)
-        connection.sendall("\r\n".join([*lines, "", body]).encode())
+        body = json.dumps({"QueueUrl": self.url, **given}).encode()
+        connection.sendall(request(headers("ReceiveMessage"), body))
         wait_until(lambda: len(self.application.endpoint.receives.running) > before, "the receive")
         return connection
 
@@ -93,16 +91,6 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
 def test_a_message_ends_a_long_poll(harness: Harness) -> None:
     polled = harness.poll(MaxNumberOfMessages=10)
     harness.client("SendMessage", QueueUrl=harness.url, MessageBody="A")
-    assert polled.result(PATIENCE) == ["A"]
-
-
-@pytest.mark.spec("LPL-6")
-def test_a_message_through_another_process_ends_it_soon(harness: Harness) -> None:
-    polled = harness.poll()
-    [other] = apart(harness.lake.root, harness.lake.clock, 1)
-    other.queue("orders").send("A")
-    assert not polled.done()
-    harness.lake.clock.advance(0.5)
     assert polled.result(PATIENCE) == ["A"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -134,15 +135,19 @@ def test_a_speed_is_held_second_by_second(harness: Harness, clock: ManualClock) 
 @pytest.mark.spec("DLQ-8")
 def test_a_cancelled_task_moves_nothing_more(harness: Harness, clock: ManualClock) -> None:
     handle = harness.server().start(harness.dead.arn, None, 2)
+    assert json.loads(base64.urlsafe_b64decode(handle))["sourceArn"] == harness.task()["SourceArn"]
     harness.rests_after(2)
     assert harness.server().cancel(handle) == 2, "any server cancels it"
     assert harness.task()["Status"] == "CANCELLING"
-    with pytest.raises(InvalidParameterValue, match="already a task running"):
+    with pytest.raises(InvalidParameterValue) as refused:
         harness.server().start(harness.dead.arn, None, None)
+    assert str(refused.value).endswith(
+        "There is already a task running. Only one active task is allowed for a source queue arn at a given time."
+    )
     clock.advance(1)
     assert harness.ends()["Status"] == "CANCELLED"
     assert sizes(harness.dead, harness.orders) == [3, 2]
-    with pytest.raises(ResourceNotFoundException):
+    with pytest.raises(ResourceNotFoundException, match=r"Task does not exist\.$"):
         harness.server().cancel(handle)
 
 

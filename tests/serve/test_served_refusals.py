@@ -20,7 +20,7 @@ import pytest
 from lakequeue.errors import SERVICE_ERRORS
 from lakequeue.serve.errors import MAX_MESSAGE_LENGTH
 from lakequeue.serve.sqs.move_tasks import MoveTask
-from serve.protocols import FORM, PROTOCOLS, READING, Ask, Refused, read
+from serve.protocols import FORM, PROTOCOLS, READING, Ask, Refused, filled, read, to
 from serve.serving import Running, serving, sqs, wait_until
 
 LEGACY = "AWS.SimpleQueueService."
@@ -82,10 +82,6 @@ def each(action: str, givens: list[dict[str, Any]], code: str, message: str = ""
     return [Case(action, given, code, message, **more) for given in givens]
 
 
-def to(url: str, **members: Any) -> dict[str, Any]:
-    return {"QueueUrl": url, **members}
-
-
 def sending(**members: Any) -> dict[str, Any]:
     return to(ORDERS, **({"MessageBody": "x"} | members))
 
@@ -109,6 +105,7 @@ def numbered(count: int) -> dict[str, str]:
 DELETE, PURGE, RECEIVE = ((action, to(OWN)) for action in ("DeleteQueue", "PurgeQueue", "ReceiveMessage"))
 SEND = ("SendMessage", to(OWN, MessageBody="x"))
 VISIBLE = ("ChangeMessageVisibility", to(OWN, ReceiptHandle=HANDLE, VisibilityTimeout=0))
+UNENCRYPTED = to(OWN, Attributes={"SqsManagedSseEnabled": "false"})
 PERMIT = to(OWN, AWSAccountIds=["111122223333"], Actions=["SendMessage"])
 WRONG_ATTRIBUTES = [
     *((name, "lake", "Name", f"Unknown Attribute {name}.") for name in ("profile", "name", "self", "tags")),
@@ -158,7 +155,14 @@ QUEUES = [
     Case("SetQueueAttributes", having(Profile="lake"), "InvalidAttributeName",
          "Attribute Profile can only be set when a queue is created."),
     Case("SetQueueAttributes", having(DelaySeconds="1", More="2"), "InvalidAttributeName"),
-    Case("SetQueueAttributes", having(KmsMasterKeyId="alias/x"), "UnsupportedOperation"),
+    *(Case(action, queue | {"Attributes": {name: value}}, "UnsupportedOperation",
+           f"The server cannot encrypt messages with a key; leave out {name}.")
+      for action, queue in (("CreateQueue", {"QueueName": "kms"}), ("SetQueueAttributes", to(ORDERS)))
+      for name, value in (("KmsMasterKeyId", "alias/aws/sqs"), ("KmsDataKeyReusePeriodSeconds", "60"))),
+    Case("SetQueueAttributes", having(SqsManagedSseEnabled="yes"), "InvalidAttributeValue",
+         "…Invalid value for the parameter SqsManagedSseEnabled"),
+    Case("CreateQueue", {"QueueName": NAME, "Attributes": {"SqsManagedSseEnabled": "true"}}, "QueueNameExists",
+         "…SqsManagedSseEnabled", before=(("SetQueueAttributes", UNENCRYPTED),)),
     *each("SetQueueAttributes", [
         having(Policy=json.dumps({"Statement": [{"Effect": "Allow", "Action": "sqs:*"}] * 21})),
         having(Policy=json.dumps({"Statement": [], "Id": "x" * 8_192})),
@@ -352,13 +356,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def asks(server: Running) -> dict[str, Ask]:
     return {name: protocol(server.url) for name, protocol in PROTOCOLS.items()}
-
-
-def filled(value: Any, known: dict[str, str]) -> Any:
-    """A value with what stands for something that only the test knows."""
-    if isinstance(value, dict):
-        return {key: filled(item, known) for key, item in value.items()}
-    return known.get(value, value) if isinstance(value, str) else value
 
 
 _names = itertools.count()

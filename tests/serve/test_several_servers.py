@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve.serving import Running, ServerProcess, sqs, wait_until
+from serve.serving import Running, ServerProcess, sqs
 
 
 @pytest.fixture(scope="module")
@@ -46,30 +45,3 @@ def test_a_long_poll_of_one_ends_with_a_send_to_the_other(client: Any, other: An
     [message] = found[0]["Messages"]
     client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
     assert "Messages" not in other.receive_message(QueueUrl=url, VisibilityTimeout=0)
-
-
-@pytest.mark.spec("DLQ-8")
-def test_a_task_that_one_carries_out_is_listed_and_cancelled_by_the_other(client: Any, other: Any) -> None:
-    dead = client.create_queue(QueueName="dead")["QueueUrl"]
-    arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
-    client.create_queue(QueueName="source", Attributes={"RedrivePolicy": policy})
-    elsewhere = client.create_queue(QueueName="elsewhere")["QueueUrl"]
-    there = client.get_queue_attributes(QueueUrl=elsewhere, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    for _ in range(10):
-        client.send_message(QueueUrl=dead, MessageBody="x")
-    handle = client.start_message_move_task(SourceArn=arn, DestinationArn=there, MaxNumberOfMessagesPerSecond=1)[
-        "TaskHandle"
-    ]
-    wait_until(lambda: other.receive_message(QueueUrl=elsewhere).get("Messages"))
-    [task] = other.list_message_move_tasks(SourceArn=arn)["Results"]
-    assert (task["TaskHandle"], task["Status"]) == (handle, "RUNNING")
-    with pytest.raises(other.exceptions.ClientError, match="already a task running"):
-        other.start_message_move_task(SourceArn=arn)
-    other.cancel_message_move_task(TaskHandle=handle)
-    wait_until(lambda: client.list_message_move_tasks(SourceArn=arn)["Results"][0]["Status"] == "CANCELLED")
-    counts = [
-        client.get_queue_attributes(QueueUrl=dead, AttributeNames=["ApproximateNumberOfMessages"])["Attributes"]
-        for _ in range(2)
-    ]
-    assert int(counts[0]["ApproximateNumberOfMessages"]) > 0
