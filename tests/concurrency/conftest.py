@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.movers import Movers
 from concurrency.processes import Workers, anchor
 from concurrency.stopping import short_logs
 from lakequeue import LakeQueue
@@ -25,11 +24,3 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
     workers = Workers(root, queue)
     yield workers
     workers.end()
-
-
-@pytest.fixture
-def movers(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Movers]:
-    on_s3 = getattr(request, "param", "disk") == "s3"
-    movers = Movers(tmp_path / "root", uri=request.getfixturevalue("s3_root") if on_s3 else None)
-    yield movers
-    movers.end()

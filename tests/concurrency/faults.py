@@ -25,7 +25,6 @@ def exit_code(main: Callable[..., None], *arguments: Any) -> int | None:
     return process.exitcode
 
 
-def killed(root: str, verb: str, before: int = 0, after: int = 0) -> None:
-    """Runs a verb in a process that kills itself before or after the given write (the first is 1)."""
-    moment = "before" if before else "after"
-    assert exit_code(worker.crash, str(root), verb, before or after, moment) == -signal.SIGKILL
+def killed(root: object, verb: str, before: int) -> None:
+    """Runs a verb in a process that kills itself before the given write (the first is 1)."""
+    assert exit_code(worker.crash, str(root), verb, before) == -signal.SIGKILL

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from insides import forget, messages_of, place_of
 from lakequeue import LakeQueue, Queue
 from lakequeue.model.clock import Clock
+from lakequeue.shard.commands import Outgoing
 from lakequeue.storage import layout
 
 PLACES = ["disk", pytest.param("s3", marks=pytest.mark.objectstore)]
@@ -132,6 +133,12 @@ def at_once(calls: Sequence[Callable[[], Any]], patience: float = 60) -> list[An
 def sent_bodies(queue: Queue) -> list[str]:
     """The bodies in the logs, which are sound."""
     return [row.body for row in check_log(queue)]
+
+
+def unfinished(queue: Queue) -> list[Outgoing]:
+    """What is on its way to another queue."""
+    moves = [shard.query(lambda machine: machine.outgoing()) for shard in queue._runtime.shards]
+    return [move for move in moves if move is not None]
 
 
 def drain(queue: Queue) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,14 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
+from concurrency.steps import Step, at
 from insides import place_of
 from lakequeue import Queue
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import Table
 
 
@@ -36,41 +34,9 @@ def older(root: str | Path, seconds: float) -> None:
             os.utime(path, (written, written))
 
 
-def stopped_in(patch: pytest.MonkeyPatch, method: str, meanwhile: Callable[[], Any]) -> mock.Mock:
-    """Stops the next write of one kind after its data files are written and before its log entry.
-
-    delta-rs looks at the log, then links the entry to its place. What comes in between is done here to a copy of
-    the table as it was, and the entry is linked after `meanwhile`, as if the process had been stopped before that.
-    """
-    original, seen = getattr(Table, method), mock.Mock()
-
-    def write(table: Table, *args: Any) -> None:
-        patch.setattr(Table, method, original)
-        seen()
-        folder = Path(table.path)
-        before, entry = set(_files(folder)), f"_delta_log/{table.version + 1:020}.json"
-        root = folder.parents[3]  # the names of queue, shard and table stay
-        twin = root.with_name(f"{root.name}-twin") / folder.relative_to(root)
-        shutil.copytree(folder, twin)
-        original(Table(table.store, str(twin)), *args)
-        for file in set(_files(twin)) - before - {entry}:
-            if not file.startswith("_"):
-                (folder / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.move(twin / file, folder / file)
-        meanwhile()
-        try:
-            os.link(twin / entry, folder / entry)
-        except FileExistsError:
-            raise LostRace(f"{entry} exists") from None
-        finally:
-            shutil.rmtree(twin.parents[3])
-
-    patch.setattr(Table, method, write)
-    return seen
-
-
-def _files(folder: Path) -> list[str]:
-    return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+def stopped_in(patch: pytest.MonkeyPatch, meanwhile: Callable[[], Any]) -> Step:
+    """Stops the next write after its data files are written and before its log entry."""
+    return at(patch, Table, "_create_entry", meanwhile)
 
 
 def time_flies(patch: pytest.MonkeyPatch, seconds: float) -> None:

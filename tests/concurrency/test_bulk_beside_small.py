@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from concurrency.harness import apart, application_id, at_once, check_log, small_segments
-from concurrency.steps import at, cut_off
+from concurrency.harness import apart, at_once, check_log, small_segments
 from lakequeue import LakeQueue
 from lakequeue.model.clock import SystemClock
-from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import LostRace
-from lakequeue.storage.engines.point import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,62 +55,3 @@ def test_everything_is_there_once(tmp_path: Path, spark: SparkSession, monkeypat
     assert sorted(row.body for row in lease.messages.select("body").collect()) == sorted(expected)
     assert lease.delete().done == len(expected)
     assert queue.counts().in_flight == 0
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("landed", [False, True])
-def test_a_repeated_send_id_sends_nothing_twice(tmp_path: Path, spark: SparkSession, landed: bool) -> None:
-    lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock())
-    queue = lq.create_queue("orders")
-    with cut_off("add", landed):
-        queue.send_dataframe(rows(spark, 50), send_id="load 1")
-    other = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock()).queue("orders")
-    assert other.send_dataframe(rows(spark, 50), send_id="load 1") == (0 if landed else 50)
-    assert other.send_dataframe(rows(spark, 50), send_id="load 1") == 0
-    assert len(check_log(queue)) == 50
-
-
-@pytest.mark.core
-def test_the_replay_check_can_fail(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guarantee 5: without the bulk send's id in the log, its files get new offsets again."""
-    lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock())
-    queue = lq.create_queue("orders")
-    transaction = Table.transaction
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            Table,
-            "transaction",
-            lambda self, app_id: 0 if app_id.startswith("bulk-") else transaction(self, app_id),
-        )
-        for _ in range(2):
-            queue.send_dataframe(rows(spark, 20), send_id="load 1")
-    with pytest.raises(AssertionError):
-        check_log(queue)
-
-
-def test_a_lost_race_numbers_the_same_files_anew(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lq = LakeQueue(str(tmp_path / "root"), spark=spark, clock=SystemClock())
-    queue = lq.create_queue("orders")
-    other = apart(tmp_path / "root", SystemClock(), 1)[0].queue("orders")
-    add, offered = Table.add, []
-
-    def overtaken(self: Table, files: Any, *args: Any) -> None:
-        offered.append([file.path for file in files])
-        if len(offered) == 1:
-            other.send("before")
-        add(self, files, *args)
-
-    monkeypatch.setattr(Table, "add", overtaken)
-    assert queue.send_dataframe(rows(spark, 20)) == 20
-    assert len(offered) == 2 and offered[0] == offered[1]
-    assert [row.body for row in check_log(queue)][0] == "before"
-
-    at(monkeypatch, Table, "add", LostRace("conflict"), times=1_000)
-    monkeypatch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
-    monkeypatch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
-    end = application_id(queue, layout.SEND_ID)
-    with pytest.raises(Exception, match="nothing was sent"):
-        queue.send_dataframe(rows(spark, 20))
-    assert application_id(queue, layout.SEND_ID) == end == len(check_log(queue))

@@ -18,12 +18,14 @@ from concurrency.harness import apart, check_log
 from concurrency.steps import at
 from concurrency.stopping import older, time_flies
 from insides import place_of
-from lakequeue import InvalidOptions, LakeQueue, Queue, QueueClientError, SystemClock
+from lakequeue import InvalidOptions, LakeQueue, Queue, QueueClientError, RequestThrottled, SystemClock
 from lakequeue.frame_verbs import complete_send, plan_send
 from lakequeue.operations import send_dataframe
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import arrow_files, commit_files, manifests
 from lakequeue.storage.bulk.arrow_rows import columns_of
+from lakequeue.storage.engines.interface import LostRace
+from lakequeue.storage.engines.point import Table
 
 pytestmark = pytest.mark.spec("SND-17", "DLT-3")
 
@@ -157,6 +159,29 @@ def test_a_send_whose_parts_were_all_committed_by_others_keeps_their_files(
     assert queue.send_arrow(rows_of(queue)) == 0
     assert bodies(queue) == [*range(ROWS)]
     assert len(queue.receive(1_000)) == ROWS
+
+
+def test_a_lost_race_numbers_the_same_files_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = apart(tmp_path / "root", SystemClock())
+    queue, other, rows = here.create_queue("orders"), there.create_queue("orders"), pa.table({"body": ["1", "2"]})
+    add, offered = Table.add, []
+
+    def overtaken(self: Table, files: Any, *args: Any) -> None:
+        offered.append([file.path for file in files])
+        if len(offered) == 1:
+            other.send("0")
+        add(self, files, *args)
+
+    monkeypatch.setattr(Table, "add", overtaken)
+    assert queue.send_arrow(rows) == 2
+    assert len(offered) == 2 and offered[0] == offered[1]
+    assert [row.body for row in check_log(queue)] == ["0", "1", "2"]
+    at(monkeypatch, Table, "add", LostRace("conflict"), times=1_000)
+    monkeypatch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
+    monkeypatch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
+    with pytest.raises(RequestThrottled, match="nothing was sent"):
+        queue.send_arrow(rows)
+    assert bodies(queue) == [0, 1, 2]
 
 
 # --- micro-batches of streams

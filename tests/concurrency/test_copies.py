@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
 import pytest
 
-from concurrency.movers import Movers, unfinished
-from concurrency.processes import SOAK_SECONDS, TEN_MINUTES, Workers, drain_receipts, judge, receipts_of
+from concurrency.harness import unfinished
+from concurrency.processes import (
+    SOAK_SECONDS,
+    TEN_MINUTES,
+    WORKER,
+    Processes,
+    Workers,
+    drain_receipts,
+    judge,
+    receipts_of,
+)
 from lakequeue import Finding, LakeQueue, Queue, RedrivePolicy, SendEntry
 
 
@@ -103,17 +112,24 @@ def test_copies_beside_four_busy_processes(workers: Workers, tmp_path: Path, cop
     judge(workers)
 
 
+@pytest.fixture
+def movers(tmp_path: Path) -> Iterator[Processes]:
+    movers = Processes(tmp_path / "root")
+    yield movers
+    movers.end()
+
+
 @pytest.mark.spec("DUR-41", "DLQ-2")
 @pytest.mark.parametrize("copies", [3, pytest.param(40, marks=pytest.mark.long)])
-def test_copies_beside_processes_that_move_messages(movers: Movers, copies: int) -> None:
+def test_copies_beside_processes_that_move_messages(movers: Processes, copies: int) -> None:
     lq = LakeQueue(str(movers.root))
     lq.create_queue("dead", shards=2)
     queue = lq.create_queue("orders", shards=2, redrive_policy=RedrivePolicy("dead", 2))
     sent = {f"{number:03}" for number in range(40)}
     for body in sorted(sent):
         queue.send_batch([SendEntry(body)])
-    for _ in range(3):
-        movers.start()
+    for name in "abc":
+        movers.begin(name, WORKER, "move", movers.place, name, movers.stop_file)
     time.sleep(2)
     for number in range(copies):
         copied(lq, movers.root.parent / str(number))

@@ -19,7 +19,7 @@ from concurrency.harness import (
     small_segments,
 )
 from concurrency.steps import LANDED, at, cut_off
-from insides import place_of, shard_of
+from insides import place_of
 from lakequeue import (
     LakeQueue,
     LakeQueueError,
@@ -236,13 +236,6 @@ class TestKilled:
         found: str = request.getfixturevalue("s3_root")
         return found
 
-    @pytest.mark.spec("QUE-33")
-    def test_a_killed_sender_leaves_what_it_acknowledged(self, place: str) -> None:
-        here = LakeQueue(place, clock=SystemClock())
-        queue = here.create_queue("orders")
-        killed(place, "send", before=3)
-        assert drain(queue) == ["0", "1"]
-
     @pytest.mark.spec("QUE-15")
     @pytest.mark.parametrize("before", [1, 2, 3, 4])
     def test_creation(self, place: str, before: int) -> None:
@@ -287,24 +280,3 @@ class TestKilled:
         counts = new.counts()
         assert (counts.visible, counts.delayed) == ((2, 0) if before == 1 else (1, 1))
         assert old.attributes(wire=True) == new.attributes(wire=True)
-
-    @pytest.mark.spec("RCV-6")
-    @pytest.mark.parametrize("before", [2, 3])
-    def test_a_receiver(self, place: str, before: int) -> None:
-        queue = LakeQueue(place, clock=SystemClock()).create_queue("orders")
-        queue.send_batch([SendEntry(body="a"), SendEntry(body="b")])
-        killed(place, "receive", before)  # receives for a second, then deletes
-        messages = queue.receive(max_messages=2)
-        if before == 2 and len(messages) < 2:
-            messages += queue.receive(wait_time=5)
-        counts = {message.body: message.receive_count for message in messages}
-        assert counts == ({"a": 2, "b": 1} if before == 2 else {"b": 1})
-
-    def test_a_merger(self, place: str) -> None:
-        queue = LakeQueue(place, clock=SystemClock()).create_queue("orders")
-        killed(place, "merge", before=1)
-        queue.send("last")
-        rows = check_log(queue)
-        assert [row.body for row in rows] == [*map(str, range(len(rows) - 1)), "last"]
-        assert drain(queue) == [row.body for row in rows]
-        assert shard_of(queue).shard == 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from concurrency.fifo_history import fifo_rows
-from concurrency.harness import apart, check_log, drain
+from concurrency.harness import apart, check_log, drain, log_rows, sent_bodies
 from concurrency.steps import LANDED, Killed, at, cut_off
 from conformance.fifo import bodies
 from conformance.harness import handles
@@ -38,6 +41,25 @@ def send(queue: Queue, *bodies: str) -> None:
     assert not queue.send_batch(entries).failed
 
 
+Interrupted = Callable[[], AbstractContextManager[None]]
+
+
+def interruptions(method: str) -> list[Any]:
+    """What keeps a process from the answer of its next commit, which may have landed."""
+
+    @contextmanager
+    def raising(error: BaseException) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+            step = at(patch, Table, method, error, landed=True)
+            yield
+        assert step.seen
+
+    return [
+        *(pytest.param(partial(raising, error), id=type(error).__name__) for error in (*LANDED, Killed())),
+        *(pytest.param(partial(cut_off, method, landed), id=f"{landed=}") for landed in (False, True)),
+    ]
+
+
 class TestDeduplication:
     @pytest.mark.spec("DDP-10", "DDP-8", "SND-17")
     def test_an_id_that_another_process_sends_meanwhile_is_a_duplicate_and_the_rest_is_sent(
@@ -54,7 +76,7 @@ class TestDeduplication:
         ]
         mine = queue.send_batch(batch).successful
         assert step.seen
-        assert [(row.body, row.message_id) for row in fifo_rows(queue)] == [
+        assert [(row.body, row.message_id) for row in log_rows(queue)] == [
             ("theirs", theirs[0].message_id),
             ("more", mine[1].message_id),
         ]
@@ -76,7 +98,7 @@ class TestDeduplication:
 
         at(monkeypatch, Table, "append", overtake)
         send(queue, "a", "c")  # a duplicate when it was begun, but no more when it was stamped
-        assert [row.body for row in fifo_rows(queue)] == ["a", "b", "a", "c"]
+        assert [row.body for row in log_rows(queue)] == ["a", "b", "a", "c"]
 
     @pytest.mark.spec("DDP-13", "PUR-5")
     def test_an_id_that_was_sent_and_purged_meanwhile_is_free(self, two: Two, monkeypatch: Patch) -> None:
@@ -104,41 +126,20 @@ class TestDeduplication:
         send(other, "a")
         assert drain(queue) == ["a"]
 
-    @pytest.mark.spec("DDP-10", "SND-17")
-    @pytest.mark.parametrize("error", LANDED, ids=type)
-    def test_a_send_that_landed_and_raised_is_answered_with_its_own_message(
-        self, two: Two, monkeypatch: Patch, error: Exception
+    @pytest.mark.spec("DDP-10", "SND-10", "SND-17", "EXM-9")
+    @pytest.mark.parametrize("interrupted", interruptions("append"))
+    def test_whoever_repeats_a_send_without_an_answer_gets_its_message(
+        self, two: Two, interrupted: Interrupted
     ) -> None:
-        queue, other = two
-        at(monkeypatch, Table, "append", error, landed=True)
-        mine = queue.send("a", group_id="g", dedup_id="d")
-        answers = {mine, *(one.send("a", group_id="g", dedup_id="d") for one in (queue, other, another(queue)))}
-        assert len(answers) == 1
-        assert [row.message_id for row in fifo_rows(queue)] == [mine.message_id]
-
-    @pytest.mark.spec("DDP-10", "SND-10", "EXM-9")
-    @pytest.mark.parametrize("landed", [False, True])
-    def test_a_send_of_unknown_outcome_may_be_repeated(self, two: Two, landed: bool) -> None:
         queue, other = two
         send(queue, "a")
-        with cut_off("append", landed):
+        with interrupted():
             queue.send("b", group_id="g", dedup_id="d")
-        again = queue.send("b", group_id="g", dedup_id="d")
-        assert other.send("b", group_id="g", dedup_id="d") == again
-        assert [row.body for row in check_log(queue)] == ["a", "b"]
-        assert fifo_rows(queue)[1].message_id == again.message_id
-
-    @pytest.mark.spec("DDP-10", "SND-10")
-    def test_whoever_repeats_the_send_of_a_process_that_died_before_the_answer_gets_its_message(
-        self, two: Two, monkeypatch: Patch
-    ) -> None:
-        queue, other = two
-        at(monkeypatch, Table, "append", Killed(), landed=True)
-        with pytest.raises(Killed):
-            queue.send("a", group_id="g", dedup_id="d")
-        again = other.send("a", group_id="g", dedup_id="d")
-        assert [row.message_id for row in fifo_rows(other)] == [again.message_id]
-        assert bodies(other.receive(max_messages=10)) == ["a"]
+        answers = {one.send("b", group_id="g", dedup_id="d") for one in (queue, other, another(queue))}
+        assert len(answers) == 1
+        assert sent_bodies(queue) == ["a", "b"]
+        assert log_rows(queue)[1].message_id == answers.pop().message_id
+        assert bodies(other.receive(max_messages=10)) == ["a", "b"]
 
 
 class TestAttempts:
@@ -189,47 +190,25 @@ class TestAttempts:
         assert bodies(queue.receive(max_messages=10, visibility_timeout=60, attempt_id="x")) == ["b1"]
         assert step.seen
 
-    @pytest.mark.spec("ATT-3")
-    @pytest.mark.parametrize("error", LANDED, ids=type)
-    def test_a_claim_that_landed_and_raised_is_answered_and_can_be_repeated_anywhere(
-        self, two: Two, clock: ManualClock, monkeypatch: Patch, error: Exception
+    @pytest.mark.spec("ATT-1", "ATT-3", "ATT-9", "ATT-10")
+    @pytest.mark.parametrize("interrupted", interruptions("merge"))
+    def test_a_receive_without_an_answer_can_be_repeated_anywhere(
+        self, two: Two, clock: ManualClock, interrupted: Interrupted
     ) -> None:
         queue, other = two
         send(queue, "b1", "a1", "b2", "a2")
-        step = at(monkeypatch, Table, "merge", error, landed=True)
-        first = queue.receive(max_messages=3, attempt_id="x")
-        assert step.seen and bodies(first) == ["b1", "b2", "a1"]
+        with interrupted():
+            queue.receive(max_messages=3, attempt_id="x")
+        first = other.receive(max_messages=3, attempt_id="x")
+        assert [(message.body, message.receive_count) for message in first] == [("b1", 1), ("b2", 1), ("a1", 1)]
         clock.advance(20)
         for one in (other, another(queue), queue):
             assert one.receive(max_messages=9, attempt_id="x") == first
         clock.advance(29)  # hidden anew by the retries
         assert queue.receive(max_messages=10) == []
-
-    @pytest.mark.spec("ATT-1", "ATT-9")
-    @pytest.mark.parametrize("landed", [False, True])
-    def test_a_claim_of_unknown_outcome_may_be_repeated_at_once(self, two: Two, landed: bool) -> None:
-        queue, _ = two
-        send(queue, "a1", "a2")
-        with cut_off("merge", landed):
-            queue.receive(max_messages=2, attempt_id="x")
-        messages = queue.receive(max_messages=2, attempt_id="x")
-        assert [(message.body, message.receive_count) for message in messages] == [("a1", 1), ("a2", 1)]
-
-    @pytest.mark.spec("ATT-1", "ATT-9", "ATT-10")
-    def test_another_process_goes_on_where_one_died_before_the_answer(
-        self, two: Two, clock: ManualClock, monkeypatch: Patch
-    ) -> None:
-        queue, other = two
-        send(queue, "a1", "a2")
-        at(monkeypatch, Table, "merge", Killed(), landed=True)
-        with pytest.raises(Killed):
-            queue.receive(max_messages=2, attempt_id="x")
-        assert other.receive(max_messages=2) == []
-        [first, second] = other.receive(max_messages=2, attempt_id="x")
-        assert (first.body, first.receive_count, second.body) == ("a1", 1, "a2")
-        other.delete_batch([first.receipt_handle, second.receipt_handle])
+        other.delete_batch([message.receipt_handle for message in first])
         clock.advance(30)
-        assert drain(another(queue)) == []
+        assert drain(another(queue)) == ["a2"]
 
 
 class TestGroups:

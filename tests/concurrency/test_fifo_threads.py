@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.fifo_history import fifo_rows
-from concurrency.harness import apart, at_once
+from concurrency.harness import apart, at_once, log_rows
 from lakequeue import Queue, SendEntry
 from lakequeue.testing import ManualClock
 
@@ -32,7 +31,7 @@ def test_sixteen_threads_that_send_one_id_get_one_message(tmp_path: Path, proces
         return result.message_id, result.sequence_number
 
     answers = at_once([lambda q=queue, n=number: send(q, n) for number, queue in enumerate(targets)])
-    [row] = fifo_rows(targets[0])
+    [row] = log_rows(targets[0])
     assert {message_id for message_id, _ in answers} == {row.message_id}
     assert len(set(answers)) == 1
 

@@ -12,8 +12,7 @@ import attrs
 import pytest
 
 from concurrency.faults import killed
-from concurrency.harness import apart, at_once, drain, spread
-from concurrency.movers import unfinished
+from concurrency.harness import apart, at_once, drain, spread, unfinished
 from concurrency.steps import Killed, at, before_write, cut_off, dying, meanwhile
 from insides import shard_of
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
@@ -344,20 +343,6 @@ def test_threads_of_two_processes_that_move_to_and_fro_keep_every_message_once(
 
 class TestKilled:
     """SIGKILL before steps that no test above has; another process, already running, completes it."""
-
-    @pytest.mark.spec("DLQ-2", "RET-9")
-    @pytest.mark.parametrize("before", [long(1), 2])
-    def test_a_compactor_that_ends_a_move(self, tmp_path: Path, before: int) -> None:
-        here, there = apart(tmp_path / "root", SystemClock())
-        mine, theirs = Pair.create(here), Pair.of(there)
-        mine.fail("a", "b")
-        with dying(APPEND):
-            letters(mine)
-        killed(tmp_path / "root", "compact queue", before)
-        assert theirs.queue.counts().in_flight == 2
-        assert theirs.dead.counts().visible == (0 if before == 1 else 2)
-        compact(theirs)
-        assert theirs.stored() == ([], ["a", "b"])
 
     @pytest.mark.spec("QUE-25", "DLQ-2", "DLQ-9")
     @pytest.mark.parametrize("before", [long(1), 2, 4, long(6), 7])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from concurrency.faults import killed
-from concurrency.harness import apart, drain
+from concurrency.harness import apart
 from concurrency.processes import WORKER, Processes
 from concurrency.steps import at
 from insides import shard_of
@@ -37,40 +37,6 @@ def told(queue: Queue) -> tuple[int, int, int]:
 
 class TestKilled:
     """SIGKILL right before or after a commit; another process, already running, completes it."""
-
-    @pytest.mark.spec("RWD-9", "RWD-21")
-    @pytest.mark.parametrize("moment", ["before", "after"])
-    def test_a_rewind(self, tmp_path: Path, moment: str) -> None:
-        here, there = apart(tmp_path / "root", SystemClock())
-        queue = here.create_queue("orders", rewind_range=DAY)
-        queue.send_batch([SendEntry(body) for body in "abc"])
-        other = there.queue("orders")
-        queue.delete_batch([message.receipt_handle for message in queue.receive(2)])
-        [held] = queue.receive(visibility_timeout=HOUR)
-        killed(tmp_path / "root", "rewind", **{moment: 1})
-        assert told(other) == told(queue) == ((0, 1, 2) if moment == "before" else (2, 1, 0))
-        assert other.rewind(an_hour_ago()) == (2 if moment == "before" else 0)
-        assert [(message.body, message.receive_count) for message in other.receive(10)] == [("a", 1), ("b", 1)]
-        queue.delete(held.receipt_handle)
-        assert told(other) == (0, 2, 1)
-
-    @pytest.mark.spec("RWD-4", "RWD-20")
-    @pytest.mark.parametrize("moment", ["before", "after"])
-    def test_a_delete(self, tmp_path: Path, moment: str) -> None:
-        here, there = apart(tmp_path / "root", SystemClock())
-        queue = here.create_queue("orders", rewind_range=DAY)
-        queue.send_batch([SendEntry(body) for body in "ab"])
-        other = there.queue("orders")
-        killed(tmp_path / "root", "receive", **{moment: 2})  # receives for a second, then deletes
-        counts = other.counts()
-        assert counts.visible + counts.in_flight == (2 if moment == "before" else 1)
-        assert counts.rewindable == (0 if moment == "before" else 1)
-        assert other.rewind(an_hour_ago()) == counts.rewindable
-        received = drain(other)
-        if len(received) < 2:
-            received += [message.body for message in other.receive(wait_time=5)]
-        assert sorted(received) == ["a", "b"]
-        assert told(other) == (0, 2, 0)
 
     @pytest.mark.spec("RWD-8", "QUE-25")
     @pytest.mark.parametrize("before", [1, 2, 4, 6, 7])

@@ -6,7 +6,7 @@ of it, as JSON lines to LOG.
 ``worker.py clean ROOT STOP``: compacts until the file STOP exists, and keeps nothing that is not needed.
 ``worker.py consume ROOT NAME LOG STOP``: receives and deletes, in turn, whatever there is.
 ``worker.py move ROOT NAME STOP``: receives without deleting, redrives and compacts at random.
-``crash`` runs a verb and kills itself right before or after a write to storage; `faults.killed` starts it.
+``crash`` runs a verb and kills itself right before a write to storage; `faults.killed` starts it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 from lakequeue import (
@@ -30,13 +29,11 @@ from lakequeue import (
     RequestThrottled,
     SendEntry,
 )
-from lakequeue.operations import compact
 from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Claim, ClaimResult
-from lakequeue.storage import cleaning, layout, ledger
+from lakequeue.storage import layout
 from lakequeue.storage.engines import commit, log_trimming
 from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import append, merge_segments
 
 QUEUE = "orders"
@@ -221,52 +218,18 @@ def record_claims() -> dict[tuple[int, str], tuple[int, int]]:
     return claims
 
 
-def crash(root: str, verb: str, number: int, moment: str = "before") -> None:
+def crash(root: str, verb: str, number: int) -> None:
     lq = LakeQueue(root)
     verbs: dict[str, Callable[[], object]] = {
         "create": lambda: lq.create_queue(QUEUE),
         "delete": lambda: lq.delete_queue(QUEUE),
         "set": lambda: lq.queue(QUEUE).set_attributes(delay=50),
-        "send": lambda: _send(lq),
-        "receive": lambda: _receive(lq),
-        "merge": lambda: _send(lq),
-        "rewind": lambda: lq.queue(QUEUE).rewind(lq.clock.now() - timedelta(hours=1)),
         "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
-        "compact": lq.compact,
-        "compact queue": lambda: lq.queue(QUEUE).compact(),
         "policy": lambda: lq.queue(QUEUE).set_attributes(redrive_policy=RedrivePolicy("other", 1), delay=50),
     }
-    if verb == "compact":
-        merge_segments.TIER_SEGMENTS = 3
-        ledger._SPARE_FILES = 0
-        for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
-            setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
-        compact.DELETED_KEPT = -1
-        methods = ("append", "add", "merge", "replace", "checkpoint")
-        removals = [
-            (Folder, "remove"),
-            *((cleaning, name) for name in ("trim_log", "remove_tables", "_needed_now")),
-        ]
-        die(number, moment, [*((Table, name) for name in methods), *removals])
-    elif verb == "merge":
-        append.SEGMENT_COMMITS = 2
-        die(number, moment, [(Table, "replace")])
-    else:
-        writes = [(Table, name) for name in ("append", "add", "merge", "replace")]
-        die(number, moment, [*writes, (Engine, "create")])
+    writes = [(Table, name) for name in ("append", "add", "merge", "replace")]
+    die(number, "before", [*writes, (Engine, "create")])
     verbs[verb]()
-
-
-def _send(lq: LakeQueue) -> None:
-    queue = lq.queue(QUEUE)
-    for number in range(10):
-        queue.send(str(number))
-
-
-def _receive(lq: LakeQueue) -> None:
-    queue = lq.queue(QUEUE)
-    queue.delete(queue.receive(visibility_timeout=1)[0].receipt_handle)
-    queue.receive()
 
 
 def die(number: int, moment: str, methods: Sequence[tuple[Any, str]]) -> None:
