@@ -92,19 +92,3 @@ def test_threads_take_whole_groups_off_a_queue_of_many(tmp_path: Path) -> None:
     taken = [number for numbers in at_once([receive] * 8) for number in numbers]
     assert sorted(taken[::3]) == list(range(100))
     assert [taken[1::3], taken[2::3]] == [[number + more for number in taken[::3]] for more in (100, 200)]
-
-
-@pytest.mark.spec("INF-4", "INF-11")
-@pytest.mark.parametrize("processes", [1, 2])
-def test_the_cap_on_messages_in_flight_holds_and_answers_nothing(tmp_path: Path, processes: int) -> None:
-    found = queues(tmp_path / "root", processes, max_inflight_messages=10, profile_strict=False)
-    found[0].send_batch([SendEntry(f"{n}", group_id=f"g{n}", dedup_id=f"{n}") for n in range(40)])
-
-    def receive(queue: Queue) -> int:
-        taken = 0
-        while messages := queue.receive(max_messages=3):
-            taken += len(messages)
-        return taken
-
-    assert sum(at_once([lambda queue=queue: receive(queue) for queue in (found * 8)[:8]])) == 10
-    assert found[0].counts().in_flight == 10

@@ -38,22 +38,37 @@ def test_sixteen_threads_receive_each_of_a_hundred_messages_once(lq: LakeQueue) 
     assert sorted(received) == sorted(entry.message_id for entry in sent.successful)
 
 
-@pytest.mark.spec("INF-11", "INF-3")
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_cap_on_messages_in_flight_holds_for_eight_receivers(tmp_path: Path, processes: int) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("orders", marks=pytest.mark.spec("INF-11", "INF-3")),
+        pytest.param("orders.fifo", marks=pytest.mark.spec("INF-4", "INF-11")),
+    ],
+)
+def test_the_cap_on_messages_in_flight_holds_for_eight_receivers(
+    tmp_path: Path, processes: int, name: str
+) -> None:
+    """At the cap a receive from a standard queue raises OverLimit, one from a FIFO queue answers nothing."""
+    fifo = name.endswith(".fifo")
     entries = apart(tmp_path / "root", ManualClock(), processes)
-    queues = [entry.create_queue("orders", max_inflight_messages=10, profile_strict=False) for entry in entries]
-    queues[0].send_batch([SendEntry(body=str(number)) for number in range(100)])
+    queues = [
+        entry.create_queue(name, fifo=fifo, max_inflight_messages=10, profile_strict=False) for entry in entries
+    ]
+    bodies = [str(number) for number in range(100)]
+    ids: list[dict[str, str]] = [{"group_id": body, "dedup_id": body} if fifo else {} for body in bodies]
+    queues[0].send_batch([SendEntry(body, **each) for body, each in zip(bodies, ids, strict=True)])
     seen: list[int] = []
 
     def receive(queue: object) -> int:
         taken = 0
         try:
-            while True:
-                taken += len(queue.receive(max_messages=3))  # type: ignore[attr-defined]
+            while (got := queue.receive(max_messages=3)) or not fifo:  # type: ignore[attr-defined]
+                taken += len(got)
                 seen.append(queue.counts().in_flight)  # type: ignore[attr-defined]
         except OverLimit:
-            return taken
+            assert not fifo
+        return taken
 
     calls = [lambda queue=queue: receive(queue) for queue in (queues * 8)[:8]]
     assert sum(at_once(calls)) == 10

@@ -106,16 +106,6 @@ def test_counts_of_a_new_process_make_few_requests(store: Counted, lq: LakeQueue
     assert made.total() <= COUNTING, made
 
 
-def test_two_processes_see_each_others_messages(lq: LakeQueue) -> None:
-    lq.create_queue("orders", shards=2)
-    one, two = (other.queue("orders") for other in apart(lq.root, SystemClock()))
-    sent = {one.send("a").message_id, two.send("b").message_id, one.send("c").message_id}
-    received = [*two.receive(2), *one.receive(2)]
-    assert {message.message_id for message in received} == sent
-    two.delete_batch([message.receipt_handle for message in received])
-    assert one.counts().visible == one.counts().in_flight == 0
-
-
 def test_a_lost_race_reads_the_winners_commit_once(
     store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

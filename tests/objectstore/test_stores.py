@@ -11,7 +11,7 @@ from obstore.exceptions import AlreadyExistsError
 
 from concurrency.harness import apart, at_once, check_log, drain
 from insides import engine_of, forget
-from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy, SendEntry
+from lakequeue import LakeQueue, QueueDoesNotExist, SendEntry
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import LostRace
@@ -91,17 +91,6 @@ def test_messages_are_sent_received_changed_and_deleted(lake: LakeQueue, clock: 
     assert [queue.name for queue in again(lake).list_queues()] == ["orders"]
 
 
-def test_a_fifo_queue_keeps_order_and_drops_duplicates(lake: LakeQueue) -> None:
-    queue = lake.create_queue("orders.fifo", fifo=True, deduplication_scope="message_group", shards=2)
-    for body in ("A1", "B1", "A2", "A1"):
-        queue.send(body, group_id=body[0], dedup_id=body)
-    other = again(lake).queue("orders.fifo")
-    seen = [message for _ in range(4) for message in other.receive(1)]
-    assert sorted(message.body for message in seen) == ["A1", "B1"]
-    other.delete_batch([message.receipt_handle for message in seen])
-    assert [message.body for message in queue.receive(10)] == ["A2"]
-
-
 def test_deleted_messages_are_rewound_and_segments_compacted(
     lake: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,29 +114,6 @@ def test_deleted_messages_are_rewound_and_segments_compacted(
     freed = [summary for summary in again(lake).compact() if summary.queue == "orders"]
     assert freed[0].failures == [] and freed[0].segments_dropped > 0
     assert again(lake).queue("orders").counts().visible == 0
-
-
-def test_dead_letters_move_and_come_back(lake: LakeQueue, clock: ManualClock) -> None:
-    lake.create_queue("dead")
-    queue = lake.create_queue("orders", redrive_policy=RedrivePolicy("dead", 1), visibility_timeout=0)
-    queue.send("poison")
-    assert [message.body for message in queue.receive()] == ["poison"]
-    clock.advance(1)
-    assert queue.receive() == []
-    dead = again(lake).queue("dead")
-    assert [message.body for message in dead.peek()] == ["poison"]
-    dead.redrive()
-    assert [message.body for message in again(lake).queue("orders").receive()] == ["poison"]
-
-
-def test_a_lease_settles_its_messages_at_once(lake: LakeQueue) -> None:
-    queue = lake.create_queue("orders")
-    queue.send_batch([SendEntry(f"{number}") for number in range(10)])
-    lease = again(lake).queue("orders").lease(8, visibility_timeout=60)
-    assert lease is not None and lease.message_count == 8
-    assert lease.extend(100).done == 8
-    assert lease.delete().done == 8
-    assert again(lake).queue("orders").counts().visible == 2
 
 
 def test_two_attempts_agree_on_one_manifest(lake: LakeQueue) -> None:

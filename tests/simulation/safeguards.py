@@ -434,7 +434,7 @@ MUTATIONS = [
     ),
     Mutation(
         "know own ids only",
-        replace(DedupWindow, "follow", lambda self, table, files, end, now: setattr(self, "end", end)),
+        replace(DedupWindow, "follow", lambda self, table, end, now: setattr(self, "end", end)),
         {_FIFO: "DDP-1"},
     ),
     Mutation(

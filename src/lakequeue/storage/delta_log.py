@@ -142,6 +142,12 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
     return Listing(*(dict(sorted(found.items())) for found in kinds.values()))
 
 
+def data_files(folder: Folder) -> list[File]:
+    """Parquet files below a table, named by its log or not, the oldest first; none that was set aside."""
+    found = (file for file in folder.files() if file.name.endswith(".parquet") and not file.name.startswith("_"))
+    return sorted(found, key=lambda file: file.modified)
+
+
 def live_file(add: Mapping[str, Any]) -> LiveFile:
     """A file from its ``add`` action; Misplaced if that names none below the table (DUR-70)."""
     stats = json.loads(add.get("stats") or "{}")

@@ -287,11 +287,11 @@ class Folder:
         if self.local is None:
             obstore.put(self._store, self._at(name), bytes(data))
             return
-        with self._written(name, new_folder) as file:
+        with self.writer(name, new_folder=new_folder) as file:
             file.write(data)
 
     @contextmanager
-    def writer(self, name: str) -> Iterator[IO[bytes]]:
+    def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
         """Opens a file for writing; a remote one exists when the block has ended well."""
         if self.local is None:
             with tempfile.TemporaryFile() as file:  # Arrow takes the writers of obstore for closed ones
@@ -299,11 +299,6 @@ class Folder:
                 file.seek(0)
                 obstore.put(self._store, self._at(name), file)
             return
-        with self._written(name, new_folder=True) as file:
-            yield file
-
-    @contextmanager
-    def _written(self, name: str, new_folder: bool) -> Iterator[IO[bytes]]:
         path = self._sound(name)
         with self._in_folder(path, lambda: open(path, "wb"), new_folder) as file:
             yield file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ from lakequeue.storage.bulk import staged_files
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.messages.read import log_files
+from lakequeue.storage.messages.dedup_window import sent_after
 
 _KEY = ["group_id", "dedup_id"]
 _SENT = pa.schema([("key", pa.large_string()), ("sent_at", pa.int64()), ("offset", pa.int64())])
@@ -118,23 +117,10 @@ def _keys(rows: pa.Table, by_group: bool) -> pa.ChunkedArray:
 
 
 def _sent_after(table: Table, first: int, horizon: int, by_group: bool) -> pa.Table:
-    """Messages from an offset on that were sent after an instant, without moved ones (DDP-16)."""
-    files = log_files(table)
-    # nothing in a segment was sent after the next one was opened
-    ends = {file.base: later.opened_at for file, later in pairwise(files) if later.base != file.base}
-    recent = [
-        file
-        for file in files
-        if file.last >= first
-        and (file.opened_at > horizon if file.bulk else ends.get(file.base, horizon + 1) > horizon)
-    ]
-    tables = table.read([file.file for file in recent], ["position", *_KEY, "sent_at", "source_queue"])
-    parts = []
-    for file, rows in zip(recent, tables, strict=True):
-        file.check(rows["position"], file.first, table.path)
-        sent_at = file.sent_at(rows)
-        offset = pa.array(np.arange(file.first, file.last + 1), pa.int64())
-        counts = pc.and_(pc.greater(sent_at, horizon), pc.greater_equal(offset, first))
-        part = pa.table([_keys(rows, by_group), sent_at, offset], schema=_SENT)
-        parts.append(part.filter(pc.and_(counts, pc.is_null(rows["source_queue"]))))
-    return pa.concat_tables([_SENT.empty_table(), *parts])
+    """Messages from an offset on that were sent after an instant, without moved ones."""
+    parts = [_SENT.empty_table()]
+    for begin, sent, rows in sent_after(table, first, horizon):
+        offsets = np.arange(begin, begin + len(sent))
+        parts.append(pa.table([_keys(rows, by_group), pa.array(sent), pa.array(offsets)], schema=_SENT))
+    found = pa.concat_tables(parts)
+    return found.filter(pc.is_valid(found["key"]))

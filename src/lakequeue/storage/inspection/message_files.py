@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 
 from lakequeue.errors import DamagedTable
 from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.shard.spans import apart
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.messages.read import Integers, LogFile
+from lakequeue.storage.messages.read import Integers, LogFile, stretches
 from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
@@ -149,24 +150,13 @@ def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
 
 def missing_ranges(present: Iterable[Range], low: int, end: int) -> list[Range]:
     """The offsets from ``low`` up to ``end`` that no range holds; ``present`` is sorted."""
-    missing = []
-    for first, last in present:
-        if first > low:
-            missing.append((low, min(first, end) - 1))
-        low = max(low, last + 1)
-    if low < end:
-        missing.append((low, end - 1))
-    return [each for each in missing if each[0] <= each[1]]
+    return apart(low, end - 1, [(first, last) for first, last in present if first < end and last >= low])
 
 
 def ranges(offsets: Integers) -> list[Range]:
     """Sorted offsets as ranges."""
-    if not len(offsets):
-        return []
-    breaks = np.flatnonzero(np.diff(offsets) > 1)
-    firsts = [int(offsets[0]), *offsets[breaks + 1].tolist()]
-    lasts = [*offsets[breaks].tolist(), int(offsets[-1])]
-    return list(zip(firsts, lasts, strict=True))
+    parts = stretches(offsets - np.arange(len(offsets))) if len(offsets) else []
+    return [(int(offsets[start]), int(offsets[stop - 1])) for start, stop in parts]
 
 
 def shown(found: Sequence[Range]) -> str:

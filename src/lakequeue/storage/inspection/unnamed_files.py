@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakequeue.errors import DamagedTable
 from lakequeue.model.clock import MICROS, from_micros, to_micros
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import LOG, LiveFile
+from lakequeue.storage.delta_log import LiveFile, data_files
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.inspection.found_log import FoundLog
 from lakequeue.storage.inspection.message_files import FoundFile, Range
@@ -123,12 +123,9 @@ def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
 
     Staged sends have the instant of their commit, which is not before the clock of the log.
     """
-    named = {
-        path for entry in log.entries.values() for path in (*entry.removed, *(file.path for file in entry.added))
-    }
-    named |= {path for each in log.checkpoints.values() for path in each.live}
-    for each in sorted(log.folder.files(), key=lambda each: each.modified):
-        if each.name.startswith((LOG, "_", "bulk/")) or not each.name.endswith(".parquet") or each.name in named:
+    named = log.named
+    for each in data_files(log.folder):
+        if each.name.startswith("bulk/") or each.name in named:
             continue
         try:
             rows = log.folder.rows(each.name, each.size, ["position", "sent_at", "message_id"])

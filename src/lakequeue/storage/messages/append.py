@@ -148,7 +148,7 @@ class Appender:
             self._window = DedupWindow(by_group, micros)
         now = max(now, self.last_sent_at)  # the instant that the messages will get
         if self._window.end < self.end:
-            self._window.follow(self.table, log_files(self.table), self.end, now)
+            self._window.follow(self.table, self.end, now)
         self._window.advance(now)
         return self._window
 

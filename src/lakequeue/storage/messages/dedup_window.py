@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakequeue.storage import layout
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.messages.read import LogFile
+from lakequeue.storage.messages.read import Integers, log_files
 
 Key = str | tuple[str, str]
 _LEAST = 1_024
 """Slots of the smallest table, a power of two."""
 _EMPTY, _DROPPED = -2, -1
 """In the place of an offset."""
+_JUDGED = ["sent_at", "source_queue"]
 _ROWS = 65_536
 """Keys that are made at once of a file."""
 
@@ -26,6 +29,31 @@ _ROWS = 65_536
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
     """Key that must not repeat: the deduplication id, within its group if that is the scope (DDP-2, DDP-14)."""
     return (group_id or "", dedup_id or "") if by_group else dedup_id or ""
+
+
+def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, Integers, pa.Table]]:
+    """Messages from an offset on that were sent after an instant, file by file in the order of their offsets.
+
+    Yields the first offset, the instants, and the rows with group and deduplication id; that of moved messages,
+    which do not count (DDP-16), is NULL.
+    """
+    files = log_files(table)
+    # nothing in a segment was sent after the next one was opened
+    ends = {file.base: later.opened_at for file, later in pairwise(files) if later.base != file.base}
+    recent = [
+        file
+        for file in files
+        if file.last >= first
+        and (file.opened_at > horizon if file.bulk else ends.get(file.base, horizon + 1) > horizon)
+    ]
+    tables = table.read([file.file for file in recent], ["position", "group_id", "dedup_id", *_JUDGED])
+    for file, rows in zip(recent, tables, strict=True):
+        file.check(rows["position"], file.first, table.path)
+        sent = file.sent_at(rows).to_numpy()
+        begin = max(first - file.first, int(np.searchsorted(sent, horizon, side="right")))
+        rows = rows.slice(begin)
+        ids = pc.if_else(pc.is_null(rows["source_queue"]), rows["dedup_id"], None)
+        yield file.first + begin, sent[begin:], layout.with_column(rows, "dedup_id", ids)
 
 
 class DedupWindow:
@@ -78,36 +106,25 @@ class DedupWindow:
         self._offsets.add(hashes, offsets, self._begin)
         self.end = first + len(keys)
 
-    def follow(self, table: Table, files: Sequence[LogFile], end: int, now: int) -> None:
+    def follow(self, table: Table, end: int, now: int) -> None:
         """Reads what was added to the log since the last call, as far as it lies in the window."""
-        recent: list[tuple[LogFile, pa.Table]] = []
-        for file in reversed(files):
-            if file.last < self.end:
-                break
-            rows = file.rows_of(table, ["sent_at", "group_id", "dedup_id", "source_queue"])
-            recent.append((file, rows))
-            if file.sent_at(rows)[0].as_py() <= now - self.micros:
-                break
-        for file, rows in reversed(recent):
-            self._add_rows(file, rows, now - self.micros)
+        for first, sent, rows in sent_after(table, self.end, now - self.micros):
+            self._add_rows(first, sent, rows)
         self.end = end
 
-    def _add_rows(self, file: LogFile, rows: pa.Table, horizon: int) -> None:
-        sent = file.sent_at(rows).to_numpy()
-        begin = max(self.end - file.first, int(np.searchsorted(sent, horizon, side="right")))
-        ids = pc.if_else(pc.is_null(rows["source_queue"]), rows["dedup_id"], None)  # moved messages do not count
-        starts = begin + np.flatnonzero(np.diff(sent[begin:], prepend=-1))  # of the sends
+    def _add_rows(self, first: int, sent: Integers, rows: pa.Table) -> None:
+        starts = np.flatnonzero(np.diff(sent, prepend=-1))  # of the sends
         self._instants.frombytes(sent[starts].astype(np.int64).tobytes())
-        self._firsts.frombytes((file.first + starts).astype(np.int64).tobytes())
-        for start in range(begin, len(sent), _ROWS):
-            keys: list[Key | None] = ids.slice(start, _ROWS).to_pylist()
+        self._firsts.frombytes((first + starts).astype(np.int64).tobytes())
+        for start in range(0, len(sent), _ROWS):
+            keys: list[Key | None] = rows["dedup_id"].slice(start, _ROWS).to_pylist()
             if self.by_group:
                 groups = rows["group_id"].slice(start, _ROWS).to_pylist()
                 keys = [
                     None if key is None else dedup_key(group, str(key), True)
                     for group, key in zip(groups, keys, strict=True)
                 ]
-            self._add_keys(file.first + start, keys)
+            self._add_keys(first + start, keys)
 
 
 class _Offsets:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lakequeue.errors import DamagedTable, RequestThrottled
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import PATIENCE
+from lakequeue.storage.delta_log import data_files
 from lakequeue.storage.engines.commit import Races, repeated
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_log
@@ -91,12 +92,7 @@ def remove_former(table: Table, message_id: str) -> Freed:
     table.refresh()
     live = {file.name for file in table.files()}
     former = [
-        entry.name
-        for entry in folder.files()
-        if entry.name.endswith(".parquet")
-        and not entry.name.startswith("_")
-        and entry.name not in live
-        and _holds(folder, entry, message_id)
+        entry.name for entry in data_files(folder) if entry.name not in live and _holds(folder, entry, message_id)
     ]
     with committing(table.path, exclusive=True, patience=PATIENCE):
         table.refresh()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.catalog import QueueRow, rows_of
-from lakequeue.storage.delta_log import LOG, LiveFile, State
+from lakequeue.storage.delta_log import LiveFile, State, data_files
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog
-from lakequeue.storage.repair.steps import ASIDE
 from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
 
@@ -42,11 +42,6 @@ def _rows_in(folder: Folder, file: LiveFile, root: str) -> list[QueueRow]:
 
 def _files(folder: Folder) -> Iterator[LiveFile]:
     """All data files that can be read, whether the log names them or not, the oldest first."""
-    for each in sorted(folder.files(), key=lambda each: each.modified):
-        if each.name.endswith(".parquet") and not each.name.startswith((LOG, ASIDE)):
-            try:
-                with folder.parquet(each.name, each.size) as parquet:
-                    rows = parquet.metadata.num_rows
-            except DamagedTable:
-                continue
-            yield LiveFile(each.name, each.name, each.size, rows, {}, {}, {}, {})
+    for each in data_files(folder):
+        with suppress(DamagedTable), folder.parquet(each.name, each.size) as parquet:
+            yield LiveFile(each.name, each.name, each.size, parquet.metadata.num_rows, {}, {}, {}, {})
