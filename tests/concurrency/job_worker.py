@@ -9,9 +9,10 @@ from __future__ import annotations
 import signal
 import sys
 
-from concurrency.consumer_worker import RENEWAL
 from concurrency.worker import QUEUE
-from lakequeue import Consumer, Context, LakeQueue, Message
+from lakequeue import Consumer, Context, HeartbeatRenewal, LakeQueue, Message
+
+RENEWAL = HeartbeatRenewal(visibility_timeout=3, extension_threshold=2.5, heartbeat_interval=0.2)
 
 
 def main(root: str, role: str, number: str) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from benchmarks.object_store import BUCKET, environment, serve
+from benchmarks.object_store import BUCKET, Counted, environment, serve
 
 from lakequeue import HeartbeatRenewal, LakeQueue, LeaseCounts, Queue, QueueClientError
 from lakequeue.spark import stream_from_queue, stream_to_queue
@@ -21,45 +20,26 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.objectstore, pytest.mark.spark]
 
 SECRET = "never-to-be-seen"
-GROUPS = 5
-
-
-class Proxy:
-    """The server, which loses one answer to a PUT below a directory after the work was done, if asked to."""
-
-    def __init__(self) -> None:
-        self.server, self.application = serve()
-        self.server.app = self
-        self.lose_below = ""
-
-    def __call__(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-        answer = self.application(environ, start)
-        if self.lose_below and environ["REQUEST_METHOD"] == "PUT" and self.lose_below in environ["PATH_INFO"]:
-            self.lose_below = ""
-            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
-        return answer
 
 
 @pytest.fixture(scope="module")
-def proxy() -> Iterator[Proxy]:
-    running = Proxy()
-    yield running
-    running.server.shutdown()
+def served() -> Iterator[tuple[Any, Counted]]:
+    server, application = serve()
+    yield server, application
+    server.shutdown()
 
 
 @pytest.fixture
-def lq(proxy: Proxy, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
+def lq(served: tuple[Any, Counted], spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
     """A root that only its options reach, by the name of the host, as MinIO is reached."""
-    options = environment(f"http://localhost:{proxy.server.server_port}") | {"AWS_SECRET_ACCESS_KEY": SECRET}
+    options = environment(f"http://localhost:{served[0].server_port}") | {"AWS_SECRET_ACCESS_KEY": SECRET}
     for name in options:
         monkeypatch.delenv(name, raising=False)
     return LakeQueue(f"s3a://{BUCKET}/{uuid4().hex}", spark=spark, storage_options=options)
 
 
 def numbered(spark: SparkSession, count: int) -> DataFrame:
-    return spark.range(count).selectExpr(
-        "CAST(id AS STRING) AS body", f"CAST(id % {GROUPS} AS STRING) AS group_id"
-    )
+    return spark.range(count).selectExpr("CAST(id AS STRING) AS body")
 
 
 def bodies(messages: DataFrame) -> list[str]:
@@ -72,7 +52,7 @@ def expected(count: int) -> Counter[str]:
 
 def test_a_dataframe_is_sent_once_and_leased(lq: LakeQueue, spark: SparkSession) -> None:
     queue = lq.create_queue("orders", shards=2)
-    rows = numbered(spark, 1_000).select("body")
+    rows = numbered(spark, 1_000)
     assert [queue.send_dataframe(rows, send_id="load") for _ in range(2)] == [1_000, 0]
     queue.send("1000")
     lease = queue.lease(2_000, 3600)
@@ -88,27 +68,6 @@ def test_a_dataframe_is_sent_once_and_leased(lq: LakeQueue, spark: SparkSession)
     last = queue.lease(2_000, 3600)
     assert last is not None and last.delete().done == len(left)
     assert queue.counts().visible == queue.counts().in_flight == 0
-
-
-def test_groups_stay_in_order_and_duplicates_are_left_out(lq: LakeQueue, spark: SparkSession) -> None:
-    queue = lq.create_queue("orders.fifo", fifo=True, shards=2, deduplication_scope="message_group")
-    queue.send("0", group_id="0", dedup_id="0")
-    rows = numbered(spark, 200).selectExpr("*", "body AS dedup_id")
-    queue.send_dataframe(rows)
-    lease = queue.lease(1_000, 3600)
-    assert lease is not None
-    found = lease.messages.orderBy("shard", "offset").select("group_id", "body").collect()
-    for group in map(str, range(GROUPS)):
-        assert [int(row.body) for row in found if row.group_id == group] == list(range(int(group), 200, GROUPS))
-
-
-def test_a_lost_answer_does_not_lose_the_files_of_a_send(lq: LakeQueue, spark: SparkSession, proxy: Proxy) -> None:
-    queue = lq.create_queue("orders")
-    proxy.lose_below = "/manifests/"
-    assert queue.send_dataframe(numbered(spark, 10).select("body"), send_id="load") == 10
-    assert not proxy.lose_below
-    lease = queue.lease(100, 3600)
-    assert lease is not None and Counter(bodies(lease.messages)) == expected(10)
 
 
 def test_streams_keep_their_checkpoints_on_the_store(lq: LakeQueue, spark: SparkSession, tmp_path: Path) -> None:
@@ -129,22 +88,24 @@ def test_streams_keep_their_checkpoints_on_the_store(lq: LakeQueue, spark: Spark
     assert queue.counts().visible == queue.counts().in_flight == 0
 
 
-def test_a_task_without_rights_says_so_in_one_line(lq: LakeQueue, spark: SparkSession, proxy: Proxy) -> None:
+def test_a_task_without_rights_says_so_in_one_line(
+    lq: LakeQueue, spark: SparkSession, served: tuple[Any, Counted]
+) -> None:
     queue = lq.create_queue("orders")
     denied = "403 Forbidden", "AccessDenied", "No."
-    proxy.application.refusal = lambda environ: denied if "/messages/bulk/" in environ["PATH_INFO"] else None
+    served[1].refusal = lambda environ: denied if "/messages/bulk/" in environ["PATH_INFO"] else None
     try:
         with pytest.raises(QueueClientError, match="s3://lake/.*: access is denied") as caught:
-            queue.send_dataframe(numbered(spark, 10).select("body"))
+            queue.send_dataframe(numbered(spark, 10))
     finally:
-        proxy.application.refusal = lambda environ: None
+        served[1].refusal = lambda environ: None
     assert "\n" not in str(caught.value)
     assert queue.counts().visible == 0
 
 
 def test_a_pass_of_the_compactor_frees_what_was_consumed(lq: LakeQueue, spark: SparkSession) -> None:
     queue = lq.create_queue("orders")
-    queue.send_dataframe(numbered(spark, 100).select("body"))
+    queue.send_dataframe(numbered(spark, 100))
     lease = queue.lease(100, 3600)
     assert lease is not None and lease.delete().done == 100
     queue.send("stays")
@@ -156,7 +117,7 @@ def test_a_pass_of_the_compactor_frees_what_was_consumed(lq: LakeQueue, spark: S
 
 def test_views_show_the_messages_of_a_root(lq: LakeQueue, spark: SparkSession) -> None:
     queue = lq.create_queue("orders", visibility_timeout=3600)
-    queue.send_dataframe(numbered(spark, 10).select("body"))
+    queue.send_dataframe(numbered(spark, 10))
     [message] = queue.receive()
     lq.register_views(spark)
     states = spark.sql("SELECT state, count(*) AS messages FROM messages GROUP BY state")
@@ -170,7 +131,7 @@ def test_no_secret_is_in_a_plan_a_setting_or_the_log_of_events(
     lq: LakeQueue, spark: SparkSession, event_log: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     queue: Queue = lq.create_queue("orders")
-    queue.send_dataframe(numbered(spark, 10).select("body"))
+    queue.send_dataframe(numbered(spark, 10))
     lease = queue.lease(100, 3600)
     assert lease is not None and lease.messages.count() == 10
     lq.register_views(spark)
