@@ -71,11 +71,11 @@ def manifests_of(queue: Queue) -> list[Path]:
 @pytest.mark.parametrize("commits", [0, 1, 2])
 def test_a_repeated_send_adds_what_its_first_attempt_left_out(queue: Queue, commits: int) -> None:
     df = rows_of(queue)
-    cut_off(queue, lambda: queue.send_arrow(df, "load"), commits)
+    cut_off(queue, lambda: queue.send_arrow(df, "load 1"), commits)
     left = ROWS - len(bodies(queue))
     other = apart(place_of(queue), SystemClock(), 1)[0].queue(queue.name)
-    assert other.send_arrow(df, "load") == left
-    assert queue.send_arrow(df, "load") == 0
+    assert other.send_arrow(df, "load 1") == left
+    assert queue.send_arrow(df, "load 1") == 0
     assert bodies(queue) == [*range(ROWS)]
 
 

@@ -13,7 +13,6 @@ import pytest
 from concurrency.harness import apart, check_log, drain, log_rows, sent_bodies
 from concurrency.steps import LANDED, Killed, at, cut_off
 from conformance.fifo import bodies
-from conformance.harness import handles
 from insides import place_of
 from lakequeue import Message, Queue, SendEntry
 from lakequeue.errors import InvalidParameterValue
@@ -113,19 +112,6 @@ class TestDeduplication:
         assert other.send("again", group_id="g", dedup_id="d").message_id == mine.message_id
         assert drain(other) == ["mine"]
 
-    @pytest.mark.spec("DDP-13")
-    def test_a_purge_between_decision_and_commit_spares_what_is_committed_after_it(
-        self, two: Two, monkeypatch: Patch
-    ) -> None:
-        queue, other = two
-        send(queue, "a")
-        step = at(monkeypatch, Table, "append", other.purge)
-        send(queue, "a", "b")  # a repeats what was purged right after
-        assert step.seen
-        assert drain(other) == ["b"]
-        send(other, "a")
-        assert drain(queue) == ["a"]
-
     @pytest.mark.spec("DDP-10", "SND-10", "SND-17", "EXM-9")
     @pytest.mark.parametrize("interrupted", interruptions("append"))
     def test_whoever_repeats_a_send_without_an_answer_gets_its_message(
@@ -159,36 +145,6 @@ class TestAttempts:
         mine = queue.receive(max_messages=2, attempt_id="x")
         assert step.seen and mine == theirs
         assert {message.receive_count for message in mine} == {1}
-
-    @pytest.mark.spec("ATT-11")
-    def test_two_ids_at_once_share_no_message(self, two: Two, monkeypatch: Patch) -> None:
-        queue, other = two
-        send(queue, "a1", "a2", "b1")
-        theirs: list[Message] = []
-        at(monkeypatch, Table, "merge", lambda: theirs.extend(other.receive(attempt_id="y")))
-        assert bodies(queue.receive(max_messages=10, attempt_id="x")) == ["b1"]
-        assert bodies(theirs) == ["a1"]
-        assert handles(other.receive(attempt_id="y")) == handles(theirs)
-
-    @pytest.mark.spec("ATT-5")
-    @pytest.mark.parametrize("how", ["delete", "change"])
-    def test_a_retry_that_was_overtaken_by_a_change_of_its_set_is_a_new_receive(
-        self, two: Two, monkeypatch: Patch, how: str
-    ) -> None:
-        queue, other = two
-        send(queue, "a1", "a2", "b1")
-        first = queue.receive(max_messages=2, attempt_id="x")
-        assert bodies(first) == ["a1", "a2"]
-
-        def overtake() -> None:
-            if how == "delete":
-                other.delete(first[0].receipt_handle)
-            else:
-                other.change_visibility(first[0].receipt_handle, 20)
-
-        step = at(monkeypatch, Table, "merge", overtake)
-        assert bodies(queue.receive(max_messages=10, visibility_timeout=60, attempt_id="x")) == ["b1"]
-        assert step.seen
 
     @pytest.mark.spec("ATT-1", "ATT-3", "ATT-9", "ATT-10")
     @pytest.mark.parametrize("interrupted", interruptions("merge"))

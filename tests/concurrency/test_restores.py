@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,60 +84,69 @@ def agree(running: Queue, fresh: Queue, sent: dict[str, str]) -> list[str]:
     return list(stored.values())
 
 
+def saved(lq: LakeQueue, how: str) -> Callable[[], None]:
+    """Makes a backup of a root; restores it when it is called."""
+    if how != "on a store":
+        root = Path(lq.root)
+        backup = root.with_name("backup")
+        shutil.copytree(root, backup)
+        return partial(by_a_swap if how == "by a swap" else in_place, backup, root)
+    folder = engine_of(lq).store.folder(lq.root)
+    files = {file.name: folder.read(file.name) for file in folder.files()}
+
+    def restore() -> None:
+        folder.remove([file.name for file in folder.files()])
+        for name, data in files.items():
+            folder.write(name, data)
+
+    return restore
+
+
+ON_A_STORE = pytest.param("on a store", marks=pytest.mark.objectstore)
+
+
 @pytest.mark.spec("DUR-80")
-@pytest.mark.parametrize("restore", [by_a_swap, in_place])
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("received", [False, True], ids=["sends since", "receives since"])
-def test_an_older_copy_is_noticed_once_and_used(
-    tmp_path: Path, clock: ManualClock, restore: Restore, verb: str, received: bool
+@pytest.mark.parametrize("how", ["by a swap", "in place", ON_A_STORE])
+@pytest.mark.parametrize("since", ["sends", "receives", "sends of others", "many sends of others"])
+def test_another_history_is_noticed_once_and_used(
+    request: pytest.FixtureRequest, clock: ManualClock, monkeypatch: Patch, since: str, how: str, verb: str
 ) -> None:
-    root, backup = tmp_path / "root", tmp_path / "backup"
-    [lq] = apart(root, clock, 1)
+    """Other processes may have sent to the restored tables since, so many that their logs were trimmed."""
+    trimmed, grown = since == "many sends of others" and how != "on a store", "others" in since
+    monkeypatch.setattr("lakequeue.storage.engines.log_trimming.READING", 0)
+    monkeypatch.setattr("lakequeue.storage.engines.log_trimming.LOG_ENTRIES", 5 if trimmed else 500)
+    root = request.getfixturevalue("s3_root" if how == "on a store" else "tmp_path")
+    [lq] = apart(root if how == "on a store" else root / "root", clock, 1)
     queue = lq.create_queue("orders")
     queue.send("first")
     settled(queue)
     queue.send("kept")
-    shutil.copytree(root, backup)
+    restore = saved(lq, how)
     for number in range(5):
         queue.send(f"lost {number}")
-    if received:
+    if since != "sends":
         settled(queue)
-    restore(backup, root)
-    once(queue, VERBS[verb])
-    sent = {queue.send(body).message_id: body for body in ("new", "newer")}
-    assert agree(queue, apart(root, clock, 1)[0].queue("orders"), sent)[-2:] == ["new", "newer"]
-    assert not lq.check()
-
-
-@pytest.mark.spec("DUR-80")
-@pytest.mark.parametrize("restore", [by_a_swap, in_place])
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("trimmed", [False, True])
-def test_a_copy_that_grew_past_what_the_process_knew_is_noticed(
-    tmp_path: Path, clock: ManualClock, monkeypatch: Patch, restore: Restore, verb: str, trimmed: bool
-) -> None:
-    monkeypatch.setattr("lakequeue.storage.engines.log_trimming.READING", 0)
-    monkeypatch.setattr("lakequeue.storage.engines.log_trimming.LOG_ENTRIES", 5 if trimmed else 500)
-    root, backup = tmp_path / "root", tmp_path / "backup"
-    [lq] = apart(root, clock, 1)
-    queue = lq.create_queue("orders")
-    queue.send("kept")
-    shutil.copytree(root, backup)
-    for number in range(3):
-        queue.send(f"lost {number}")
-    settled(queue)
-    restore(backup, root)
-    other = apart(root, clock, 1)[0].queue("orders")
-    sent = {other.send(f"other {number}").message_id: f"other {number}" for number in range(110 if trimmed else 9)}
-    settled(other)
-    settled(other)
+    restore()
+    sent: dict[str, str] = {}
+    if grown:
+        other = apart(lq.root, clock, 1)[0].queue("orders")
+        bodies = [f"other {number}" for number in range(110 if trimmed else 9)]
+        sent = {other.send(body).message_id: body for body in bodies}
+        settled(other)
+        settled(other)
+    if how == "on a store":  # time passes
+        monkeypatch.setattr(commit, "OLDEST_BASE", 0.0)
+        monkeypatch.setattr(snapshot, "_CONFIRMED", 0.0)
+        monkeypatch.setattr(snapshot, "_IDLE", 0.0)
     if trimmed:  # it may be that nothing is left to compare with: then nothing is said, nor believed
         with suppress(DamagedTable):
             VERBS[verb](queue)
     else:
         once(queue, VERBS[verb])
-    if verb != "purge":
-        agree(queue, apart(root, clock, 1)[0].queue("orders"), sent)
+    if not trimmed or verb != "purge":
+        sent |= {queue.send(body).message_id: body for body in ("new", "newer")}
+        assert agree(queue, apart(lq.root, clock, 1)[0].queue("orders"), sent)[-2:] == ["new", "newer"]
     assert not lq.check()
 
 
@@ -238,38 +248,6 @@ def test_a_log_without_what_another_handle_of_the_process_committed_is_another(
     follow = reader.refresh if others % 2 else reader.confirm
     with pytest.raises(DamagedTable, match="a backup was restored"):
         follow()
-
-
-@pytest.mark.spec("DUR-80")
-@pytest.mark.objectstore
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("grown", [False, True])
-def test_so_it_is_on_an_object_store(
-    s3_root: str, clock: ManualClock, monkeypatch: Patch, verb: str, grown: bool
-) -> None:
-    [lq] = apart(s3_root, clock, 1)
-    queue = lq.create_queue("orders")
-    queue.send("kept")
-    folder = engine_of(lq).store.folder(s3_root)
-    backup = {file.name: folder.read(file.name) for file in folder.files()}
-    for number in range(3):
-        queue.send(f"lost {number}")
-    settled(queue)
-    folder.remove([file.name for file in folder.files()])
-    for name, data in backup.items():
-        folder.write(name, data)
-    sent = {}
-    if grown:
-        other = apart(s3_root, clock, 1)[0].queue("orders")
-        sent = {other.send(f"other {number}").message_id: f"other {number}" for number in range(9)}
-        settled(other)
-    monkeypatch.setattr(commit, "OLDEST_BASE", 0.0)  # time passes
-    monkeypatch.setattr(snapshot, "_CONFIRMED", 0.0)
-    monkeypatch.setattr(snapshot, "_IDLE", 0.0)
-    once(queue, VERBS[verb])
-    sent |= {queue.send(body).message_id: body for body in ("new", "newer")}
-    assert agree(queue, apart(s3_root, clock, 1)[0].queue("orders"), sent)[-2:] == ["new", "newer"]
-    assert not lq.check()
 
 
 # --- mutations

@@ -24,7 +24,7 @@ from concurrency.staged import (
     stages,
 )
 from concurrency.steps import at
-from insides import place_of, shard_of
+from insides import place_of
 from lakequeue import DamagedTable, LakeQueue, QueueClientError, SystemClock
 from lakequeue.storage import snapshot
 from lakequeue.storage.cleaning import free
@@ -47,18 +47,6 @@ def lq(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def pair(lq: LakeQueue) -> Pair:
     return pair_of(lq)
-
-
-@pytest.mark.spec("DUR-25", "ERR-9")
-def test_the_send_of_a_process_that_died_arrives_once_or_never(pair: Pair) -> None:
-    here, there = pair
-    abandoned(here, "dead")
-    for number in range(3):
-        there.send(str(number))
-        here.send(str(number))
-    shard_of(there).compact(0, None, False)
-    there.send("last")
-    assert bodies(here) == ["0", "0", "1", "1", "2", "2", "dead", "last"]
 
 
 @pytest.mark.spec("DUR-25")
@@ -234,18 +222,6 @@ def test_senders_merge_staged_sends_but_no_files_of_bulk_sends() -> None:
     assert merge_segments._newest_small(bulk, limit) == []
     assert merge_segments._newest_small(bulk + staged, limit) == staged
     assert len(merge_segments._newest_small(segments(staged_sends.FOLDER, limit), limit)) == 8, "128 MiB in memory"
-
-
-def test_staged_sends_are_merged(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    here, there = pair_of(lq)
-    monkeypatch.setattr(append, "SEGMENT_COMMITS", 10)
-    for number in range(30):
-        (here, there)[number % 2].send(str(number), delay=number % 3)
-    table = appender_of(here).table
-    table.refresh()
-    assert len(table.files()) < 20
-    found = here.counts()
-    assert found.visible + found.delayed == 30
 
 
 @pytest.mark.spec("DUR-25")
