@@ -17,7 +17,6 @@ from lakequeue.consumer.jobs import Done, Turn
 from lakequeue.consumer.outages import OutageMonitor
 from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.consumer.rounds import Rounds
-from lakequeue.consumer.workers import WorkerPool
 from lakequeue.operations import move
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
@@ -129,9 +128,9 @@ def deletes_whatever_is_lost(patch: Patch) -> None:
 def waits_for_nobody(patch: Patch) -> None:
     wind_down = QueueLoop._wind_down
 
-    def at_once(self: QueueLoop, pool: WorkerPool) -> None:
+    def at_once(self: QueueLoop) -> None:
         self._controls.grace = 0
-        wind_down(self, pool)
+        wind_down(self)
 
     patch.setattr(QueueLoop, "_wind_down", at_once)
 
@@ -156,15 +155,15 @@ def never_stops(patch: Patch) -> None:
 
 
 def knows_no_groups(patch: Patch) -> None:
-    turns_of = WorkerPool._turns
+    turns_of = QueueLoop._turns
 
-    def alone(self: WorkerPool, messages: Sequence[Message], now: int) -> list[Turn]:
+    def alone(self: QueueLoop, messages: Sequence[Message], now: int) -> list[Turn]:
         turns = [turn for message in messages for turn in turns_of(self, [message], now)]
         for turn in turns:
             turn.group = None
         return turns
 
-    patch.setattr(WorkerPool, "_turns", alone)
+    patch.setattr(QueueLoop, "_turns", alone)
 
 
 def goes_on_before_the_delete(patch: Patch) -> None:
@@ -228,7 +227,7 @@ MUTATIONS = [
     ),
     Mutation(
         "keeps losses to itself",
-        replace(WorkerPool, "_lose", lambda self, handle: None),
+        replace(QueueLoop, "_lose", lambda self, handle: None),
         {
             shown_by(
                 consuming.test_a_message_that_was_deleted_is_told_to_its_handler_as_lost,

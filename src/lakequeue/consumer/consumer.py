@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from lakequeue.consumer.handler import Handler
+from lakequeue.consumer.observers import Observers, installed
 from lakequeue.consumer.options import ConsumerOptions, RetryDelay, checked_queues, concurrency_problem
 from lakequeue.consumer.outages import Health, Outage
 from lakequeue.consumer.queue_loop import QueueLoop
@@ -124,7 +125,9 @@ class Consumer:
         self._controls = Controls(concurrency)
         self._runs = threading.Lock()
         self._runner: threading.Thread | None = None
-        self._loops = [QueueLoop(each, self._controls, self._stop_all) for each in options]
+        self._options = options
+        self._observers = [[make(each.queue) for make in installed] for each in options]
+        self._loops: list[QueueLoop] = []
         self._endpoint = None if metrics_port is None else self._endpoint_at(metrics_host, metrics_port)
 
     def run(self, until_empty: bool = False) -> None:
@@ -152,8 +155,10 @@ class Consumer:
                 if self._endpoint is not None:
                     running.enter_context(self._endpoint.serving())
                 hands = SharedHands(self._clock, self._controls)
-                for loop in self._loops:
-                    loop.open(hands)
+                self._loops = [
+                    QueueLoop(options, self._controls, Observers(observers), hands, self._stop_all)
+                    for options, observers in zip(self._options, self._observers, strict=True)
+                ]
                 hands.start(self._handler, self._loops[0].fail)
                 running.callback(hands.stop)
                 if len(self._loops) == 1:
@@ -226,17 +231,17 @@ class Consumer:
     @property
     def handled(self) -> int:
         """Messages of the current or last run whose handlers succeeded."""
-        return sum(loop.pool.calls.handled for loop in self._loops if loop.pool is not None)
+        return sum(loop.calls.handled for loop in self._loops)
 
     @property
     def failed(self) -> int:
         """Messages of the current or last run whose handlers failed."""
-        return sum(loop.pool.calls.failed for loop in self._loops if loop.pool is not None)
+        return sum(loop.calls.failed for loop in self._loops)
 
     @property
     def health(self) -> Health:
         """The state of the consumer; reads no storage."""
-        each = [loop.health() for loop in self._loops]
+        each = [self._health(place) for place in range(len(self._options))]
         first = min(each, key=lambda health: health.outage_since or NEVER)
         return attrs.evolve(
             first,
@@ -245,6 +250,10 @@ class Consumer:
             begun=sum(health.begun for health in each),
             round_seconds=max(health.round_seconds for health in each),
         )
+
+    def _health(self, place: int) -> Health:
+        """The state as far as one of the queues goes."""
+        return self._loops[place].health() if self._loops else Health(False, self._controls.paused, 0, None, None)
 
     def _stop_all(self) -> None:
         self._controls.stopping = True
@@ -267,6 +276,9 @@ class Consumer:
         except ModuleNotFoundError as error:
             raise MissingPackage.of("metrics_port", "metrics", error) from error
         endpoint = Endpoint(host, port)
-        for loop in self._loops:
-            loop.observers.append(endpoint.observer(loop.queue.name, loop.health, partial(races, loop.queue)))
+        for place, options in enumerate(self._options):
+            queue = options.queue
+            self._observers[place].append(
+                endpoint.observer(queue.name, partial(self._health, place), partial(races, queue))
+            )
         return endpoint

@@ -1,21 +1,38 @@
-"""The loop of a consumer over one of its queues: receives messages, has them handled, and settles them."""
+"""One queue in one run of a consumer: receives messages, has them handled and kept, and settles them.
+
+A message is *active* from its receive until it is deleted, handed back, left to its timeout, or lost. Messages of
+one group are handled one after another, all others as soon as a hand is free (HBN-19). What handlers finished is
+settled by the next round of the consumer, which claims new messages in the same commit.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
-from lakequeue.consumer.jobs import Run
-from lakequeue.consumer.observers import Observer, Observers, installed
+from lakequeue.consumer.calls import Calls
+from lakequeue.consumer.handler import Context
+from lakequeue.consumer.held import HeldMessages
+from lakequeue.consumer.jobs import Job, Run, State, Turn, hold_of
+from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
+from lakequeue.consumer.rounds import Rounds
 from lakequeue.consumer.shared_hands import Controls, SharedHands
-from lakequeue.consumer.workers import WorkerPool
 from lakequeue.entry_verbs import FreeHands, Request, is_held_back, receive_for_hands, settings
-from lakequeue.errors import LakeQueueError, OverLimit, QueueClientError, QueueDoesNotExist, RequestThrottled
-from lakequeue.model.clock import NEVER, Interrupt, duration_micros, from_micros, to_micros
-from lakequeue.model.messages import Message
+from lakequeue.errors import (
+    LakeQueueError,
+    OverLimit,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+    RequestThrottled,
+)
+from lakequeue.model.clock import NEVER, Duration, Interrupt, duration_micros, from_micros, seconds, to_micros
+from lakequeue.model.messages import UNAVAILABLE, Message
+from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 
 _REFUSED_PAUSE = timedelta(seconds=0.5)
 """Time between receives while the queue refuses them for now."""
@@ -32,47 +49,58 @@ _log = logging.getLogger("lakequeue")
 
 
 class QueueLoop:
-    """What a consumer does with one queue.
+    """What a run of a consumer does with one of its queues.
 
     Args:
         options: those of the consumer, for this queue.
         controls: what the consumer was told.
+        observers: record what becomes of messages.
+        hands: what handles the messages of all queues.
         fatal: stops all loops of the consumer.
 
     Attributes:
         interrupt: wakes the loop.
-        pool: the messages of the current or last run; None before the first.
+        outages: knows whether storage works.
+        held: the active messages, and which of them hands take next.
+        rounds: settles them, and claims others.
+        calls: the calls of the handler with them.
     """
 
-    def __init__(self, options: ConsumerOptions, controls: Controls, fatal: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        controls: Controls,
+        observers: Observers,
+        hands: SharedHands,
+        fatal: Callable[[], None],
+    ) -> None:
         self._options = options
         self.queue = queue = options.queue
         self._clock = queue.clock
         self._controls = controls
+        self._observers = observers
+        self._hands = hands
         self._fatal = fatal
-        self.interrupt = Interrupt()
-        self.pool: WorkerPool | None = None
         self._error: BaseException | None = None
+        self.interrupt = Interrupt()
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
-        self.observers: list[Observer] = [make(queue) for make in installed]
-
-    def open(self, hands: SharedHands) -> None:
-        """Begins a run."""
-        self._error, self._hands = None, hands
-        run = Run(self._options, self.outages, Observers(self.observers), self.interrupt.set, self.fail)
-        self.pool = WorkerPool(run, hands.totals)
-        hands.add(self.pool.held, self.pool.calls.work)
+        run = Run(options, self.outages, observers, self.interrupt.set, self.fail)
+        self.held = HeldMessages(options, hands.totals, self.interrupt.set)
+        self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
+            self._clock, options.renewal, self._extend, self._lose, self.fail, self.held.largest_batch
+        )
+        self.rounds = Rounds(run, self.held, self._heartbeat)
+        self.calls = Calls(run, self.held, self.rounds)
+        hands.add(self.held, self.calls.work)
 
     def run(self, until_empty: bool) -> None:
         """Consumes until stopped, see ``Consumer.run``."""
-        pool = self.pool
-        assert pool is not None
-        pool.start()
+        self._heartbeat.start()
         try:
-            self._consume(pool, until_empty)
+            self._consume(until_empty)
         finally:
-            self._hands.leave(pool.held)
-            self._wind_down(pool)
+            self._hands.leave(self.held)
+            self._wind_down()
         if self._error is not None:
             raise self._error
 
@@ -85,17 +113,17 @@ class QueueLoop:
 
     def health(self) -> Health:
         """The state of the consumer, as far as this queue goes."""
-        since, error, pool = self.outages.since, self.outages.error, self.pool
-        held = None if pool is None else pool.held
-        active, begun, took = (0, 0, 0.0) if held is None else (len(held), held.busy, held.round_seconds)
+        error, held = self.outages.error, self.held
         reason = None if error is None else error.message
-        return Health(pool is not None, self._controls.paused, active, since, reason, begun, took)
+        return Health(
+            True, self._controls.paused, len(held), self.outages.since, reason, held.busy, held.round_seconds
+        )
 
     @property
     def _stopping(self) -> bool:
         return self._controls.stopping or self._error is not None
 
-    def _consume(self, pool: WorkerPool, until_empty: bool) -> None:
+    def _consume(self, until_empty: bool) -> None:
         failures, not_before = 0, self._clock.now()
         while True:
             self.interrupt.clear()
@@ -104,25 +132,25 @@ class QueueLoop:
             now, gives_up_at = self._clock.now(), self.outages.gives_up_at
             if gives_up_at is not None and now >= gives_up_at and self.outages.error is not None:
                 raise self.outages.error
-            self._prepare(pool)
+            self._prepare()
             try:
-                last = until_empty and self._hands.may_be_empty(pool.held)
+                last = until_empty and self._hands.may_be_empty(self.held)
                 held_back = last and is_held_back(self.queue)
-                found = pool.rounds.run(may_claim=not self._controls.paused and now >= not_before)
+                found = self.rounds.run(may_claim=not self._controls.paused and now >= not_before)
                 if found is None:
-                    room, event = 0 if self._controls.paused else pool.held.room(), pool.next_event()
+                    room, event = 0 if self._controls.paused else self.held.room(), self._next_event()
                     if not room or now < not_before:
                         self._wait_until(gives_up_at, event, not_before if room else None)
                         continue
-                    hands = pool.held.free_hands()
+                    hands = self.held.free_hands()
                     messages = self._receive(room, hands, last or event is not None, held_back)
-                    pool.held.keep_free(hands)
+                    self.held.keep_free(hands)
                 else:
                     messages = found.messages
                     if found.refused is not None:
                         raise found.refused
             except QueueDoesNotExist:
-                pool.lose_all()
+                self._lose_all()
                 raise
             except (OverLimit, RequestThrottled) as error:
                 _log.warning("receiving from %s failed, it is tried again: %s", self.queue.name, error)
@@ -139,23 +167,23 @@ class QueueLoop:
             if found is None:
                 self.outages.worked("receiving", committed=bool(messages))
             if messages and (self._stopping or self._controls.paused):
-                pool.rounds.return_unseen([message.receipt_handle for message in messages])
+                self.rounds.return_unseen([message.receipt_handle for message in messages])
             elif messages:
-                pool.begin(messages)
+                self._begin(messages)
             elif found is None and last and not held_back:
-                self._hands.found_empty(pool.held)
+                self._hands.found_empty(self.held)
             elif found is None:
                 self._clock.wait(event or now + _BETWEEN_RECEIVES, self.interrupt)
 
-    def _prepare(self, pool: WorkerPool) -> None:
+    def _prepare(self) -> None:
         """Adapts what the pool holds before a round."""
-        pool.held.release_hands()
-        pool.held.resize(self._controls.concurrency)
-        due = pool.held.given_back_at()
+        self.held.release_hands()
+        self.held.resize(self._controls.concurrency)
+        due = self.held.given_back_at()
         if self._controls.paused or (due is not None and to_micros(self._clock.now()) >= due):
-            pool.give_back()  # also if hands did not come to it in time
-        if pool.rounds.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
-            pool.held.hungry.wait(min(pool.held.round_seconds, _LONGEST_GATHER))
+            self.rounds.give_back(self.held.end_ahead())  # also if hands did not come to it in time
+        if self.rounds.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
+            self.held.hungry.wait(min(self.held.round_seconds, _LONGEST_GATHER))
 
     def _wait_until(self, *instants: datetime | None) -> None:
         """Waits until the first of these, or until there is something to do."""
@@ -173,17 +201,93 @@ class QueueLoop:
         )
         return receive_for_hands(self.queue, request)
 
-    def _wind_down(self, pool: WorkerPool) -> None:
+    def _next_event(self) -> datetime | None:
+        """When a settlement is tried again, or work that was not begun is given back."""
+        retry, back = self.rounds.next_retry(), self.held.given_back_at()
+        known = (retry, None if back is None else from_micros(back))
+        return min((instant for instant in known if instant is not None), default=None)
+
+    def _begin(self, messages: Sequence[Message]) -> None:
+        """Has received messages handled, one at a time in each group."""
+        received_at = self._clock.now()
+        self._observers.received(messages, received_at)
+        now = to_micros(received_at)
+        turns = self._turns(messages, now)
+        jobs = [job for turn in turns for job in turn.jobs]
+        self._heartbeat.keep({job.handle: hold_of(job.context.message, now) for job in jobs})
+        self.rounds.give_back(self.held.add(turns))
+
+    def _turns(self, messages: Sequence[Message], now: int) -> list[Turn]:
+        turns: dict[str, Turn] = {}
+        for message in messages:
+            group, held = message.group_id, partial(self._heartbeat.get, message.receipt_handle)
+            turn = Turn(group if self.queue.fifo else None)
+            turn = turns.setdefault(turn.group or message.receipt_handle, turn)
+            turn.jobs.append(Job(Context(message, self.queue, held), turn, now))
+        return list(turns.values())
+
+    # --- renewal
+
+    def _extend(self, wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
+        changes: list[tuple[str, Duration]] = [(handle, seconds(timeout)) for handle, timeout in wanted]
+        try:
+            result = self.queue.change_visibility_batch(changes)
+        except QueueDoesNotExist as error:
+            self.fail(error)
+            return [Verdict.LOST] * len(wanted)
+        except QueueClientError as error:
+            if not self.outages.failed("extending", error):
+                self.fail(error)
+            return [Verdict.FAILED] * len(wanted)
+        except QueueServiceError as error:
+            _log.warning("extending %s messages failed: %s", len(wanted), error)
+            return [Verdict.FAILED] * len(wanted)
+        self.outages.worked("extending")
+        verdicts = [Verdict.EXTENDED] * len(wanted)
+        for failure in result.failed:
+            _log.warning("extending a message of %s failed: %s", self.queue.name, failure.code)
+            if failure.code == QueueDoesNotExist.code:
+                self.fail(QueueDoesNotExist(failure.message))
+            waits = failure.code in (RequestThrottled.code, OverLimit.code, UNAVAILABLE)
+            verdicts[int(failure.id)] = Verdict.FAILED if waits else Verdict.LOST
+        self._observers.extended(verdicts.count(Verdict.EXTENDED))
+        return verdicts
+
+    def _lose(self, handle: str) -> None:
+        job = self.held.get(handle)
+        if job is not None:
+            self._observers.lost(1)
+            job.context.lost.set()
+            self.interrupt.set()  # if its delete is being tried again, that ends
+
+    # --- the end
+
+    def _wind_down(self) -> None:
         """Hands back what was not begun, waits for the handlers, then hands back what they did not finish."""
         began = to_micros(self._clock.now())
         try:
-            pool.hand_back_waiting()
+            self.rounds.give_back(self.held.end_all(State.WAITING))
             while True:
                 self.interrupt.clear()
-                pool.rounds.run(may_claim=False)
+                self.rounds.run(may_claim=False)
                 until = from_micros(began + duration_micros(self._controls.grace))
-                if not pool.held or self._clock.now() >= until:
+                if not self.held or self._clock.now() >= until:
                     break
-                self._clock.wait(min(until, pool.next_event() or until), self.interrupt)
+                self._clock.wait(min(until, self._next_event() or until), self.interrupt)
         finally:
-            pool.stop()
+            self._stop()
+
+    def _stop(self) -> None:
+        """Ends the heartbeat. Messages still being handled are lost to their handlers and become visible."""
+        try:
+            self.rounds.release(self.held.end_all(State.RUNNING))
+            self.rounds.run(may_claim=False)
+            self._lose_all()  # those whose delete would be tried again
+            self.rounds.run(may_claim=False)
+        finally:
+            self._heartbeat.stop()
+
+    def _lose_all(self) -> None:
+        """Marks the receipts of all handlers as lost."""
+        for job in self.held.jobs():
+            job.context.lost.set()
