@@ -9,7 +9,7 @@ from consumer import test_consumer as consuming
 from consumer import test_consumer_timelines as timelines
 from consumer import test_outages as failing
 from consumer import test_rounds as rounds
-from consumer.harness import Harness, sleeper
+from consumer.harness import Harness, raises, sleeper
 from lakequeue import Context, HeartbeatRenewal, Message, Outcome
 from lakequeue.consumer.handler import Lost
 from lakequeue.consumer.held import HeldMessages
@@ -20,7 +20,7 @@ from lakequeue.consumer.rounds import Rounds
 from lakequeue.operations import move
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
-from mutations import Case, Mutation, Patch, each_case, replace, shown_by
+from mutations import Case, Mutation, Patch, Scenario, each_case, replace, shown_by
 
 Make = Callable[..., Harness]
 
@@ -34,10 +34,11 @@ class _NoLog:
 # --- scenarios
 
 
-def _ends(make: Make, handler: Any, changes: list[tuple[float, float]], visible_at: float | None) -> None:
+def _ends(make: Make, answer: Any, visible_at: float | None) -> None:
+    """A handler of five seconds."""
     harness = make()
     harness.send("A")
-    consumer = harness.consumer(handler, concurrency=2)
+    consumer = harness.consumer(harness.handler(5, answer), concurrency=2)
     with harness.running(consumer):
         harness.clock.advance(29)
         consumer.stop(timeout=0)
@@ -46,23 +47,19 @@ def _ends(make: Make, handler: Any, changes: list[tuple[float, float]], visible_
         harness.clock.advance(0.001)
         assert bool(harness.visible()) is (visible_at == 30)
         harness.clock.advance(200)
-    assert harness.queue.changes() == changes
+    assert harness.queue.changes() == []
 
 
 def a_heartbeat_ends_with_a_delete(make: Make) -> None:
-    _ends(make, sleeper(5), [], None)
+    _ends(make, None, None)
 
 
 def a_heartbeat_ends_with_a_failure(make: Make) -> None:
-    _ends(make, sleeper(5, Outcome.FAILED), [], 30)
+    _ends(make, Outcome.FAILED, 30)
 
 
 def a_heartbeat_ends_with_an_exception(make: Make) -> None:
-    def handle(message: Message, context: Context) -> None:
-        context.sleep(5)
-        raise ValueError("by a handler")
-
-    _ends(make, handle, [], 30)
+    _ends(make, raises(ValueError("by a handler")), 30)
 
 
 def a_heartbeat_ends_with_its_consumer(make: Make) -> None:
@@ -85,8 +82,7 @@ def a_lost_receipt_never_deletes(make: Make) -> None:
     def handle(message: Message, context: Context) -> None:
         context.lost.set()
 
-    with harness.running(harness.consumer(handle, concurrency=1)):
-        harness.clock.advance(1)
+    harness.consume(handle, 1, concurrency=1)
     assert harness.queue.deletes() == []
     assert harness.other.counts().in_flight == 1
 
@@ -94,17 +90,12 @@ def a_lost_receipt_never_deletes(make: Make) -> None:
 def a_drain_hands_back_what_comes_while_it_begins(make: Make) -> None:
     harness = make()
     harness.send("A")
-    handled: list[str] = []
-    consumer = harness.consumer(lambda message, context: handled.append(message.body))
-
-    def stop(verb: str, bodies: list[str]) -> None:
-        if verb == "receive":
-            consumer.stop()
-
-    harness.queue.before = stop
+    handler = harness.handler()
+    consumer = harness.consumer(handler)
+    harness.queue.before = lambda verb, bodies: consumer.stop() if verb == "receive" else None
     with harness.running(consumer) as running:
         assert running.join() is None
-    assert handled == [] and harness.visible() == ["A"]
+    assert handler.bodies == [] and harness.visible() == ["A"]
 
 
 def a_drain_waits_for_what_runs(make: Make) -> None:
@@ -181,10 +172,12 @@ def goes_on_before_the_delete(patch: Patch) -> None:
     patch.setattr(Rounds, "_settle_later", at_once)
 
 
-def gives_back_the_oldest(patch: Patch) -> None:
-    patch.setattr("lakequeue.consumer.held.newest", lambda waiting, number: waiting[:number])
+def shown(test: Callable[..., None], *arguments: Any, **attributes: Any) -> Scenario:
+    """A test as a scenario: on a queue with these attributes, and with further arguments."""
+    return shown_by(test, lambda make: (make(**attributes), *arguments))
 
 
+LONG = {"visibility_timeout": 120}
 MUTATIONS = [
     Mutation(
         "never drops",
@@ -199,49 +192,28 @@ MUTATIONS = [
     Mutation(
         "never beats",
         replace(HeartbeatRenewal, "next_check", lambda self, hold, since: None),
-        {
-            shown_by(
-                consuming.test_messages_that_wait_for_their_group_are_kept_too, lambda make: (make(fifo=True),)
-            ): "HBN-1"
-        },
+        {shown(consuming.test_messages_that_wait_for_their_group_are_kept_too, fifo=True): "HBN-1"},
     ),
     Mutation(
         "knows no groups",
         knows_no_groups,
-        {
-            shown_by(
-                consuming.test_groups_go_in_parallel_and_their_messages_in_turn,
-                lambda make: (make(fifo=True), False),
-            ): "HBN-19"
-        },
+        {shown(consuming.test_groups_go_in_parallel_and_their_messages_in_turn, False, fifo=True): "HBN-19"},
     ),
     Mutation(
         "returns only the failure",
         replace(HeldMessages, "end_rest", lambda self, job: []),
-        {
-            shown_by(
-                consuming.test_after_a_failure_the_rest_of_the_group_is_skipped,
-                lambda make: (make(fifo=True), False, 30),
-            ): "HBN-19"
-        },
+        {shown(consuming.test_after_a_failure_the_rest_of_the_group_is_skipped, False, 30, fifo=True): "HBN-19"},
     ),
     Mutation(
         "keeps losses to itself",
         replace(QueueLoop, "_lose", lambda self, handle: None),
-        {
-            shown_by(
-                consuming.test_a_message_that_was_deleted_is_told_to_its_handler_as_lost,
-                lambda make: (make(visibility_timeout=120),),
-            ): "HBN-20"
-        },
+        {shown(consuming.test_a_message_that_was_deleted_is_told_to_its_handler_as_lost, **LONG): "HBN-20"},
     ),
     Mutation(
         "hands nothing back",
         replace(Rounds, "return_unseen", lambda self, handles: None),
         {
-            shown_by(
-                consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, lambda make: (make(fifo=True),)
-            ): "HBN-19",
+            shown(consuming.test_a_stop_finishes_what_runs_and_hands_back_what_waits, fifo=True): "HBN-19",
             a_drain_hands_back_what_comes_while_it_begins: "RCV-6 HBN-19",
         },
     ),
@@ -251,9 +223,8 @@ MUTATIONS = [
         "deletes once",
         deletes_once,
         {
-            shown_by(
-                failing.test_what_was_handled_during_an_outage_is_kept_and_deleted_after_it,
-                lambda make: (make(visibility_timeout=120), _NoLog()),
+            shown(
+                failing.test_what_was_handled_during_an_outage_is_kept_and_deleted_after_it, _NoLog(), **LONG
             ): "HBN-2"
         },
     ),
@@ -261,30 +232,20 @@ MUTATIONS = [
         "knows no twelve hours",
         replace(policies, "_within_twelve_hours", lambda hold, now, timeout: timeout),
         {
-            shown_by(
-                timelines.test_a_commit_that_comes_after_the_computed_end_is_tried_with_a_second_less,
-                lambda make: (make(visibility_timeout=120),),
+            shown(
+                timelines.test_a_commit_that_comes_after_the_computed_end_is_tried_with_a_second_less, **LONG
             ): "HBN-22"
         },
     ),
     Mutation(
         "keeps what it has not begun",
         replace("lakequeue.consumer.ahead.Ahead.behind", 10**12),
-        {
-            shown_by(
-                rounds.test_a_consumer_that_falls_behind_gives_back_what_it_has_not_begun,
-                lambda make: (make(visibility_timeout=120),),
-            ): "HBN-23"
-        },
+        {shown(rounds.test_a_consumer_that_falls_behind_gives_back_what_it_has_not_begun, **LONG): "HBN-23"},
     ),
     Mutation(
         "gives back the oldest first",
-        gives_back_the_oldest,
-        {
-            shown_by(
-                rounds.test_a_group_keeps_its_order_whatever_is_given_back, lambda make: (make(fifo=True),)
-            ): "FIF-1 HBN-23"
-        },
+        replace("lakequeue.consumer.held.newest", lambda waiting, number: waiting[:number]),
+        {shown(rounds.test_a_group_keeps_its_order_whatever_is_given_back, fifo=True): "FIF-1 HBN-23"},
     ),
     Mutation(
         "settles after the claim",
@@ -293,15 +254,14 @@ MUTATIONS = [
             "claim",
             lambda queue, shard, command, _, steps, claim=move.claim: claim(queue, shard, command, None, steps),
         ),
-        {shown_by(rounds.test_a_delete_and_the_next_claim_are_one_commit, lambda make: (make(),)): "HBN-24"},
+        {shown(rounds.test_a_delete_and_the_next_claim_are_one_commit): "HBN-24"},
     ),
     Mutation(
         "goes on before the delete",
         goes_on_before_the_delete,
         {
-            shown_by(
-                rounds.test_the_next_message_of_a_group_begins_when_the_last_one_is_deleted,
-                lambda make: (make(fifo=True),),
+            shown(
+                rounds.test_the_next_message_of_a_group_begins_when_the_last_one_is_deleted, fifo=True
             ): "HBN-19 HBN-24"
         },
     ),

@@ -115,6 +115,18 @@ def test_a_consumer_gives_up_when_it_is_told_to(harness: Harness, busy: bool) ->
         assert running.join() is NO_NETWORK
 
 
+def test_a_consumer_that_gave_up_waits_again_in_its_next_run(harness: Harness) -> None:
+    harness.send("A")
+    harness.fails(NO_NETWORK, until=45)
+    consumer = harness.consumer(sleeper(0), outage=Outage(give_up_after=10))
+    with harness.running(consumer) as running:
+        harness.clock.advance(40)
+        assert running.join() is NO_NETWORK
+    with harness.running(consumer):
+        harness.clock.advance(10)
+    assert [body for _, body in harness.queue.deletes()] == ["A"]
+
+
 def denied() -> QueueClientError:
     error = QueueClientError("/data/queues: [Errno 13] Permission denied: '/data/queues/q'")
     error.__cause__ = PermissionError(13, "Permission denied")

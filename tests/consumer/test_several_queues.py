@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import attrs
 import pytest
 
-from consumer.harness import Harness, Recorder, scrape, sleeper
+from consumer.harness import Harness, Recorder, Running, raises, scrape, sleeper
 from lakequeue import (
     Consumer,
     Context,
@@ -19,6 +20,7 @@ from lakequeue import (
     Message,
     NoRenewal,
     Outage,
+    Queue,
     QueueClientError,
     QueueDoesNotExist,
     SendEntry,
@@ -44,8 +46,23 @@ class Several:
         return Recorder.of(self.harness.lq.create_queue(name, **attributes))
 
     @property
+    def orders(self) -> Recorder:
+        return self.harness.queue
+
+    @property
     def now(self) -> float:
         return self.harness.now
+
+    def advance(self, seconds: float) -> None:
+        self.harness.clock.advance(seconds)
+
+    def running(self, consumer: Consumer, **options: Any) -> AbstractContextManager[Running]:
+        return self.harness.running(consumer, **options)
+
+    def consume(self, queues: list[Queue], handler: Any, seconds: float, *arguments: Any, **options: Any) -> None:
+        """Runs a consumer for so long."""
+        with self.running(Consumer(queues, handler, *arguments, **options)):
+            self.advance(seconds)
 
     def handler(self, seconds: float = 0, spread: float = 0) -> Callable[[Message, Context], Any]:
         def handle(message: Message, context: Context) -> None:
@@ -83,11 +100,10 @@ def several(harness: Harness) -> Several:
 
 def hands_are_shared_by_weight(several: Several, kind: str = "handler", concurrency: int = 4) -> None:
     bulk, seconds = several.queue("bulk"), min(50, 200 / concurrency)
-    for queue in (several.harness.queue, bulk):
+    for queue in (several.orders, bulk):
         fill(queue, 300)
     handler = getattr(several, kind)(1, spread=0.5)
-    with several.harness.running(Consumer([several.harness.queue, bulk], handler, concurrency, weights=[3, 1])):
-        several.harness.clock.advance(seconds)
+    several.consume([several.orders, bulk], handler, seconds, concurrency, weights=[3, 1])
     counted = several.by_queue()
     assert counted.total() == pytest.approx(seconds / 1.25 * concurrency, rel=0.1)  # no hand was ever idle
     assert counted["orders"] == pytest.approx(counted.total() * 3 / 4, rel=0.1)
@@ -100,31 +116,29 @@ def test_hands_are_shared_by_weight(several: Several, kind: str, concurrency: in
 
 
 def a_light_queue_is_never_starved(several: Several) -> None:
-    heavy, light = several.harness.queue, several.queue("light")
+    heavy, light = several.orders, several.queue("light")
     fill(heavy, 200)
     fill(light, 5)
-    consumer = Consumer([heavy, light], several.handler(1, spread=0.5), 2, weights=[20, 1])
-    with several.harness.running(consumer):
-        several.harness.clock.advance(60)
+    several.consume([heavy, light], several.handler(1, spread=0.5), 60, 2, weights=[20, 1])
     at = [at for at, queue, _ in several.begun if queue == "light"]
     assert len(at) >= 4 and max(later - earlier for earlier, later in zip(at, at[1:], strict=False)) <= 20
 
 
 def test_all_hands_go_to_the_queue_that_has_messages(several: Several) -> None:
     other = several.queue("other")
-    fill(several.harness.queue, 40)
-    with several.harness.running(Consumer([other, several.harness.queue], several.handler(1), 8)):
-        several.harness.clock.advance(3)
+    fill(several.orders, 40)
+    with several.running(Consumer([other, several.orders], several.handler(1), 8)):
+        several.advance(3)
         assert several.by_queue() == {"orders": 32}
         fill(other, 40)
-        several.harness.clock.advance(4)
+        several.advance(4)
     counted = several.by_queue()
     assert counted.total() == 64 and counted["other"] >= 12
 
 
 def test_batches_are_of_one_queue_each(several: Several) -> None:
     other = several.queue("other")
-    for queue in (several.harness.queue, other):
+    for queue in (several.orders, other):
         fill(queue, 25)
     batches: list[tuple[float, str, int]] = []
 
@@ -132,20 +146,20 @@ def test_batches_are_of_one_queue_each(several: Several) -> None:
         [name] = {context.queue.name for context in contexts}
         batches.append((several.now, name, len(messages)))
 
-    with several.harness.running(Consumer([several.harness.queue, other], handler=handle, batch=10, batch_wait=5)):
-        several.harness.clock.advance(4)
+    with several.running(Consumer([several.orders, other], handler=handle, batch=10, batch_wait=5)):
+        several.advance(4)
         assert sorted(batches) == [(0, "orders", 10)] * 2 + [(0, "other", 10)] * 2
-        several.harness.clock.advance(4)
+        several.advance(4)
     assert sorted(batches[4:]) == [(5, "orders", 5), (5, "other", 5)]
 
 
 def test_what_no_hand_comes_to_is_given_back_but_for_one_message(several: Several) -> None:
     other = several.queue("other")
-    fill(several.harness.queue, 20)
-    with several.harness.running(Consumer([several.harness.queue, other], several.handler(1_000), 4)):
-        several.harness.clock.advance(1)
+    fill(several.orders, 20)
+    with several.running(Consumer([several.orders, other], several.handler(1_000), 4)):
+        several.advance(1)
         fill(other, 20)
-        several.harness.clock.advance(30)
+        several.advance(30)
         assert several.by_queue() == {"orders": 4}
         assert several.harness.other.counts().in_flight <= 5
         assert other.counts().in_flight == 1
@@ -153,15 +167,15 @@ def test_what_no_hand_comes_to_is_given_back_but_for_one_message(several: Severa
 
 def test_a_queue_catches_up_by_its_share_of_the_hands_that_there_are_by_now(several: Several) -> None:
     late = several.queue("late")
-    fill(several.harness.queue, 100)
-    consumer = Consumer([several.harness.queue, late], several.handler(1), 40, prefetch=20)
-    with several.harness.running(consumer):
-        several.harness.clock.advance(0.5)
+    fill(several.orders, 100)
+    consumer = Consumer([several.orders, late], several.handler(1), 40, prefetch=20)
+    with several.running(consumer):
+        several.advance(0.5)
         consumer.concurrency = 2
-        several.harness.clock.advance(2)
+        several.advance(2)
         fill(late, 20)
         before = several.by_queue()["orders"]
-        several.harness.clock.advance(10)
+        several.advance(10)
     counted = several.by_queue()
     assert counted.total() == before + 20 and 10 <= counted["late"] <= 12
 
@@ -171,19 +185,18 @@ def test_a_queue_catches_up_by_its_share_of_the_hands_that_there_are_by_now(seve
 
 def test_idle_queues_are_not_polled_more_often_than_one(several: Several) -> None:
     other = several.queue("other")
-    with several.harness.running(Consumer(other, several.handler())):
-        several.harness.clock.advance(100)
+    several.consume([other], several.handler(), 100)
     alone = len(other.calls)
-    with several.harness.running(Consumer([several.harness.queue, other], several.handler())):
-        several.harness.clock.advance(100)
-        assert len(several.harness.queue.calls) <= alone and len(other.calls) <= 2 * alone
+    with several.running(Consumer([several.orders, other], several.handler())):
+        several.advance(100)
+        assert len(several.orders.calls) <= alone and len(other.calls) <= 2 * alone
         fill(other, 1)
-        several.harness.clock.advance(0)
+        several.advance(0)
         assert several.begun == [(200, "other", "0")]
 
 
 def test_a_run_until_empty_ends_when_all_are(several: Several) -> None:
-    first, second, third = several.harness.queue, several.queue("second"), several.queue("third")
+    first, second, third = several.orders, several.queue("second"), several.queue("third")
 
     def handle(message: Message, context: Context) -> None:
         several.begun.append((several.now, context.queue.name, message.body))
@@ -193,12 +206,12 @@ def test_a_run_until_empty_ends_when_all_are(several: Several) -> None:
 
     fill(first, 3)
     consumer = Consumer([third, second, first], handle)
-    with several.harness.running(consumer, until_empty=True) as running:
-        several.harness.clock.advance(20)
+    with several.running(consumer, until_empty=True) as running:
+        several.advance(20)
         assert running.join() is None
     assert several.by_queue() == {"orders": 3, "second": 3, "third": 3}
     assert [queue.counts().in_flight for queue in (first, second, third)] == [0, 0, 0]
-    with several.harness.running(consumer, until_empty=True) as running:
+    with several.running(consumer, until_empty=True) as running:
         assert running.join() is None
 
 
@@ -210,13 +223,13 @@ def test_a_queue_that_is_deleted_does_not_end_the_others(
 ) -> None:
     other = several.queue("other")
     fill(other, 2)
-    consumer = Consumer([several.harness.queue, other], several.handler(1), 1)
-    with several.harness.running(consumer) as running:
-        several.harness.clock.advance(0.5)
+    consumer = Consumer([several.orders, other], several.handler(1), 1)
+    with several.running(consumer) as running:
+        several.advance(0.5)
         several.harness.lq.delete_queue("orders")
-        several.harness.clock.advance(30)
+        several.advance(30)
         fill(other, 3)
-        several.harness.clock.advance(10)
+        several.advance(10)
         assert several.by_queue() == {"other": 5} and consumer.health.running
         assert "nothing more is received from orders: " in caplog.text
         consumer.stop()
@@ -231,33 +244,33 @@ def test_a_queue_whose_storage_fails_does_not_stop_the_others(several: Several) 
         if several.now < 60:
             raise QueueClientError("no network")
 
-    several.harness.queue.before = fail
-    fill(several.harness.queue, 1)
+    several.orders.before = fail
+    fill(several.orders, 1)
     fill(other, 20)
-    consumer = Consumer([other, several.harness.queue], several.handler(1), 1)
-    with several.harness.running(consumer):
-        several.harness.clock.advance(50)
+    consumer = Consumer([other, several.orders], several.handler(1), 1)
+    with several.running(consumer):
+        several.advance(50)
         assert several.by_queue() == {"other": 20}
         assert consumer.health.last_error == "no network" and not consumer.health.ok
-        several.harness.clock.advance(50)
+        several.advance(50)
         assert several.by_queue() == {"other": 20, "orders": 1} and consumer.health.ok
-    several.harness.queue.before = lambda verb, bodies: fail(verb, bodies) if several.now < 200 else None
+    several.orders.before = lambda verb, bodies: fail(verb, bodies) if several.now < 200 else None
     options = {"outage": Outage(give_up_after=10)}
-    with several.harness.running(Consumer([several.harness.queue], sleeper(0), **options)) as running:
+    with several.running(Consumer([several.orders], sleeper(0), **options)) as running:
         assert consumer.health.running is False
-        several.harness.clock.advance(1)
+        several.advance(1)
     assert running.error is None
 
 
 def test_a_stop_waits_for_handlers_and_hands_back_the_rest(several: Several) -> None:
     other = several.queue("other")
-    for queue in (several.harness.queue, other):
+    for queue in (several.orders, other):
         fill(queue, 10)
-    consumer = Consumer([several.harness.queue, other], several.handler(5), 4)
-    with several.harness.running(consumer) as running:
-        several.harness.clock.advance(0.5)
+    consumer = Consumer([several.orders, other], several.handler(5), 4)
+    with several.running(consumer) as running:
+        several.advance(0.5)
         consumer.stop()
-        several.harness.clock.advance(10)
+        several.advance(10)
         assert running.join() is None
     assert consumer.handled == 4 and len(several.begun) == 4
     waiting = [*several.harness.other.peek(limit=20), *other.peek(limit=20)]
@@ -266,12 +279,12 @@ def test_a_stop_waits_for_handlers_and_hands_back_the_rest(several: Several) -> 
 
 
 def test_nothing_begins_after_a_stop_that_waits_for_nobody(several: Several) -> None:
-    queues = [several.harness.queue, *(several.queue(f"other{number}") for number in range(6))]
+    queues = [several.orders, *(several.queue(f"other{number}") for number in range(6))]
     for queue in queues:
         fill(queue, 3)
     consumer = Consumer(queues, several.handler(1_000), 4)
-    with several.harness.running(consumer) as running:
-        several.harness.clock.advance(0.5)
+    with several.running(consumer) as running:
+        several.advance(0.5)
         consumer.stop(timeout=0)
         running.join()
     assert len(several.begun) == 4
@@ -281,13 +294,10 @@ def test_nothing_begins_after_a_stop_that_waits_for_nobody(several: Several) -> 
 @pytest.mark.spec("HBN-20")
 def test_an_error_for_the_process_stops_all(several: Several) -> None:
     other = several.queue("other")
-
-    def handle(message: Message, context: Context) -> None:
-        raise SystemExit(3)
-
     fill(other, 1)
-    with several.harness.running(Consumer([several.harness.queue, other], handle)) as running:
-        several.harness.clock.advance(1)
+    handler = several.harness.handler(answer=raises(SystemExit(3)))
+    with several.running(Consumer([several.orders, other], handler)) as running:
+        several.advance(1)
         assert isinstance(running.join(), SystemExit)
     assert other.counts().visible == 1
 
@@ -299,7 +309,7 @@ def test_an_error_for_the_process_stops_all(several: Several) -> None:
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_a_last_receive_is_for_a_hand_that_begins_at_once(several: Several, concurrency: int) -> None:
     """As with one queue, and nobody else has to wait for ever."""
-    first, second = several.harness.queue, several.queue("second")
+    first, second = several.orders, several.queue("second")
     third = several.queue("third")
     several.harness.with_dead_letters(1, second)
     for queue in (first, second, third):
@@ -313,8 +323,7 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(several: Several, conc
             late.append((several.harness.clock.now() - message.received_at).total_seconds())
         context.sleep(0.1)
 
-    with several.harness.running(Consumer([first, second, third], handle, concurrency)):
-        several.harness.clock.advance(13)
+    several.consume([first, second, third], handle, 13, concurrency)
     assert len(late) == 80 and {*late} == {0}
     assert several.by_queue() == {"orders": 40, "second": 40, "third": 40}
     middle = several.by_queue(until=2)
@@ -323,7 +332,7 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(several: Several, conc
 
 
 def test_no_hand_is_kept_for_a_queue_that_is_deleted(several: Several) -> None:
-    first, second = several.harness.queue, several.queue("second")
+    first, second = several.orders, several.queue("second")
     several.harness.with_dead_letters(1)
     fill(first, 40)
     fill(second, 40)
@@ -338,8 +347,8 @@ def test_no_hand_is_kept_for_a_queue_that_is_deleted(several: Several) -> None:
 
     first.receive_for_hands = gone  # type: ignore[method-assign]
     consumer = Consumer([first, second], several.handler(1), 1)
-    with several.harness.running(consumer) as running:
-        several.harness.clock.advance(60)
+    with several.running(consumer) as running:
+        several.advance(60)
     assert isinstance(running.error, QueueDoesNotExist)
     assert several.by_queue()["second"] == 40
 
@@ -348,28 +357,22 @@ def test_no_hand_is_kept_for_a_queue_that_is_deleted(several: Several) -> None:
 def test_order_and_visibility_timeout_are_those_of_each_queue(several: Several) -> None:
     ordered = several.queue("ordered.fifo", fifo=True, visibility_timeout=7)
     fill(ordered, 8, group=lambda number: "ab"[number % 2])  # as many of a group as there are hands
-    fill(several.harness.queue, 1)
-    with several.harness.running(
-        Consumer([several.harness.queue, ordered], several.handler(1), 4, renewal=NoRenewal())
-    ):
-        several.harness.clock.advance(0.5)
+    fill(several.orders, 1)
+    with several.running(Consumer([several.orders, ordered], several.handler(1), 4, renewal=NoRenewal())):
+        several.advance(0.5)
         held = [several.harness.other.peek()[0], ordered.peek()[0]]
-        assert [(one.visible_at - several.harness.queue.began).total_seconds() for one in held] == [120, 7]
-        several.harness.clock.advance(10)
+        assert [(one.visible_at - several.orders.began).total_seconds() for one in held] == [120, 7]
+        several.advance(10)
     begun = sorted((at, body) for at, queue, body in several.begun if queue == "ordered.fifo")
     assert begun == [(number // 2, str(number)) for number in range(8)]
 
 
 def test_metrics_and_logs_name_the_queue(several: Several, caplog: pytest.LogCaptureFixture) -> None:
     other = several.queue("other")
-
-    def handle(message: Message, context: Context) -> None:
-        raise ValueError("by a handler")
-
     fill(other, 1)
-    port = free_port()
-    with several.harness.running(Consumer([several.harness.queue, other], handle, metrics_port=port)):
-        several.harness.clock.advance(1)
+    port, handler = free_port(), several.harness.handler(answer=raises(ValueError("by a handler")))
+    with several.running(Consumer([several.orders, other], handler, metrics_port=port)):
+        several.advance(1)
         found = scrape(port)
     assert found['lakequeue_consumer_failed_total{queue="other"}'] == 1
     assert found["lakequeue_consumer_failed_total"] == 0  # of orders
