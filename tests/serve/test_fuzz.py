@@ -436,43 +436,41 @@ CONSOLE = {
 """How it is asked, for what, how often in the short form, and some of the answers, which are of both kinds."""
 
 
-@contextmanager
-def fuzzed_console(root: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Fuzzed, Any]]:
-    """A server with hostile messages, and what has its console asked."""
-    monkeypatch.setattr(sandbox, "SECONDS", 2.0)
-    ask, asked, *_ = CONSOLE[kind]
-    with fuzzed(root) as server:
+LONG = [pytest.mark.long, pytest.mark.timeout(LONG_SECONDS * 2)]
+LENGTHS = [pytest.param(False, id="short"), pytest.param(True, id="ten minutes", marks=LONG)]
+
+
+@pytest.mark.parametrize("long", LENGTHS)
+@pytest.mark.parametrize("kind", CONSOLE)
+def test_nothing_makes_the_console_fail(tmp_path, monkeypatch, kind, long):
+    monkeypatch.setattr(sandbox, "SECONDS", 1.0)
+    ask, asked, examples, name = CONSOLE[kind]
+    end = time.monotonic() + long * LONG_SECONDS
+    with fuzzed(tmp_path / "root") as server:
         server.fill()
-        yield server, partial(fuzz, partial(ask, server), asked)
-        assert server.serves()
-
-
-@pytest.mark.parametrize("kind", CONSOLE)
-def test_nothing_makes_the_console_fail(tmp_path, monkeypatch, kind):
-    *_, examples, name = CONSOLE[kind]
-    with fuzzed_console(tmp_path / "root", kind, monkeypatch) as (server, fuzz_it):
-        fuzz_it(examples, 0)
-        assert {status for path, status in server.answers if path.startswith(name)} >= {200, 400}
-
-
-@pytest.mark.long
-@pytest.mark.timeout(LONG_SECONDS * 2)
-@pytest.mark.parametrize("kind", CONSOLE)
-def test_nothing_makes_the_console_fail_for_ten_minutes(tmp_path, monkeypatch, kind):
-    end = time.monotonic() + LONG_SECONDS
-    with fuzzed_console(tmp_path / "root", kind, monkeypatch) as (server, fuzz_it):
-        for start in itertools.count(1):
-            fuzz_it(100, start)
+        for start in itertools.count(int(long)):
+            fuzz(partial(ask, server), asked, examples, start)
             if time.monotonic() > end:
                 break
+        assert server.serves()
+        assert {status for path, status in server.answers if path.startswith(name)} >= {200, 400}
         print(f"{server.answers.total()} of the {kind}", sorted(server.answers.items()))
 
 
-def test_no_request_makes_the_server_fail(tmp_path):
-    with fuzzed(tmp_path / "root") as server:
-        fuzz(server.ask, requests(), 150, 0)
-        assert server.serves()
-        assert {status for _, status in server.answers} >= {200, 400}
+@pytest.mark.parametrize("long", LENGTHS)
+def test_no_request_makes_the_server_fail(tmp_path, long):
+    end, round = time.monotonic() + long * LONG_SECONDS, itertools.count(int(long))
+    while True:
+        begun = next(round)
+        with fuzzed(tmp_path / str(begun)) as server:
+            fuzz(server.ask, requests(), 150, begun * 1_000)
+            while time.monotonic() < end and server.answers.total() < 2_000:
+                fuzz(server.ask, requests(), 250, begun * 1_000 + server.answers.total())
+            assert server.serves()
+            assert {status for _, status in server.answers} >= {200, 400}
+            print(f"round {begun}: {server.answers.total()} requests", sorted(server.answers.items()))
+        if time.monotonic() > end:
+            break
 
 
 @st.composite
@@ -496,7 +494,8 @@ def raw_requests(draw: st.DrawFn) -> list[bytes]:
     return draw(st.sampled_from([[data], [data[:cut], data[cut:]], [data[:cut]], [data * 2]]))
 
 
-def fuzz_bytes(tmp_path, monkeypatch, examples, start, end=0.0) -> Counter[bytes]:
+@pytest.mark.parametrize("long", LENGTHS)
+def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch, long):
     monkeypatch.setattr(Connection, "head_seconds", 0.02)
     monkeypatch.setattr(limits, "BODY_TIMEOUT", 0.02)
     with serving(tmp_path / "root") as running:
@@ -511,36 +510,12 @@ def fuzz_bytes(tmp_path, monkeypatch, examples, start, end=0.0) -> Counter[bytes
             assert b"Traceback" not in answer
             found[answer[9:12]] += 1
 
-        while True:
-            fuzz(ask, raw_requests(), examples, start)
-            start += 1
+        end = time.monotonic() + long * LONG_SECONDS
+        for start in itertools.count(int(long)):
+            fuzz(ask, raw_requests(), 500 if long else 100, start)
             if time.monotonic() > end:
                 break
         assert not [status for status in found if status.startswith(b"5")]
         assert running.serves()
         wait_until(lambda: not running.server.server_state.connections)
-    return found
-
-
-def test_no_bytes_make_the_server_fail(tmp_path, monkeypatch):
-    fuzz_bytes(tmp_path, monkeypatch, 100, 0)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(LONG_SECONDS * 2)
-def test_no_bytes_make_the_server_fail_for_ten_minutes(tmp_path, monkeypatch):
-    found = fuzz_bytes(tmp_path, monkeypatch, 500, 1, time.monotonic() + LONG_SECONDS)
-    print(f"{found.total()} exchanges", sorted(found.items()))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(LONG_SECONDS * 2)
-def test_no_request_makes_the_server_fail_for_ten_minutes(tmp_path):
-    end, round = time.monotonic() + LONG_SECONDS, 0
-    while time.monotonic() < end:
-        round += 1
-        with fuzzed(tmp_path / str(round)) as server:
-            while time.monotonic() < end and server.answers.total() < 2_000:
-                fuzz(server.ask, requests(), 250, round * 1_000 + server.answers.total())
-            assert server.serves()
-            print(f"round {round}: {server.answers.total()} requests", sorted(server.answers.items()))
+        print(f"{found.total()} exchanges", sorted(found.items()))

@@ -50,18 +50,19 @@ def check(load: Load) -> None:
             assert numbers == [*range(len(numbers))], group
 
 
-@pytest.mark.slow
 @pytest.mark.spec("SND-17", "DEL-2", "RCV-3", "RCV-6")
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_killed_server_has_lost_nothing_and_redelivers_only_what_is_due(tmp_path: Path, fifo: bool) -> None:
-    check(survive(tmp_path / "root", 4, fifo))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("fifo", [False, True])
-def test_a_server_that_is_killed_again_and_again(tmp_path: Path, fifo: bool) -> None:
-    check(survive(tmp_path / "root", 30, fifo))
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(4, marks=pytest.mark.slow),
+        pytest.param(30, marks=[pytest.mark.long, pytest.mark.timeout(1_200)]),
+    ],
+)
+def test_a_killed_server_has_lost_nothing_and_redelivers_only_what_is_due(
+    tmp_path: Path, fifo: bool, kills: int
+) -> None:
+    check(survive(tmp_path / "root", kills, fifo))
 
 
 def kinds(load: Load) -> set[str]:
