@@ -14,7 +14,7 @@ from lakequeue import Queue
 from lakequeue.serve import limits
 from lakequeue.serve.keys import Key, Keys
 from lakequeue.serve.limits import MEMORY_FACTOR, Answers
-from serve.raw_requests import everything, signed_head, told
+from serve.raw_requests import everything, request, signed_head, told
 from serve.serving import PATIENCE, Running, serving, wait_until
 
 ONE, OTHER = "AKIDONE", "AKIDOTHER"
@@ -51,14 +51,9 @@ def receive(server: Running, key: str, queue: str = "large", **given: object) ->
 
 def unread(server: Running, key: str) -> socket.socket:
     """A connection whose answer is built, and not read."""
-    content, connection = body("large"), socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    connection.settimeout(PATIENCE)
-    connection.connect(("127.0.0.1", server.port))
-    headers = signed_head(server.url, key, f"secret-of-{key}", content, "ReceiveMessage")
-    lines = ["POST / HTTP/1.1", f"Host: 127.0.0.1:{server.port}", f"Content-Length: {len(content)}"]
-    lines += ["Connection: close", *(f"{name}: {value}" for name, value in headers.items())]
-    connection.sendall("\r\n".join([*lines, "", ""]).encode() + content)
+    content, connection = body("large"), server.narrow()
+    headers = signed_head(server.url, key, f"secret-of-{key}", content, "ReceiveMessage") | {"Connection": "close"}
+    connection.sendall(request(headers, content, host=f"127.0.0.1:{server.port}"))
     wait_until(lambda: SIZE <= answers(server).budget.by_key[key] < 2 * SIZE, "the answer")
     return connection
 

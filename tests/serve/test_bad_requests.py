@@ -6,8 +6,6 @@ import json
 import logging
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -224,9 +222,17 @@ def test_a_line_of_a_head_that_ends_in_a_line_feed_alone_ends_the_connection(ser
         assert [answer[:3] for answer in before] == [b"200"] * len(before)
 
 
-def test_line_feeds_in_a_body_are_its_own_matter(server):
-    assert server.exchange(post(b"{\n\n}\n", "ListQueues")).startswith(b"HTTP/1.1 200 ")
-    assert server.exchange(*in_chunks(b"5\r\n{\n\n}\n\r\n0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [post(b"{\n\n}\n", "ListQueues")],
+        in_chunks(b"5\r\n{\n\n}\n\r\n0\r\n\r\n"),
+        in_chunks(b"1\r\n{\r\n", b"1;a=b\r\n", b"}\r\n0\r\nTrailer: x\r\n\r\n"),
+    ],
+    ids=["line feeds", "line feeds in chunks", "chunks in parts, with an extension and a trailer"],
+)
+def test_a_body_that_is_as_told(server, parts):
+    assert server.exchange(*parts).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_body_that_is_longer_than_told(server):
@@ -235,9 +241,17 @@ def test_a_body_that_is_longer_than_told(server):
     assert first.startswith(b"200 ") and second.startswith(b"400 ")
 
 
-def test_a_body_that_is_shorter_than_told(server):
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post(b"{}", "ListQueues", head="X: 1").replace(b"Length: 2", b"Length: 3"),
+        post(b"5\r\n{", "ListQueues", head=CHUNKED),
+    ],
+    ids=["by its length", "by its chunks"],
+)
+def test_a_body_that_ends_too_soon(server, request_):
     with server.connected() as connection:
-        connection.sendall(post(b"{}", "ListQueues", head="X: 1").replace(b"Length: 2", b"Length: 3"))
+        connection.sendall(request_)
         connection.shutdown(socket.SHUT_WR)
         assert everything(connection) == b""
 
@@ -247,18 +261,6 @@ def test_a_body_that_does_not_come(server, monkeypatch):
     for kind, target in ((JSON, "ListQueues"), (FORM, "")):
         error = told_raw(server.exchange(staying(post(b"{}", target, kind)).replace(b"Length: 2", b"Length: 3")))
         assert (error.status, error.code) == (408, "RequestTimeout")
-
-
-def test_a_body_in_chunks(server):
-    parts = in_chunks(b"1\r\n{\r\n", b"1;a=b\r\n", b"}\r\n0\r\nTrailer: x\r\n\r\n")
-    assert server.exchange(*parts).startswith(b"HTTP/1.1 200 ")
-
-
-def test_chunks_that_end_in_between(server):
-    with server.connected() as connection:
-        connection.sendall(post(b"5\r\n{", "ListQueues", head=CHUNKED))
-        connection.shutdown(socket.SHUT_WR)
-        assert everything(connection) == b""
 
 
 # --- too much
@@ -350,23 +352,10 @@ def test_an_idle_connection_may_stay_for_the_next_request(server, monkeypatch):
         assert one_answer(idle).startswith(b"HTTP/1.1 200 ")
 
 
-@contextmanager
-def narrow(server) -> Iterator[socket.socket]:
-    """A connection on which little can be under way."""
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        connection.connect(("127.0.0.1", server.port))
-        connection.settimeout(60)
-        wait_until(lambda: server.server.server_state.connections)
-        (other,) = server.server.server_state.connections
-        other.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-        yield connection
-
-
 def test_a_client_that_does_not_read(server, monkeypatch):
     monkeypatch.setattr(Connection, "answer_seconds", 0.05)
     request = staying(post(b'{"%b": 1}' % (b"a" * 900), "ListQueues"))
-    with narrow(server) as connection, pytest.raises(ConnectionError):
+    with server.narrow() as connection, pytest.raises(ConnectionError):
         while True:
             connection.sendall(request * 100)
 
@@ -374,7 +363,7 @@ def test_a_client_that_does_not_read(server, monkeypatch):
 def test_a_client_that_does_not_read_the_little_there_is(server, monkeypatch):
     monkeypatch.setattr(server.server.config, "timeout_keep_alive", 0.05)
     request = staying(post(b'{"%b": 1}' % (b"a" * 900), "ListQueues"))
-    with narrow(server) as connection:
+    with server.narrow() as connection:
         connection.sendall(request * 40)  # less than what the server stops at
         wait_until(lambda: not server.server.server_state.connections)
 

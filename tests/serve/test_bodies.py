@@ -20,7 +20,7 @@ from lakequeue.serve import limits
 from lakequeue.serve.keys import Key, Keys, Rule
 from lakequeue.serve.limits import MAX_BODY_BYTES, MAX_OTHER_BODY_BYTES, UNCOUNTED_BYTES, Bodies
 from lakequeue.serve.middleware import RequestChecks
-from serve.raw_requests import FORM, JSON, Told, everything, post, signed_head, told, told_raw
+from serve.raw_requests import FORM, JSON, Told, everything, post, request, signed_head, told, told_raw
 from serve.serving import Running, serving, wait_until
 
 ONE, OTHER, READER = "AKIDONE", "AKIDOTHER", "AKIDREADER"
@@ -60,12 +60,6 @@ def refused(answer: httpx.Response) -> Told:
     return told(answer.status_code, answer.headers, answer.content)
 
 
-def head(headers: dict[str, str], length: int) -> bytes:
-    """The head of a request whose body does not follow."""
-    lines = ["POST / HTTP/1.1", "Host: localhost", f"Content-Length: {length}"]
-    return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode()
-
-
 @pytest.mark.parametrize(
     ("change", "code"),
     [
@@ -81,7 +75,8 @@ def test_a_stranger_is_refused_before_the_body(server: Running, change: dict[str
     key = ONE if change else "AKIDNOBODY"
     headers = signed(server, key, b"", "SendMessage", secret="guessed") | change
     with server.connected() as connection:
-        connection.sendall(head({name: value for name, value in headers.items() if value}, MAX_BODY_BYTES))
+        given = {name: value for name, value in headers.items() if value}
+        connection.sendall(request(given, length=MAX_BODY_BYTES))
         answer = everything(connection)  # which the server ends
     assert told_raw(answer).code == code and b"\r\nconnection: close\r\n" in answer
 
@@ -92,7 +87,7 @@ def test_bodies_of_strangers_take_nothing_from_those_who_sign(server: Running, m
     size = MAX_BODY_BYTES - 1_000
     connections = [server.connected() for _ in range(32)]
     for connection in connections:
-        connection.sendall(head({"Content-Type": JSON, "X-Amz-Target": "AmazonSQS.SendMessage"}, size))
+        connection.sendall(request({"Content-Type": JSON, "X-Amz-Target": "AmazonSQS.SendMessage"}, length=size))
     assert ask(server, ONE, {"QueueUrl": URL, "MessageBody": "x" * 1_000_000}, "SendMessage").status_code == 200
     for connection in connections:
         assert told_raw(everything(connection)).code == "MissingAuthenticationToken"
@@ -104,7 +99,7 @@ def test_the_oldest_body_that_names_a_key_makes_room(server: Running, monkeypatc
     monkeypatch.setattr(limits, "MAX_UNVERIFIED_KEY_BYTES", 2_500_000)
     headers = signed(server, ONE, b"", "SendMessage", secret="guessed")
     with server.connected() as forged:
-        forged.sendall(head(headers, 2_500_000) + b"x" * 2_000_000)
+        forged.sendall(request(headers, b"x" * 2_000_000, 2_500_000))
         counted = server.application.endpoint.bodies.budget.by_key
         wait_until(lambda: counted[ONE] == 2_000_000 - UNCOUNTED_BYTES)
         large = {"QueueUrl": URL, "MessageBody": "x" * 1_048_576}
@@ -207,18 +202,20 @@ def test_the_bodies_of_all_requests_together_have_a_limit(monkeypatch):
     assert (error.status, error.code) == (503, "ServiceUnavailable")
 
 
-def test_a_body_of_exactly_the_limit_is_taken(tmp_path):
-    with serving(tmp_path / "root", max_body_bytes=1_000) as running:
-        for size, status in ((1_000, b"200"), (1_001, b"413")):
-            answer = running.exchange(post(b"{}" + b" " * (size - 2), "ListQueues"))
-            assert answer[9:12] == status
+@pytest.mark.parametrize(
+    ("limit", "action", "size", "status"),
+    [
+        (1_000, "ListQueues", 1_000, b"200"),
+        (1_000, "ListQueues", 1_001, b"413"),
+        (2 * MAX_BODY_BYTES, "SendMessage", 2 * MAX_BODY_BYTES, b"400"),  # higher for requests that send
+        (2 * MAX_BODY_BYTES, "SendMessage", 2 * MAX_BODY_BYTES + 1, b"413"),
+    ],
+)
+def test_a_body_of_exactly_the_limit_is_taken(tmp_path, limit: int, action: str, size: int, status: bytes):
+    with serving(tmp_path / "root", max_body_bytes=limit) as running:
+        answer = running.exchange(post(b"{}" + b" " * (size - 2), action))
+    assert answer[9:12] == status
 
 
-def test_the_limit_may_be_higher_for_requests_that_send(tmp_path):
-    with serving(tmp_path / "root", max_body_bytes=2 * MAX_BODY_BYTES) as running:
-        given = json.dumps({"QueueUrl": URL, "MessageBody": "x"}).encode()
-        for spaces, status in ((MAX_BODY_BYTES, b"400"), (2 * MAX_BODY_BYTES, b"413")):
-            answer = running.exchange(post(given + b" " * spaces, "SendMessage"))
-            assert answer[9:12] == status
-    defaults = inspect.signature(serve).parameters["max_body"].default.default
-    assert defaults == MAX_BODY_BYTES
+def test_the_largest_batch_is_the_default_limit():
+    assert inspect.signature(serve).parameters["max_body"].default.default == MAX_BODY_BYTES

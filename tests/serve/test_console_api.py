@@ -446,10 +446,10 @@ LARGE = "\U0001f600" * 250_000
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> LakeQueue:
-    """A root with a queue of 40 large messages, which nobody changes."""
+    """A root with a queue of 20 large messages, which nobody changes."""
     lake = LakeQueue(str(tmp_path_factory.mktemp("large") / "root"))
     queue = lake.create_queue("orders", profile="sqs", shards=2)
-    for _ in range(40):
+    for _ in range(20):
         queue.send(LARGE)
     return lake
 
@@ -462,12 +462,12 @@ def test_a_list_holds_few_whole_bodies_at_a_time(large: LakeQueue):
             console.get("queues/orders/messages", **filters)  # what is loaded once is no matter
             tracemalloc.start()
             try:
-                found = console.get("queues/orders/messages", limit=40, **filters)
+                found = console.get("queues/orders/messages", **filters)
                 _, most = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
-            assert [len(found["messages"]), found["next"], found["messages"][0]["length"]] == [40, None, 250_000]
-            assert most < 16 * len(LARGE) * 4, "not all 40"
+            assert [len(found["messages"]), found["next"], found["messages"][0]["length"]] == [20, None, 250_000]
+            assert most < 16 * len(LARGE) * 4, "not all 20"
 
 
 PAGES = """
@@ -480,22 +480,22 @@ from lakequeue.serve.console.parameters import Parameters
 from lakequeue.serve.sqs.actions import Actions
 api = ConsoleApi(Actions(LakeQueue(sys.argv[1])))
 def page(filters):
-    return len(api.messages(None, "orders", Parameters(filters | {"limit": "40"}, None))["messages"])
+    return len(api.messages(None, "orders", Parameters(filters, None))["messages"])
 tracemalloc.start()
-with ThreadPoolExecutor(16) as readers:
-    lengths = [*readers.map(page, [{}, {"state": "visible"}] * 8)]
+with ThreadPoolExecutor(8) as readers:
+    lengths = [*readers.map(page, [{}, {"state": "visible"}] * 4)]
 print(json.dumps([lengths, pa.default_memory_pool().max_memory(), tracemalloc.get_traced_memory()[1]]))
 """
-"""Sixteen readers of a page at once, in a process that has read nothing else."""
+"""Eight readers of a page at once, in a process that has read nothing else."""
 
 
 def test_lists_read_at_once_share_what_is_stored(large: LakeQueue):
     """tracemalloc sees nothing of Arrow, which has the bodies as they are stored."""
     read = subprocess.run([sys.executable, "-c", PAGES, large.root], capture_output=True, check=True, timeout=120)
     lengths, in_arrow, in_python = json.loads(read.stdout)
-    assert lengths == 16 * [40]
-    assert in_arrow < 2 * 40 * len(LARGE.encode()), "one copy of each, not one for each reader"
-    assert in_python < 16 * 8 * len(LARGE.encode()), "some bodies at a time, not 40 for each reader"
+    assert lengths == 8 * [20]
+    assert in_arrow < 2 * 20 * len(LARGE.encode()), "one copy of each, not one for each reader"
+    assert in_python < 8 * 8 * len(LARGE.encode()), "some bodies at a time, not 20 for each reader"
 
 
 def test_a_list_ends_by_bytes(console: Console, monkeypatch: pytest.MonkeyPatch):

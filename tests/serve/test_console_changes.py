@@ -84,28 +84,22 @@ def test_a_bad_condition_is_told_from_other_errors(console: Console, clock: Manu
 # --- chosen messages
 
 
-def test_chosen_messages_are_deleted_unless_somebody_has_them(console: Console, lake: LakeQueue):
+def test_chosen_messages_are_deleted_or_made_visible_unless_somebody_has_them(console: Console, lake: LakeQueue):
     queue = lake.create_queue("orders")
     queue.send_batch([SendEntry(body) for body in "abc"] + [SendEntry("d", delay=60)])
-    [taken] = queue.receive(visibility_timeout=60)
-    known = ids(console, "orders")
-    answer = console.post("queues/orders/messages/delete", ids=[known["a"], known["b"], known["d"], "gone"])
-    assert answer == {"messages": 1, "stayed": {"in_flight": 1, "delayed": 1}, "missing": 1}
-    assert console.bodies("orders") == ["a", "c", "d"]
-    queue.delete(taken.receipt_handle)
-    assert console.bodies("orders") == ["c", "d"]
-
-
-def test_chosen_messages_are_made_visible(console: Console, lake: LakeQueue):
-    queue = lake.create_queue("orders")
-    queue.send_batch([SendEntry("a"), SendEntry("b", delay=60)])
     queue.receive(visibility_timeout=60)
-    chosen = [*ids(console, "orders").values()]
-    answer = console.post("queues/orders/messages/visible", ids=chosen)
-    assert answer == {"messages": 1, "stayed": {"in_flight": 1}, "missing": 0}
-    answer = console.post("queues/orders/messages/visible", ids=chosen, in_flight=True)
-    assert answer == {"messages": 1, "stayed": {"visible": 1}, "missing": 0}
-    assert console.bodies("orders", state="visible") == ["a", "b"]
+    known = ids(console, "orders")
+    for path, chosen, more, answer in (
+        ("delete", "abd", {}, {"messages": 1, "stayed": {"in_flight": 1, "delayed": 1}, "missing": 1}),
+        ("visible", "ad", {}, {"messages": 1, "stayed": {"in_flight": 1}, "missing": 1}),
+        ("visible", "ad", {"in_flight": True}, {"messages": 1, "stayed": {"visible": 1}, "missing": 1}),
+    ):
+        given = [*(known[body] for body in chosen), "gone"]
+        assert console.post(f"queues/orders/messages/{path}", ids=given, **more) == answer
+    assert console.bodies("orders", state="visible") == ["a", "c", "d"]
+    as_many_as_a_page_shows = [str(number) for number in range(200)]
+    answer = console.post("queues/orders/messages/delete", ids=as_many_as_a_page_shows)
+    assert answer == {"messages": 0, "stayed": {}, "missing": 200}
 
 
 def test_chosen_messages_are_redriven(console: Console, lake: LakeQueue):
@@ -115,14 +109,6 @@ def test_chosen_messages_are_redriven(console: Console, lake: LakeQueue):
     assert console.post("queues/letters/redrive", ids=chosen) == {"messages": 2}
     assert console.bodies("orders") == ["orders 1"] and console.bodies("mails") == ["mails 0"]
     assert {*console.bodies("letters")} == {"orders 0", "mails 1"}
-
-
-def test_as_many_messages_as_a_page_shows_can_be_chosen(console: Console, lake: LakeQueue):
-    queue = lake.create_queue("orders")
-    queue.send_batch([SendEntry(str(number)) for number in range(201)])
-    shown = console.get("queues/orders/messages", limit=200)["messages"]
-    assert console.post("queues/orders/messages/delete", ids=[each["id"] for each in shown])["messages"] == 200
-    assert console.bodies("orders") == ["200"]
 
 
 def test_a_redrive_policy_needs_permission_to_send_there(lake: LakeQueue):

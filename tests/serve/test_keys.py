@@ -10,14 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import boto3
 import botocore.auth
 import httpx
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.compat import get_current_datetime
-from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
@@ -26,7 +24,7 @@ from lakequeue.serve.auth import BasicAuthentication
 from lakequeue.serve.errors import RequestError
 from lakequeue.serve.keys import _UNKNOWN_KEY_SECRET, Key, Keys, Rule
 from serve.raw_requests import FORM, JSON, told
-from serve.serving import Running, serving, wait_until
+from serve.serving import Running, key_file, serving, sqs, wait_until
 
 ADMIN, ORDERS, SENDER, MOVER = "AKIDADMIN", "AKIDORDERS", "AKIDSENDER", "AKIDMOVER"
 FILE = {
@@ -49,15 +47,9 @@ FILE = {
 }
 
 
-def written(path: Path, content: object) -> Path:
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    path.chmod(0o600)
-    return path
-
-
 def problems(path: Path, content: object) -> list[str]:
     with pytest.raises(InvalidOptions) as caught:
-        Keys.read(written(path / "keys.json", content))
+        Keys.read(key_file(path / "keys.json", content))
     assert "secret-text-of-tests" not in str(caught.value)
     return [problem.removeprefix(f"{path}/keys.json: ") for problem in caught.value.problems]
 
@@ -114,25 +106,24 @@ def test_what_is_no_file_of_keys(tmp_path, content, expected):
     assert expected in problems(tmp_path, content)
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610])
-def test_a_file_that_others_can_read_is_refused(tmp_path, mode):
-    path = written(tmp_path / "keys.json", FILE)
-    path.chmod(mode)
-    with pytest.raises(InvalidOptions, match="others may read"):
-        Keys.read(path)
-
-
-@pytest.mark.parametrize(("mode", "taken"), [(0o440, True), (0o640, True), (0o660, False), (0o444, False)])
-def test_the_group_may_read_the_file_on_request(tmp_path, mode, taken):
-    """As of a Secret in a pod."""
-    path = written(tmp_path / "keys.json", FILE)
+@pytest.mark.parametrize(
+    ("mode", "group_reads", "taken"),
+    [
+        *((mode, False, False) for mode in (0o640, 0o604, 0o620, 0o610)),
+        *(
+            (mode, True, mode in (0o440, 0o640)) for mode in (0o440, 0o640, 0o660, 0o444)
+        ),  # as of a Secret in a pod
+    ],
+)
+def test_a_file_that_others_can_read_is_refused_but_for_the_group_on_request(tmp_path, mode, group_reads, taken):
+    path = key_file(tmp_path / "keys.json", FILE)
     path.chmod(mode)
     with nullcontext() if taken else pytest.raises(InvalidOptions, match="others may read"):
-        Keys.read(path, group_reads=True)
+        Keys.read(path, group_reads)
 
 
 def test_a_file_of_another_user_is_refused(tmp_path, monkeypatch):
-    path = written(tmp_path / "keys.json", FILE)
+    path = key_file(tmp_path / "keys.json", FILE)
     monkeypatch.setattr("os.geteuid", lambda: 1_000_000)
     if path.stat().st_uid:
         with pytest.raises(InvalidOptions, match="another user"):
@@ -170,7 +161,7 @@ def test_a_key_and_its_secret_will_do_for_the_console():
 
 def test_what_the_console_does_beside_sqs_may_be_allowed(tmp_path):
     rules = [{"queues": ["*"], "actions": ["Rewind"]}]
-    keys = Keys.read(written(tmp_path / "keys.json", {"a": {"secret": "s" * 16, "rules": rules}}))
+    keys = Keys.read(key_file(tmp_path / "keys.json", {"a": {"secret": "s" * 16, "rules": rules}}))
     caller = keys.check_password("a", "s" * 16)
     assert caller is not None and caller.may("Rewind", "orders") and not caller.may("PurgeQueue", "orders")
 
@@ -178,7 +169,7 @@ def test_what_the_console_does_beside_sqs_may_be_allowed(tmp_path):
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("keys")
-    access = Keys.read(written(folder / "keys.json", FILE))
+    access = Keys.read(key_file(folder / "keys.json", FILE))
     with serving(folder / "root", access=access) as running:
         client(running, ADMIN).create_queue(QueueName="orders")
         client(running, ADMIN).create_queue(QueueName="other")
@@ -186,14 +177,7 @@ def guarded(tmp_path_factory):
 
 
 def client(running: Running, id: str, secret: str | None = None):
-    return boto3.client(
-        "sqs",
-        region_name="eu-west-1",
-        endpoint_url=running.url,
-        aws_access_key_id=id,
-        aws_secret_access_key=secret or FILE[id]["secret"],
-        config=Config(retries={"total_max_attempts": 1}),
-    )
+    return sqs(running.url, (id, secret or FILE[id]["secret"]))
 
 
 def code(call, **given):

@@ -26,10 +26,10 @@ from lakequeue.serve import listener
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.keys import Key, Keys
 from lakequeue.serve.listener import Listener, descriptors_for
-from lakequeue.serve.server import ADDRESS_SHARE, Certificate
+from lakequeue.serve.server import ADDRESS_SHARE
 from lakequeue.serve.shares import Shares
-from serve.raw_requests import everything, post, signed_head, told
-from serve.serving import PATIENCE, Running, serving, wait_until
+from serve.raw_requests import everything, post, request, signed_head, told
+from serve.serving import PATIENCE, Running, issued, serving, wait_until
 
 ONE, OTHER = "AKIDONE", "AKIDOTHER"
 KEYS = Keys({name: Key(name, "one-secret") for name in (ONE, OTHER)})
@@ -62,11 +62,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def encrypted(tmp_path: Path, authority: trustme.CA, loop: object) -> Iterator[Running]:
-    made = authority.issue_cert("localhost", "127.0.0.1")
-    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    made.private_key_pem.write_to_path(tmp_path / "key.pem")
-    (tmp_path / "key.pem").chmod(0o600)
-    certificate = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    certificate = issued(tmp_path, authority)
     with serving(tmp_path / "root", access=KEYS, connections=LIMIT, certificate=certificate) as running:
         yield running
 
@@ -211,9 +207,7 @@ def test_long_polls_of_one_key_keep_no_other_client_out(server: Running):
     server.lake.create_queue("orders")
     body = json.dumps({"QueueUrl": "/orders", "WaitTimeSeconds": 20}).encode()
     headers = signed_head(server.url, ONE, "one-secret", body, "ReceiveMessage")
-    lines = ["POST / HTTP/1.1", f"Host: 127.0.0.1:{server.port}", f"Content-Length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    asking = "\r\n".join([*lines, "", ""]).encode() + body
+    asking = request(headers, body, host=f"127.0.0.1:{server.port}")
     polls = []
     for number in range(3 * LIMIT):
         polls.append(connected(server, 1 + number % 8))
@@ -345,19 +339,6 @@ def test_there_are_descriptors_for_all_connections(
     assert changed == ([] if set_to is None else [(set_to, hard)])
 
 
-def narrow(server: Running) -> socket.socket:
-    """A connection on which little can be under way."""
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    connection.settimeout(PATIENCE)
-    before = server.server.server_state.connections.copy()
-    connection.connect(("127.0.0.1", server.port))
-    wait_until(lambda: server.server.server_state.connections - before)
-    [other] = server.server.server_state.connections - before
-    other.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-    return connection
-
-
 def test_answers_that_nobody_reads_have_a_limit(tmp_path: Path, loop: object, monkeypatch: pytest.MonkeyPatch):
     """Those whose clients have read nothing for longest go."""
     monkeypatch.setattr("lakequeue.serve.connection.MAX_UNREAD_BYTES", 2_500_000)
@@ -367,7 +348,7 @@ def test_answers_that_nobody_reads_have_a_limit(tmp_path: Path, loop: object, mo
         slow = []
         for number in range(4):
             queue.send("x" * 1_000_000)
-            slow.append(narrow(server))
+            slow.append(server.narrow())
             slow[-1].sendall(post(asked, "ReceiveMessage"))
             connections, newest = server.server.server_state.connections, slow[-1].getsockname()
 

@@ -11,13 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import boto3
 import httpx
 import pytest
 import trustme
-from botocore.config import Config
 
-from serve.serving import PATIENCE, ServerProcess, headers, served_with, wait_until
+from serve.serving import PATIENCE, ServerProcess, headers, issued, key_file, served_with, sqs, wait_until
 
 FORWARDED = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https", "Host": "queues.example"}
 
@@ -55,7 +53,7 @@ def test_what_a_trusted_proxy_passes_on_is_cut(tmp_path: Path, accesses: Callabl
 
 
 BALANCER = "127.0.0.9"
-KEY, SECRET = "AKIDADMIN", "admin-secret-of-tests"
+KEY = ("AKIDADMIN", "admin-secret-of-tests")
 
 
 @contextmanager
@@ -91,34 +89,16 @@ def balanced(*ports: int) -> Iterator[int]:
 
 def test_two_servers_behind_a_load_balancer_for_tcp(tmp_path: Path):
     """It passes TLS through, and the servers need no option for it."""
-    authority = trustme.CA()
-    issued = authority.issue_cert("localhost")
-    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
-    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    keys, key = tmp_path / "keys.json", tmp_path / "key.pem"
-    for private in keys, key:
-        private.touch(0o600)
-    issued.private_key_pem.write_to_path(key)
-    keys.write_text(json.dumps({KEY: {"secret": SECRET}}))
-    options = ["--keys", str(keys), "--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(key)]
+    certificate = issued(tmp_path, trustme.CA())
+    keys = key_file(tmp_path / "keys.json", {KEY[0]: {"secret": KEY[1]}})
+    options = ["--keys", str(keys), "--tls-cert", str(certificate.cert), "--tls-key", str(certificate.key)]
     with (
         ServerProcess(tmp_path / "root", *options) as one,
         ServerProcess(tmp_path / "root", *options) as other,
         balanced(one.port, other.port) as port,
     ):
-
-        def client() -> Any:
-            return boto3.client(
-                "sqs",
-                endpoint_url=f"https://localhost:{port}",
-                region_name="local",
-                aws_access_key_id=KEY,
-                aws_secret_access_key=SECRET,
-                verify=str(tmp_path / "authority.pem"),
-                config=Config(retries={"total_max_attempts": 1}),
-            )
-
-        sender, receiver = client(), client()  # with a connection each
+        # with a connection each
+        sender, receiver = (sqs(f"https://localhost:{port}", KEY, tmp_path / "authority.pem") for _ in range(2))
         url = sender.create_queue(QueueName="orders")["QueueUrl"]
         assert url == f"https://localhost:{port}/000000000000/orders"
         assert receiver.get_queue_url(QueueName="orders")["QueueUrl"] == url

@@ -13,7 +13,6 @@ import warnings
 from importlib.metadata import version
 from pathlib import Path
 
-import boto3
 import httpx
 import pytest
 import trustme
@@ -25,9 +24,10 @@ from lakequeue.cli import app
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.server import Certificate, is_loopback, listen
 from serve.raw_requests import JSON, everything, told
-from serve.serving import PATIENCE, served_with, serving
+from serve.serving import PATIENCE, issued, key_file, served_with, serving, sqs
 
 PROGRAM = "from lakequeue.cli import main; main()"
+AKID = ("AKID", "0123456789abcdef")
 LISTING = {"x-amz-target": "AmazonSQS.ListQueues", "content-type": JSON}
 
 
@@ -56,18 +56,28 @@ def test_heaps_of_threads_keep_nothing_of_large_messages(root):
     assert ended.stdout == "system\n" and "does not exist" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    "url", ["queues.example", "https://queues.example/", "ftp://x", "https://a b", "https://"]
-)
-def test_a_public_url_is_a_scheme_and_a_host(root, url):
-    code, line = refused(root, "--public-url", url)
-    assert code == 2 and "--public-url must be a scheme and a host" in line
+REFUSED = {
+    "--public-url must be a scheme and a host": [
+        ("--public-url", url)
+        for url in ("queues.example", "https://queues.example/", "ftp://x", "https://a b", "https://")
+    ],
+    "a trusted proxy is an address or a network": [
+        ("--trusted-proxy", text) for text in ("proxy.example", "10.0.0.1/8", "*")
+    ],
+    "--keys": [  # other machines are served with keys only
+        ("--port", 0, "--host", host)
+        for host in ("0.0.0.0", "::", "10.1.2.3", "queue.example", "localhost.example", "")
+    ],
+    "12 digits": [("--account", text) for text in ("", "1", "1" * 13, "12345678901x", "\u0661" * 12)],
+    "": [("--max-body", 0), ("--max-connections", 0), ("--metrics-queues", -1), ("--port", 65536)],
+}
+"""What an error says, and options that get it."""
 
 
-def test_a_trusted_proxy_is_an_address_or_a_network(root):
-    for text in ("proxy.example", "10.0.0.1/8", "*"):
-        code, line = refused(root, "--trusted-proxy", text)
-        assert code == 2 and "a trusted proxy is an address or a network" in line
+@pytest.mark.parametrize(("said", "options"), [(said, each) for said in REFUSED for each in REFUSED[said]])
+def test_options_that_cannot_be_are_refused(root, said, options):
+    code, line = refused(root, *options)
+    assert code == 2 and said in line
 
 
 @pytest.fixture
@@ -77,10 +87,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def keys(tmp_path):
-    path = tmp_path / "keys.json"
-    path.write_text('{"AKID": {"secret": "0123456789abcdef"}}', encoding="utf-8")
-    path.chmod(0o600)
-    return path
+    return key_file(tmp_path / "keys.json", {AKID[0]: {"secret": AKID[1]}})
 
 
 @pytest.fixture(scope="module")
@@ -90,21 +97,7 @@ def authority():
 
 @pytest.fixture(scope="module")
 def certificate(authority, tmp_path_factory):
-    return issued(authority, tmp_path_factory.mktemp("tls"))
-
-
-def issued(authority: trustme.CA, folder: Path) -> Certificate:
-    made = authority.issue_cert("localhost", "127.0.0.1")
-    made.cert_chain_pems[0].write_to_path(folder / "cert.pem")
-    made.private_key_pem.write_to_path(folder / "key.pem")
-    (folder / "key.pem").chmod(0o600)
-    return Certificate(folder / "cert.pem", folder / "key.pem")
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "queue.example", "localhost.example", ""])
-def test_other_machines_are_served_with_keys_only(root, host):
-    code, line = refused(root, "--host", host, "--port", 0)
-    assert code == 2 and "--keys" in line
+    return issued(tmp_path_factory.mktemp("tls"), authority)
 
 
 def test_what_this_machine_alone_is():
@@ -126,7 +119,7 @@ def test_certificate_and_key_belong_together(root, certificate, authority, tmp_p
     assert refused(root, "--tls-key", certificate.key)[0] == 2
     code, line = refused(root, "--tls-cert", certificate.cert, "--tls-key", tmp_path / "none")
     assert code == 3 and "No such file" in line and str(tmp_path / "none") in line
-    other = issued(authority, tmp_path)
+    other = issued(tmp_path, authority)
     code, line = refused(root, "--tls-cert", certificate.cert, "--tls-key", other.key)
     assert code == 2 and "key values mismatch" in line
     other.cert.write_text("nothing", encoding="ascii")
@@ -134,7 +127,7 @@ def test_certificate_and_key_belong_together(root, certificate, authority, tmp_p
 
 
 def test_a_key_that_every_user_may_read_is_refused(authority, tmp_path):
-    found = issued(authority, tmp_path)
+    found = issued(tmp_path, authority)
     found.key.chmod(0o640)
     found.context()
     found.key.chmod(0o644)
@@ -157,19 +150,6 @@ def test_without_the_extra_it_says_what_to_install(root, monkeypatch):
     monkeypatch.delitem(sys.modules, "lakequeue.serve.server")
     code, line = refused(root)
     assert code == 3 and "serve needs uvicorn" in line and "pip install 'botocore" in line
-
-
-@pytest.mark.parametrize(
-    "options", [("--max-body", 0), ("--max-connections", 0), ("--metrics-queues", -1), ("--port", 65536)]
-)
-def test_limits_are_numbers_that_make_sense(root, options):
-    assert refused(root, *options)[0] == 2
-
-
-@pytest.mark.parametrize("account", ["", "1", "1" * 13, "12345678901x", "\u0661" * 12])
-def test_an_account_has_twelve_digits(root, account):
-    code, line = refused(root, "--account", account)
-    assert code == 2 and "12 digits" in line
 
 
 def test_a_port_that_is_taken(root):
@@ -214,7 +194,7 @@ def test_the_port_that_was_taken_is_printed(root, keys):
 
         def sent(content: bytes) -> str:
             headers = {"X-Lakequeue-Console": "1", "Content-Type": "application/json"}
-            address, auth = f"{url}/console/api/queues/orders/send", ("AKID", "0123456789abcdef")
+            address, auth = f"{url}/console/api/queues/orders/send", AKID
             answer = httpx.post(
                 address, auth=auth, headers=headers, content=content, trust_env=False, timeout=PATIENCE
             )
@@ -237,20 +217,14 @@ def test_options_about_queues_and_keys_reach_the_server(root, keys, given):
     keys.chmod(0o640 if given else 0o600)
     options = ["--max-shards", "2", "--keys-group", "--ignore-kms", "--sse-managed"] if given else []
     with served_with(root, "--keys", str(keys), *options) as server:
-        sqs = boto3.client(
-            "sqs",
-            region_name="local",
-            endpoint_url=server.url,
-            aws_access_key_id="AKID",
-            aws_secret_access_key="0123456789abcdef",
-        )
-        url = sqs.create_queue(QueueName="orders", Attributes={"Shards": "2"})["QueueUrl"]
-        found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        client = sqs(server.url, AKID)
+        url = client.create_queue(QueueName="orders", Attributes={"Shards": "2"})["QueueUrl"]
+        found = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
         assert found["SqsManagedSseEnabled"] == ("true" if given else "false")
 
         def changed(refusal: str, **attributes: str) -> bool:
             try:
-                sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes)
+                client.set_queue_attributes(QueueUrl=url, Attributes=attributes)
             except ClientError as error:
                 assert error.response["Error"]["Code"] == refusal
                 return False

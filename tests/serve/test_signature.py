@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -79,36 +81,21 @@ def with_authorization(request: Sent, old: str, new: str) -> Sent:
     return with_headers(request, authorization=text.replace(old, new))
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://localhost:9324",
-        "http://localhost:9324/000000000000/orders",
-        "http://localhost:9324//000000000000//orders",
-        "http://localhost:9324/a%20b/%C3%A9/~x/it's",
-        "http://localhost:9324/a/../b/./c/",
-        "http://localhost:9324/?b=2&a=1&a=0&c=%20%2F",
-        "http://localhost:9324/?flag",
-        "http://[::1]:9324/",
-        "http://queue.example/",
-    ],
-)
-def test_paths_and_queries_are_signed_as_sdks_do(url):
-    assert let_in(signed(url=url))
+SIGNED = [
+    *({"url": f"http://{place}"} for place in (
+        *("localhost:9324", "localhost:9324/000000000000/orders", "localhost:9324//000000000000//orders"),
+        *("localhost:9324/a%20b/%C3%A9/~x/it's", "localhost:9324/a/../b/./c/", "localhost:9324/?flag"),
+        *("localhost:9324/?b=2&a=1&a=0&c=%20%2F", "[::1]:9324/", "queue.example/"),
+    )),
+    *({"body": body} for body in (b"", b"{}", b"\x00\xff" * 100_000)),
+    *({"region": region} for region in ("us-east-1", "local", "moon")),
+    {"X_Amz_Meta": "  a   b  "},  # spaces count once
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"\x00\xff" * 100_000])
-def test_any_body_may_be_signed(body):
-    assert let_in(signed(body))
-
-
-@pytest.mark.parametrize("region", ["us-east-1", "local", "moon"])
-def test_any_region_will_do(region):
-    assert let_in(signed(region=region))
-
-
-def test_spaces_in_headers_count_once():
-    assert let_in(signed(X_Amz_Meta="  a   b  "))
+@pytest.mark.parametrize("given", SIGNED, ids=range(len(SIGNED)))
+def test_what_sdks_sign_is_let_in(given):
+    assert let_in(signed(**given))
 
 
 def test_a_client_may_sign_more_than_botocore_would():
@@ -127,50 +114,88 @@ def test_a_client_may_sign_more_than_botocore_would():
     assert let_in(with_headers(request, authorization=header))
 
 
+def later(request: Sent) -> str:
+    return (signed_at(request) + timedelta(seconds=1)).strftime(SIGV4_TIMESTAMP)
+
+
+def day(request: Sent) -> str:
+    return f"/{request.headers['x-amz-date'][:8]}/"
+
+
+ZEROS = "0" * 64
+CHANGES: dict[str, list[Callable[[Sent], Sent]]] = {
+    "SignatureDoesNotMatch": [
+        lambda request: attrs.evolve(request, body=BODY + b" "),
+        lambda request: attrs.evolve(request, body=b""),
+        lambda request: attrs.evolve(request, path="/000000000000/other"),
+        lambda request: attrs.evolve(request, path="/#x"),
+        lambda request: attrs.evolve(request, query="a=1"),
+        lambda request: attrs.evolve(request, method="PUT"),
+        lambda request: with_headers(request, host="localhost:9325"),
+        lambda request: with_headers(request, x_amz_target="AmazonSQS.PurgeQueue"),
+        lambda request: with_headers(request, content_type="text/plain"),
+        lambda request: with_headers(request, content_type=None),
+        lambda request: with_headers(request, x_amz_date=later(request)),
+        lambda request: with_authorization(request, "eu-west-1", "eu-west-2"),
+        lambda request: with_authorization(request, "/sqs/", "/s3/"),
+        lambda request: with_authorization(request, "aws4_request", "aws5_request"),
+        lambda request: with_authorization(request, day(request), "/20200101/"),
+        lambda _: signed(secret="another"),
+        lambda _: with_headers(signed(X_Other="1"), x_other=None),  # a header that was lost
+        lambda _: signed(X_Amz_Content_SHA256=ZEROS),
+    ],
+    "IncompleteSignature": [
+        lambda request: with_headers(request, x_amz_new="1"),
+        lambda request: with_authorization(request, "content-type;host", "content-type"),
+        lambda request: with_authorization(request, ";x-amz-target", ""),
+        *(
+            partial(with_headers, authorization=header)
+            for header in (
+                *("", "Bearer abc", "AWS4-HMAC-SHA256", "AWS4-HMAC-SHA256 ,,,"),
+                "AWS4-HMAC-SHA256 Credential=a/b",
+                "AWS4-HMAC-SHA256 Credential=a, SignedHeaders=host",
+                f"AWS4-HMAC-SHA256 Credential=a/b/c/sqs/aws4_request, SignedHeaders=host, Signature={'é' * 64}",
+                f"AWS4-HMAC-SHA256 Credential=a/b/c/sqs/aws4_request, SignedHeaders=, Signature={ZEROS}",
+                f"AWS4-HMAC-SHA256 Credential=////, SignedHeaders=host;x-amz-date, Signature={ZEROS}",
+                f"AWS4-ECDSA-P256-SHA256 Credential=a/b/sqs/aws4_request, SignedHeaders=host, Signature={ZEROS}",
+            )
+        ),
+        *(  # every part must be there once
+            partial(with_authorization, old=f"{part}=", new=new)
+            for part in ("Credential", "SignedHeaders", "Signature")
+            for new in ("Other=", f"{part}=x, {part}=")
+        ),
+        *(
+            partial(with_headers, x_amz_date=date)
+            for date in (None, "", "today", "20260101", "20261301T000000Z", "20260101T000000+0100")
+        ),
+        *(
+            lambda _, told=told: signed(X_Amz_Content_SHA256=told)
+            for told in ("UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "")
+        ),
+    ],
+    "InvalidClientTokenId": [
+        lambda request: with_authorization(request, ID, ID.lower()),
+        lambda _: signed(id="AKIDOTHER"),
+    ],
+    "MissingAuthenticationToken": [lambda request: with_headers(request, authorization=None)],
+}
+"""Codes, and what was changed on its way to get them."""
+
+
 @pytest.mark.parametrize(
-    ("change", "code"),
+    ("code", "change"),
     [
-        (lambda request: attrs.evolve(request, body=BODY + b" "), "SignatureDoesNotMatch"),
-        (lambda request: attrs.evolve(request, body=b""), "SignatureDoesNotMatch"),
-        (lambda request: attrs.evolve(request, path="/000000000000/other"), "SignatureDoesNotMatch"),
-        (lambda request: attrs.evolve(request, path="/#x"), "SignatureDoesNotMatch"),
-        (lambda request: attrs.evolve(request, query="a=1"), "SignatureDoesNotMatch"),
-        (lambda request: attrs.evolve(request, method="PUT"), "SignatureDoesNotMatch"),
-        (lambda request: with_headers(request, host="localhost:9325"), "SignatureDoesNotMatch"),
-        (lambda request: with_headers(request, x_amz_target="AmazonSQS.PurgeQueue"), "SignatureDoesNotMatch"),
-        (lambda request: with_headers(request, content_type="text/plain"), "SignatureDoesNotMatch"),
-        (lambda request: with_headers(request, content_type=None), "SignatureDoesNotMatch"),
-        (lambda request: with_headers(request, x_amz_new="1"), "IncompleteSignature"),
-        (lambda request: with_authorization(request, "eu-west-1", "eu-west-2"), "SignatureDoesNotMatch"),
-        (lambda request: with_authorization(request, "/sqs/", "/s3/"), "SignatureDoesNotMatch"),
-        (lambda request: with_authorization(request, "aws4_request", "aws5_request"), "SignatureDoesNotMatch"),
-        (lambda request: with_authorization(request, "content-type;host", "content-type"), "IncompleteSignature"),
-        (lambda request: with_authorization(request, ";x-amz-target", ""), "IncompleteSignature"),
-        (lambda request: with_authorization(request, ID, ID.lower()), "InvalidClientTokenId"),
+        pytest.param(code, change, id=f"{code}-{n}")
+        for code, changes in CHANGES.items()
+        for n, change in enumerate(changes)
     ],
 )
-def test_what_was_changed_on_its_way_is_refused(change, code):
+def test_what_was_changed_on_its_way_is_refused(code, change):
     request = signed()
     assert let_in(request)
     error = refusal(change(request))
     assert (error.code, error.status) == (code, 400 if code == "IncompleteSignature" else 403)
-
-
-def test_another_date_is_another_signature():
-    request = signed()
-    later = (signed_at(request) + timedelta(seconds=1)).strftime(SIGV4_TIMESTAMP)
-    assert refusal(with_headers(request, x_amz_date=later)).code == "SignatureDoesNotMatch"
-
-
-def test_the_day_of_the_credential_is_that_of_the_request():
-    request = signed()
-    day = request.headers["x-amz-date"][:8]
-    assert refusal(with_authorization(request, f"/{day}/", "/20200101/")).code == "SignatureDoesNotMatch"
-
-
-def test_another_secret_and_an_unknown_key():
-    assert refusal(signed(secret="another")).code == "SignatureDoesNotMatch"
-    assert refusal(signed(id="AKIDOTHER")).code == "InvalidClientTokenId"
 
 
 @pytest.mark.parametrize(
@@ -211,48 +236,6 @@ def test_the_instant_may_be_told_in_any_zone():
     request = signed()
     now = signed_at(request).astimezone(timezone(timedelta(hours=5)))
     assert caller(request, now) == ID
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "",
-        "Bearer abc",
-        "AWS4-HMAC-SHA256",
-        "AWS4-HMAC-SHA256 ,,,",
-        "AWS4-HMAC-SHA256 Credential=a/b",
-        "AWS4-HMAC-SHA256 Credential=a, SignedHeaders=host",
-        f"AWS4-HMAC-SHA256 Credential=a/b/c/sqs/aws4_request, SignedHeaders=host, Signature={'é' * 64}",
-        f"AWS4-HMAC-SHA256 Credential=a/b/c/sqs/aws4_request, SignedHeaders=, Signature={'0' * 64}",
-        f"AWS4-HMAC-SHA256 Credential=////, SignedHeaders=host;x-amz-date, Signature={'0' * 64}",
-        f"AWS4-ECDSA-P256-SHA256 Credential=a/b/sqs/aws4_request, SignedHeaders=host, Signature={'0' * 64}",
-    ],
-)
-def test_half_a_signature_is_refused(header):
-    error = refusal(with_headers(signed(), authorization=header))
-    assert (error.code, error.status) == ("IncompleteSignature", 400)
-
-
-@pytest.mark.parametrize("part", ["Credential", "SignedHeaders", "Signature"])
-def test_every_part_must_be_there_once(part):
-    request = signed()
-    assert refusal(with_authorization(request, f"{part}=", "Other=")).code == "IncompleteSignature"
-    twice = with_headers(request, authorization=f"{request.headers['authorization']}, {part}=x")
-    assert refusal(twice).code == "IncompleteSignature"
-
-
-@pytest.mark.parametrize("date", [None, "", "today", "20260101", "20261301T000000Z", "20260101T000000+0100"])
-def test_the_date_must_be_there_and_be_one(date):
-    assert refusal(with_headers(signed(), x_amz_date=date)).code == "IncompleteSignature"
-
-
-def test_a_header_that_was_lost():
-    assert refusal(with_headers(signed(X_Other="1"), x_other=None)).code == "SignatureDoesNotMatch"
-
-
-def test_nothing_signed():
-    error = refusal(with_headers(signed(), authorization=None))
-    assert (error.code, error.status) == ("MissingAuthenticationToken", 403)
 
 
 URL = "http://localhost:9324/000000000000/orders?Action=SendMessage&MessageBody=a%20b%26%2F%C3%A9"
@@ -330,15 +313,8 @@ def test_a_signed_url_covers_method_body_and_headers():
     assert refusal(added, presigned_at(request)).code == "IncompleteSignature"
 
 
-@pytest.mark.parametrize("told", ["UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER", ""])
-def test_a_body_that_is_not_signed(told):
-    assert refusal(signed(X_Amz_Content_SHA256=told)).code == "IncompleteSignature"
-
-
-def test_the_hash_of_another_body():
-    request = signed(X_Amz_Content_SHA256="0" * 64)
-    error = refusal(request)
-    assert error.code == "SignatureDoesNotMatch" and "body" in error.message
+def test_the_hash_of_another_body_is_named():
+    assert "body" in refusal(signed(X_Amz_Content_SHA256=ZEROS)).message
 
 
 def test_no_secret_is_printed():

@@ -12,6 +12,7 @@ import pytest
 
 from insides import shard_of
 from lakequeue import LakeQueue
+from serve.raw_requests import request
 from serve.serving import PATIENCE, Client, ServerProcess, client_of, headers, serving, wait_until
 
 
@@ -64,10 +65,7 @@ def test_requests_under_way_are_finished_and_no_new_ones_begin(tmp_path: Path) -
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "queues") as server:
         slow = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
-        lines = [f"{name}: {value}" for name, value in headers("ListQueues").items()]
-        slow.sendall(
-            "\r\n".join(["POST / HTTP/1.1", "Host: localhost", "Content-Length: 2", *lines, "", "{"]).encode()
-        )
+        slow.sendall(request(headers("ListQueues"), b"{", 2))
         with client_of(server.url) as client:
             wait_until(lambda: metric(client, "requests_in_progress") == 2, "the request")
         server.signal(signal.SIGINT)
