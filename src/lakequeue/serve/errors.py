@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import uuid
@@ -12,6 +13,7 @@ from lakequeue.errors import InvalidAttributeValue, QueueClientError, QueueServi
 from lakequeue.model.attributes import ATTRIBUTE_NAMES
 from lakequeue.model.messages import BatchFailure
 from lakequeue.model.redrive_policies import MEMBERS
+from lakequeue.serve.instrumentation import ApiCall
 
 _MODEL, _FRAMEWORK = "com.amazonaws.sqs#", "com.amazon.coral.service#"
 _RENAMED = {
@@ -35,6 +37,7 @@ _NAMES = {
 }
 """Names of SQS for those of Python in messages of errors."""
 _IN_HINTS = re.compile("|".join(rf"\b{name}\b" for name in ATTRIBUTE_NAMES if "_" in name))
+_log = logging.getLogger("lakequeue.serve")
 MAX_MESSAGE_LENGTH = 1_000
 RETRY_SECONDS = 1
 """Seconds after which a client that was refused for others may try again."""
@@ -122,9 +125,20 @@ class ErrorResponse:
         return cls(_FRAMEWORK + "InternalFailure", "InternalFailure", "The server failed.", 500, False, new_id())
 
 
-def error_code(error: Exception) -> str:
-    """The name of an error in logs and metrics; whatever the protocol, the same error has the same name."""
-    return error.code if isinstance(error, (QueueServiceError, RequestError)) else ErrorResponse.of(error).code
+def reported(error: Exception, call: ApiCall) -> ErrorResponse:
+    """The response for an exception; what is the server's fault is logged, and its code is noted with the request.
+
+    Whatever the protocol, the same error has the same code in logs and metrics.
+    """
+    response = ErrorResponse.of(error)
+    code = error.code if isinstance(error, (QueueServiceError, RequestError)) else None
+    call.code, call.request_id = code or response.code, response.request_id
+    action = "a request" if call.action == "-" else call.action
+    if isinstance(error, QueueClientError):
+        _log.error("storage failed in %s", action, exc_info=error)
+    elif code is None:
+        _log.error("%s failed", action, exc_info=error)
+    return response
 
 
 def new_id() -> str:

@@ -9,7 +9,6 @@ client.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Collection, Mapping
 from functools import lru_cache
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakequeue.serve.connection import CYCLE, UNREAD, drop_if_gone
-from lakequeue.serve.errors import ErrorResponse, RequestError, error_code
+from lakequeue.serve.errors import RequestError, reported
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.sqs.endpoint import error_response, joined_headers
 
@@ -32,7 +31,6 @@ PART_BYTES = 64 * 1024
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
 """What a browser may open from its address bar: none of it is an action; ``?`` stands for any query."""
-_log = logging.getLogger("lakequeue.serve")
 
 
 class RequestChecks:
@@ -59,11 +57,7 @@ class RequestChecks:
             _check_origin(scope, headers)
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
-            if not isinstance(error, RequestError):
-                _log.error("a request failed", exc_info=True)
-            response = ErrorResponse.of(error)
-            call = scope["state"].setdefault("call", ApiCall())
-            call.code, call.request_id = error_code(error), response.request_id
+            response = reported(error, scope["state"].setdefault("call", ApiCall()))
             if not exchange.answered:  # else the server closes the connection, as the answer is incomplete
                 answer = error_response(response, headers)
                 await answer(scope, exchange.receive, exchange.send)

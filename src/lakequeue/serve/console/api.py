@@ -295,8 +295,7 @@ class ConsoleApi:
 
     def send(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Sends a message; takes and returns the members of SendMessage."""
-        members = given.rest() | {"QueueUrl": _url(name)}
-        members = validated(operation("SendMessage").input_shape, members, "")
+        members = _members("SendMessage", name, given)
         if self._actions.sender is None:
             members[SENDER] = caller.name
         return self._actions.run("SendMessage", members, "")
@@ -359,17 +358,14 @@ class ConsoleApi:
 
     def set_attributes(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Changes attributes; takes the members of SetQueueAttributes."""
-        members = validated(
-            operation("SetQueueAttributes").input_shape, given.rest() | {"QueueUrl": _url(name)}, ""
-        )
+        members = _members("SetQueueAttributes", name, given)
         check_permissions(caller, "SetQueueAttributes", members)
         with about_one_of(*members["Attributes"]):
             return self._actions.run("SetQueueAttributes", members, "")
 
     def run(self, action: str, caller: Caller, name: str, given: Parameters) -> Answer:
         """Runs an action of SQS on a queue; takes its members."""
-        members = validated(operation(action).input_shape, given.rest() | {"QueueUrl": _url(name)}, "")
-        return self._actions.run(action, members, "")
+        return self._actions.run(action, _members(action, name, given), "")
 
     def delete(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Deletes a queue; the user must have typed its name."""
@@ -400,6 +396,12 @@ def _check_typed(name: str, given: Parameters, done: str) -> None:
     given.end()
     if typed != name:
         raise refusal(typed, "name", f"It is not the name of the queue; nothing was {done}.")
+
+
+def _members(action: str, name: str, given: Parameters) -> Answer:
+    """The members of an action of SQS on a queue."""
+    found: Answer = validated(operation(action).input_shape, given.rest() | {"QueueUrl": _url(name)}, "")
+    return found
 
 
 def _url(name: str) -> str:

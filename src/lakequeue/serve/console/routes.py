@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -24,14 +23,14 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError
+from lakequeue.errors import QueueDoesNotExist
 from lakequeue.model.clock import Interrupt
 from lakequeue.serve.auth import BASIC_CHALLENGE, BasicAuthentication, Caller, access_denied
 from lakequeue.serve.cancellation import ConditionRunner
 from lakequeue.serve.connection import hold
 from lakequeue.serve.console.api import Answer, ConsoleApi
 from lakequeue.serve.console.parameters import Parameters, field_of
-from lakequeue.serve.errors import ErrorResponse, RequestError, error_code, malformed, new_id
+from lakequeue.serve.errors import RequestError, malformed, new_id, reported
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
 from lakequeue.serve.sqs.actions import Actions
@@ -58,7 +57,6 @@ HEADERS = {
 
 _FILTERS = frozenset({"id", "ids", "state", "text", "where"})
 """Parameters that make a condition."""
-_log = logging.getLogger("lakequeue.serve")
 _Handler = Callable[[Caller, str, Parameters], Answer]
 
 
@@ -240,12 +238,7 @@ class _Authentication:
 
 def _error(error: Exception, call: ApiCall) -> Response:
     """The response for an exception."""
-    response = ErrorResponse.of(error)
-    call.code, call.request_id = error_code(error), response.request_id
-    if isinstance(error, QueueClientError):
-        _log.error("storage failed in %s: %s", call.action, error.message)
-    elif not isinstance(error, (QueueServiceError, RequestError)):
-        _log.exception("%s failed in the console", call.action)
+    response = reported(error, call)
     challenge = BASIC_CHALLENGE if response.status == 401 else None
     # such as a name that is meant; clients of SQS do not get it, nor anybody the root and names of other queues
     hint = None if isinstance(error, QueueDoesNotExist) else getattr(error, "hint", None)

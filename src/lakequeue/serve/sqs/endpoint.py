@@ -15,12 +15,12 @@ from starlette.types import Receive, Scope, Send
 
 from lakequeue import Message, Queue
 from lakequeue.entry_verbs import settings
-from lakequeue.errors import LakeQueueError, QueueClientError, QueueDoesNotExist, QueueServiceError
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.model.clock import Interrupt
 from lakequeue.serve.auth import Authenticator, Caller, RequestHead, access_denied
 from lakequeue.serve.cancellation import Interrupts
 from lakequeue.serve.connection import HALF_CLOSED, RECEIVES, hold
-from lakequeue.serve.errors import ErrorResponse, RequestError, error_code, new_id
+from lakequeue.serve.errors import ErrorResponse, RequestError, new_id, reported
 from lakequeue.serve.instrumentation import ApiCall
 from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, MEMORY_FACTOR, Answer, Answers, Bodies
 from lakequeue.serve.sqs import json_protocol, query_json, query_protocol
@@ -88,13 +88,7 @@ class Endpoint:
             call.code = "ClientDisconnect"
             return Response(status_code=400)
         except Exception as error:
-            response = ErrorResponse.of(error)
-            call.code, call.request_id = error_code(error), response.request_id
-            if isinstance(error, QueueClientError):
-                _log.error("storage failed in %s", call.action, exc_info=True)
-            elif not isinstance(error, (QueueServiceError, RequestError)):
-                _log.error("%s failed", call.action, exc_info=True)
-            return error_response(response, joined_headers(http.scope))
+            return error_response(reported(error, call), joined_headers(http.scope))
 
     async def _answer(self, http: Request, call: ApiCall) -> Response:
         if http.method not in ("GET", "POST"):
