@@ -70,6 +70,7 @@ class Sizes:
     fleet_seconds: int = 12
     tasks: int = 2_000
     queues: int = 3_000
+    shards: int = 16
 
     def scaled(self, factor: float) -> Sizes:
         """Scales all sizes, for tests of the output."""

@@ -10,8 +10,6 @@ from benchmarks.harness import LONG, Bench, Figure, seconds_of
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.spark import register
 
-MANY = 16
-"""Shards of the queue that the queries read."""
 OF_QUEUES = {
     "counts of all queues": "SELECT queue, visible, in_flight, delayed FROM queues",
     "messages by queue and state": "SELECT queue, state, count(*) FROM messages GROUP BY ALL",
@@ -91,6 +89,7 @@ def _beside_duckdb(
 
 def sql(bench: Bench) -> Iterator[Figure]:
     """Messages by state in SQL, for a queue of many shards; bare: of one shard."""
+    many = max(2, bench.sizes.shards)
     with bench.scratch() as scratch:
         spark = bench.spark
         register(spark)
@@ -106,10 +105,10 @@ def sql(bench: Bench) -> Iterator[Figure]:
             for statement in LakeQueue(root, spark=spark).view_statements():
                 spark.sql(statement)
 
-        roots = {count: f"{scratch}/{count}" for count in (MANY, 1)}
+        roots = {count: f"{scratch}/{count}" for count in (many, 1)}
         for count, root in roots.items():
             queue = LakeQueue(root, spark=spark).create_queue("asked", shards=count)
-            queue.send_dataframe(bench.bodies(bench.sizes.few, 100).repartition(MANY))
+            queue.send_dataframe(bench.bodies(bench.sizes.few, 100).repartition(many))
             lease = queue.lease(bench.sizes.few // 4, LONG)
             assert lease is not None
         for what, view in (("the data source", by_source), ("views", by_views), ("a catalog's views", by_scans)):
@@ -122,4 +121,4 @@ def sql(bench: Bench) -> Iterator[Figure]:
                 ask(root)
             sides = tuple(lambda root=root: ask(root) for root in roots.values())
             [times] = bench.alternate("SQL", bench.sizes.read_rounds, sides)  # type: ignore[list-item]
-            yield Figure(f"SQL by {what}: messages by state, {MANY} shards / one", *times, bound=2)
+            yield Figure(f"SQL by {what}: messages by state, {many} shards / one", *times, bound=2)
