@@ -206,7 +206,7 @@ MUTATIONS = [
     ),
     Mutation(
         "keeps losses to itself",
-        replace(QueueLoop, "_lose", lambda self, handle: None),
+        replace(QueueLoop, "_lost", lambda self, handle: None),
         {shown(consuming.test_a_message_that_was_deleted_is_told_to_its_handler_as_lost, **LONG): "HBN-20"},
     ),
     Mutation(

@@ -87,7 +87,7 @@ class QueueLoop:
         run = Run(options, self.outages, observers, self.interrupt.set, self.fail)
         self.held = HeldMessages(options, hands.totals, self.interrupt.set)
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
-            self._clock, options.renewal, self._extend, self._lose, self.fail, self.held.largest_batch
+            self._clock, options.renewal, self._extend, self._lost, self.fail, self.held.largest_batch
         )
         self.rounds = Rounds(run, self.held, self._heartbeat)
         self.calls = Calls(run, self.held, self.rounds)
@@ -150,7 +150,7 @@ class QueueLoop:
                     if found.refused is not None:
                         raise found.refused
             except QueueDoesNotExist:
-                self._lose_all()
+                self._lose(self.held.jobs())
                 raise
             except (OverLimit, RequestThrottled) as error:
                 _log.warning("receiving from %s failed, it is tried again: %s", self.queue.name, error)
@@ -253,7 +253,7 @@ class QueueLoop:
         self._observers.extended(verdicts.count(Verdict.EXTENDED))
         return verdicts
 
-    def _lose(self, handle: str) -> None:
+    def _lost(self, handle: str) -> None:
         job = self.held.get(handle)
         if job is not None:
             self._observers.lost(1)
@@ -278,16 +278,17 @@ class QueueLoop:
             self._stop()
 
     def _stop(self) -> None:
-        """Ends the heartbeat. Messages still being handled are lost to their handlers and become visible."""
+        """Ends the heartbeat. Messages still being handled become visible, and are lost to their handlers."""
         try:
-            self.rounds.release(self.held.end_all(State.RUNNING))
+            running = self.held.end_all(State.RUNNING)
+            self.rounds.release(running)
             self.rounds.run(may_claim=False)
-            self._lose_all()  # those whose delete would be tried again
+            self._lose([*running, *self.held.jobs()])  # also those whose delete would be tried again
             self.rounds.run(may_claim=False)
         finally:
             self._heartbeat.stop()
 
-    def _lose_all(self) -> None:
-        """Marks the receipts of all handlers as lost."""
-        for job in self.held.jobs():
+    def _lose(self, jobs: Sequence[Job]) -> None:
+        """Marks the receipts of handlers as lost."""
+        for job in jobs:
             job.context.lost.set()

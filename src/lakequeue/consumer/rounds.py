@@ -49,7 +49,7 @@ class Rounds:
     def ended(self, job: Job, outcome: Outcome, took: int) -> None:
         """Decides what becomes of a message whose handler has ended after so many microseconds."""
         if not self._held.end(job, took):
-            return self._held.go_on(job.turn)  # a stop took it back
+            return  # a stop took it back
         hold = self._heartbeat.drop(job.handle)
         if job.context.lost:
             _log.warning("%s: the receipt was lost while the handler ran", job)
@@ -202,24 +202,13 @@ class Rounds:
         return seconds(max(again_in, 0 if settings(self._queue).allow_zero_visibility else MICROS))
 
     def release(self, jobs: Sequence[Job]) -> None:
-        """Makes messages visible whose handlers did not end in time, for which they are lost."""
-        held = [job for job in jobs if not job.context.lost]
+        """Has the next round make messages visible whose handlers did not end in time."""
         for job in jobs:
             self._heartbeat.drop(job.handle)
-            job.context.lost.set()
-        size = self._held.largest_batch or len(held) or 1
-        timeout = self._timeout(0) or 0
-        # last ones first: a group stays blocked until its first message is visible, which keeps its order
-        for end in range(len(held), 0, -size):
-            part = held[max(0, end - size) : end]
-            try:
-                result = self._queue.change_visibility_batch([(job.handle, timeout) for job in part])
-            except (QueueServiceError, QueueClientError) as error:
-                _log.warning("handing back %s messages failed: %s", len(part), error)
+            if job.context.lost:
+                self.forget([job])
             else:
-                for failure in result.failed:
-                    _log.warning("%s: handing it back failed: %s", part[int(failure.id)], failure.code)
-        self.forget(jobs)
+                self._add(Done(job, again_in=0))
 
     def give_back(self, jobs: Sequence[Job]) -> None:
         """Ends messages that no handler has begun, and makes them visible."""
