@@ -117,6 +117,8 @@ class Recorder(Queue):
 class Handler:
     """A handler that notes each call, sleeps, and answers; a coroutine function if ``asynchronous``.
 
+    One of batches notes and passes on lists.
+
     Attributes:
         begun: second and body of each call.
         receives: receive count of each call.
@@ -125,46 +127,55 @@ class Handler:
     """
 
     def __init__(self, harness: Harness, seconds: Any, answer: Any) -> None:
-        self.begun: list[tuple[float, str]] = []
-        self.receives: list[int] = []
+        self.begun: list[tuple[float, Any]] = []
+        self.receives: list[Any] = []
         self.slept: list[bool] = []
         self.most = self._running = 0
         self._counting = threading.Lock()
         self._harness, self._seconds, self._answer = harness, seconds, answer
 
     @property
-    def bodies(self) -> list[str]:
+    def bodies(self) -> list[Any]:
         return [body for _, body in self.begun]
 
     @property
     def at(self) -> list[float]:
         return [at for at, _ in self.begun]
 
-    def __call__(self, message: Message, context: Context) -> Any:
+    def __call__(self, message: Any, context: Any) -> Any:
         if seconds := self._begin(message, context):
-            self.slept.append(context.sleep(seconds))
+            self.slept.append(_first(context).sleep(seconds))
         return self._end(message)
 
-    def _begin(self, message: Message, context: Context) -> float:
-        assert context.message is message
-        self.begun.append((self._harness.now, message.body))
-        self.receives.append(message.receive_count)
+    def _begin(self, message: Any, context: Any) -> float:
+        if isinstance(message, list):
+            assert [each.message for each in context] == message
+            self.begun.append((self._harness.now, [each.body for each in message]))
+            self.receives.append([each.receive_count for each in message])
+        else:
+            assert context.message is message
+            self.begun.append((self._harness.now, message.body))
+            self.receives.append(message.receive_count)
         with self._counting:
             self._running += 1
             self.most = max(self.most, self._running)
         return self._seconds(message) if callable(self._seconds) else self._seconds
 
-    def _end(self, message: Message) -> Any:
+    def _end(self, message: Any) -> Any:
         with self._counting:
             self._running -= 1
         return self._answer(message) if callable(self._answer) else self._answer
 
 
 class AsyncHandler(Handler):
-    async def __call__(self, message: Message, context: Context) -> Any:
+    async def __call__(self, message: Any, context: Any) -> Any:
         if seconds := self._begin(message, context):
-            self.slept.append(await context.sleep_async(seconds))
+            self.slept.append(await _first(context).sleep_async(seconds))
         return self._end(message)
+
+
+def _first(context: Any) -> Context:
+    return context[0] if isinstance(context, list) else context
 
 
 def raises(error: BaseException, body: str = "") -> Callable[[Message], None]:

@@ -2,97 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from consumer.harness import Harness
+from consumer.harness import Handler, Harness, raises
 from lakequeue import Context, InvalidOptions, Message, Outcome
 from lakequeue.consumer.arrow_batches import COLUMNS
 from lakequeue.frame_verbs import LEASE_COLUMNS
 
 pytestmark = pytest.mark.spec("JOB-4")
-Make = Callable[..., Harness]
 
 
-class Seen:
-    """A handler that notes each call: when it began, and the bodies."""
-
-    def __init__(
-        self, harness: Harness, result: Callable[[list[str]], Any] = lambda bodies: None, seconds: float = 0
-    ):
-        self.harness, self.result, self.seconds = harness, result, seconds
-        self.calls: list[tuple[float, list[str]]] = []
-        self.running = self.most = 0
-
-    def __call__(self, messages: list[Message], contexts: list[Context]) -> Any:
-        assert [context.message for context in contexts] == messages
-        bodies = [message.body for message in messages]
-        self.calls.append((self.harness.now, bodies))
-        self.running += 1
-        self.most = max(self.most, self.running)
-        if self.seconds:
-            contexts[0].sleep(self.seconds)
-        self.running -= 1
-        return self.result(bodies)
-
-    @property
-    def sizes(self) -> list[int]:
-        return [len(bodies) for _, bodies in self.calls]
+def sizes(handler: Handler) -> list[int]:
+    return [len(bodies) for bodies in handler.bodies]
 
 
-class SeenAsync(Seen):
-    async def __call__(self, messages: list[Message], contexts: list[Context]) -> Any:
-        seconds, self.seconds = self.seconds, 0
-        result = super().__call__(messages, contexts)
-        if seconds:
-            await contexts[0].sleep_async(seconds)
-        self.seconds = seconds
-        return result
-
-
-@pytest.mark.parametrize("kind", [Seen, SeenAsync])
-def test_full_batches_begin_at_once_and_the_last_one_after_its_wait(harness: Harness, kind: type[Seen]) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_full_batches_begin_at_once_and_the_last_one_after_its_wait(harness: Harness, asynchronous: bool) -> None:
     harness.send(*(str(number) for number in range(25)))
-    seen = kind(harness)
+    seen = harness.handler(asynchronous=asynchronous)
     with harness.running(harness.consumer(seen, concurrency=1, batch=10, batch_wait=5)):
         harness.clock.advance(4)
-        assert seen.sizes == [10, 10] and harness.other.counts().in_flight == 5
+        assert sizes(seen) == [10, 10] and harness.other.counts().in_flight == 5
         harness.send("late")
         harness.clock.advance(2)
-        assert seen.calls[2:] == [(5, ["20", "21", "22", "23", "24", "late"])]
+        assert seen.begun[2:] == [(5, ["20", "21", "22", "23", "24", "late"])]
         harness.clock.advance(2)
     assert harness.other.counts().visible == harness.other.counts().in_flight == 0
-    assert sorted(sum((bodies for _, bodies in seen.calls), [])) == sorted([*map(str, range(25)), "late"])
+    assert sorted(sum(seen.bodies, [])) == sorted([*map(str, range(25)), "late"])
 
 
 @pytest.mark.spec("HBN-18")
 def test_concurrency_counts_calls(harness: Harness) -> None:
     harness.send(*(str(number) for number in range(100)))
-    seen = Seen(harness, seconds=1)
-    with harness.running(harness.consumer(seen, concurrency=3, batch=10, batch_wait=0)):
-        harness.clock.advance(10)
-    assert seen.most == 3 and sum(seen.sizes) == 100
+    seen = harness.handler(1)
+    harness.consume(seen, 10, concurrency=3, batch=10, batch_wait=0)
+    assert seen.most == 3 and sum(sizes(seen)) == 100
 
 
-@pytest.mark.parametrize("kind", [Seen, SeenAsync])
-def test_each_message_of_a_batch_has_an_outcome(harness: Harness, kind: type[Seen]) -> None:
-    def result(bodies: list[str]) -> list[Outcome | None]:
-        return [
-            Outcome.FAILED if body == "bad" else Outcome.SUCCESS if body == "good" else None for body in bodies
-        ]
-
-    harness.send("good", "bad", "plain")
-    seen = kind(harness, result)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_each_message_of_a_batch_has_an_outcome(harness: Harness, asynchronous: bool) -> None:
+    outcomes = {"good": Outcome.SUCCESS, "bad": Outcome.FAILED, "plain": None}
+    harness.send(*outcomes)
+    seen = harness.handler(0, lambda messages: [outcomes[each.body] for each in messages], asynchronous)
     consumer = harness.consumer(seen, batch=3, retry_delay=10)
     with harness.running(consumer):
         harness.clock.advance(1)
         assert harness.queue.deletes() == [(0, "good"), (0, "plain")]
         assert (consumer.handled, consumer.failed) == (2, 1)
         harness.clock.advance(10)
-    assert seen.calls[1:] == [(10, ["bad"])]
+    assert seen.begun[1:] == [(10, ["bad"])]
 
 
 @pytest.mark.parametrize("result", [[None], (None, None, None), "yes", Outcome.FAILED])
@@ -100,7 +61,7 @@ def test_what_is_no_outcome_of_all_fails_all(
     harness: Harness, result: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.send("a", "b")
-    consumer = harness.consumer(Seen(harness, lambda bodies: result), batch=2)
+    consumer = harness.consumer(harness.handler(answer=lambda messages: result), batch=2)
     with harness.running(consumer):
         harness.clock.advance(1)
         assert (consumer.handled, consumer.failed) == (0, 2)
@@ -111,18 +72,14 @@ def test_what_is_no_outcome_of_all_fails_all(
 
 
 @pytest.mark.spec("DLQ-1", "DLQ-4")
-@pytest.mark.parametrize("kind", [Seen, SeenAsync])
-def test_a_poison_message_becomes_a_dead_letter_alone(harness: Harness, kind: type[Seen]) -> None:
-    def result(bodies: list[str]) -> None:
-        if "poison" in bodies:
-            raise ValueError("cannot read it")
-
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_poison_message_becomes_a_dead_letter_alone(harness: Harness, asynchronous: bool) -> None:
+    fails = raises(ValueError("cannot read it"), "poison")
     harness.with_dead_letters(2)
     harness.send(*"abcd", "poison", *"efgh")
-    seen = kind(harness, result)
-    with harness.running(harness.consumer(seen, concurrency=2, batch=9, retry_failed_at_once=True)):
-        harness.clock.advance(5)
-    assert seen.sizes[0] == 9 and seen.sizes[1:] == [1] * 9
+    seen = harness.handler(0, lambda messages: [fails(each) for each in messages], asynchronous)
+    harness.consume(seen, 5, concurrency=2, batch=9, retry_failed_at_once=True)
+    assert sizes(seen)[0] == 9 and sizes(seen)[1:] == [1] * 9
     [letter] = harness.lq.queue("dead").peek()
     assert letter.body == "poison" and letter.dead_letter_reason is not None
     assert letter.dead_letter_reason.text == "cannot read it"
@@ -146,11 +103,8 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(harness: Harness, conc
         if messages[0].receive_count == 1 and len(again) < 10:
             raise ValueError("not now")
 
-    consumer = harness.consumer(
-        handle, concurrency=concurrency, batch=batch, batch_wait=0, retry_failed_at_once=True
-    )
-    with harness.running(consumer):
-        harness.clock.advance(30)
+    options = {"concurrency": concurrency, "batch": batch, "batch_wait": 0, "retry_failed_at_once": True}
+    harness.consume(handle, 30, **options)
     assert len(again) >= 10 and {*again} == {0}
     assert harness.other.counts().visible == harness.other.counts().in_flight == 0
     assert harness.lq.queue("dead").counts().visible == 0
@@ -159,22 +113,21 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(harness: Harness, conc
 @pytest.mark.spec("FIF-1")
 def test_a_batch_has_one_message_of_each_group(fifo: Harness) -> None:
     fifo.send("a1", "a2", "b1", "b2", "c1")
-    seen = Seen(fifo)
-    with fifo.running(fifo.consumer(seen, batch=10, batch_wait=1)):
-        fifo.clock.advance(5)
-    assert [sorted(bodies) for _, bodies in seen.calls] == [["a1", "b1", "c1"], ["a2", "b2"]]
+    seen = fifo.handler()
+    fifo.consume(seen, 5, batch=10, batch_wait=1)
+    assert [sorted(bodies) for bodies in seen.bodies] == [["a1", "b1", "c1"], ["a2", "b2"]]
 
 
 @pytest.mark.spec("HBN-20")
 def test_a_stop_returns_a_batch_that_has_not_begun_as_never_received(harness: Harness) -> None:
     harness.send("a", "b")
-    seen = Seen(harness)
+    seen = harness.handler()
     with harness.running(harness.consumer(seen, batch=10, batch_wait=30)) as running:
         harness.clock.advance(1)
         assert harness.other.counts().in_flight == 2
         running._consumer.stop()
         running.join()
-    assert seen.calls == [] and harness.visible() == ["a", "b"]
+    assert seen.begun == [] and harness.visible() == ["a", "b"]
     assert [message.receive_count for message in harness.other.peek()] == [0, 0]
 
 
@@ -187,9 +140,7 @@ def test_a_message_that_was_lost_is_not_in_the_batch_and_has_no_outcome(harness:
         contexts[0].sleep(40)
         lost.append([bool(context.lost) for context in contexts])
 
-    consumer = harness.consumer(handle, batch=3)
-    with harness.running(consumer):
-        harness.clock.advance(60)
+    harness.consume(handle, 60, batch=3)
     assert lost == [[False, True, False]]
     assert [body for _, body in harness.queue.deletes()] == ["a", "c"]
 
@@ -208,8 +159,7 @@ def test_a_batch_is_a_table_of_arrow(harness: Harness) -> None:
 
     harness.other.send("a", attributes={"lang": "en", "raw": b"\0"})
     harness.other.send("b")
-    with harness.running(harness.consumer(handle, concurrency=1, batch=2, as_arrow=True)):
-        harness.clock.advance(5)
+    harness.consume(handle, 5, concurrency=1, batch=2, as_arrow=True)
     [table] = tables
     assert table.schema.equals(COLUMNS) and set(COLUMNS.names) < set(LEASE_COLUMNS.names)
     assert table["body"].to_pylist() == ["a", "b"] and table["receive_count"].to_pylist() == [1, 1]

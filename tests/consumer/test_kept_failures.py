@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumer.harness import Harness, sleeper
+from consumer.harness import Harness, raises, sleeper
 from insides import shard_of
 from lakequeue import Context, Message, Outcome, RetryBackoff
 
@@ -74,13 +74,9 @@ def test_a_queue_of_which_nothing_fails_pays_nothing(harness: Harness) -> None:
 def test_a_success_after_failures_leaves_nothing(make: Callable[..., Harness]) -> None:
     harness = make(visibility_timeout=5, rewind_range=3600)
     harness.send("A")
-
-    def handle(message: Message, context: Context) -> None:
-        if message.receive_count < 4:
-            raise ValueError
-
-    with harness.running(harness.consumer(handle, retry_failed_at_once=True)):
-        harness.clock.advance(1)
+    fails = raises(ValueError())
+    handler = harness.handler(answer=lambda message: fails(message) if message.receive_count < 4 else None)
+    harness.consume(handler, 1, retry_failed_at_once=True)
     assert harness.other.counts().rewindable == 1
     assert harness.other.rewind(harness.other.created_at) == 1
     assert attempts(harness) == [[]]
