@@ -646,12 +646,15 @@ def small_steps() -> Iterator[None]:
         yield
 
 
-def random_commands(
-    seed: int, fifo: bool, length: int = 40, tenants: bool = False
-) -> tuple[list[bytes], Settings, int]:
+def random_commands(seed: int, kind: str, length: int = 40) -> tuple[list[bytes], Settings, int]:
     """Random steps, the settings of the queue, and the number of message groups."""
     source = random.Random(seed)
-    steps = [source.randbytes(5) for _ in range(length)]
+    return [source.randbytes(5) for _ in range(length)], *random_queue(source, kind)
+
+
+def random_queue(source: random.Random, kind: str) -> tuple[Settings, int]:
+    """The settings of a queue that is ``standard``, ``fifo``, or ``fair``, and its number of message groups."""
+    fifo, tenants = kind == "fifo", kind == "fair"
     settings: dict[str, Any] = {
         "strict": source.random() < 0.5 or fifo,
         "cap": source.choice(CAPS),
@@ -665,4 +668,4 @@ def random_commands(
     settings["delayed_cap"] = source.choice(DELAYED_CAPS)
     if tenants:
         settings |= {"tenants": True, "fair": source.random() < 0.8, "group_limit": source.choice(GROUP_LIMITS)}
-    return steps, Settings(**settings, visibility_timeout=30 * SECOND), groups
+    return Settings(**settings, visibility_timeout=30 * SECOND), groups

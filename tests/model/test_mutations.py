@@ -22,8 +22,7 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import DELETED, VISIBLE, Head, Run, RunMap
 from lakequeue.shard.spans import Span, apart
 from lakequeue.shard.state import ShardState
-from mutations import Case, Mutation, Patch, accept_any_lease, each_case, receive_in_a_pause, replace, shown_by
-from unit import test_machine as machine
+from mutations import Case, Mutation, Patch, accept_any_lease, each_case, receive_in_a_pause, replace
 
 from .command_sequences import random_commands, run_commands, small_steps
 
@@ -31,29 +30,22 @@ SEQUENCES = 210
 """A few more than it takes to find the rarest of the mutations, those of tenants aside."""
 
 
-def _agree(fifo: bool) -> None:
-    for seed in range(SEQUENCES):
-        run_commands(*random_commands(seed, fifo))
-
-
 def standard_queues_agree() -> None:
-    _agree(fifo=False)
+    for seed in range(SEQUENCES):
+        run_commands(*random_commands(seed, "standard"))
 
 
 def fifo_queues_agree() -> None:
-    _agree(fifo=True)
+    for seed in range(SEQUENCES):
+        run_commands(*random_commands(seed, "fifo"))
 
 
 def tenants_agree() -> None:
     for seed in (*range(SEQUENCES), 1368, 2185, 2312, 2720):  # the last ones change attributes where it shows
         steps = small_steps if seed % 2 else nullcontext
         with steps():
-            run_commands(*random_commands(seed, False, tenants=True))
+            run_commands(*random_commands(seed, "fair"))
 
-
-halves = shown_by(
-    machine.test_a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone, lambda: ()
-)
 
 STANDARD = {standard_queues_agree: "DEL-8 RCP-6 RCP-7 RCV-3 DLY-1 RET-1 INF-11 VIS-9 PUR-2 STA-13"}
 MOVES = {standard_queues_agree: "DLQ-2 DLQ-4 RET-7 STA-13"}
@@ -487,8 +479,6 @@ MUTATIONS = [
         replace(claim, "_for_hands", lambda state, picked, hands, most: (list(picked), [], 0, 0)),
         {standard_queues_agree: "HBN-23", fifo_queues_agree: "HBN-23", tenants_agree: "HBN-23"},
     ),
-    Mutation("what failed together is not halved", replace(Run, "failed_together", None), {halves: "DLQ-12"}),
-    Mutation("what failed together comes one by one", replace(Run, "failed_together", 1), {halves: "DLQ-12"}),
     Mutation("dead letters stay", replace(claim, "dead", lambda state, spans: []), MOVES | FIFO),
     Mutation("dead letters are delivered once more", dead_letters_are_delivered_once_more, MOVES),
     Mutation(

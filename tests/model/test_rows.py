@@ -1,0 +1,252 @@
+"""What examples and random commands do not show: rows by the million, decisions that are not committed, batches.
+
+Seconds throughout.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import from_micros
+from lakequeue.model.failures import DeadLetterReason, failed_together
+from lakequeue.shard import state
+from lakequeue.shard.commands import (
+    ChangeVisibility,
+    Claim,
+    Counts,
+    Delete,
+    Expire,
+    LeaseCounts,
+    LeaseDelete,
+    LeaseExtend,
+    LeaseRelease,
+    Moved,
+)
+from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.runs import IN_FLIGHT, DeadLetters, Head, Run
+from mutations import Case, Mutation, each_case, replace
+
+from .model import DEAD_LETTER_QUEUE, ListLog, Row
+from .model import SECOND as S
+
+
+class Bulk(ListLog):
+    """Messages without delays or groups, told in one span."""
+
+    def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
+        yield first, last, 0
+
+    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
+        return iter(())
+
+    def only_group(self, first: int) -> str | None:
+        return ""
+
+
+def shard(log: ListLog, *runs: Run, head: int = 0, **attributes: Any) -> ShardMachine:
+    """A machine whose messages below `head` are in `runs` or deleted."""
+    wire = QueueAttributes.create(**attributes).to_wire()
+    return ShardMachine(Head(head_offset=head, attributes=wire), runs, log)
+
+
+def sent(count: int) -> ListLog:
+    return ListLog([Row(0)] * count)
+
+
+def held(first: int, last: int, lease: str, until: float) -> Run:
+    """A run received under a lease at 0."""
+    return Run(first, last, IN_FLIGHT, lease, 1, int(until * S), 0, 0)
+
+
+def ask(machine: ShardMachine, at: float, command: Any) -> Any:
+    """The answer to a command whose decision is committed."""
+    decision = machine.decide([command], int(at * S))
+    if decision.commit:
+        machine.committed()
+    [result] = decision.results
+    return result.value
+
+
+# -- decisions --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("RCV-15", "STA-7")
+def test_receives_in_one_decision_share_nothing() -> None:
+    claims = shard(sent(5)).decide([Claim(2, 30 * S, f"lease-{i}") for i in range(4)], 0)
+    taken = [o for r in claims.results for s in r.value.spans for o in range(s.first, s.last + 1)]
+    assert taken == [0, 1, 2, 3, 4]
+    assert claims.puts == [held(0, 1, "lease-0", 30), held(2, 3, "lease-1", 30), held(4, 4, "lease-2", 30)]
+
+
+@pytest.mark.spec("ERR-8", "BAT-4")
+def test_a_refused_command_does_not_stop_the_others() -> None:
+    decision = shard(sent(2), held(0, 1, "a", 30), head=2).decide(
+        [ChangeVisibility(0, "b", S, "H"), Delete(0, "a"), Delete(0, "a"), ChangeVisibility(0, "a", S, "H")], S
+    )
+    codes = [result.error.code if result.error else result.value for result in decision.results]
+    assert codes == ["InvalidParameterValue", True, False, "InvalidParameterValue"]
+    assert [result.changed for result in decision.results] == [False, True, True, True]
+
+
+def test_what_expires_while_a_commit_is_under_way_is_not_forgotten() -> None:
+    log = ListLog([Row(0), Row(50 * S)])
+    machine = shard(log, held(0, 0, "a", 30), head=1, message_retention_period=60)
+    machine.decide([Claim(1, 30 * S, "b")], 59 * S)
+    assert machine.stored(60 * S) == 1
+    machine.committed()
+    decision = machine.decide([Expire()], 60 * S)
+    assert (decision.results[0].value, decision.deletes) == (1, [0])
+
+
+def test_only_a_decision_that_changed_something_can_be_committed() -> None:
+    machine = shard(sent(0))
+    machine.decide([Claim(1, None, "a")], 0)
+    with pytest.raises(RuntimeError, match="nothing to commit"):
+        machine.committed()
+
+
+def test_something_that_is_no_command_is_refused() -> None:
+    with pytest.raises(TypeError, match="not a command"):
+        shard(sent(1)).decide(["claim"], 0)  # type: ignore[list-item]
+
+
+# -- many messages ----------------------------------------------------------------------------------------
+
+
+def test_a_million_messages_are_one_run() -> None:
+    machine = shard(Bulk([Row(0)] * 2_000_000))
+    decision = machine.decide([Claim(1_000_000, 30 * S, "lease")], 0)
+    assert decision.puts == [held(0, 999_999, "lease", 30)]
+    assert decision.head.head_offset == 1_000_000
+    assert machine.counts(0) == Counts(1_000_000, 1_000_000, 0)
+
+
+@pytest.mark.spec("VIS-1", "VIS-3")
+def test_extending_a_lease_of_a_million_messages_is_one_run() -> None:
+    machine = shard(Bulk([Row(0)] * 1_000_000), held(0, 999_999, "a", 30), head=1_000_000)
+    assert ask(machine, 20, LeaseExtend("a", [(0, 999_999)], 30 * S)) == LeaseCounts(1_000_000, 0)
+    assert machine.runs == [held(0, 999_999, "a", 50)]
+
+
+@pytest.mark.spec("PER-3")
+def test_a_hundred_and_twenty_thousand_runs_in_flight_slow_nothing_down() -> None:
+    count = 120_000
+    runs = [held(2 * i, 2 * i, f"lease-{i}", 1_000 + i) for i in range(count)]
+    log = Bulk([Row(0)] * (2 * count + 100_000))
+    started = time.process_time()
+    machine = shard(log, *runs, head=2 * count)
+    assert time.process_time() - started < 3
+    started = time.process_time()
+    for i in range(500):
+        ask(machine, 1, Claim(1, 30 * S, f"new-{i}"))
+        ask(machine, 1, Delete(2 * i, f"lease-{i}"))
+        machine.counts(S)
+    assert time.process_time() - started < 2.5
+    assert machine.counts(S).in_flight == count
+
+
+@pytest.mark.spec("PER-5", "INF-8")
+def test_20_000_messages_are_delayed_and_the_next_is_held() -> None:
+    machine = shard(ListLog([Row(0, 60 * S)] * 20_000 + [Row(0)] * 2), profile_name="cmq")
+    assert machine.counts(0) == Counts(0, 0, 20_000, held=2)
+    assert ask(machine, 59, Claim(10, None, "a")).spans == ()
+    assert machine.counts(60 * S) == Counts(20_002, 0, 0)
+
+
+@pytest.mark.spec("RWD-4", "RWD-7")
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_history_says_of_the_newest_deletes_when_they_were_and_stays_short(
+    monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    monkeypatch.setattr(state, "TIMED_RUNS", 8)
+    monkeypatch.setattr(state.ShardState, "_history_limit", 8)
+    machine = shard(sent(1_000), rewind_range=3_600)
+    ask(machine, 0, Claim(1_000, 7_200 * S, "a"))
+    for second, offset in enumerate(range(0, 1_000, parts), start=1):
+        ask(machine, second, Delete(offset, "a"))
+        machine.decide([], second * S)
+        history = machine.history
+        timed = [run for run in history if run.visible_at is not None]
+        assert timed == history[-len(timed) :] and min(4, second) <= len(timed) <= 8
+        assert [run.visible_at for run in timed] == [
+            (second - len(timed) + 1 + at) * S for at in range(len(timed))
+        ]
+        assert sum(run.size for run in history) == second
+        assert parts > 1 or len(history) <= 9
+
+
+# -- batches that fail as a whole -------------------------------------------------------------------------
+
+
+def batch(machine: ShardMachine, at: float, most: int, leased: int = 0) -> tuple[list[int], int | None]:
+    """Offsets of the next batch under the lease that is named by its instant, and where dead letters are."""
+    claim = Claim(most, None, f"at-{at}", dead_letter_keys={DEAD_LETTER_QUEUE: "key"}, leased=leased)
+    claimed = ask(machine, at, claim)
+    if claimed.moving:
+        outgoing = machine.outgoing()
+        assert outgoing is not None
+        [(first, last, _, failure, _)] = outgoing.parts
+        assert first == last and failure == reason("boom").json()
+        ask(machine, at, Moved(outgoing.number))
+        return batch(machine, at, most)[0], first
+    return [offset for span in claimed.spans for offset in range(span.first, span.last + 1)], None
+
+
+def reason(text: str) -> DeadLetterReason:
+    return DeadLetterReason("ValueError", text, from_micros(0), "batch")
+
+
+def fail(machine: ShardMachine, at: float, offsets: list[int]) -> None:
+    note = failed_together(reason("boom"), len(offsets))
+    ask(machine, at, LeaseRelease(f"at-{at}", [(offset, offset) for offset in offsets], failure=note))
+
+
+def a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone() -> None:
+    machine = shard(sent(100), redrive_policy={"deadLetterTargetArn": DEAD_LETTER_QUEUE, "maxReceiveCount": 3})
+    handled: list[int] = []
+    sizes: list[int] = []
+    dead: list[int] = []
+    for at in range(40):
+        offsets, letter = batch(machine, at, 100)
+        dead += [] if letter is None else [letter]
+        if not offsets:
+            break
+        sizes.append(len(offsets))
+        if 37 in offsets:
+            fail(machine, at, offsets)
+        else:
+            handled += offsets
+            ask(machine, at, LeaseDelete(f"at-{at}", [(offset, offset) for offset in offsets]))
+    assert dead == [37]
+    assert sorted(handled) == [offset for offset in range(100) if offset != 37]
+    assert sizes[:5] == [100, 50, 25, 25, 12] and sizes.count(1) <= 7
+
+
+BATCHES = {a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone: "DLQ-12"}
+MUTATIONS = [
+    Mutation("what failed together is not halved", replace(Run, "failed_together", None), BATCHES),
+    Mutation("what failed together comes one by one", replace(Run, "failed_together", 1), BATCHES),
+]
+
+
+@each_case(MUTATIONS)
+def test_batches_fail_alone_in_the_end(case: Case) -> None:
+    case.run()
+
+
+@pytest.mark.spec("DLQ-12")
+def test_what_failed_as_one_batch_comes_without_others_and_in_one_shard() -> None:
+    machine = shard(sent(6), held(0, 3, "at-0", 30), head=4)
+    fail(machine, 0, [0, 1, 2, 3])
+    [single] = ask(machine, 1, Claim(1, 0, "single")).spans
+    assert (single.first, single.last) == (0, 0)  # a receive of single messages takes any, and knows of no batch
+    assert batch(machine, 1, 10) == ([0], None)  # up to those of the batch
+    assert batch(machine, 2, 10, leased=1) == ([], None)
+    assert batch(machine, 2, 10) == ([1, 2], None)
+    assert batch(machine, 3, 10) == ([3], None)
+    assert batch(machine, 4, 10) == ([4, 5], None)
