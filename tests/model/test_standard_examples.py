@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .scripts import Example, Shard, each_example
 
 EXAMPLES = """
@@ -344,3 +346,17 @@ what comes back from a redrive was received as often and as early as before [DLQ
 @each_example(EXAMPLES)
 def test_standard_queues(example: Example, ending: str) -> None:
     Shard.of(example, ending)
+
+
+@pytest.mark.parametrize(
+    "step", ["receive -> 1", "receive -> nothing", "rewind 0", "rewind 0 -> 0", "rewind 0 -> 1"]
+)
+def test_a_script_with_another_answer_fails(step: str) -> None:
+    with pytest.raises(AssertionError, match=step):
+        Shard().at(0, "send", "receive 1 for 0 -> 0", step)
+
+
+def test_a_script_with_another_reason_fails() -> None:
+    Shard().at(0, "rewind 0 -> UnsupportedOperation")
+    with pytest.raises(AssertionError, match="rewind 0"):
+        Shard().at(0, "rewind 0 -> UnsupportedOperation (no reason)")

@@ -3,6 +3,7 @@
 import re
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import product
 
 import pytest
 
@@ -44,12 +45,6 @@ def queue(profile="lake", **given):
 
 def fifo(profile="sqs", **given):
     return queue(profile, fifo=True, **given)
-
-
-def refused(error, entry, attributes=None):
-    with pytest.raises(error) as caught:
-        validate_entry(entry, attributes or queue())
-    return caught.value.message
 
 
 @pytest.mark.spec("MSA-1", "RCV-10")
@@ -185,156 +180,116 @@ def test_receivers_choose_attributes(names, expected):
     assert md5_of_attributes(chosen) == md5_of_attributes({n: attributes[n] for n in expected})
 
 
-@pytest.mark.spec("SND-1")
-@pytest.mark.parametrize("profile", PROFILES)
-def test_a_body_has_at_least_one_byte(profile):
-    for body in ("", None):
-        message = refused(MissingParameter, SendEntry(body), queue(profile))
-        assert message == "The request must contain the parameter body."
-    assert validate_entry(SendEntry("x"), queue(profile)).size == 1
+def every(*profiles, **given):
+    """Queues of these profiles, or of all."""
+    return [queue(profile, **given) for profile in profiles or PROFILES]
 
 
-@pytest.mark.spec("SND-2")
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("char", ["a", "é", "€", "😀"])
-def test_a_body_is_measured_in_bytes(profile, char):
-    attributes = queue(profile, maximum_message_size=1_200)
-    fits = char * (1_200 // len(char.encode()))
-    assert validate_entry(SendEntry(fits), attributes).size == 1_200
-    message = refused(InvalidParameterValue, SendEntry(fits + "a"), attributes)
-    assert message == ("One or more parameters are invalid. Reason: Message must be shorter than 1200 bytes.")
+def entries(name, *values, **given):
+    return [SendEntry(**{"body": "x"} | given | {name: value}) for value in values]
 
 
-@pytest.mark.spec("SND-2")
-def test_attributes_count_towards_the_size_except_on_cmq():
-    given = {"nn": ("Number.x", 5), "b": b"123"}  # 2 + 8 + 1, 1 + 6 + 3
-    for profile in ("lake", "sqs", "sqs-2018"):
-        attributes = queue(profile, maximum_message_size=1_024)
-        assert validate_entry(SendEntry("a" * 1_003, attributes=given), attributes).size == 1_024
-        refused(InvalidParameterValue, SendEntry("a" * 1_004, attributes=given), attributes)
-    attributes = queue("cmq", maximum_message_size=1_024)
-    assert validate_entry(SendEntry("a" * 1_024, attributes=given), attributes).size == 1_024
+def with_ids(rows):
+    return [pytest.param(*row, marks=pytest.mark.spec(*ids.split())) for ids, *row in rows]
 
 
-@pytest.mark.spec("SND-12")
-@pytest.mark.parametrize(
-    "char", ["\t", "\n", "\r", " ", "\ud7ff", "\ue000", "\ufffd", "\U00010000", "\U0010ffff", "😀"]
-)
-def test_characters_that_a_body_may_have(char):
-    assert validate_entry(SendEntry(f"a{char}"), queue()).body == f"a{char}"
+FULL = [char * (1_200 // size) for size, char in enumerate("aé€😀", start=1)]
+"""Bodies of 1,200 bytes."""
+WIDE = {"nn": ("Number.x", 5), "b": b"123"}  # 2 + 8 + 1, 1 + 6 + 3 bytes
+GROUPED = {"group_id": "g", "dedup_id": "d"}
+NO_XML = ["\x00", "\x01", "\x0b", "\x1f", chr(0xD800), chr(0xDFFF), "\ufffe", "\uffff"]
+NO_TRACES = [{"Other": "x"}, *({"AWSTraceHeader": bad} for bad in ("", 5, ("Number", "5")))]
+BAD_IDS = ["a" * 129, "", "a b", "é", "a\n", 5]
+OTHER_TYPE = "Reason: The request includes a parameter that is not valid for this queue type."
+NEITHER = "The queue should either have content_based_deduplication enabled or dedup_id provided explicitly"
+FIFO_DELAY = "Reason: The request include parameter that is not valid for this queue type."
+BY_CONTENT = fifo(content_based_deduplication=True)
+REFUSED = [  # ids, queues, entries, error, the end of its text
+    ("SND-1", every(), entries("body", "", None), MissingParameter, "request must contain the parameter body."),
+    ("SND-1", every("lake"), entries("body", b"x", 5, ["x"]), InvalidParameterValue, ""),
+    ("SND-2", every(maximum_message_size=1_200), entries("body", *(f"{body}a" for body in FULL)),
+     InvalidParameterValue, "parameters are invalid. Reason: Message must be shorter than 1200 bytes."),
+    ("SND-2", every(*PROFILES[:3], maximum_message_size=1_024), entries("body", "a" * 1_004, attributes=WIDE),
+     InvalidParameterValue, "Message must be shorter than 1024 bytes."),
+    ("SND-12", every("lake"), entries("body", *(f"a{char}b" for char in NO_XML)), InvalidMessageContents, ""),
+    ("SND-13", [fifo()], entries("dedup_id", *BAD_IDS, group_id="g"), InvalidParameterValue, "128 in length."),
+    ("SND-13 SND-14", every("sqs-2018"), entries("group_id", "g"), InvalidParameterValue, OTHER_TYPE),
+    ("SND-14", every(*PROFILES[1:]), entries("dedup_id", "d"), InvalidParameterValue,
+     f"Value d for parameter dedup_id is invalid. {OTHER_TYPE}"),
+    ("SND-14", every("lake"), entries("dedup_id", "d"), InvalidParameterValue,
+     f"{OTHER_TYPE} A queue with deduplication_interval takes it."),
+    ("SND-4 ERR-5", [fifo()], entries("dedup_id", "d"), MissingParameter, "must contain the parameter group_id."),
+    ("SND-4", [fifo()], entries("group_id", "", dedup_id="d"), InvalidParameterValue, ""),
+    ("SND-5", [fifo()], entries("group_id", "g"), InvalidParameterValue, NEITHER),
+    ("DDP-6 SND-5", [BY_CONTENT], entries("dedup_id", "", group_id="g"), InvalidParameterValue, ""),
+    ("SND-6 DLY-7 DLY-10", [fifo(delay=10)], entries("delay", 2, **GROUPED), InvalidParameterValue,
+     f"Value 2 for parameter delay is invalid. {FIFO_DELAY}"),
+    ("SND-15", every("lake"), entries("system_attributes", *NO_TRACES), InvalidParameterValue, ""),
+    ("DLY-3 DLY-4", every("sqs"), entries("delay", 901), InvalidParameterValue, ""),
+    ("DLY-3 DLY-4", every("cmq"), entries("delay", 3_601), InvalidParameterValue, ""),
+]  # fmt: skip
 
 
-@pytest.mark.spec("SND-12")
-@pytest.mark.parametrize("char", ["\x00", "\x01", "\x0b", "\x1f", chr(0xD800), chr(0xDFFF), "\ufffe", "\uffff"])
-def test_characters_that_a_body_may_not_have(char):
-    assert "Invalid characters found" in refused(InvalidMessageContents, SendEntry(f"a{char}b"))
-
-
-def test_a_body_is_text():
-    for body in (b"x", 5, ["x"]):
-        refused(InvalidParameterValue, SendEntry(body))
+@pytest.mark.parametrize(("queues", "entries", "error", "text"), with_ids(REFUSED))
+def test_entries_that_are_refused(queues, entries, error, text):
+    for attributes, entry in product(queues, entries):
+        with pytest.raises(error) as refused:
+            validate_entry(entry, attributes)
+        assert refused.type is error and refused.value.message.endswith(text)
 
 
 @pytest.mark.spec("SND-13")
-@pytest.mark.parametrize("value", ["a" * 129, "", "a b", "é", "a\n", 5])
-def test_group_ids_that_are_refused(value):
-    message = refused(InvalidParameterValue, SendEntry("x", group_id=value))
+@pytest.mark.parametrize("value", BAD_IDS)
+def test_a_refused_group_id_is_shown(value):
+    with pytest.raises(InvalidParameterValue) as refused:
+        validate_entry(SendEntry("x", group_id=value), queue())
     shown = repr(value) if "\n" in str(value) else value
-    assert message == (
+    assert refused.value.message == (
         f"Value {shown} for parameter group_id is invalid. Reason: group_id can only include "
         "alphanumeric and punctuation characters. 1 to 128 in length."
     )
-    refused(InvalidParameterValue, SendEntry("x", group_id="g", dedup_id=value), fifo())
 
 
-@pytest.mark.spec("SND-13", "SND-14")
-def test_group_ids_are_accepted_on_standard_queues_except_those_of_2018():
-    punctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-    for profile in ("lake", "sqs", "cmq"):
-        for group in ("a" * 128, punctuation, "Z9"):
-            assert validate_entry(SendEntry("x", group_id=group), queue(profile)).group_id == group
-    message = refused(InvalidParameterValue, SendEntry("x", group_id="g"), queue("sqs-2018"))
-    assert message.endswith("The request includes a parameter that is not valid for this queue type.")
+XML = ["\t", "\n", "\r", " ", "\ud7ff", "\ue000", "\ufffd", "\U00010000", "\U0010ffff", "😀"]
+IDS = ["a" * 128, "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", "Z9"]
+TRACE = {"AWSTraceHeader": "Root=1"}
+TEXT = "This is my message text."
+SHA = "92b3693fce932bbbff0f6795ab3cc33a9c0a51c264160e90507fd8ea8ba2e598"
+ACCEPTED = [  # ids, queues, entries, what the valid entries have
+    ("SND-1", every(), entries("body", "x"), {"size": 1}),
+    ("SND-2", every(maximum_message_size=1_200), entries("body", *FULL), {"size": 1_200}),
+    ("SND-2", every(*PROFILES[:3], maximum_message_size=1_024),
+     entries("body", "a" * 1_003, attributes=WIDE), {"size": 1_024}),
+    ("SND-2", every("cmq", maximum_message_size=1_024),
+     entries("body", "a" * 1_024, attributes=WIDE), {"size": 1_024}),
+    *(("SND-12", every("lake"), entries("body", f"a{char}"), {"body": f"a{char}"}) for char in XML),
+    *(("SND-13 SND-14", every("lake", "sqs", "cmq"), entries("group_id", id), {"group_id": id}) for id in IDS),
+    ("SND-4 SND-5", [fifo()], entries("dedup_id", "d", group_id="g"), GROUPED),
+    ("SND-6 DLY-7 DLY-10", [fifo(delay=10)], entries("delay", None, 0, **GROUPED), {"delay_micros": None}),
+    ("DDP-4 MSA-6", [BY_CONTENT], entries("attributes", None, {"k": "v"}, body=TEXT, group_id="g"),
+     {"dedup_id": SHA}),
+    ("DDP-6 SND-5", [BY_CONTENT], entries("dedup_id", "x", group_id="g"), {"dedup_id": "x"}),
+    ("DDP-6", every("lake"), entries("group_id", "g"), {"dedup_id": None}),
+    ("SND-15", every("lake", maximum_message_size=1_024),
+     entries("system_attributes", TRACE, {"AWSTraceHeader": ("String", "Root=1")}, body="a" * 1_024),
+     {"size": 1_024, "system_attributes": TRACE}),
+    ("DLY-9", every("lake", delay=10), entries("delay", None), {"delay_micros": 10_000_000}),
+    ("DLY-9", every("lake", delay=10), entries("delay", 0), {"delay_micros": 0}),
+    ("DLY-3", every("sqs"), entries("delay", timedelta(minutes=1)), {"delay_micros": 60_000_000}),
+]  # fmt: skip
 
 
-@pytest.mark.spec("SND-14")
-@pytest.mark.parametrize("profile", PROFILES)
-def test_standard_queues_refuse_deduplication_ids(profile):
-    message = refused(InvalidParameterValue, SendEntry("x", dedup_id="d"), queue(profile))
-    remedy = " A queue with deduplication_interval takes it." if profile == "lake" else ""
-    assert message == (
-        "Value d for parameter dedup_id is invalid. "
-        f"Reason: The request includes a parameter that is not valid for this queue type.{remedy}"
-    )
-
-
-@pytest.mark.spec("SND-4", "SND-5", "SND-6", "ERR-5")
-def test_what_fifo_queues_require():
-    message = refused(MissingParameter, SendEntry("x", dedup_id="d"), fifo())
-    assert message == "The request must contain the parameter group_id."
-    refused(InvalidParameterValue, SendEntry("x", dedup_id="d", group_id=""), fifo())
-    message = refused(InvalidParameterValue, SendEntry("x", group_id="g"), fifo())
-    assert message == (
-        "The queue should either have content_based_deduplication enabled or dedup_id provided explicitly"
-    )
-    valid = validate_entry(SendEntry("x", group_id="g", dedup_id="d"), fifo())
-    assert (valid.group_id, valid.dedup_id) == ("g", "d")
-
-
-@pytest.mark.spec("SND-6", "DLY-7", "DLY-10")
-def test_fifo_messages_have_no_delay_of_their_own():
-    attributes = fifo(delay=10)
-    for delay in (None, 0):
-        valid = validate_entry(SendEntry("x", group_id="g", dedup_id="d", delay=delay), attributes)
-        assert valid.delay_micros is None
-    message = refused(InvalidParameterValue, SendEntry("x", group_id="g", dedup_id="d", delay=2), attributes)
-    assert message == (
-        "Value 2 for parameter delay is invalid. "
-        "Reason: The request include parameter that is not valid for this queue type."
-    )
+@pytest.mark.parametrize(("queues", "entries", "expected"), with_ids(ACCEPTED))
+def test_entries_that_are_accepted(queues, entries, expected):
+    for attributes, entry in product(queues, entries):
+        valid = validate_entry(entry, attributes)
+        assert {name: getattr(valid, name) for name in expected} == expected
 
 
 @pytest.mark.spec("DDP-4", "MSA-6")
-def test_content_based_deduplication_is_sha_256_of_the_body_alone():
-    sha = "92b3693fce932bbbff0f6795ab3cc33a9c0a51c264160e90507fd8ea8ba2e598"
-    assert content_dedup_id("This is my message text.") == sha
-    for given in (None, {"k": "v"}):
-        entry = SendEntry("This is my message text.", attributes=given, group_id="g")
-        assert validate_entry(entry, fifo(content_based_deduplication=True)).dedup_id == sha
+def test_content_based_deduplication_is_sha_256_of_the_body():
+    assert content_dedup_id("This is my message text.") == SHA
     assert content_dedup_id("é") == "4a99557e4033c3539de2eb65472017cad5f9557f7a0625a09f1c3f6e2ba69c4c"
-
-
-@pytest.mark.spec("DDP-6", "SND-5")
-def test_an_explicit_deduplication_id_goes_before_the_content():
-    attributes = fifo(content_based_deduplication=True)
-    for id in ("x", "y"):
-        assert validate_entry(SendEntry("body", group_id="g", dedup_id=id), attributes).dedup_id == id
-    refused(InvalidParameterValue, SendEntry("body", group_id="g", dedup_id=""), attributes)
-    assert validate_entry(SendEntry("body", group_id="g"), queue()).dedup_id is None
-
-
-@pytest.mark.spec("SND-15")
-def test_the_trace_header_is_accepted_and_not_counted():
-    attributes = queue(maximum_message_size=1_024)
-    for given in ("Root=1", ("String", "Root=1")):
-        valid = validate_entry(SendEntry("a" * 1_024, system_attributes={"AWSTraceHeader": given}), attributes)
-        assert (valid.size, valid.system_attributes) == (1_024, {"AWSTraceHeader": "Root=1"})
-    for bad in (
-        {"Other": "x"},
-        {"AWSTraceHeader": ""},
-        {"AWSTraceHeader": 5},
-        {"AWSTraceHeader": ("Number", "5")},
-    ):
-        refused(InvalidParameterValue, SendEntry("x", system_attributes=bad))
-
-
-@pytest.mark.spec("DLY-3", "DLY-4", "DLY-9")
-def test_a_valid_entry_carries_its_delay():
-    assert validate_entry(SendEntry("x"), queue(delay=10)).delay_micros == 10_000_000
-    assert validate_entry(SendEntry("x", delay=0), queue(delay=10)).delay_micros == 0
-    assert validate_entry(SendEntry("x", delay=timedelta(minutes=1)), queue("sqs")).delay_micros == 60_000_000
-    refused(InvalidParameterValue, SendEntry("x", delay=901), queue("sqs"))
-    refused(InvalidParameterValue, SendEntry("x", delay=3_601), queue("cmq"))
 
 
 @pytest.mark.spec("BAT-4", "SND-16")
@@ -363,96 +318,67 @@ def test_a_failure_repeats_the_error():
     )
 
 
-@pytest.mark.spec("BAT-1", "BAT-3", "QTA-7")
-@pytest.mark.parametrize(("profile", "most"), [("sqs", 10), ("sqs-2018", 10), ("cmq", 16)])
-def test_batches_are_capped(profile, most):
-    assert len(validate_batch([SendEntry("x")] * most, queue(profile))) == most
-    with pytest.raises(TooManyEntriesInBatchRequest) as caught:
-        validate_batch([SendEntry("x")] * 20, queue(profile))
-    assert caught.value.message == f"Maximum number of entries per request are {most}. You have sent 20."
-    with pytest.raises(TooManyEntriesInBatchRequest):
-        check_batch_ids([str(n) for n in range(most + 1)], queue(profile))
+def broken(number, **fields):
+    return [SendEntry("\x01" * 300_000, **fields)] * number
 
 
-@pytest.mark.spec("BAT-1", "BAT-5")
-def test_lake_caps_neither_number_nor_bytes():
-    entries = [SendEntry("x" * 1_000_000)] * 12
-    assert len(validate_batch(entries, queue())) == 12
-    check_batch_ids([str(n) for n in range(50_000)], queue())
+FIRST = SendEntry("x", **GROUPED)
+BYTES = {"sqs": 1_048_576, "sqs-2018": 262_144, "cmq": 65_536}
+MOST = {"sqs": 10, "sqs-2018": 10, "cmq": 16}
+BAD_ENTRY_IDS = ["", "a b", "a" * 81, "é", "a\n", "a.b", 5]
+BATCHES = [  # ids, queues, batch, error, a part of its text
+    *(("BAT-1 BAT-3 QTA-7", every(profile), entries("body", *"x" * 20), TooManyEntriesInBatchRequest,
+       f"^Maximum number of entries per request are {most}[.] You have sent 20[.]$")
+      for profile, most in MOST.items()),
+    ("BAT-5", every(), [], EmptyBatchRequest, ""),
+    *(("BAT-5", every("lake"), entries("id", "ok", id), InvalidBatchEntryId, "") for id in BAD_ENTRY_IDS),
+    ("BAT-5", every("lake"), entries("id", *"aba"), BatchEntryIdsNotDistinct, "^Id a repeated[.]$"),
+    *(("BAT-5", every(profile), entries("body", *["x" * (limit // 2)] * 2, "é"), BatchRequestTooLong,
+       f"^Batch requests cannot be longer than {limit} bytes[.] You have sent {limit + 2} bytes[.]$")
+      for profile, limit in BYTES.items()),
+    ("BAT-5 BAT-7", every("sqs-2018"), entries("body", "\x01" * 200_000, "x" * 200_000), BatchRequestTooLong, ""),
+    # the order of the checks
+    ("BAT-7", every("sqs-2018"), broken(11, id="a b"), TooManyEntriesInBatchRequest, ""),
+    ("BAT-7", every("sqs-2018"), broken(2, id="a b"), InvalidBatchEntryId, ""),
+    ("BAT-7", every("sqs-2018"), broken(2, id="a"), BatchEntryIdsNotDistinct, ""),
+    ("BAT-7", [fifo("sqs-2018")], broken(2), InvalidParameterValue, "group_id"),
+    ("BAT-7", every("sqs-2018"), broken(2), BatchRequestTooLong, ""),
+    # one entry fails all of a FIFO batch
+    ("SND-4 BAT-7", [fifo()], [FIRST, *entries("dedup_id", "e")], InvalidParameterValue, "the parameter group_id"),
+    ("SND-5 BAT-7", [fifo()], [FIRST, *entries("group_id", "g")], InvalidParameterValue, NEITHER),
+]  # fmt: skip
 
 
-@pytest.mark.spec("BAT-5")
+@pytest.mark.parametrize(("queues", "batch", "error", "text"), with_ids(BATCHES))
+def test_batches_that_are_refused(queues, batch, error, text):
+    for attributes in queues:
+        with pytest.raises(error, match=text or None) as refused:
+            validate_batch(batch, attributes)
+        assert refused.type is error
+
+
+@pytest.mark.spec("BAT-1", "BAT-3", "BAT-5", "QTA-7")
 @pytest.mark.parametrize("profile", PROFILES)
-def test_an_empty_batch_is_refused(profile):
-    with pytest.raises(EmptyBatchRequest):
-        validate_batch([], queue(profile))
+def test_batches_may_have_as_many_entries_and_bytes_as_the_profile_allows(profile):
+    most = MOST.get(profile, 50_000)
+    assert len(validate_batch([SendEntry("x")] * most, queue(profile))) == most
+    check_batch_ids([str(number) for number in range(most)], queue(profile))
+    if profile in MOST:
+        with pytest.raises(TooManyEntriesInBatchRequest):
+            check_batch_ids([str(number) for number in range(most + 1)], queue(profile))
+    whole = entries("body", *(["x" * (BYTES[profile] // 2)] * 2 if profile in BYTES else ["x" * 10**6] * 12))
+    assert len(validate_batch(whole, queue(profile))) == len(whole)
 
 
 @pytest.mark.spec("BAT-5")
-@pytest.mark.parametrize("id", ["", "a b", "a" * 81, "é", "a\n", "a.b", 5])
-def test_malformed_entry_ids_are_refused(id):
-    with pytest.raises(InvalidBatchEntryId):
-        validate_batch([SendEntry("x", id="ok"), SendEntry("x", id=id)], queue())
+def test_entry_ids_may_have_eighty_characters():
+    assert len(validate_batch(entries("id", "A-b_9", "a" * 80, "a-b_9"), queue())) == 3
 
 
-@pytest.mark.spec("BAT-5")
-def test_entry_ids_may_have_eighty_characters_and_must_differ():
-    entries = [SendEntry("x", id="A-b_9"), SendEntry("x", id="a" * 80), SendEntry("x", id="a-b_9")]
-    assert len(validate_batch(entries, queue())) == 3
-    with pytest.raises(BatchEntryIdsNotDistinct, match=r"^Id a repeated\.$"):
-        validate_batch([SendEntry("x", id="a"), SendEntry("y", id="b"), SendEntry("z", id="a")], queue())
-
-
-@pytest.mark.spec("BAT-5")
-@pytest.mark.parametrize(("profile", "limit"), [("sqs", 1_048_576), ("sqs-2018", 262_144), ("cmq", 65_536)])
-def test_the_bytes_of_a_batch_are_capped(profile, limit):
-    half = SendEntry("x" * (limit // 2))
-    assert len(validate_batch([half, half], queue(profile))) == 2
-    with pytest.raises(BatchRequestTooLong) as caught:
-        validate_batch([half, half, SendEntry("é")], queue(profile))
-    assert caught.value.message == (
-        f"Batch requests cannot be longer than {limit} bytes. You have sent {limit + 2} bytes."
-    )
-
-
-@pytest.mark.spec("BAT-5", "BAT-7")
-def test_bad_entries_count_towards_the_bytes_too():
-    with pytest.raises(BatchRequestTooLong):
-        validate_batch([SendEntry("\x01" * 200_000), SendEntry("x" * 200_000)], queue("sqs-2018"))
-
-
-@pytest.mark.spec("BAT-7")
-def test_the_order_of_the_checks():
-    def bad(n, **fields):
-        return [SendEntry("\x01" * 300_000, **fields)] * n
-
-    attributes = queue("sqs-2018")
-    with pytest.raises(TooManyEntriesInBatchRequest):
-        validate_batch(bad(11, id="a b"), attributes)
-    with pytest.raises(InvalidBatchEntryId):
-        validate_batch(bad(2, id="a b"), attributes)
-    with pytest.raises(BatchEntryIdsNotDistinct):
-        validate_batch(bad(2, id="a"), attributes)
-    with pytest.raises(InvalidParameterValue, match="group_id"):
-        validate_batch(bad(2), fifo("sqs-2018"))
-    with pytest.raises(BatchRequestTooLong):
-        validate_batch(bad(2), attributes)
-
-
-@pytest.mark.spec("SND-4", "BAT-7")
-def test_one_entry_without_a_group_fails_a_fifo_batch():
-    entries = [SendEntry("x", group_id="g", dedup_id="d"), SendEntry("y", dedup_id="e")]
-    with pytest.raises(InvalidParameterValue, match="must contain the parameter group_id"):
-        validate_batch(entries, fifo())
-
-
-@pytest.mark.spec("SND-5", "BAT-7")
-def test_one_entry_without_a_deduplication_id_fails_a_fifo_batch():
-    entries = [SendEntry("x", group_id="g", dedup_id="d"), SendEntry("y", group_id="g")]
-    with pytest.raises(InvalidParameterValue, match="should either have content_based_deduplication enabled"):
-        validate_batch(entries, fifo())
-    results = validate_batch(entries, fifo(content_based_deduplication=True))
-    assert [r.dedup_id for r in results] == ["d", content_dedup_id("y")]
+@pytest.mark.spec("SND-5")
+def test_entries_of_a_batch_get_ids_from_their_content():
+    results = validate_batch([FIRST, SendEntry("y", group_id="g")], BY_CONTENT)
+    assert [each.dedup_id for each in results] == ["d", content_dedup_id("y")]
 
 
 @pytest.mark.spec("BAT-4", "BAT-7", "SND-6", "SND-13")
