@@ -228,10 +228,11 @@ def test_a_line_of_a_head_that_ends_in_a_line_feed_alone_ends_the_connection(ser
         [post(b"{\n\n}\n", "ListQueues")],
         in_chunks(b"5\r\n{\n\n}\n\r\n0\r\n\r\n"),
         in_chunks(b"1\r\n{\r\n", b"1;a=b\r\n", b"}\r\n0\r\nTrailer: x\r\n\r\n"),
+        [post(b"{}", "ListQueues").replace(b"/1.1", b"/1.0").replace(b"Host: localhost\r\n", b"")],
     ],
-    ids=["line feeds", "line feeds in chunks", "chunks in parts, with an extension and a trailer"],
+    ids=["line feeds", "line feeds in chunks", "chunks with an extension and a trailer", "no host in HTTP/1.0"],
 )
-def test_a_body_that_is_as_told(server, parts):
+def test_what_looks_odd_and_is_right(server, parts):
     assert server.exchange(*parts).startswith(b"HTTP/1.1 200 ")
 
 

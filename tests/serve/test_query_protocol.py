@@ -22,7 +22,6 @@ from serve.serving import Running, serving
 
 JSON = {"accept": "application/json"}
 NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
-TRACE = "Root=1-3152b799-8954dae64eda91bc9a23a7e8"
 _names = itertools.count()
 
 
@@ -139,14 +138,6 @@ def test_text_that_xml_cannot_hold_is_shown_as_unknown(query: Form, path: str) -
 def test_an_empty_result_is_one_tag(query: Form, path: str) -> None:
     answer = query.send("ReceiveMessage", {}, path).text
     assert "<ReceiveMessageResult/>" in answer and "</ReceiveMessageResult>" not in answer
-
-
-def test_the_trace_header_of_a_form(server: Running, query: Form, path: str) -> None:
-    traced = {"X-Amzn-Trace-Id": TRACE}
-    for headers in (traced, traced | JSON):
-        post(server, path, headers, Action="SendMessage", MessageBody="x").raise_for_status()
-    received = query("ReceiveMessage", QueueUrl=path, MaxNumberOfMessages=10, AttributeNames=["AWSTraceHeader"])
-    assert [message["Attributes"] for message in received["Messages"]] == 2 * [{"AWSTraceHeader": TRACE}]
 
 
 # --- by GET
