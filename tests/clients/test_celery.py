@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from clients.celery_workers import application, worker
 from lakequeue import LakeQueue
-from serve.serving import KEYS, PATIENCE, ServerProcess, sqs, wait_until
+from serve.serving import KEYS, PATIENCE, ServerProcess, key_file, sqs, wait_until
 
 pytestmark = pytest.mark.clients
 
@@ -128,10 +127,9 @@ def test_kombu_says_that_it_may_not_acknowledge(tmp_path: Path) -> None:
     from kombu import Connection
     from kombu.transport.SQS import AccessDeniedQueueException
 
-    secret, keys = "receiver-secret-of-tests", tmp_path / "keys.json"
-    keys.touch(0o600)
+    secret = "receiver-secret-of-tests"
     rules = [{"queues": ["orders"], "actions": ["ReceiveMessage", "SendMessage", "GetQueueAttributes"]}]
-    keys.write_text(json.dumps({"AKIDRECEIVER": {"secret": secret, "rules": rules}}))
+    keys = key_file(tmp_path / "keys.json", {"AKIDRECEIVER": {"secret": secret, "rules": rules}})
     queue = LakeQueue(str(tmp_path / "root")).create_queue("orders", profile="sqs")
     with ServerProcess(tmp_path / "root", "--keys", str(keys)) as server:
         known = {

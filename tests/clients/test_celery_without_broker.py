@@ -42,6 +42,16 @@ def lines(path: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+@pytest.fixture
+def kombu() -> Any:
+    """The library, with the transport for roots."""
+    import kombu
+
+    import lakequeue.integrations.celery  # noqa: F401
+
+    return kombu
+
+
 @pytest.fixture(scope="module")
 def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("celery")
@@ -211,12 +221,9 @@ def test_a_priority_is_refused_where_a_queue_has_none(jobs: Any) -> None:
 
 @pytest.mark.spec("JOB-5")
 @pytest.mark.parametrize("top", [2, 10])
-def test_urgent_tasks_overtake(tmp_path: Path, top: int) -> None:
-    from kombu import Connection, Exchange
-    from kombu import Queue as Declared
-
-    declared = Declared("urgent", Exchange("urgent"), "urgent", max_priority=top)
-    with Connection(broker(tmp_path), transport_options={"queue_name_prefix": PREFIX}) as connection:
+def test_urgent_tasks_overtake(kombu: Any, tmp_path: Path, top: int) -> None:
+    declared = kombu.Queue("urgent", kombu.Exchange("urgent"), "urgent", max_priority=top)
+    with kombu.Connection(broker(tmp_path), transport_options={"queue_name_prefix": PREFIX}) as connection:
         with connection.Producer() as producer:
             for priority in (None, 1, 99, 0, 2):
                 producer.publish(
@@ -359,12 +366,10 @@ def test_kombu_delivers_what_is_acknowledged_once_and_what_is_rejected_again(con
     [("direct", ["a", "b"], [1, 1]), ("topic", ["a.*", "#"], [1, 2]), ("fanout", ["", ""], [2, 2])],
 )
 def test_exchanges_of_other_processes_are_known(
-    connection: Any, kind: str, keys: list[str], arrive: list[int]
+    kombu: Any, connection: Any, kind: str, keys: list[str], arrive: list[int]
 ) -> None:
-    from kombu import Exchange, Queue
-
-    exchange = Exchange(f"of-{kind}", type=kind)
-    queues = [Queue(f"{kind}-{key}-{place}", exchange, key) for place, key in enumerate(keys)]
+    exchange = kombu.Exchange(f"of-{kind}", type=kind)
+    queues = [kombu.Queue(f"{kind}-{key}-{place}", exchange, key) for place, key in enumerate(keys)]
     for queue in queues:
         queue(connection.default_channel).declare()
     with connection.clone() as other:  # which has not declared the queues
@@ -374,14 +379,12 @@ def test_exchanges_of_other_processes_are_known(
     assert [len(received(connection, queue, number=n)) for queue, n in zip(queues, arrive, strict=True)] == arrive
 
 
-def test_what_is_acknowledged_in_one_queue_stays_in_another(connection: Any, tmp_path: Path) -> None:
-    from kombu import Consumer, Exchange, Queue
-
-    exchange = Exchange("all", type="fanout")
-    queues = [Queue(name, exchange) for name in ("one", "two")]
+def test_what_is_acknowledged_in_one_queue_stays_in_another(kombu: Any, connection: Any, tmp_path: Path) -> None:
+    exchange = kombu.Exchange("all", type="fanout")
+    queues = [kombu.Queue(name, exchange) for name in ("one", "two")]
     found: dict[str, Any] = {}
     consumers = [
-        Consumer(connection, [queue], accept=["json"], on_message=partial(found.__setitem__, queue.name))
+        kombu.Consumer(connection, [queue], accept=["json"], on_message=partial(found.__setitem__, queue.name))
         for queue in queues
     ]
     with consumers[0], consumers[1]:
@@ -396,16 +399,16 @@ def test_what_is_acknowledged_in_one_queue_stays_in_another(connection: Any, tmp
     assert lake.queue("one").counts().visible == 1
 
 
-def test_no_more_is_held_than_the_prefetch_count(connection: Any, tmp_path: Path) -> None:
-    from kombu import Consumer, Queue
-
-    queue = Queue("q")
+def test_no_more_is_held_than_the_prefetch_count(kombu: Any, connection: Any, tmp_path: Path) -> None:
+    queue = kombu.Queue("q")
     producer = connection.Producer()
     for number in range(10):
         producer.publish(number, routing_key="q", declare=[queue])
     held: list[Any] = []
     lake = LakeQueue(str(tmp_path / "root")).queue("q")
-    with Consumer(connection, [queue], on_message=held.append, prefetch_count=3, accept=["json"]) as consumer:
+    with kombu.Consumer(
+        connection, [queue], on_message=held.append, prefetch_count=3, accept=["json"]
+    ) as consumer:
         for number in (3, 5):
             consumer.qos(prefetch_count=number)
             while len(held) < number:
@@ -419,18 +422,16 @@ def test_no_more_is_held_than_the_prefetch_count(connection: Any, tmp_path: Path
 
 @pytest.mark.parametrize("end", ["close", "cancel"])
 def test_what_was_received_but_not_delivered_is_handed_back_and_delivered_once(
-    connection: Any, tmp_path: Path, end: str
+    kombu: Any, connection: Any, tmp_path: Path, end: str
 ) -> None:
     """Two channels of a connection, of which the first ends what it consumes when it has one message of five."""
-    from kombu import Consumer, Queue
-
-    queue = Queue("q")
+    queue = kombu.Queue("q")
     for number in range(5):
         connection.Producer().publish(number, routing_key="q", declare=[queue])
     lake = LakeQueue(str(tmp_path / "root")).queue("q")
     held: list[Any] = []
     first = connection.channel()
-    consumer = Consumer(first, [queue], on_message=held.append, prefetch_count=5, accept=["json"])
+    consumer = kombu.Consumer(first, [queue], on_message=held.append, prefetch_count=5, accept=["json"])
     consumer.consume()
     connection.drain_events(timeout=PATIENCE)
     wait_until(lambda: lake.counts().in_flight == 5)
@@ -443,14 +444,12 @@ def test_what_was_received_but_not_delivered_is_handed_back_and_delivered_once(
     wait_until(lambda: lake.counts().visible + lake.counts().in_flight == 0)
 
 
-def test_two_channels_of_a_connection_consume_from_a_queue(connection: Any, tmp_path: Path) -> None:
-    from kombu import Consumer, Queue
-
-    queue, found = Queue("q"), []
+def test_two_channels_of_a_connection_consume_from_a_queue(kombu: Any, connection: Any, tmp_path: Path) -> None:
+    queue, found = kombu.Queue("q"), []
     channels = [connection.channel() for _ in range(2)]
     with (
-        Consumer(channels[0], [queue], on_message=found.append, prefetch_count=2, accept=["json"]),
-        Consumer(channels[1], [queue], on_message=found.append, prefetch_count=2, accept=["json"]) as other,
+        kombu.Consumer(channels[0], [queue], on_message=found.append, prefetch_count=2, accept=["json"]),
+        kombu.Consumer(channels[1], [queue], on_message=found.append, prefetch_count=2, accept=["json"]) as other,
     ):
         for number in range(4):
             connection.Producer().publish(number, routing_key="q")
@@ -465,10 +464,8 @@ def test_two_channels_of_a_connection_consume_from_a_queue(connection: Any, tmp_
     assert lake.counts().visible == 0
 
 
-def test_a_queue_that_was_deleted_and_made_again_is_read(connection: Any, tmp_path: Path) -> None:
-    from kombu import Queue
-
-    queue = Queue("q")(connection.default_channel)
+def test_a_queue_that_was_deleted_and_made_again_is_read(kombu: Any, connection: Any, tmp_path: Path) -> None:
+    queue = kombu.Queue("q")(connection.default_channel)
     queue.declare()
     assert queue.get() is None
     lake = LakeQueue(str(tmp_path / "root"))
@@ -479,19 +476,15 @@ def test_a_queue_that_was_deleted_and_made_again_is_read(connection: Any, tmp_pa
     assert queue.get().payload == "a"
 
 
-def test_a_root_that_another_process_makes_is_seen(connection: Any, tmp_path: Path) -> None:
-    from kombu import Queue
-
-    queue = Queue("q")(connection.default_channel)
+def test_a_root_that_another_process_makes_is_seen(kombu: Any, connection: Any, tmp_path: Path) -> None:
+    queue = kombu.Queue("q")(connection.default_channel)
     LakeQueue(str(tmp_path / "root")).create_queue("q")
     assert queue.queue_declare(passive=True).queue == "q"
 
 
-def test_a_message_is_sent_while_another_queue_is_deleted(connection: Any, tmp_path: Path) -> None:
-    from kombu import Exchange, Queue
-
-    exchange, root = Exchange("e", type="topic"), str(tmp_path / "root")
-    queue = Queue("q", exchange, "#")(connection.default_channel)
+def test_a_message_is_sent_while_another_queue_is_deleted(kombu: Any, connection: Any, tmp_path: Path) -> None:
+    exchange, root = kombu.Exchange("e", type="topic"), str(tmp_path / "root")
+    queue = kombu.Queue("q", exchange, "#")(connection.default_channel)
     queue.declare()
     LakeQueue(root).create_queue("going")
     broker = connection.transport.broker
@@ -504,33 +497,28 @@ def test_a_message_is_sent_while_another_queue_is_deleted(connection: Any, tmp_p
 
 
 @pytest.mark.parametrize("length", [105, 106, 255])
-def test_an_exchange_may_have_a_long_name(connection: Any, length: int) -> None:
-    from kombu import Exchange, Queue
-
-    exchanges = [Exchange("e" * (length - 1) + last) for last in "xy"]
-    queues = [Queue(exchange.name[-1], exchange, "k")(connection.default_channel) for exchange in exchanges]
+def test_an_exchange_may_have_a_long_name(kombu: Any, connection: Any, length: int) -> None:
+    exchanges = [kombu.Exchange("e" * (length - 1) + last) for last in "xy"]
+    queues = [kombu.Queue(exchange.name[-1], exchange, "k")(connection.default_channel) for exchange in exchanges]
     for queue in queues:
         queue.declare()
     connection.Producer(exchange=exchanges[1]).publish("a", routing_key="k")
     assert [queue.get() is None for queue in queues] == [True, False]
 
 
-def test_a_binding_beyond_the_limits_is_refused(connection: Any, tmp_path: Path) -> None:
-    from kombu import Exchange, Queue
-
-    exchange, channel = Exchange("ex"), connection.default_channel
+def test_a_binding_beyond_the_limits_is_refused(kombu: Any, connection: Any, tmp_path: Path) -> None:
+    exchange, channel = kombu.Exchange("ex"), connection.default_channel
     with pytest.raises(UnsupportedOperation, match=r"exchange 'ex' with routing key 'k{300}'.* 256 characters"):
-        Queue("q", exchange, "k" * 300)(channel).declare()
+        kombu.Queue("q", exchange, "k" * 300)(channel).declare()
     LakeQueue(str(tmp_path / "root")).queue("q").set_tags({str(number): "" for number in range(50)})
     with pytest.raises(UnsupportedOperation, match=r"queue q .* exchange 'ex' with routing key 'k'.* at most 50"):
-        Queue("q", exchange, "k")(channel).declare()
+        kombu.Queue("q", exchange, "k")(channel).declare()
 
 
-def test_queues_are_declared_purged_and_deleted(connection: Any) -> None:
-    from kombu import Queue
+def test_queues_are_declared_purged_and_deleted(kombu: Any, connection: Any) -> None:
     from kombu.exceptions import ChannelError
 
-    queue = Queue("q", durable=False)(connection.default_channel)
+    queue = kombu.Queue("q", durable=False)(connection.default_channel)
     with pytest.raises(ChannelError, match="NOT_FOUND"):
         queue.queue_declare(passive=True)
     assert queue.declare() == "q"
@@ -546,21 +534,19 @@ def test_queues_are_declared_purged_and_deleted(connection: Any) -> None:
         queue.queue_declare(passive=True)
 
 
-def test_a_task_beyond_the_longest_delay_is_delayed_as_long_as_can_be(connection: Any, tmp_path: Path) -> None:
-    from kombu import Queue
-
+def test_a_task_beyond_the_longest_delay_is_delayed_as_long_as_can_be(
+    kombu: Any, connection: Any, tmp_path: Path
+) -> None:
     connection.Producer().publish(
-        "a", routing_key="q", declare=[Queue("q")], headers={"task": "t", "eta": "2999-01-01T00:00:00+00:00"}
+        "a", routing_key="q", declare=[kombu.Queue("q")], headers={"task": "t", "eta": "2999-01-01T00:00:00+00:00"}
     )
     counts = LakeQueue(str(tmp_path / "root")).queue("q").counts()
     assert (counts.visible, counts.delayed) == (0, 1)
 
 
-def test_a_queue_that_its_owner_declared_and_left_is_gone(connection: Any, tmp_path: Path) -> None:
-    from kombu import Queue
-
+def test_a_queue_that_its_owner_declared_and_left_is_gone(kombu: Any, connection: Any, tmp_path: Path) -> None:
     with connection.clone() as owner:
-        received(owner, Queue("replies", auto_delete=True), number=0)
+        received(owner, kombu.Queue("replies", auto_delete=True), number=0)
         assert LakeQueue(str(tmp_path / "root")).all_queues()
     assert not LakeQueue(str(tmp_path / "root")).all_queues()
 
@@ -576,34 +562,22 @@ def test_a_queue_that_its_owner_declared_and_left_is_gone(connection: Any, tmp_p
         ({"queue_attributes": {"shard": 2}}, "queue_attributes"),
     ],
 )
-def test_a_wrong_option_is_named(tmp_path: Path, options: dict[str, Any], problem: str) -> None:
-    from kombu import Connection
-
-    import lakequeue.integrations.celery  # noqa: F401
-
+def test_a_wrong_option_is_named(kombu: Any, tmp_path: Path, options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidOptions) as refused:
-        Connection(broker(tmp_path), transport_options=options).connect()
+        kombu.Connection(broker(tmp_path), transport_options=options).connect()
     assert problem in str(refused.value)
     assert not (tmp_path / "root").exists()
 
 
-def test_an_address_without_a_root_is_refused() -> None:
-    from kombu import Connection
-
-    import lakequeue.integrations.celery  # noqa: F401
-
+def test_an_address_without_a_root_is_refused(kombu: Any) -> None:
     with pytest.raises(InvalidOptions, match="broker_url: lakequeue:// names no root"):
-        Connection("lakequeue://").connect()
+        kombu.Connection("lakequeue://").connect()
 
 
-def test_storage_options_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from kombu import Connection
-
-    import lakequeue.integrations.celery  # noqa: F401
-
+def test_storage_options_are_not_shown(kombu: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     options = {"storage_options": {"AWS_SECRET_ACCESS_KEY": "not-to-be-shown"}}
-    with Connection(broker(tmp_path), transport_options=options) as connection:
+    with kombu.Connection(broker(tmp_path), transport_options=options) as connection:
         connection.SimpleQueue("q").put("a")
         shown = [
             repr(connection),

@@ -103,6 +103,16 @@ def with_history(lake: LakeQueue, name: str, count: int) -> Queue:
     return queue
 
 
+def with_letters(lake: LakeQueue, name: str, *entries: SendEntry) -> Queue:
+    """A queue whose messages are dead letters: of ``some-orders`` in ``some-letters``."""
+    letters = lake.create_queue(f"{name.rpartition('-')[0]}-letters")
+    source = lake.create_queue(name, visibility_timeout=0, dead_letter_queue=letters.name, max_receive_count=1)
+    source.send_batch(entries)
+    for _ in range(2):
+        source.receive(10)
+    return source
+
+
 def test_the_list_keeps_itself_up_to_date_and_what_is_typed(lake: LakeQueue, visit: Visit):
     queue = lake.create_queue("list-orders")
     lake.create_queue("list-jobs.fifo", fifo=True)
@@ -350,13 +360,8 @@ def test_a_rewind_says_what_comes_back(lake: LakeQueue, visit: Visit):
 
 @pytest.mark.spec("DLQ-8")
 def test_a_redrive_says_how_much_goes_where(lake: LakeQueue, visit: Visit):
-    lake.create_queue("redriven-letters")
     for name in ("redriven-mails", "redriven-orders"):
-        policy = {"deadLetterTargetArn": "redriven-letters", "maxReceiveCount": 1}
-        source = lake.create_queue(name, visibility_timeout=0, redrive_policy=policy)
-        source.send_batch([SendEntry(f"{name} {number}") for number in range(2)])
-        source.receive(10)
-        source.receive(10)
+        with_letters(lake, name, *(SendEntry(f"{name} {number}") for number in range(2)))
     page = visit.open("#/q/redriven-orders/dead-letters")
     page.get_by_role("link", name="redriven-letters").click()
     shows(page.locator("td.at-body")).to_have_count(4)
@@ -638,12 +643,7 @@ def test_messages_are_chosen_and_deleted_made_visible_and_copied(lake: LakeQueue
 
 
 def test_chosen_dead_letters_go_back(lake: LakeQueue, visit: Visit):
-    lake.create_queue("picked-letters")
-    policy = {"deadLetterTargetArn": "picked-letters", "maxReceiveCount": 1}
-    source = lake.create_queue("picked-orders", visibility_timeout=0, redrive_policy=policy)
-    source.send_batch([SendEntry("letter 1"), SendEntry("letter 2")])
-    source.receive(10)
-    source.receive(10)
+    with_letters(lake, "picked-orders", SendEntry("letter 1"), SendEntry("letter 2"))
     page = visit.open("#/q/picked-letters")
     visit.row("letter 2").get_by_role("checkbox").check()
     bar = page.get_by_role("group", name="Chosen messages")
@@ -657,15 +657,10 @@ def test_chosen_dead_letters_go_back(lake: LakeQueue, visit: Visit):
 
 
 def test_a_dead_letter_is_edited_and_sent_again(lake: LakeQueue, visit: Visit):
-    letters = lake.create_queue("edited-letters")
-    policy = {"deadLetterTargetArn": "edited-letters", "maxReceiveCount": 1}
-    source = lake.create_queue("edited-orders", visibility_timeout=0, redrive_policy=policy)
     body = "\npen, " + "x" * 1_000
     attributes = {"n": ("Number.int", "1"), "raw": ("Binary", b"\0\xff")}
-    source.send(body, attributes=attributes, group_id="a'b")
-    source.send("other")
-    source.receive(10)
-    source.receive(10)
+    entries = SendEntry(body, attributes=attributes, group_id="a'b"), SendEntry("other")
+    source, letters = with_letters(lake, "edited-orders", *entries), lake.queue("edited-letters")
     page = visit.open("#/q/edited-letters")
     page.get_by_label("Choose all messages shown").check()
     bar = page.get_by_role("group", name="Chosen messages")
@@ -699,11 +694,7 @@ def test_nothing_can_be_chosen_before_there_is_a_message(lake: LakeQueue, visit:
 
 
 def test_what_was_resent_is_told_where_the_dead_letter_stays(lake: LakeQueue, visit: Visit):
-    lake.create_queue("kept-letters")
-    source = lake.create_queue("kept-orders", dead_letter_queue="kept-letters", max_receive_count=1)
-    source.send("pen")
-    source.receive(visibility_timeout=0)
-    source.receive()
+    source = with_letters(lake, "kept-orders", SendEntry("pen"))
     page = visit.open("#/q/kept-letters")
     page.get_by_label("Choose all messages shown").check()
     visit.button("Edit and resend…").click()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import signal
@@ -13,17 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import boto3
 import pytest
 import trustme
 
-from serve.serving import ServerProcess, free_port, wait_until
+from serve.serving import ServerProcess, free_port, issued, key_file, listens, sqs, wait_until
 
 pytestmark = pytest.mark.clients
 
 RECIPES = Path(__file__).parents[2] / "docs" / "operation" / "serve.md"
 NAME = "localhost"
-KEY, SECRET = "AKIDADMIN", "admin-secret-of-tests"
+KEY = ("AKIDADMIN", "admin-secret-of-tests")
 
 
 def recipe(kind: str, folder: Path, server: int, port: int) -> str:
@@ -70,41 +68,19 @@ def running(program: str, *options: str) -> Iterator[None]:
         process.wait(60)
 
 
-def listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except ConnectionRefusedError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("proxy", [nginx, caddy])
 def test_clients_reach_the_server_through_a_proxy(tmp_path: Path, proxy):
-    authority = trustme.CA()
-    made = authority.issue_cert(NAME)
-    made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    made.private_key_pem.write_to_path(tmp_path / "key.pem")
-    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
-    keys = tmp_path / "keys.json"
-    keys.touch(0o600)
-    keys.write_text(json.dumps({KEY: {"secret": SECRET}}))
-    port = free_port()
+    issued(tmp_path, trustme.CA(), NAME)
+    keys, port = key_file(tmp_path / "keys.json", {KEY[0]: {"secret": KEY[1]}}), free_port()
     options = ["--keys", str(keys), "--public-url", f"https://{NAME}:{port}", "--trusted-proxy", "127.0.0.0/8"]
     with ServerProcess(tmp_path / "root", *options) as server, proxy(tmp_path, server.port, port):
         wait_until(lambda: listens(port), "the proxy")
-        sqs = boto3.client(
-            "sqs",
-            endpoint_url=f"https://{NAME}:{port}",
-            region_name="local",
-            aws_access_key_id=KEY,
-            aws_secret_access_key=SECRET,
-            verify=str(tmp_path / "authority.pem"),
-        )
-        url = sqs.create_queue(QueueName="orders")["QueueUrl"]
+        client = sqs(f"https://{NAME}:{port}", KEY, tmp_path / "authority.pem")
+        url = client.create_queue(QueueName="orders")["QueueUrl"]
         assert url == f"https://{NAME}:{port}/000000000000/orders"
         entries = [{"Id": str(number), "MessageBody": "x" * 104_000} for number in range(10)]
-        assert len(sqs.send_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == 10
-        received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1)["Messages"]
+        assert len(client.send_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == 10
+        received = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1)["Messages"]
         assert len(received) == 10
         trusted = ssl.create_default_context(cafile=str(tmp_path / "authority.pem"))
         plain = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.1", 0))
