@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,13 +213,13 @@ class Busy:
     """A job that keeps every core busy until it is told to end."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.release = folder / "release"
+        self._release = folder / "release"
         self._started = folder / "started"
         self._started.mkdir()
         self._cores = spark.sparkContext.defaultParallelism
 
-    def run(self, lease: Lease) -> int:
-        started, release = str(self._started), str(self.release)
+    def _run(self, lease: Lease) -> int:
+        started, release = str(self._started), str(self._release)
 
         def occupy(rows: Iterator[Any]) -> Iterator[Any]:
             import os
@@ -232,8 +233,31 @@ class Busy:
 
         return lease.messages.select("body").repartition(self._cores).rdd.mapPartitions(occupy).count()
 
-    def wait(self) -> None:
-        """Waits until every core works for it."""
+    @contextmanager
+    def working(self, lease: Lease) -> Iterator[tuple[threading.Thread, list[Any]]]:
+        """Runs it in a thread that keeps the lease, and deletes that; released at the end, if not before.
+
+        Yields the thread once every core works, and what came of both or the error.
+        """
+        ended: list[Any] = []
+
+        def work() -> None:
+            try:
+                with lease.keep_alive(HeartbeatRenewal()):
+                    ended.extend([self._run(lease), lease.delete().done])
+            except BaseException as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            self._wait()
+            yield thread, ended
+        finally:
+            self._release.touch()
+            thread.join(120)
+
+    def _wait(self) -> None:
         deadline = time.monotonic() + 120
         while len(list(self._started.iterdir())) < self._cores:
             assert time.monotonic() < deadline, "the job does not start"
@@ -247,24 +271,11 @@ def test_heartbeats_arrive_while_every_core_is_busy(
     spark: SparkSession, queue: Queue, clock: ManualClock, extensions: list[Any], tmp_path: Path
 ) -> None:
     lease = leased(LakeQueue(place_of(queue), spark=spark, clock=clock).queue("orders"))
-    busy, done = Busy(spark, tmp_path), []
-
-    def work() -> None:
-        with lease.keep_alive(HeartbeatRenewal()):
-            done.append(busy.run(lease))
-            done.append(lease.delete().done)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        busy.wait()
+    with Busy(spark, tmp_path).working(lease) as (_, ended):
         clock.advance(100)
         assert extensions == [(25, 30), (50, 30), (75, 30), (100, 30)]
-        assert done == []
-    finally:
-        busy.release.touch()
-        thread.join(120)
-    assert done == [10, 10]
+        assert ended == []
+    assert ended == [10, 10]
 
 
 @pytest.mark.core
@@ -272,26 +283,11 @@ def test_heartbeats_arrive_while_every_core_is_busy(
 @pytest.mark.spec("HBN-20", "HNS-13")
 def test_a_lost_lease_stops_its_job(spark: SparkSession, queue: Queue, clock: ManualClock, tmp_path: Path) -> None:
     lease = leased(LakeQueue(place_of(queue), spark=spark, clock=clock).queue("orders"))
-    busy, ended = Busy(spark, tmp_path), []
-
-    def work() -> None:
-        try:
-            with lease.keep_alive(HeartbeatRenewal()):
-                busy.run(lease)
-        except BaseException as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        busy.wait()
+    with Busy(spark, tmp_path).working(lease) as (thread, ended):
         queue.purge()
         clock.advance(25)
         thread.join(60)  # the job has not been released: it was cancelled
         [error] = ended
         assert isinstance(error, LeaseLost)
         assert "cancelled" in str(error.__cause__)
-    finally:
-        busy.release.touch()
-        thread.join(120)
     assert spark.range(10).count() == 10  # jobs that come later are not
