@@ -59,11 +59,6 @@ class Recorder(Queue):
         self.bodies |= {message.receipt_handle: message.body for message in messages}
         return messages
 
-    def delete(self, receipt_handle: str) -> None:
-        body = self.bodies[receipt_handle]
-        self._note("delete", body, [body])
-        super().delete(receipt_handle)
-
     def change_visibility_batch(self, changes: Sequence[tuple[str, Duration]]) -> BatchResult:
         asked = [(self.bodies[handle], timeout) for handle, timeout in changes]
         self._note("change", asked, [body for body, _ in asked])

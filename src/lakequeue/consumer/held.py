@@ -69,7 +69,7 @@ class HeldMessages:
         longest = known.visibility_timeout_micros if timeout is None else duration_micros(timeout)
         self._clock = options.queue.clock
         self.wake, self.weight, self.taken = wake, options.weight, 0.0
-        self._hands, self._batch = options.concurrency, options.most
+        self._hands, self._batch = options.concurrency, options.batch or 1
         self._waits = options.batch is not None
         self._batch_wait = duration_micros(1 if options.batch_wait is None else options.batch_wait)
         self._prefetch, self._fifo = options.prefetch, options.queue.fifo

@@ -113,11 +113,6 @@ class ConsumerOptions:
     as_arrow: bool = False
 
     @property
-    def most(self) -> int:
-        """Maximum number of messages of one call of the handler."""
-        return self.batch or 1
-
-    @property
     def hands_back(self) -> bool:
         """Whether failed messages become visible at once."""
         return self.renewal.failed_visible_at_once if self.failed_at_once is None else self.failed_at_once
