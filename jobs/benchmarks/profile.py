@@ -16,7 +16,7 @@ import pyarrow as pa
 from benchmarks.consumers import CONCURRENCY
 from benchmarks.harness import BODY, LONG, Bench, Figure
 from lakequeue import Consumer, LakeQueue, Queue, SendEntry
-from lakequeue.consumer import workers
+from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.operations import receive
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_ledger import ShardLedger
@@ -48,7 +48,7 @@ ROUND: Parts = {
     "claim": (receive, "claim"),
     **COMMIT,
     "bodies and handles": (receive, "read"),
-    "begin": (workers.WorkerPool, "begin"),
+    "begin": (QueueLoop, "_begin"),
 }
 
 
