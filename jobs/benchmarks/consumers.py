@@ -38,10 +38,12 @@ Handled = tuple[int, float, float]
 def consumers(bench: Bench) -> Iterator[Figure]:
     """Messages per second, from the first to the last one handled; ratios beside one process on one shard."""
     many, few = bench.sizes.consumed, bench.sizes.slowly_consumed
+    most = min(PROCESSES, bench.sizes.processes)
     with bench.scratch() as scratch:
         plain = {"loops": (1, 1, 0, True)}
-        several = {f"{count} processes on 1 shard": (count, 1, 0, False) for count in (1, 2, 4, 8)}
-        sharded = {f"{PROCESSES} processes on {PROCESSES} shards": (PROCESSES, PROCESSES, 0, False)}
+        counts = [count for count in (1, 2, 4, 8) if count <= bench.sizes.processes]
+        several = {f"{count} processes on 1 shard": (count, 1, 0, False) for count in counts}
+        sharded = {f"{most} processes on {most} shards": (most, most, 0, False)}
         done = _rounds(bench, f"{scratch}/queues", {}, plain | several | sharded, many)
         rate = _rates(done)
         one, loops = "1 processes on 1 shard", f"loops of receive({BATCH}) in {CONCURRENCY} threads"
@@ -50,21 +52,21 @@ def consumers(bench: Bench) -> Iterator[Figure]:
             if name != one:
                 bound = 1.3 if name in sharded else 1
                 yield Figure(f"consumers: {name} / 1 on 1", rate[name], rate[one], bound, unit="/s")
-        shares = [[each[0] for each in handled] for handled in done[f"{PROCESSES} processes on 1 shard"]]
-        name = f"consumers: {PROCESSES} processes on 1 shard, messages of the least served / their mean"
+        shares = [[each[0] for each in handled] for handled in done[f"{most} processes on 1 shard"]]
+        name = f"consumers: {most} processes on 1 shard, messages of the least served / their mean"
         yield Figure(name, median(map(min, shares)), median(map(mean, shares)), 0.7, unit="/s")
-        busy = {str(count): (count, 1, QUICK, False) for count in (1, PROCESSES)}
-        rate = _rates(_rounds(bench, f"{scratch}/busy", {}, busy, few * PROCESSES))
-        name = f"consumers, handlers of 20 ms: {PROCESSES} processes on 1 shard / 1"
-        yield Figure(name, rate[str(PROCESSES)], rate["1"], 3.5, unit="/s")
+        busy = {str(count): (count, 1, QUICK, False) for count in (1, most)}
+        rate = _rates(_rounds(bench, f"{scratch}/busy", {}, busy, few * most))
+        name = f"consumers, handlers of 20 ms: {most} processes on 1 shard / 1"
+        yield Figure(name, rate[str(most)], rate["1"], 3.5, unit="/s")
         yield _idle(bench, f"{scratch}/idle", few)
     with running_store() as (url, environment):
         ask(url, {"delay": DELAY})
-        sets = {"1": (1, 1, 0, False), "one": (PROCESSES, 1, 0, False), "own": (PROCESSES, PROCESSES, 0, False)}
+        sets = {"1": (1, 1, 0, False), "one": (most, 1, 0, False), "own": (most, most, 0, False)}
         rate = _rates(_rounds(bench, f"s3://lake/{uuid4().hex}", environment, sets, many))
-        where = f"consumers, object store, 20 ms: {PROCESSES} processes on"
+        where = f"consumers, object store, 20 ms: {most} processes on"
         yield Figure(f"{where} 1 shard / 1", rate["one"], rate["1"], 1.5, unit="/s")
-        yield Figure(f"{where} {PROCESSES} shards / 1 on 1", rate["own"], rate["1"], 3, unit="/s")
+        yield Figure(f"{where} {most} shards / 1 on 1", rate["own"], rate["1"], 3, unit="/s")
 
 
 FLEETS: Mapping[str, Sequence[tuple[int, int, float, float]]] = {
@@ -89,7 +91,7 @@ def fleet(bench: Bench) -> Iterator[Figure]:
             if place != "a disk":
                 url, environment = stack.enter_context(running_store())
             for count, shards, seconds, bound in bench.track(rows[: bench.sizes.fleets], f"fleets on {place}"):
-                root = new_root(scratch, url)
+                root, count = new_root(scratch, url), min(count, bench.sizes.processes)
                 ideal, lasts = count * CONCURRENCY / seconds, bench.sizes.fleet_seconds + 8 * seconds
                 with within(environment):
                     lake = LakeQueue(root, engine="point")

@@ -67,6 +67,7 @@ class Sizes:
     slowly_consumed: int = 1_000
     consumer_rounds: int = 3
     fleets: int = 7
+    processes: int = 24
     fleet_seconds: int = 12
     tasks: int = 2_000
     queues: int = 3_000
@@ -107,6 +108,7 @@ QUICK = Sizes(
     slowly_consumed=200,
     consumer_rounds=1,
     fleets=1,
+    processes=8,
     fleet_seconds=3,
     tasks=300,
     queues=300,

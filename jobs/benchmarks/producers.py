@@ -60,7 +60,8 @@ def _sent(
     environment: Mapping[str, str],
     row: tuple[int, int, float, float, float, float | None],
 ) -> Iterator[Figure]:
-    count, shards, every, rate, half, most = row
+    wanted, shards, every, rate, half, most = row
+    count = min(wanted, bench.sizes.processes)
     lasts = bench.sizes.fleet_seconds
     with within(environment):
         LakeQueue(root, engine="point").create_queue(NAME, shards=shards)
@@ -69,7 +70,7 @@ def _sent(
     name = f"producers on {place}: {count} of {1 / every:g} a second, {shards} shards"
     told = "" if url is None else f"{sum(ask(url).values()) / len(took):.1f} requests each"
     yield Figure(
-        f"{name}, sent / wanted", len(took) / lasts, count / every, round(rate * every / count, 3), told, "/s"
+        f"{name}, sent / wanted", len(took) / lasts, count / every, round(rate * every / wanted, 3), told, "/s"
     )
     yield Figure(f"{name}, half of the sends", took[len(took) // 2], None, half)
     yield Figure(f"{name}, 99 of 100", took[len(took) * 99 // 100], None, most)
