@@ -203,15 +203,16 @@ class Running:
     def connected(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), PATIENCE)
 
-    def narrow(self) -> socket.socket:
-        """A connection on which little can be under way."""
+    def narrow(self, sends: bool = True) -> socket.socket:
+        """A connection on which little can be under way; without ``sends`` the server's side is as others are."""
         connection, before = socket.socket(), self.server.server_state.connections.copy()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.settimeout(PATIENCE)
         connection.connect(("127.0.0.1", self.port))
-        wait_until(lambda: self.server.server_state.connections - before)
-        [other] = self.server.server_state.connections - before
-        other.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        if sends:
+            wait_until(lambda: self.server.server_state.connections - before)
+            [other] = self.server.server_state.connections - before
+            other.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         return connection
 
     def exchange(self, *parts: bytes) -> bytes:

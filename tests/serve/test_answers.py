@@ -51,7 +51,7 @@ def receive(server: Running, key: str, queue: str = "large", **given: object) ->
 
 def unread(server: Running, key: str) -> socket.socket:
     """A connection whose answer is built, and not read."""
-    content, connection = body("large"), server.narrow()
+    content, connection = body("large"), server.narrow(sends=False)
     headers = signed_head(server.url, key, f"secret-of-{key}", content, "ReceiveMessage") | {"Connection": "close"}
     connection.sendall(request(headers, content, host=f"127.0.0.1:{server.port}"))
     wait_until(lambda: SIZE <= answers(server).budget.by_key[key] < 2 * SIZE, "the answer")
