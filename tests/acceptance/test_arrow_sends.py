@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from concurrency.steps import meanwhile
 from insides import place_of, reopen
 from lakequeue import InvalidMessageContents, InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.model.messages import content_dedup_id
@@ -394,36 +395,27 @@ def test_of_a_send_that_fails_later_no_refused_row_is_kept(lq: LakeQueue, tmp_pa
 @pytest.mark.spec("QUE-25", "SND-2")
 @pytest.mark.parametrize("send_id", [None, "load"])
 def test_rows_are_judged_by_the_attributes_that_they_are_committed_under(
-    lq: LakeQueue, monkeypatch: Patch, send_id: str | None
+    lq: LakeQueue, send_id: str | None
 ) -> None:
     queue = lq.create_queue("orders")
-    stage = arrow_files.stage
-
-    def interrupted(*args: Any) -> Any:
-        monkeypatch.undo()
-        staged = stage(*args)
-        reopen(lq).queue("orders").set_attributes(maximum_message_size=1_024)
-        return staged
-
-    monkeypatch.setattr(arrow_files, "stage", interrupted)
-    with pytest.raises(InvalidParameterValue, match="1 row is longer than 1024 bytes"):
+    smaller = lambda *_: reopen(lq).queue("orders").set_attributes(maximum_message_size=1_024)  # noqa: E731
+    with (
+        meanwhile(arrow_files, "stage", smaller, landed=True),
+        pytest.raises(InvalidParameterValue, match="1 row is longer than 1024 bytes"),
+    ):
         queue.send_arrow(table("x" * 1_025), send_id)
     assert bodies(queue) == []
     assert queue.send_arrow(table("x" * 1_024), send_id) == 1
 
 
 @pytest.mark.spec("QUE-25")
-def test_rows_that_cannot_be_read_again_are_not_sent_as_none(lq: LakeQueue, monkeypatch: Patch) -> None:
+def test_rows_that_cannot_be_read_again_are_not_sent_as_none(lq: LakeQueue) -> None:
     queue = lq.create_queue("orders")
-    complete = commit_files.complete
-
-    def interrupted(*args: Any) -> Any:
-        monkeypatch.undo()
-        reopen(lq).queue("orders").set_attributes(delay=5)
-        return complete(*args)
-
-    monkeypatch.setattr(commit_files, "complete", interrupted)
-    with pytest.raises(QueueClientError, match="attributes changed meanwhile, and the rows cannot be read again"):
+    later = lambda *_: reopen(lq).queue("orders").set_attributes(delay=5)  # noqa: E731
+    with (
+        meanwhile(commit_files, "complete", later),
+        pytest.raises(QueueClientError, match="attributes changed meanwhile, and the rows cannot be read again"),
+    ):
         queue.send_arrow(reader(table("a", "b")), send_id="load")
     assert queue.counts().delayed == queue.counts().visible == 0
     assert queue.send_arrow(reader(table("a", "b")), send_id="load") == 2

@@ -243,9 +243,6 @@ def test_completion_without_a_usable_root_prints_nothing(root: str | None) -> No
     assert complete("counts o", root) == []
 
 
-# --- Ctrl-C
-
-
 # --- jobs
 
 

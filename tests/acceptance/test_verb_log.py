@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart, at_once
+from concurrency.steps import meanwhile
 from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueDoesNotExist, SendEntry
 from lakequeue.storage.ledger import Ledger
@@ -62,20 +63,11 @@ def test_a_verb_writes_one_record(
     assert records(caplog) == [expected]
 
 
-def test_lost_races_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_races_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     here, there = (lq.create_queue("orders") for lq in apart(tmp_path / "root", ManualClock()))
     here.send_batch([SendEntry("a"), SendEntry("b")])
-    commit, overtaking = Ledger.commit, [there]
-
-    def overtaken(self: Ledger, *arguments: Any) -> bool:
-        if overtaking:
-            at_once([overtaking.pop().receive])  # in a thread of its own, so not a part of this call
-        return commit(self, *arguments)
-
-    monkeypatch.setattr(Ledger, "commit", overtaken)
-    with caplog.at_level(logging.DEBUG, "lakequeue.verbs"):
+    overtaken = lambda *_: at_once([there.receive])  # noqa: E731  # in a thread of its own, no part of this call
+    with meanwhile(Ledger, "commit", overtaken), caplog.at_level(logging.DEBUG, "lakequeue.verbs"):
         assert [message.body for message in here.receive()] == ["b"]
     assert records(caplog)[-1] == ("receive", "orders", [0], 1, 1, 1, None)
 

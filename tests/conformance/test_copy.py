@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from concurrency.harness import check_log, drain, small_segments
-from concurrency.steps import meanwhile
+from concurrency.steps import Killed, at, meanwhile
 from conformance.damage import send_to_one_shard
 from insides import compact, reopen
 from lakequeue import (
@@ -120,16 +121,6 @@ def test_a_duplicate_sent_to_the_copy_adds_nothing(lq: LakeQueue, to: LakeQueue,
     assert [message.body for message in twin.receive(10)] == ["0", "1", "2", "3", "4"]
     clock.advance(2)
     assert twin.send("again", group_id="g", dedup_id="3").message_id != sent[3].message_id
-
-
-@pytest.mark.spec("DUR-40")
-def test_a_bulk_send_is_not_repeated_in_the_copy(lq: LakeQueue, to: LakeQueue) -> None:
-    queue = lq.create_queue("orders", shards=2)
-    queue.send_arrow(BULK, send_id="s1")
-    lq.copy(to)
-    twin = reopen(to).queue("orders")
-    twin.send_arrow(BULK, send_id="s1")
-    assert drained(twin) == [*range(400)]
 
 
 @pytest.mark.spec("DUR-40", "DUR-41")
@@ -266,43 +257,26 @@ def test_a_damaged_original_is_named(lq: LakeQueue, to: LakeQueue, damage: Calla
     assert reopen(to).all_queues() == []
 
 
-class Killed(BaseException):
-    """Ends a copy as SIGKILL does: nothing after it is written."""
-
-
 @pytest.mark.spec("DUR-40")
 def test_a_copy_that_is_killed_leaves_nothing_that_is_used_and_can_be_repeated(
-    lq: LakeQueue, to: LakeQueue, monkeypatch: pytest.MonkeyPatch
+    lq: LakeQueue, to: LakeQueue
 ) -> None:
     queue, dead = with_dead_letters(lq)
     queue.send_batch([SendEntry(body) for body in "abc"])
     receive_twice(queue)
     queue.send("d")
     lq.compact()
-    writes = dying = 0
 
-    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(folder: Folder, *args: Any, **more: Any) -> Any:
-            nonlocal writes
-            if folder.uri.startswith(to.root):
-                writes += 1
-                if writes == dying:
-                    raise Killed
-            return original(folder, *args, **more)
+    def is_of_the_copy(folder: Folder, *_: object) -> bool:
+        return folder.uri.startswith(to.root)
 
-        return method
-
-    with monkeypatch.context() as patch:
-        for name in ("create", "write", "writer"):
-            patch.setattr(Folder, name, deadly(getattr(Folder, name)))
-        while True:
-            dying, writes = dying + 1, 0
-            try:
-                lq.copy(reopen(to))
-                break
-            except Killed:
-                if Path(to.root, "queues", "_delta_log").exists():
-                    assert reopen(to).all_queues() == []
+    for dying in count(1):
+        with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+            at(patch, Folder, ("create", "write", "writer"), Killed(), number=dying, when=is_of_the_copy)
+            lq.copy(reopen(to))
+            break
+        if Path(to.root, "queues", "_delta_log").exists():
+            assert reopen(to).all_queues() == []
     assert dying > 10
     assert [drain(each) for each in reopen(to).all_queues()] == [["a", "b", "c"], ["d"]]
 
@@ -328,15 +302,8 @@ def test_compaction_removes_what_a_killed_copy_left(
 
 def copy_that_leaves_its_marker(lq: LakeQueue, to: LakeQueue, error: BaseException) -> Path:
     """Copies; once the catalog has the queue ``a``, the copy fails or dies. Returns the marker."""
-    remove = Folder.remove
-
-    def failing(folder: Folder, names: Any) -> Any:
-        if names == [layout.COPYING]:
-            raise error
-        return remove(folder, names)
-
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(Folder, "remove", failing)
+        at(patch, Folder, "remove", error, times=1_000, when=lambda _, names: names == [layout.COPYING])
         lq.copy(to)
     return Path(to.root, "q", lq.queue("a").key, layout.COPYING)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from concurrency.steps import meanwhile
 from conformance.failing import Failing
 from conformance.harness import Harness, bodies, every_engine
 from insides import compact, engine_of, reopen
@@ -156,24 +157,19 @@ def test_two_looks_at_once_send_one_message(lq: LakeQueue, clock: ManualClock, m
 @pytest.mark.parametrize(
     ("where", "name"), [(OpenSchedules, "_send"), (arrow_files, "stage")], ids=["before", "in"]
 )
-def test_who_stopped_about_a_send_adds_nothing(
-    lq: LakeQueue, clock: ManualClock, monkeypatch: Patch, where: Any, name: str
-) -> None:
+def test_who_stopped_about_a_send_adds_nothing(lq: LakeQueue, clock: ManualClock, where: Any, name: str) -> None:
     """A process stops as it sends, again and again, while others look; it goes on after them."""
     queue = lq.create_queue("orders", shards=3)
     lq.schedules.add("hourly", "orders", "report", **HOURLY)
-    call = getattr(where, name)
 
-    def stopping(*given: Any) -> Any:
-        monkeypatch.setattr(where, name, call)
+    def others(*_: Any) -> None:
         assert reopen(lq).schedules.run_due() == 1
         clock.advance(3_600)
-        return call(*given)
 
     for hour in range(8):
         clock.advance(0 if hour else 3_600)
-        monkeypatch.setattr(where, name, stopping)
-        assert reopen(lq).schedules.run_due() == 0
+        with meanwhile(where, name, others):
+            assert reopen(lq).schedules.run_due() == 0
         assert len(due(queue)) == len(set(due(queue))) == hour + 1
     [row] = reopen(lq).schedules.list()
     assert row.last_due == clock.now() - timedelta(hours=1) and row.next_due == clock.now()
@@ -415,9 +411,9 @@ def send_to_any_shard(patch: Patch) -> None:
     patch.setattr(schedules, "send_arrow", lambda *given, in_home_order, **more: send(*given, **more))
 
 
-def fresh(tmp_path: Path, patch: Patch) -> tuple[LakeQueue, ManualClock, Patch, Any, str]:
+def fresh(tmp_path: Path, _: Patch) -> tuple[LakeQueue, ManualClock, Any, str]:
     clock = ManualClock(datetime(2026, 3, 27, 12, tzinfo=timezone.utc))
-    return LakeQueue(str(tmp_path / "root"), clock=clock), clock, patch, arrow_files, "stage"
+    return LakeQueue(str(tmp_path / "root"), clock=clock), clock, arrow_files, "stage"
 
 
 in_turn = shown_by(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import tarfile
-from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from concurrency.harness import apart, check_log, drain
+from concurrency.steps import WRITES, Killed, at
 from lakequeue import LakeQueue, QueueClientError, RedrivePolicy
 from lakequeue.cli import app
 from lakequeue.operations import move
@@ -90,40 +92,17 @@ def test_an_upgraded_root_has_what_it_had(lq: LakeQueue, clock: ManualClock) -> 
     assert set(layouts(lq)) == {5}
 
 
-class Killed(BaseException):
-    """As SIGKILL: nothing after it happens."""
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("landed", [False, True], ids=["before", "after"])
 def test_an_upgrade_that_is_killed_at_any_commit_is_repeated(
-    lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, moment: str
+    lq: LakeQueue, clock: ManualClock, landed: bool
 ) -> None:
-    commits = dying = 0
-
-    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(*args: Any, **more: Any) -> Any:
-            nonlocal commits
-            commits += 1
-            if commits == dying and moment == "before":
-                raise Killed
-            result = original(*args, **more)
-            if commits == dying:
-                raise Killed
-            return result
-
-        return method
-
-    with monkeypatch.context() as patch:
-        for name in ("append", "add", "merge", "replace"):
-            patch.setattr(Table, name, deadly(getattr(Table, name)))
-        while True:
-            dying, commits = dying + 1, 0
-            [process] = apart(lq.root, clock, 1)
-            try:
-                process.upgrade()
-                break
-            except Killed:
-                assert len(set(layouts(lq))) == 1
+    for dying in count(1):
+        [process] = apart(lq.root, clock, 1)
+        with pytest.MonkeyPatch.context() as patch, suppress(Killed):
+            at(patch, Table, WRITES, Killed(), number=dying, landed=landed)
+            process.upgrade()
+            break
+        assert len(set(layouts(lq))) == 1
     assert dying > 2
     [afresh] = apart(lq.root, clock, 1)
     assert all(
@@ -136,11 +115,8 @@ def test_an_upgrade_that_is_killed_at_any_commit_is_repeated(
 
 @pytest.mark.spec("QUE-39")
 def test_an_upgrade_that_fails_after_its_commit_says_so(lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: OpenQueue) -> None:
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as patch:
-        patch.setattr(OpenQueue, "announce_attributes", fails)
+        at(patch, OpenQueue, "announce_attributes", OSError(5, "Input/output error"), times=1_000)
         with pytest.raises(QueueClientError, match="the upgrade was done in part") as raised:
             lq.upgrade()
     assert raised.value.outcome_unknown and set(layouts(lq)) == {5}
