@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
+from concurrency.steps import Killed, at, meanwhile
 from conformance.damage import (
     DAMAGE,
     Victim,
@@ -32,20 +32,23 @@ from conformance.damage import (
 )
 from conformance.harness import batch
 from insides import engine_of, forget
-from lakequeue import DamagedTable, QueueClientError, QueueDoesNotExist, RedrivePolicy, Repair
+from lakequeue import DamagedTable, LakeQueueError, QueueClientError, QueueDoesNotExist, RedrivePolicy, Repair
 from lakequeue.cli import app
 from lakequeue.cli.check import repair_text
 from lakequeue.operations import repair as repairing
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines import locks
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.engines.locks import LockHeld
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.inspection.shards import FoundShard
+from lakequeue.storage.repair import messages as mending
 from lakequeue.storage.repair.ledger import MendedLedger, mended
+from lakequeue.storage.repair.logs import log_steps
 from lakequeue.storage.repair.steps import ASIDE, Step
 from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 
 
 @pytest.fixture
@@ -192,16 +195,11 @@ def test_what_was_lost_before_or_erased_stays_so_if_the_ledger_goes_back(victim:
 
 
 @pytest.mark.spec("DUR-31")
-def test_a_file_that_is_damaged_amid_a_repair_is_named(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_damaged_amid_a_repair_is_named(victim: Victim) -> None:
     *_, before, lost = live(victim.messages)[:5]
     lost.unlink()
 
-    def torn(*given: Any) -> bool:
-        tear(before)
-        return commit(*given)
-
-    monkeypatch.setattr("lakequeue.storage.repair.messages.commit", torn)
-    with pytest.raises(DamagedTable, match=before.name):
+    with meanwhile(mending, "commit", lambda *_: tear(before)), pytest.raises(DamagedTable, match=before.name):
         victim.lake().repair(apply=True)
 
 
@@ -244,10 +242,6 @@ def test_nothing_is_repaired_while_another_process_commits(
         lock.release()
     assert victim.lake().repair(apply=True)
     assert after(victim) == [*"123456", "new"]
-
-
-class Killed(BaseException):
-    """The process ends."""
 
 
 def killed_before(step: int) -> Callable[..., Iterator[Repair]]:
@@ -417,11 +411,8 @@ def test_a_torn_send_of_a_later_time_is_found_again_also_after_a_kill(
     victim.send("late")
     empty(entries(victim.messages)[-1])
 
-    def killed(*_: object) -> None:
-        raise OSError("killed")
-
     with monkeypatch.context() as patch, pytest.raises(QueueClientError):
-        patch.setattr(Table, "exchange", killed)
+        at(patch, Table, "exchange", OSError("killed"), times=1_000)
         victim.lake().repair(apply=True)
     [finding] = victim.lake().check()
     assert "the log does not name it" in finding.problem and finding.damage
@@ -654,3 +645,72 @@ def test_damage_on_an_object_store(s3_root: str, clock: ManualClock) -> None:
     [report] = victim.lake().repair(apply=True, force=True)
     assert (report.lost, report.again) == ([(4, 4)], [(0, 3), (5, 6)])
     assert after(victim) == [*"012356", "new"]
+
+
+# --- mutations: what a repair promises, and the safeguards that this needs
+
+
+def nothing_is_committed_before_the_content_is_mended(victim: Victim) -> None:
+    """Else its epoch would be given twice, and a process that has seen the lost one would not see the change."""
+    empty(entries(victim.receipts)[-1])
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(repairing, "_finished", killed_before(1))
+        victim.lake().repair(apply=True, force=True)
+    with pytest.raises(LakeQueueError):
+        victim.receive()
+        pytest.fail("a receive was committed", pytrace=False)
+
+
+def a_send_that_came_again_is_not_taken_for_a_torn_one(victim: Victim) -> None:
+    """The file of a merged segment may lie there long after its entry was trimmed."""
+    first = live(victim.messages)[0]
+    shutil.copy(first, first.with_name("merged.parquet"))
+    empty(entries(victim.messages)[-1])
+    victim.lake().repair(apply=True, force=True)
+    assert after(victim) == [*"123456", "new"]
+
+
+def a_message_without_a_body_is_never_received(victim: Victim) -> None:
+    before = victim.lake().queue(victim.name).counts()
+    live(victim.messages)[4].unlink()
+    victim.lake().repair(apply=True)
+    left = victim.lake().queue(victim.name).counts()
+    assert left.visible + left.in_flight == before.visible + before.in_flight - 1
+    assert after(victim) == [*"12356", "new"]
+
+
+MUTATIONS = [
+    Mutation(
+        "no barrier",
+        replace(repairing, "log_steps", lambda undone, _: log_steps(undone, {})),
+        {nothing_is_committed_before_the_content_is_mended: "DUR-33"},
+    ),
+    Mutation(
+        "take any file that fits",
+        replace("lakequeue.storage.inspection.unnamed_files._ids_since", lambda *_: set()),
+        {a_send_that_came_again_is_not_taken_for_a_torn_one: "DUR-34"},
+    ),
+    Mutation(
+        "leave lost messages in the ledger",
+        replace(FoundShard, "gone", lambda *_: []),
+        {a_message_without_a_body_is_never_received: "DUR-31"},
+    ),
+    Mutation(
+        "believe the log about its end",
+        replace(FoundShard, "end", lambda found, _: found.send_end),
+        {shown_by(test_a_head_beyond_the_log_gives_no_offset_twice, lambda victim: (victim,)): "DUR-35"},
+    ),
+    Mutation(
+        "use numbers of moves again",
+        replace(repairing, "_moves", lambda *_: 0),
+        {shown_by(test_moves_get_new_numbers_after_a_ledger_went_back, lambda victim: (victim,)): "DUR-31"},
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_the_promise_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
+    def prepare(_: Patch) -> tuple[Victim]:
+        return (victim_of_seven(tmp_path, ManualClock()),)
+
+    case.run(prepare, (LakeQueueError, TypeError, AttributeError, pytest.fail.Exception))
