@@ -27,8 +27,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param != "spark":
-        from lakequeue.storage.engines.point import Engine
-
         return Engine(Store())
     from lakequeue.storage.engines.spark import SparkEngine
 

@@ -72,12 +72,18 @@ def one_old(queue: Queue, **fields: Any) -> Message:
     return message
 
 
+def with_sent(lq: LakeQueue, bodies: str = "abcdefg", old: bool = True) -> Queue:
+    queue = lq.create_queue("orders")
+    if old:
+        one_old(queue)
+    for body in bodies:
+        queue.send(body)
+    return queue
+
+
 def seven_held(lq: LakeQueue) -> tuple[Queue, list[Message]]:
     """A queue with an old message, seven in flight that can be emptied once they are deleted, and one behind."""
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
+    queue = with_sent(lq)
     held = queue.receive(7, visibility_timeout=60)
     queue.send("open")
     return queue, held
@@ -398,9 +404,7 @@ def what_a_restored_root_has_stays(lq: LakeQueue, clock: ManualClock) -> None:
 
 def stays_above_the_floor_of_a_restored_ledger(lq: LakeQueue, verb: Callable[[Queue], object]) -> None:
     """It went back once a process had read its floor, and the log is as it was."""
-    queue = lq.create_queue("orders")
-    for body in "abcdefg":
-        queue.send(body)
+    queue = with_sent(lq, old=False)
     kept = files_of(lq, receipts_of(queue))
     taken(queue)
     [other] = apart(lq.root, lq.clock, 1)
@@ -419,10 +423,7 @@ def a_sender_drops_nothing_above_the_floor_of_a_restored_ledger(lq: LakeQueue, c
 
 
 def a_log_that_was_restored_before_its_ledger_stays(lq: LakeQueue, clock: ManualClock) -> None:
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
+    queue = with_sent(lq)
     kept = files_of(lq, messages_of(queue))
     queue.send("late")
     queue.send("later")
@@ -447,10 +448,7 @@ def what_was_emptied_meanwhile_is_not_shown(lq: LakeQueue, clock: ManualClock) -
 
 def what_a_lease_has_lost_is_not_read(lq: LakeQueue, clock: ManualClock) -> None:
     """It has lapsed, and others deleted a part of its messages, before it is read."""
-    queue = lq.create_queue("orders")
-    one_old(queue)
-    for body in "abcdefg":
-        queue.send(body)
+    queue = with_sent(lq)
     lease = queue.lease(visibility_timeout=60)
     queue.send("open")
     clock.advance(61)
@@ -474,9 +472,7 @@ def a_view_has_no_message_without_a_body(lq: LakeQueue, clock: ManualClock) -> N
 
 
 def a_check_notices_what_lost_its_body(lq: LakeQueue, clock: ManualClock) -> None:
-    queue = lq.create_queue("orders")
-    for body in "abcdef":
-        queue.send(body)
+    queue = with_sent(lq, "abcdef", old=False)
     table = shard_of(queue)._engine.open(messages_of(queue))
     nothing = np.array([], np.int64)
     merge_segments.merge_all(table, 0, 0, forgotten=lambda: Forgotten(0, 4, nothing, nothing))
@@ -630,9 +626,7 @@ def test_the_promise_holds_and_falls_with_its_safeguard(case: Case, lq: LakeQueu
 
 def test_a_ledger_that_cannot_be_read_forgets_nothing(lq: LakeQueue) -> None:
     """Rows that another program removed are of messages that a repair may bring back."""
-    queue = lq.create_queue("orders")
-    for body in "abcdef":
-        queue.send(body)
+    queue = with_sent(lq, "abcdef", old=False)
     for _ in range(3):
         queue.receive(1, visibility_timeout=HOUR)
     queue.send("open")

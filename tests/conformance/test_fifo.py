@@ -185,33 +185,6 @@ def test_twenty_thousand_messages_are_in_flight_and_no_more(fifo: FifoHarness):
     assert len(fifo.queue().receive(10)) == 4
 
 
-@pytest.mark.spec("QUE-29", "QUE-5", "QUE-23", "QUE-25", "QUE-28", "RET-1", "RET-6", "INF-1", "PRF-4")
-def test_a_fifo_queue_has_counts_tags_and_attributes_that_change(fifo: FifoHarness, clock):
-    queue = fifo.create(tags={"team": "blue"})
-    send(fifo.queue(), "A1", "A2", "A3")
-    queue.receive()
-    clock.advance(2)
-    before = fifo.versions()
-    seen = [(m.body, m.state, m.receive_count) for m in fifo.queue().peek()]
-    assert seen == [("A1", "in_flight", 1), ("A2", "visible", 0), ("A3", "visible", 0)]
-    counts = fifo.queue().counts()
-    assert (counts.visible, counts.in_flight, counts.delayed, counts.oldest_age) == (2, 1, 0, 2)
-    wire = fifo.queue().attributes(wire=True)
-    assert (wire["ApproximateNumberOfMessages"], wire["ApproximateNumberOfMessagesNotVisible"]) == ("2", "1")
-    assert fifo.versions() == before
-    fifo.queue().set_attributes(visibility_timeout=5, message_retention_period=60)
-    fifo.queue().set_tags(team="red")
-    assert queue.tags() == {"team": "red"}
-    clock.advance(28)
-    assert bodies(queue.receive(10)) == ["A1", "A2", "A3"]
-    clock.advance(5)
-    assert len(queue.receive(10)) == 3
-    clock.advance(24.999)
-    assert len(queue.receive(10)) == 3
-    clock.advance(0.001)
-    assert queue.counts().in_flight == 0 and queue.receive(10) == []
-
-
 @pytest.mark.spec("EXM-1", "QUE-1", "QUE-11", "QUE-13", "SND-3", "SEQ-2", "MSA-1", "RCV-10", "ERR-1", "NAM-3")
 def test_the_walkthrough_of_the_guide(lq: LakeQueue, fifo: FifoHarness):
     queue = lq.create_queue("MyFifoQueue.fifo", **{"FifoQueue": "true", "ContentBasedDeduplication": "true"})
@@ -374,19 +347,6 @@ def test_the_hash_of_the_body_is_the_id_where_none_is_given(fifo: FifoHarness):
     received = fifo.queue().receive(10)
     assert [(m.body, m.dedup_id) for m in received] == [(TEXT, hashed), (TEXT, "x"), (TEXT, "y")]
     assert set(received[0].message_attributes) == {"a"}
-
-
-@pytest.mark.spec("QUE-9", "DDP-4", "SND-5", "QUE-25")
-def test_content_based_deduplication_can_be_switched(fifo: FifoHarness):
-    here, there = fifo.create(), fifo.queue()
-    assert here.attributes()["content_based_deduplication"] is False
-    here.set_attributes(content_based_deduplication=True)
-    there.send("a", group_id="A")
-    assert there.attributes()["content_based_deduplication"] is True
-    there.set_attributes(ContentBasedDeduplication="false")
-    with pytest.raises(errors.InvalidParameterValue, match="content_based_deduplication"):
-        here.send("b", group_id="A")
-    assert bodies(fifo.queue().receive(10)) == ["a"]
 
 
 @pytest.mark.spec("DDP-14", "DDP-15", "QUE-25", "DLT-3")
