@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import threading
@@ -24,7 +23,6 @@ from concurrency.faults import exit_code
 from concurrency.harness import apart, check_log, drain, small_segments
 from concurrency.steps import meanwhile
 from concurrency.stopping import time_flies
-from conformance.call_sequences import CallSequence
 from conformance.harness import Harness, local_only, long_on_s3
 from insides import engine_of, forget, messages_of, place_of, receipts_of, shard_of
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
@@ -38,6 +36,8 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import merge_segments
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
+from model.command_sequences import random_commands
+from model.queue_sequences import QueueCalls
 from mutations import Case, Mutation, Patch, each_case, replace
 
 DAY = 24 * 3600
@@ -104,28 +104,25 @@ def succeeded(summaries: Any) -> Any:
 # --- nothing is answered otherwise
 
 
-def compare(tmp_path: Path, seed: int, fifo: bool, steps: int) -> None:
-    """Runs a sequence twice: with a pass by a separate entry after each step, and without passes."""
+def compare(root: str, seed: int, kind: str, steps: int) -> None:
+    """Compares a sequence of calls with the model, with a pass by a separate entry after each."""
+
+    def open(clock: ManualClock) -> LakeQueue:
+        forget()
+        return LakeQueue(root, clock=clock)
+
+    codes, *queue = random_commands(seed, kind, steps)
+    compacted = 0
     with pytest.MonkeyPatch.context() as patch:
         keep_nothing(patch)
-        said = []
-        for compacting in (False, True):
-            root = str(tmp_path / f"{seed}-{compacting}")
-            calls = CallSequence(root, fifo)
-            draw = random.Random(seed)
-            compacted = 0
-            for _ in range(steps):
-                calls.step(draw)
-                if compacting:
-                    forget()
-                    for summary in succeeded(LakeQueue(root, clock=calls.clock).compact()):
-                        compacted += summary.segments_dropped + summary.segments_merged + summary.files_freed
-            calls.end()
-            said.append(calls.said)
-            assert compacted > 0 or not compacting, "no pass had anything to do"
-            shutil.rmtree(root)
-        for step, (plain, compacted_answer) in enumerate(zip(*said, strict=True)):
-            assert plain == compacted_answer, f"seed {seed}, step {step}"
+        calls = QueueCalls(*queue, open)
+        for code in codes:
+            calls.step(code)
+            for summary in succeeded(open(calls.manual).compact()):
+                compacted += summary.segments_dropped + summary.segments_merged + summary.files_freed
+        calls.end()
+    assert compacted > 0, "no pass had anything to do"
+    shutil.rmtree(root)
 
 
 LONG = [pytest.mark.long, pytest.mark.timeout(3600)]
@@ -133,18 +130,21 @@ LONG = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 @pytest.mark.spec("DLT-7", "RET-9", "RET-8", "RET-11")
 @pytest.mark.parametrize(
-    ("seeds", "steps", "fifo"),
+    ("seeds", "steps", "kind"),
     [
-        pytest.param([0], 50, False, id="standard"),
-        pytest.param([1], 50, False, id="another", marks=pytest.mark.slow),
-        pytest.param([0, 1], 50, True, id="fifo", marks=pytest.mark.slow),
-        pytest.param(range(1_000, 1_050), 80, False, id="fifty", marks=LONG),
-        pytest.param(range(1_000, 1_050), 80, True, id="fifty of fifo", marks=LONG),
+        pytest.param([0], 50, "standard", id="standard"),
+        pytest.param([0], 50, "fifo", id="fifo"),
+        pytest.param([1], 50, "standard", id="another", marks=pytest.mark.slow),
+        pytest.param([1, 2], 50, "fifo", id="others of fifo", marks=pytest.mark.slow),
+        pytest.param([0, 1], 50, "fair", id="groups", marks=pytest.mark.slow),
+        pytest.param(range(1_000, 1_050), 80, "standard", id="fifty", marks=LONG),
+        pytest.param(range(1_000, 1_050), 80, "fifo", id="fifty of fifo", marks=LONG),
+        pytest.param(range(1_000, 1_050), 80, "fair", id="fifty of groups", marks=LONG),
     ],
 )
-def test_a_pass_after_each_step_changes_no_answer(tmp_path, seeds, steps, fifo):
+def test_a_pass_after_each_step_changes_no_answer(tmp_path, seeds, steps, kind):
     for seed in seeds:
-        compare(tmp_path, seed, fifo, steps)
+        compare(str(tmp_path / "root"), seed, kind, steps)
 
 
 @pytest.mark.spark

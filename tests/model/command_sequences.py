@@ -108,6 +108,12 @@ ENDINGS = ("batch", "batch", "batch", "commit", "commit", "commit", "rebuild", "
 
 def wire(settings: Settings) -> dict[str, str]:
     """Attributes of a queue with these settings."""
+    profile = "cmq" if settings.strict and not settings.fifo else "lake"
+    return QueueAttributes.create(profile, fifo=settings.fifo, **attributes(settings)).to_wire()
+
+
+def attributes(settings: Settings) -> dict[str, Any]:
+    """Attributes as `LakeQueue.create_queue` takes them, and `Queue.set_attributes`."""
     given: dict[str, Any] = {"visibility_timeout": settings.visibility_timeout / SECOND}
     given["message_retention_period"] = settings.retention / SECOND
     given["rewind_range"] = settings.rewind / SECOND
@@ -121,54 +127,32 @@ def wire(settings: Settings) -> dict[str, str]:
     given["paused_groups"] = dict.fromkeys(settings.paused_groups, "its bank is down")
     if settings.rate is not None:
         given |= {"rate_limit": f"{settings.rate[0]}/m", "rate_burst": settings.rate[1]}
+    else:
+        given |= {"rate_limit": None}
     if settings.tenants:
         given |= {"fair_groups": settings.fair, "group_in_flight_limit": settings.group_limit}
     if settings.fifo:
-        given |= {"fifo": True, "content_based_deduplication": True, "delay": settings.delay / SECOND}
-    return QueueAttributes.create("cmq" if settings.strict and not settings.fifo else "lake", **given).to_wire()
+        given |= {"content_based_deduplication": True, "delay": settings.delay / SECOND}
+    return given
 
 
-class Comparison:
-    """The machine, the model, and a table that holds the committed rows, given the same commands.
+class Commands:
+    """The model, and random commands that make sense in its state; what runs them as well is up to a subclass.
 
     On FIFO queues, and with tenants, the messages belong to up to `groups` message groups.
     """
 
-    def __init__(self, settings: Settings, tell: Callable[[str], None], groups: int = 1) -> None:
-        self.tell = tell
+    def __init__(self, settings: Settings, groups: int = 1) -> None:
         self.groups = ["" if settings.tenants else "A", *"BCDEFGH"][:groups]
         # dead letters that expire while held are gone once they are released, which the model does not know
         self.aged_letters = settings.delayed_cap is None and settings.max_receives is not None
         self.clock = 1_000 * SECOND
         self.log: list[Row] = []
         self.model = new_model(settings)
-        self.saved = self.model.copy()
-        self.head = Head(attributes=wire(settings), attributes_version=settings.version)
-        self.rows: dict[int, Run] = {}
-        self.settled: dict[int, Run] = {}
-        self.machine = ShardMachine(self.head, [], ListLog([]))
         self.leases: list[tuple[str, list[tuple[int, int]]]] = []
         self.receipts: list[tuple[int, str]] = []
-        self.live: dict[int, tuple[str, int]] = {}
         self.names = 0
-        self.looks = True
-        self.judged = 0
         self.batch: list[tuple[Any, tuple[Any, ...]]] = []
-
-    def step(self, code: bytes) -> None:
-        """One step: an operation with three arguments, and how it ends."""
-        operation, a, b, c, ending = code
-        how = ENDINGS[ending % len(ENDINGS)]
-        if operation == 255 and ending > 200:
-            self.add(Close(), "close")
-        else:
-            operations = FIFO_OPERATIONS if self.fifo else OPERATIONS
-            getattr(self, operations[operation % len(operations)])(a, b, c)
-        if how != "batch":
-            self.looks = (a + b) % 3 == 0  # else the machine knows no more of the log than its commands ask for
-            jumps = FIFO_JUMPS if self.fifo else JUMPS
-            self.clock += jumps[(ending // len(ENDINGS)) % len(jumps)]
-            self.flush(how)
 
     @property
     def fifo(self) -> bool:
@@ -368,6 +352,37 @@ class Comparison:
 
     def expire(self, a: int, b: int, c: int) -> None:
         self.add(Expire(), "tell_expired")
+
+
+class Comparison(Commands):
+    """The machine, the model, and a table that holds the committed rows, given the same commands."""
+
+    def __init__(self, settings: Settings, tell: Callable[[str], None], groups: int = 1) -> None:
+        super().__init__(settings, groups)
+        self.tell = tell
+        self.saved = self.model.copy()
+        self.head = Head(attributes=wire(settings), attributes_version=settings.version)
+        self.rows: dict[int, Run] = {}
+        self.settled: dict[int, Run] = {}
+        self.machine = ShardMachine(self.head, [], ListLog([]))
+        self.live: dict[int, tuple[str, int]] = {}
+        self.looks = True
+        self.judged = 0
+
+    def step(self, code: bytes) -> None:
+        """One step: an operation with three arguments, and how it ends."""
+        operation, a, b, c, ending = code
+        how = ENDINGS[ending % len(ENDINGS)]
+        if operation == 255 and ending > 200:
+            self.add(Close(), "close")
+        else:
+            operations = FIFO_OPERATIONS if self.fifo else OPERATIONS
+            getattr(self, operations[operation % len(operations)])(a, b, c)
+        if how != "batch":
+            self.looks = (a + b) % 3 == 0  # else the machine knows no more of the log than its commands ask for
+            jumps = FIFO_JUMPS if self.fifo else JUMPS
+            self.clock += jumps[(ending // len(ENDINGS)) % len(jumps)]
+            self.flush(how)
 
     # one decision
 

@@ -2,6 +2,10 @@
 
 It shares no code with the state machine. Where the machine keeps ranges, indexes and counters, this looks at
 every message every time. Standard queues are here; `fifo` tells what is different on FIFO queues.
+
+The machine is compared with it (`command_sequences`, `scripts`), and so are real queues (`queue_sequences`). Where
+calls overlap, fail or lose their answers there is no one state to compare: `simulation.oracle`,
+`concurrency.processes` and `serve.load` judge histories instead.
 """
 
 from __future__ import annotations
