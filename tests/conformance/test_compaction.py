@@ -38,7 +38,7 @@ from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
 from model.command_sequences import random_commands
 from model.queue_sequences import QueueCalls
-from mutations import Case, Mutation, Patch, each_case, replace
+from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 
 DAY = 24 * 3600
 
@@ -694,7 +694,14 @@ MUTATIONS = [
     Mutation(
         "no floor",
         replace("lakequeue.runtime.shard_ledger.ShardLedger._committed_floor", lambda _: (2**40, lambda: None)),
-        {_history_is_kept: "RWD-4", _what_waits_is_kept: "DLT-6"},
+        {
+            _history_is_kept: "RWD-4",
+            _what_waits_is_kept: "DLT-6",
+            shown_by(
+                test_a_pass_after_each_step_changes_no_answer,
+                lambda harness, _: (Path(harness.root), [0], 50, "standard"),
+            ): "DLT-7",
+        },
     ),
     Mutation("no fence", no_fence, {_two_at_once_join_once: "DLT-1"}),
     Mutation("no pins", pin_nothing, {_a_lease_is_read_for_a_day: "DUR-62", _a_view_is_read_for_a_day: "DUR-62"}),

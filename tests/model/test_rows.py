@@ -28,7 +28,7 @@ from lakequeue.shard.commands import (
     Moved,
 )
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.shard.runs import IN_FLIGHT, DeadLetters, Head, Run
+from lakequeue.shard.runs import IN_FLIGHT, VISIBLE, DeadLetters, Head, Run
 from mutations import Case, Mutation, each_case, replace
 
 from .model import DEAD_LETTER_QUEUE, ListLog, Row
@@ -91,6 +91,20 @@ def test_a_refused_command_does_not_stop_the_others() -> None:
     codes = [result.error.code if result.error else result.value for result in decision.results]
     assert codes == ["InvalidParameterValue", True, False, "InvalidParameterValue"]
     assert [result.changed for result in decision.results] == [False, True, True, True]
+
+
+@pytest.mark.spec("DEL-2", "RCP-6")
+def test_a_lease_is_deleted_but_for_what_failed() -> None:
+    machine = shard(sent(10), held(0, 3, "a", 30), held(4, 4, "b", 30), held(5, 9, "a", 30), head=10)
+    delete = LeaseDelete("a", [(0, 9)], except_offsets=[2, 4, 7], failure="why")
+    assert ask(machine, 1, delete) == LeaseCounts(7, 1, 2)
+    assert [run[:5] for run in machine.runs] == [
+        (2, 2, VISIBLE, "a", 1),
+        (4, 4, IN_FLIGHT, "b", 1),
+        (7, 7, VISIBLE, "a", 1),
+    ]
+    again = ask(machine, 1, Claim(10, None, "c")).spans
+    assert [(span.first, span.last) for span in again] == [(2, 2), (7, 7)]
 
 
 def test_what_expires_while_a_commit_is_under_way_is_not_forgotten() -> None:
