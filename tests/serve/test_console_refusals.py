@@ -79,6 +79,7 @@ LOOKED_FOR = [
         ({"where": "nonsense"}, "There is no column nonsense"),
         ({"where": "true)) OR ((true", "text": "a"}, "Value true)) OR ((true for parameter where"),
         ({"where": "getenv('HOME') = 'a'"}, "for parameter where"),
+        ({"where": "json_contains(body, '1')"}, "not one of those"),  # which once ended the server
         ({"where": "body = (SELECT 'a')"}, "one message at a time"),
         ({"state": "gone"}, "Value gone for parameter state"),
         ({"limit": "201"}, "for parameter limit"),

@@ -158,16 +158,6 @@ def test_what_an_attempt_id_can_fetch_again_is_not_handed_back(harness: Harness)
     assert bodies(harness.client("ReceiveMessage", QueueUrl=url, ReceiveRequestAttemptId="again")) == ["A"]
 
 
-def test_a_server_that_stops_answers_the_long_polls(tmp_path: Path) -> None:
-    lake = LakeQueue(str(tmp_path / "queues"), clock=ManualClock())
-    with ThreadPoolExecutor() as pool:
-        with serving(lake) as server, client_of(server.url) as client:
-            client("CreateQueue", QueueName="orders")
-            harness = Harness(lake, server.application, client, pool)
-            polled = [harness.poll() for _ in range(3)]
-        assert [poll.result(PATIENCE) for poll in polled] == [[], [], []]
-
-
 def test_many_messages_reach_many_receivers(harness: Harness) -> None:
     polled = [harness.poll() for _ in range(8)]
     for number in range(4):
