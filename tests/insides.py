@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakequeue import CompactionSummary, LakeQueue, Queue
 from lakequeue.runtime import root as roots
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import Engine
 
@@ -41,7 +41,7 @@ def receipts_of(queue: Queue, shard: int = 0) -> str:
     return layout.receipts_path(place_of(queue), queue.key, shard)
 
 
-def shard_of(queue: Queue, number: int = 0) -> ShardService:
+def shard_of(queue: Queue, number: int = 0) -> OpenShard:
     return queue._runtime.shards[number]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import pytest
 
-from lakequeue.runtime.shard_sender import ShardSender
+from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.claim import standard
 from lakequeue.shard.commands import Claim
 from lakequeue.shard.state import ShardState
@@ -112,7 +112,7 @@ def each_case(mutations: Iterable[Mutation]) -> pytest.MarkDecorator:
 believe_every_clock = replace(ClockGuard, "check", lambda *_: None)
 accept_any_lease = replace("lakequeue.shard.settle.holds", lambda *_: True)
 answer_from_what_is_known = replace(
-    ShardSender, "query", lambda self, query: query(self._machine or self._fresh_machine())
+    ShardLedger, "query", lambda self, query: query(self._machine or self._fresh_machine())
 )
 """A process asks its ledger without a look at what others committed."""
 

@@ -27,7 +27,7 @@ def test_leaving_a_queue_releases_its_tables_and_deletes_nothing(lq: LakeQueue) 
     with lq.create_queue("orders") as queue:
         queue.send("a")
         [message] = queue.receive()
-        held = weakref.ref(shard_of(queue)._ledger)
+        held = weakref.ref(shard_of(queue).ledger._ledger)
         assert held() is not None
     gc.collect()
     assert held() is None
@@ -41,7 +41,7 @@ def test_leaving_a_root_releases_the_tables_of_all_queues(lq: LakeQueue) -> None
         queues = [lq.create_queue(name) for name in ("a", "b")]
         for queue in queues:
             queue.send("x")
-        held = [weakref.ref(shard_of(queue)._appender) for queue in queues]
+        held = [weakref.ref(shard_of(queue).sender._appender) for queue in queues]
     gc.collect()
     assert [each() for each in held] == [None, None]
     assert [queue.counts().visible for queue in lq.list_queues()] == [1, 1]

@@ -137,7 +137,7 @@ def sent_bodies(queue: Queue) -> list[str]:
 
 def unfinished(queue: Queue) -> list[Outgoing]:
     """What is on its way to another queue."""
-    moves = [shard.query(lambda machine: machine.outgoing()) for shard in queue._runtime.shards]
+    moves = [shard.ledger.query(lambda machine: machine.outgoing()) for shard in queue._runtime.shards]
     return [move for move in moves if move is not None]
 
 

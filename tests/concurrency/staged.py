@@ -18,7 +18,7 @@ Pair = tuple[Queue, Queue]
 
 
 def appender_of(queue: Queue) -> append.Appender:
-    return shard_of(queue)._open_appender()
+    return shard_of(queue).sender._open_appender()
 
 
 def stages(queue: Queue, sends: int = append.STAGED_SENDS) -> None:

@@ -172,7 +172,7 @@ def test_a_pause_that_a_queue_has_seen_is_no_reason_for_doubts(tmp_path: Path, l
     once(tmp_path, -9 * DAYS).create_queue("orders").send("a")
     queue = once(tmp_path, -5 * DAYS).queue("orders")
     queue.send("b")
-    assert shard_of(queue)._appender.table.transaction(layout.PAUSE_ID) == pytest.approx(4 * 86400, abs=60)
+    assert shard_of(queue).sender._appender.table.transaction(layout.PAUSE_ID) == pytest.approx(4 * 86400, abs=60)
     process(tmp_path, -2 * DAYS).queue("orders").send("c")
     assert not looks
 
@@ -192,7 +192,7 @@ def test_a_clock_that_is_set_right_between_the_looks_is_refused_once(tmp_path: P
         queue.send("b")
     queue.send("b")
     queue.receive(10)
-    head = shard_of(queue)._open_ledger().head()
+    head = shard_of(queue).ledger._open_ledger().head()
     assert head.committed_at <= lq._runtime.now()
 
 
@@ -204,7 +204,7 @@ def test_time_that_only_memory_knows_does_not_get_into_the_ledger(tmp_path: Path
     queue.counts()
     lq.clock.by = 0 * DAYS  # type: ignore[attr-defined]
     assert [message.body for message in queue.receive()] == ["a"]
-    assert shard_of(queue)._open_ledger().head().committed_at <= lq._runtime.now()
+    assert shard_of(queue).ledger._open_ledger().head().committed_at <= lq._runtime.now()
 
 
 @pytest.mark.spec("DUR-82")

@@ -33,7 +33,7 @@ def test_a_consumer_with_enough_to_do_at_home_forgets_no_shard(tmp_path: Path, f
             queue.send_batch([SendEntry(f"{n}") for n in range(1 if shard else LATEST + 1)])
     keep_to(queue, 0)
     [other] = apart(lq.root, lq.clock, 1)
-    seen = {shard.shard: 0 for shard in queue._runtime.shards}
+    seen = {shard.number: 0 for shard in queue._runtime.shards}
     consumer = other.queue(queue.name)
     keep_to(consumer, 0)
     for _ in range(LATEST):
@@ -98,7 +98,7 @@ def test_one_producer_fills_all_shards(tmp_path: Path, monkeypatch: pytest.Monke
     queue = LakeQueue(str(tmp_path / "root")).create_queue("orders", shards=SHARDS)
     for number in range(10 * SHARDS):
         queue.send(f"{number}")
-    sent = [shard.depth(queue._runtime.now()).sent for shard in queue._runtime.shards]
+    sent = [shard.ledger.depth(queue._runtime.now()).sent for shard in queue._runtime.shards]
     assert min(sent) >= 4 and max(sent) <= 16, sent
 
 
@@ -107,4 +107,4 @@ def test_bulk_sends_with_few_rows_go_to_one_shard_after_the_other(tmp_path: Path
     queue = LakeQueue(str(tmp_path / "root")).create_queue("orders", shards=SHARDS)
     for _ in range(SHARDS):
         queue.send_arrow(pa.table({"body": ["few", "rows"]}))
-    assert [shard.depth(queue._runtime.now()).sent for shard in queue._runtime.shards] == [2] * SHARDS
+    assert [shard.ledger.depth(queue._runtime.now()).sent for shard in queue._runtime.shards] == [2] * SHARDS

@@ -136,15 +136,15 @@ class TestMerging:
         with without_merging(monkeypatch):
             for number in range(7):
                 queue.send(str(number))
-        service = shard_of(other)
+        shard = shard_of(other)
 
         def overtake() -> None:
             queue.purge()
             queue.send("7")
             queue.send("8")
-            service.log()  # a reader that looks at the newest files finds the messages gone
+            shard.ledger.log()  # a reader that looks at the newest files finds the messages gone
 
-        at(monkeypatch, service, "messages", overtake)
+        at(monkeypatch, shard.reader, "messages", overtake)
         assert [message.body for message in other.receive(max_messages=2)] == []
         assert log_rows(queue)[0].offset > 1
         assert drain(other) == ["7", "8"]

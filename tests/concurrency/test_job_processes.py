@@ -71,7 +71,7 @@ def test_limit_pause_and_uniqueness_hold_whoever_is_killed(processes: Processes,
     assert (counts.visible, counts.in_flight, counts.rewindable) == (0, 0, number)
     pace, found = queue._runtime.attributes.pace, 0
     for shard in queue._runtime.shards:
-        runs = shard.query(lambda machine: machine.history)
+        runs = shard.ledger.query(lambda machine: machine.history)
         received = sorted(run.first_received_at for run in runs for _ in range(run.size))
         found += len(received)
         for first, begin in enumerate(received):

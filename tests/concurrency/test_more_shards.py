@@ -116,7 +116,7 @@ def test_a_process_that_knew_only_the_first_deletes_them_all(pair: Pair) -> None
     raised(queue)
     other._runtime.delete()
     for shard in range(4):
-        assert queue._runtime.shards[shard].closed()
+        assert queue._runtime.shards[shard].sender.closed()
 
 
 def test_another_process_erases_what_is_in_them(pair: Pair) -> None:

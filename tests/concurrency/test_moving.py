@@ -388,7 +388,7 @@ def test_each_move_of_a_shard_has_a_number_of_its_own(two: Two) -> None:
     mine, theirs = two
 
     def number() -> int:
-        target = mine.dead._runtime.shards[0]._open_appender()
+        target = mine.dead._runtime.shards[0].sender._open_appender()
         target.refresh()
         return target.table.transaction(layout.move_id(mine.queue.key, 0))
 
@@ -400,7 +400,7 @@ def test_each_move_of_a_shard_has_a_number_of_its_own(two: Two) -> None:
     redrive(theirs)  # finds nothing to move
     letters(theirs)
     assert number() == 2
-    assert shard_of(theirs.queue).query(lambda machine: machine.head.move_number) == 2
+    assert shard_of(theirs.queue).ledger.query(lambda machine: machine.head.move_number) == 2
 
 
 @pytest.mark.spec("DLQ-8", "FAI-5", "QUE-34")

@@ -13,7 +13,7 @@ from concurrency.steps import at
 from concurrency.stopping import short_logs, without_turns
 from insides import shard_of
 from lakequeue import LakeQueue, LakeQueueError, Queue
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import Table
@@ -58,11 +58,11 @@ def a_message_whose_file_was_joined_and_removed_is_read(on: TwoProcesses) -> Non
         on.patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
     for number in range(9):
         on.other.send(str(number))
-    shard_of(on.queue).query(lambda machine: machine)  # knows the files as they are now
+    shard_of(on.queue).ledger.query(lambda machine: machine)  # knows the files as they are now
     for _ in range(9):
         on.other.send("more")
     on.other.compact()
-    rows = shard_of(on.queue).messages(0, 8)
+    rows = shard_of(on.queue).reader.messages(0, 8)
     assert [row and row["body"] for row in rows] == [str(number) for number in range(9)]
 
 
@@ -87,7 +87,7 @@ MUTATIONS = [
     ),
     Mutation(
         "read in the log as it was known",
-        replace(ShardService, "messages", ShardService._read),
+        replace(ShardReader, "rows", lambda self, first, last: (first, self._known(first, last))),
         {a_message_whose_file_was_joined_and_removed_is_read: "1"},
     ),
 ]

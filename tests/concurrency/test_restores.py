@@ -74,7 +74,7 @@ def once(queue: Queue, verb: Callable[[Queue], object]) -> None:
 
 def agree(running: Queue, fresh: Queue, sent: dict[str, str]) -> list[str]:
     """What a process that kept running receives is what a new one sees; bodies, by offset."""
-    rows = shard_of(fresh).messages(0, shard_of(fresh).log().end - 1)
+    rows = shard_of(fresh).reader.messages(0, shard_of(fresh).ledger.log().end - 1)
     stored = {row["message_id"]: row["body"] for row in rows if row is not None}
     messages: list[Message] = []
     while more := running.receive(10, visibility_timeout=600):
@@ -192,8 +192,8 @@ def test_a_message_with_another_offset_is_not_taken_for_one_that_was_read_before
     shutil.copytree(root, backup)
     queue.send("lost")
     queue.receive(visibility_timeout=0)
-    shard_of(queue)._drop_ledger()  # as after any error: the handle is gone, and bodies are cached
-    shard_of(queue)._drop_appender()
+    shard_of(queue).ledger._drop()  # as after any error: the handle is gone, and bodies are cached
+    shard_of(queue).sender._drop()
     by_a_swap(backup, root)
     apart(root, clock, 1)[0].queue("orders").send("other")
     assert [message.body for message in queue.receive()] == ["other"]
@@ -272,8 +272,8 @@ def what_is_sent_is_there(root: Path, clock: ManualClock) -> None:
 def what_is_received_is_what_was_sent(root: Path, clock: ManualClock) -> None:
     queue, backup = _running(root, clock)
     _restored(queue, backup, root, clock, count=1)
-    shard_of(queue)._drop_ledger()
-    shard_of(queue)._drop_appender()
+    shard_of(queue).ledger._drop()
+    shard_of(queue).sender._drop()
     assert [message.body for message in queue.receive(10)] == ["kept", "other 0"]
 
 

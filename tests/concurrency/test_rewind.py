@@ -132,7 +132,7 @@ def test_rewind_switched_off_halfway_and_on_again_brings_nothing_back(tmp_path: 
     queue.delete_batch([message.receipt_handle for message in queue.receive(4)])
     clock.advance(1)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        at(patch, shard_of(queue, 1), "command", KeyboardInterrupt())
+        at(patch, shard_of(queue, 1).ledger, "command", KeyboardInterrupt())
         queue.set_attributes(rewind_range=0)
     other.set_attributes(rewind_range=HOUR)
     assert other.counts().rewindable == 0

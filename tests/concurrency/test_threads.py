@@ -124,18 +124,18 @@ class TestGroupCommit:
         queue = lq.create_queue("orders")
         queue.send("first")
         messages, receipts = log_versions(queue)
-        with shard_of(queue).holding_sends():
+        with shard_of(queue).sender.paused():
             started = _started([lambda n=n: queue.send(f"m{n}") for n in range(12)])
-            _until(lambda: len(shard_of(queue)._sending._pending) == 11)
+            _until(lambda: len(shard_of(queue).sender._group._pending) == 11)
         for call in started:
             call.result(30)
         assert len(check_log(queue)) == 13
         assert log_versions(queue)[0] == messages + 2  # the leader's own, and everybody else's
 
         received = queue.receive(max_messages=13)
-        with shard_of(queue)._ledger_lock:
+        with shard_of(queue).ledger._lock:
             started = _started([lambda m=m: queue.delete(m.receipt_handle) for m in received])
-            _until(lambda: len(shard_of(queue)._commanding._pending) == 12)
+            _until(lambda: len(shard_of(queue).ledger._group._pending) == 12)
         for call in started:
             call.result(30)
         assert log_versions(queue)[1] == receipts + 3

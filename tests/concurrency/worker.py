@@ -29,7 +29,7 @@ from lakequeue import (
     RequestThrottled,
     SendEntry,
 )
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.commands import Claim, ClaimResult
 from lakequeue.storage import layout
 from lakequeue.storage.engines import commit, log_trimming
@@ -205,16 +205,17 @@ def _note(diary: Diary, claims: dict[tuple[int, str], tuple[int, int]], message:
 def record_claims() -> dict[tuple[int, str], tuple[int, int]]:
     """Shard and lease id -> interval, by the shard's clock, in which the messages of the last answer are held."""
     claims: dict[tuple[int, str], tuple[int, int]] = {}
-    command = ShardService.command
+    command = ShardLedger.command
 
     def recorded(self: Any, commands: Any, now: int) -> Any:
         results = command(self, commands, now)
         for asked, result in zip(commands, results, strict=True):
             if isinstance(asked, Claim) and isinstance(result.value, ClaimResult):
-                claims[self.shard, result.value.lease_id] = (result.value.received_at, result.value.visible_at)
+                claimed = result.value
+                claims[self._tables.number, claimed.lease_id] = (claimed.received_at, claimed.visible_at)
         return results
 
-    ShardService.command = recorded  # type: ignore[method-assign]
+    ShardLedger.command = recorded  # type: ignore[method-assign]
     return claims
 
 

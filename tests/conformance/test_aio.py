@@ -24,7 +24,8 @@ from lakequeue import HeartbeatRenewal, aio, errors
 from lakequeue.model.clock import Interrupt
 from lakequeue.operations import browse
 from lakequeue.operations import receive as receiving
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.shard_reader import ShardReader
+from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.testing import ManualClock
 
 Scenario = Callable[[], Coroutine[Any, Any, Any]]
@@ -284,7 +285,7 @@ POINTS = {
     # where the claiming thread stands when its caller is cancelled
     "before the claim": (receiving.move, "claim", False),
     "after the claim": (receiving.move, "claim", True),
-    "while it reads bodies": (ShardService, "messages", False),
+    "while it reads bodies": (ShardReader, "messages", False),
     "with the answer": (receiving, "_messages", True),
 }
 attempts = pytest.mark.parametrize("kind", ["standard", "fifo", "fifo with an attempt id"])
@@ -396,7 +397,7 @@ def test_a_cancelled_send_is_sent_or_not_and_leaves_nothing_behind(
     harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.create()
-    gate = Gate().close(monkeypatch, ShardService, "send", after=False)
+    gate = Gate().close(monkeypatch, ShardSender, "send", after=False)
 
     async def scenario() -> None:
         async with opened(harness, threads=1) as queue:

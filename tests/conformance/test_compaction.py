@@ -27,6 +27,7 @@ from conformance.harness import Harness, local_only, long_on_s3
 from insides import engine_of, forget, messages_of, place_of, receipts_of, shard_of
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
 from lakequeue.operations import compact
+from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import cleaning, layout, ledger, passes
 from lakequeue.storage.bulk import manifests
@@ -332,7 +333,7 @@ def test_a_crowded_ledger_is_written_anew(harness: Harness, clock, monkeypatch):
         queue.delete(first.receipt_handle)
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "RANGE_ROWS", 2)
-        shard_of(queue).command([Rewrite()], queue._runtime.now)
+        shard_of(queue).ledger.command([Rewrite()], queue._runtime.now)
     assert live_files(queue, "receipts") == 6
     before = queue.counts()
     assert succeeded(harness.queue().compact()).ledgers_rewritten == 1
@@ -485,10 +486,11 @@ def test_a_pass_finishes_what_was_interrupted(harness: Harness, clock):
         return attrs.evolve(row, attributes=changed, attributes_version=row.attributes_version + 1)
 
     harness.open()._runtime.update(set_._runtime.row, with_delay)  # the catalog knows, the shards do not
-    shard_of(harness.open().queue("deleted")).close()
+    shard_of(harness.open().queue("deleted")).sender.close()
     succeeded(harness.open().compact())
     assert [queue.name for queue in harness.open().list_queues()] == ["set"]
-    assert shard_of(harness.queue("set")).query(lambda machine: machine.head.attributes["DelaySeconds"]) == "50"
+    ledger = shard_of(harness.queue("set")).ledger
+    assert ledger.query(lambda machine: machine.head.attributes["DelaySeconds"]) == "50"
     assert deleted.name == "deleted"
 
 
@@ -669,6 +671,13 @@ def no_history_in_the_floor(patch: Patch) -> None:
     patch.setattr("lakequeue.shard.state.ShardState.current_head", floor)
 
 
+def no_floor(patch: Patch) -> None:
+    head = ShardLedger.head
+    patch.setattr(
+        ShardLedger, "head", lambda self: (attrs.evolve(head(self)[0], floor_offset=2**40), lambda: None)
+    )
+
+
 def no_fence(patch: Patch) -> None:
     commit = merge_segments.commit
     patch.setattr(merge_segments, "commit", lambda table, _, attempt, **told: commit(table, {}, attempt))
@@ -693,7 +702,7 @@ MUTATIONS = [
     Mutation("no history in the floor", no_history_in_the_floor, {_history_is_kept: "RWD-4"}),
     Mutation(
         "no floor",
-        replace("lakequeue.runtime.shard_ledger.ShardLedger._committed_floor", lambda _: (2**40, lambda: None)),
+        no_floor,
         {
             _history_is_kept: "RWD-4",
             _what_waits_is_kept: "DLT-6",

@@ -23,7 +23,7 @@ from lakequeue.model.names import shard_of_group
 from lakequeue.operations import copy as copying
 from lakequeue.operations import judged_log, move
 from lakequeue.operations import repair as repairing
-from lakequeue.runtime import shard_sender
+from lakequeue.runtime import open_shard
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.shard.runs import Head
@@ -284,10 +284,10 @@ def a_move_that_another_process_completed_brings_nothing_again(lq: LakeQueue, cl
     def act(reader: Any, *_: int) -> None:
         move.finish_all(other.queue("orders.fifo")._runtime)
         other.compact()
-        reader._bodies.clear()
-        reader.log()
+        reader.bodies.clear()
+        reader._ledger.log()
 
-    with meanwhile(ShardReader, "messages", act, when=lambda reader, *_: reader.shard == 0):
+    with meanwhile(ShardReader, "messages", act, when=lambda reader, *_: reader is shard_of(queue).reader):
         queue.receive(10)
     assert full(queue) == ["old", "open"]
     assert dead.counts().visible == 7
@@ -356,7 +356,7 @@ def a_compactor_that_slept_through_a_repair_empties_nothing(lq: LakeQueue, clock
         damage_files(queue)
         assert [each.applied for each in reopen(lq).repair(apply=True, force=True)] == [True]
 
-    with meanwhile(shard_sender, "merge_all", act):
+    with meanwhile(open_shard, "merge_all", act):
         reopen(lq).compact()
     assert full(queue) == ["old", *"abcdefg", "open"]
     comes_once(lq, clock, "old", *"abcdefg", "open")
@@ -367,7 +367,7 @@ def what_only_memory_knows_is_not_emptied(lq: LakeQueue, clock: ManualClock) -> 
     queue, held = seven_held(lq)
     queue.delete_batch(held)
     damage_files(queue)
-    merge, fence = shard_sender.merge_all, repairing.fence_step
+    merge, fence = open_shard.merge_all, repairing.fence_step
     begun: list[Any] = []
 
     def slow(*given: Any) -> Any:
@@ -381,7 +381,7 @@ def what_only_memory_knows_is_not_emptied(lq: LakeQueue, clock: ManualClock) -> 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repairing, "fence_step", fenced)
-        patch.setattr(shard_sender, "merge_all", slow)
+        patch.setattr(open_shard, "merge_all", slow)
         assert [each.applied for each in reopen(lq).repair(apply=True, force=True)] == [True]
     with suppress(LakeQueueError):
         merge(*begun[0])
@@ -419,7 +419,7 @@ def a_compactor_drops_nothing_above_the_floor_of_a_restored_ledger(lq: LakeQueue
 
 
 def a_sender_drops_nothing_above_the_floor_of_a_restored_ledger(lq: LakeQueue, clock: ManualClock) -> None:
-    stays_above_the_floor_of_a_restored_ledger(lq, lambda queue: shard_of(queue)._merge_segments(0, None))
+    stays_above_the_floor_of_a_restored_ledger(lq, lambda queue: shard_of(queue).sender._merge_segments(0, None))
 
 
 def a_log_that_was_restored_before_its_ledger_stays(lq: LakeQueue, clock: ManualClock) -> None:
@@ -439,8 +439,8 @@ def what_was_emptied_meanwhile_is_not_shown(lq: LakeQueue, clock: ManualClock) -
 
     def act(reader: Any, *_: int) -> None:
         emptied_elsewhere(lq, queue, held)
-        reader._bodies.clear()
-        reader.log()
+        reader.bodies.clear()
+        reader._ledger.log()
 
     with meanwhile(ShardReader, "rows", act):
         assert [message.body for message in queue.peek(limit=10)] == ["old", "open"]
@@ -514,9 +514,9 @@ def tell_no_epoch(patch: Patch) -> None:
 
 def believe_memory(patch: Patch) -> None:
     def forgotten(self: Any) -> Forgotten:
-        return self._open_ledger().forgotten(self.log)
+        return self.ledger._open_ledger().forgotten(self.ledger.log)
 
-    patch.setattr(shard_sender.ShardSender, "_forgotten", forgotten)
+    patch.setattr(open_shard.OpenShard, "_forgotten", forgotten)
 
 
 def believe_what_was_put_back(patch: Patch) -> None:
@@ -524,8 +524,8 @@ def believe_what_was_put_back(patch: Patch) -> None:
 
 
 def look_for_no_restore(patch: Patch) -> None:
-    read = ShardLedger._committed_floor
-    patch.setattr(ShardLedger, "_committed_floor", lambda self: (read(self)[0], lambda: None))
+    read = ShardLedger.head
+    patch.setattr(ShardLedger, "head", lambda self: (read(self)[0], lambda: None))
 
 
 def bring_rows_without_a_body(patch: Patch) -> None:

@@ -24,7 +24,7 @@ from lakequeue import (
 )
 from lakequeue.operations import lease as leases
 from lakequeue.operations import receive as receives
-from lakequeue.runtime.shard_sender import ShardSender
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard import admin, decide
 from lakequeue.shard.commands import Erase
 from lakequeue.shard.decide import ShardMachine
@@ -202,7 +202,7 @@ def test_a_count_reads_the_log_again_beside_an_erasure(
             monkeypatch.setattr(read, "_known", {})  # two processes would not share what was read
         return machine.log.sent_at(0)
 
-    assert seen._runtime.shards[0].query(sent_at) > 0 and erased == [True]
+    assert seen._runtime.shards[0].ledger.query(sent_at) > 0 and erased == [True]
 
 
 def leased_bodies(queue: Queue) -> list[str]:
@@ -273,7 +273,7 @@ MUTATIONS = [
     Mutation("rows stay", replace(erase, "rewrite", lambda *_: False), {no_file_holds_it: "DUR-42"}),
     Mutation(
         "deduplication ids go at once",
-        replace(ShardSender, "_window_start", lambda self, table, now, dedup: now),
+        replace(OpenShard, "_window_start", lambda self, table, now, dedup: now),
         {a_repeated_send_does_not_bring_it_back: "DUR-42"},
     ),
 ]

@@ -62,7 +62,7 @@ def test_they_end_with_the_message(harness: Harness, clock: ManualClock):
     fail(queue, queue.receive()[0], ValueError("first"))
     queue.send("b")
     queue.receive()[0].delete()
-    assert "ValueError" not in str(shard_of(queue).query(lambda machine: machine.history))
+    assert "ValueError" not in str(shard_of(queue).ledger.query(lambda machine: machine.history))
     clock.advance(1)
     assert other.rewind(queue.created_at) == 1
     assert [message.attempts for message in other.peek()] == [(), ()]
@@ -114,7 +114,7 @@ def test_neighbours_that_fail_together_are_one_run(harness: Harness):
     reason = DeadLetterReason.of(ValueError("the service is down"), at, "worker").json()
     handles = [message.receipt_handle for message in messages]
     exchange(queue._runtime, [(each, 0) for each in handles], failures=dict.fromkeys(handles, reason))
-    assert len(shard_of(queue).query(lambda machine: machine.runs)) == 1
+    assert len(shard_of(queue).ledger.query(lambda machine: machine.runs)) == 1
     assert {len(message.attempts) for message in harness.queue().peek()} == {1}
 
 
@@ -143,7 +143,7 @@ def test_what_is_damaged_counts_as_none(harness: Harness, damaged: str):
         [run] = machine._state.runs
         machine._state.runs.put(run._replace(target_key=damaged))
 
-    shard_of(queue).query(damage)
+    shard_of(queue).ledger.query(damage)
     assert queue.peek()[0].attempts == ()
     fail(queue, message, ValueError("later"))
     assert said(queue) == said(harness.queue()) == ["ValueError later"]
@@ -163,7 +163,7 @@ def test_a_damaged_note_of_who_has_a_message_counts_as_none(harness: Harness, cl
         [run] = machine._state.runs
         machine._state.runs.put(run._replace(attempt_id=damaged))
 
-    shard_of(queue).query(damage)
+    shard_of(queue).ledger.query(damage)
     assert queue.peek()[0].consumer is None
     clock.advance(31)
     assert queue.receive() == []

@@ -16,7 +16,7 @@ from lakequeue.conditions import sandbox
 from lakequeue.model.states import MessageState
 from lakequeue.operations import browse, selected
 from lakequeue.operations.depth import depth
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.testing import ManualClock
 
 
@@ -102,9 +102,9 @@ def test_all_messages_are_gone_through_and_no_further_than_needed(
     assert found(harness.queue(), "state = 'delayed'", 3) == ["2", "6", "10"]
     assert found(harness.queue(), "state = 'in_flight'") == [message.body for message in received[1::2]]
     read: list[int] = []
-    rows = ShardService.rows
+    rows = ShardReader.rows
     monkeypatch.setattr(
-        ShardService, "rows", lambda self, first, last: read.append(last) or rows(self, first, last)
+        ShardReader, "rows", lambda self, first, last: read.append(last) or rows(self, first, last)
     )
     assert found(harness.queue(), "body::INT >= 6", 1) == ["6"]
     assert max(read) < 10
@@ -150,10 +150,10 @@ def test_a_part_of_the_log_that_is_dropped_between_two_readings_is_no_error(harn
     queue.purge()
     queue.compact()
     shard = shard_of(other)
-    first, rows = shard.rows(0, 3)
+    first, rows = shard.reader.rows(0, 3)
     assert (first, len(rows)) == (4, 0)
     with pytest.raises(errors.QueueClientError, match="lacks offset 7"):
-        shard.rows(7, 8)
+        shard.reader.rows(7, 8)
     assert DeltaTable(messages_of(queue)).to_pyarrow_table().num_rows == 0
 
 

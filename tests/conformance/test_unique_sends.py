@@ -165,7 +165,7 @@ def test_ids_whose_messages_stay_are_known_for_long(harness: Harness, clock, mon
     assert harness.queue().send("x", dedup_id="late").message_id == late
     assert queue.send("x", dedup_id="late").message_id == late
     assert harness.queue().send("x", dedup_id="one").message_id != one
-    window = queue._runtime.shards[shard_of_group("3", shards)]._appender._window
+    window = queue._runtime.shards[shard_of_group("3", shards)].sender._appender._window
     assert len(window.find("3")) <= 1  # each send forgets the one before
 
 

@@ -107,7 +107,7 @@ def test_an_upgrade_that_is_killed_at_any_commit_is_repeated(
     [afresh] = apart(lq.root, clock, 1)
     assert all(
         queue._runtime.row.attributes_version
-        == afresh.queue(queue.name)._runtime.shards[0].query(lambda machine: machine.attributes_version)
+        == afresh.queue(queue.name)._runtime.shards[0].ledger.query(lambda machine: machine.attributes_version)
         for queue in afresh.all_queues()
     )
     use(afresh, clock)

@@ -72,10 +72,10 @@ def test_a_reason_costs_no_commit_more(lq: LakeQueue) -> None:
 
         queue.send("a")
         shard = shard_of(queue)
-        before = shard.query(lambda machine: machine.head.epoch)
+        before = shard.ledger.query(lambda machine: machine.head.epoch)
         consumer = Consumer(queue, handler=handle, wait_time=0, make_failed_messages_visible_immediately=True)
         consumer.run()
-        return shard.query(lambda machine: machine.head.epoch) - before
+        return shard.ledger.query(lambda machine: machine.head.epoch) - before
 
     orders, _ = pair(lq, receives=1)  # so its first failure is the last one
     assert commits(orders) == commits(lq.create_queue("others")) == 2

@@ -20,15 +20,13 @@ from lakequeue import (
     RetryBackoff,
 )
 from lakequeue.entry_verbs import FreeHands, Request, exchange
-from lakequeue.runtime.shard_ledger import ShardLedger
 
 Make = Callable[..., Harness]
 
 
 def commits(harness: Harness) -> int:
     """Commits to all ledgers of the queue so far."""
-    ledgers: list[ShardLedger] = [*harness.queue._runtime.shards]
-    return sum(ledger.query(lambda machine: machine.head.epoch) for ledger in ledgers)
+    return sum(shard.ledger.query(lambda machine: machine.head.epoch) for shard in harness.queue._runtime.shards)
 
 
 # --- one commit

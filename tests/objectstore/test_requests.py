@@ -50,7 +50,10 @@ def aged(lq: LakeQueue, local: Path, version: int) -> Queue:
     def commit_nothing(table: Table) -> None:
         assert commit(table, {}, lambda token: table.add([], {"number": next(number)}, token))
 
-    tables: list[Callable[[], Table]] = [lambda: shard._open_appender().table, lambda: shard._open_ledger().table]
+    tables: list[Callable[[], Table]] = [
+        lambda: shard.sender._open_appender().table,
+        lambda: shard.ledger._open_ledger().table,
+    ]
     while min(table().version for table in tables) < version:
         made.send("a")
         made.delete(made.receive()[0].receipt_handle)

@@ -48,7 +48,7 @@ def test_receives_of_16_clients_wait_for_at_most_two_commits(
     for number in range(CLIENTS):
         group = {"MessageGroupId": f"g{number}", "MessageDeduplicationId": f"d{number}"} if fifo else {}
         client.send_message(QueueUrl=url, MessageBody="x", **group)
-    commits = server.lake.queue(url.rpartition("/")[2])._runtime.shards[0]._commanding
+    commits = server.lake.queue(url.rpartition("/")[2])._runtime.shards[0].ledger._group
     with held(commits) as (sizes, first, free), ThreadPoolExecutor(CLIENTS) as threads:
         received = [threads.submit(client.receive_message, QueueUrl=url)]
         assert first.wait(PATIENCE)
@@ -83,7 +83,7 @@ def test_what_is_refused_of_one_client_concerns_no_other_in_its_group(
             entries[1]["Id"] = "0"
         return client.send_message_batch(QueueUrl=url, Entries=entries)
 
-    with held(shard_of(queue)._sending) as (sizes, first, free), ThreadPoolExecutor(CLIENTS) as threads:
+    with held(shard_of(queue).sender._group) as (sizes, first, free), ThreadPoolExecutor(CLIENTS) as threads:
         sent = [threads.submit(send, 0)]
         assert first.wait(PATIENCE)
         sent += [threads.submit(send if number < 8 else send_batch, number) for number in range(1, CLIENTS)]
@@ -112,7 +112,7 @@ def test_deletes_of_a_group_have_answers_of_their_own(
     queue = server.lake.queue(url.rpartition("/")[2])
     queue.send_batch([SendEntry("x") for _ in range(10)])
     handles = [message.receipt_handle for message in queue.receive(10)]
-    with held(shard_of(queue)._commanding) as (_, first, free), ThreadPoolExecutor(CLIENTS) as threads:
+    with held(shard_of(queue).ledger._group) as (_, first, free), ThreadPoolExecutor(CLIENTS) as threads:
         calls = [threads.submit(client.delete_message, QueueUrl=url, ReceiptHandle=handles[0])]
         assert first.wait(PATIENCE)
         deletes = [*handles[1:6], handles[1], "nonsense"]

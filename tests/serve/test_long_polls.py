@@ -115,7 +115,7 @@ def test_a_client_that_hangs_up_takes_no_message_with_it(harness: Harness) -> No
 
 def hung_up_while_claiming(harness: Harness, queue: Queue, **given: Any) -> None:
     """A receive whose client is gone when the claim comes to its end."""
-    ledger = shard_of(queue)._ledger_lock
+    ledger = shard_of(queue).ledger._lock
     with ledger:
         with harness.hanging_up(**given):
             pass

@@ -50,7 +50,7 @@ def test_requests_under_way_are_finished_and_no_new_ones_begin(tmp_path: Path) -
     ):
         orders = client("CreateQueue", QueueName="orders")["QueueUrl"]
         queue = lake.queue("orders")
-        with shard_of(queue).holding_sends():
+        with shard_of(queue).sender.paused():
             sent = pool.submit(client.post, "SendMessage", QueueUrl=orders, MessageBody="A")
             wait_until(lambda: metric(other, "requests_in_progress") == 2, "the send")
             server.stop()

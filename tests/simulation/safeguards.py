@@ -16,7 +16,8 @@ import numpy as np
 
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.shard_ledger import ShardLedger
+from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.shard import move
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import IN_FLIGHT
@@ -79,9 +80,9 @@ def read_no_newer_log(patch: Patch) -> None:
 
 
 def keep_the_machine_after_a_failure(patch: Patch) -> None:
-    run = ShardService._run_commands
+    run = ShardLedger._run
 
-    def forgetful(self: ShardService, groups: Any) -> Any:
+    def forgetful(self: ShardLedger, groups: Any) -> Any:
         machine = self._machine
         try:
             return run(self, groups)
@@ -89,7 +90,7 @@ def keep_the_machine_after_a_failure(patch: Patch) -> None:
             self._machine = machine
             raise
 
-    patch.setattr(ShardService, "_run_commands", forgetful)
+    patch.setattr(ShardLedger, "_run", forgetful)
 
 
 @contextmanager
@@ -141,9 +142,9 @@ def offer_what_a_power_cut_tears(patch: Patch) -> None:
 
 
 def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
-    run, window, known = ShardService._run_sends, Appender.window, dict[Any, DedupWindow]()
+    run, window, known = ShardSender._run, Appender.window, dict[Any, DedupWindow]()
 
-    def judged_once(self: ShardService, sends: Any) -> Any:
+    def judged_once(self: ShardSender, sends: Any) -> Any:
         known.pop(self._appender, None)
         return run(self, sends)
 
@@ -152,7 +153,7 @@ def look_for_duplicates_before_the_first_try_only(patch: Patch) -> None:
             known[self] = window(self, *arguments)
         return known[self]
 
-    patch.setattr(ShardService, "_run_sends", judged_once)
+    patch.setattr(ShardSender, "_run", judged_once)
     patch.setattr(Appender, "window", first)
 
 
@@ -444,7 +445,7 @@ MUTATIONS = [
     ),
     Mutation(
         "overlook purges",
-        replace(ShardService, "purged_offset", lambda _: 0),
+        replace(ShardLedger, "purged_offset", lambda _: 0),
         {Aim(kind="fifo", verbs=({"again": 60, "purge": 10},)): "DDP-13"},
     ),
     Mutation(

@@ -613,7 +613,7 @@ def _emptied(queue: Queue, world: World) -> list[Message]:
 
 def _leased(lease: Lease) -> list[Message]:
     """Messages of a lease, as a receive has them; each shard was claimed at an instant of its own."""
-    claims = {part.shard.shard: part.claimed for part in lease._runtime.parts}
+    claims = {part.shard.number: part.claimed for part in lease._runtime.parts}
     columns = ["message_id", "receipt_handle", "body", "receive_count", "sent_at", "group_id", "sequence_number"]
     found = []
     for row in lease.arrow([*columns, "shard"]).to_pylist():

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from concurrency.harness import apart, application_id, check_log, small_segments
 from insides import messages_of, place_of, shard_of
 from lakequeue import InvalidParameterValue, LakeQueue, Queue, QueueClientError
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, dedup, manifests, staged_files, write_files
 from lakequeue.storage.bulk.arrow_files import Written
@@ -365,13 +365,13 @@ def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
     tmp_path: Path, spark: SparkSession, queue: Queue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
     other = apart(tmp_path / "root", clock, 1)[0].queue("orders.fifo")
-    holding, rewritten = ShardService.holding_sends, staged_files.rewrite
+    holding, rewritten = ShardSender.paused, staged_files.rewrite
     turns: list[str] = []
     held = threading.Event()
     written: list[bool] = []
 
     @contextmanager
-    def hold(self: ShardService) -> Iterator[None]:
+    def hold(self: ShardSender) -> Iterator[None]:
         if self is shard_of(queue):
             turns.append(f"d{len(turns)}")
             other.send("quicker", group_id="y", dedup_id=turns[-1])
@@ -384,7 +384,7 @@ def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
         written.append(held.is_set())
         return rewritten(*args)
 
-    monkeypatch.setattr(ShardService, "holding_sends", hold)
+    monkeypatch.setattr(ShardSender, "paused", hold)
     monkeypatch.setattr(staged_files, "rewrite", spied)
     assert queue.send_dataframe(wide(spark)) == 200 - len(turns)
     assert len(turns) == commit_files.PATIENCE + 1

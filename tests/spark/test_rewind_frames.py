@@ -66,7 +66,7 @@ def rewind(queue: Queue, to: datetime) -> int:
 
 def runs(queue: Queue) -> tuple[list[Run], list[Run]]:
     """Runs and history as they are in the table."""
-    ledger = shard_of(queue)._open_ledger()
+    ledger = shard_of(queue).ledger._open_ledger()
     ledger.table.refresh()
     return ledger.load()[1:]
 

@@ -233,12 +233,12 @@ def test_an_idle_stream_commits_nothing_and_looks_twice_a_second(
         return claim(*args, **more)
 
     monkeypatch.setattr(lease, "claim", counted)
-    version = queue._runtime.shards[0].query(lambda machine: machine.head.epoch)
+    version = queue._runtime.shards[0].ledger.query(lambda machine: machine.head.epoch)
     for _ in range(100):
         assert reader.latestOffset(reader.initialOffset()) == reader.initialOffset()
         clock.advance(0.01)
     assert looks == 2
-    assert queue._runtime.shards[0].query(lambda machine: machine.head.epoch) == version
+    assert queue._runtime.shards[0].ledger.query(lambda machine: machine.head.epoch) == version
 
 
 def test_available_now_ends_although_messages_keep_coming(queue: Queue, restart: Restart) -> None:

@@ -124,7 +124,7 @@ def test_a_message_that_was_emptied_since_the_ledger_was_read_is_left_out(
     queue.send_arrow(pa.table({"body": list("abcd")}))
     queue.send_arrow(pa.table({"body": ["e"]}))
     queue.delete(queue.receive(1)[0])
-    newer, none = shard_of(queue)._engine.open(messages_of(queue)), np.array([], np.int64)
+    newer, none = shard_of(queue).tables.engine.open(messages_of(queue)), np.array([], np.int64)
     merge_segments.merge_all(newer, 0, 0, forgotten=lambda: Forgotten(99, 3, none, none))
     lq.register_views(spark, now=clock.now())
     assert states(spark, "state != 'deleted'") == {"d": "visible", "e": "visible"}

@@ -31,7 +31,7 @@ from lakequeue.operations.judge import (
 )
 from lakequeue.operations.results import PeekedMessage, peeked_message
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Run
 from lakequeue.shard.spans import joined
@@ -118,7 +118,7 @@ class Batch:
 
 def batches(
     queue: OpenQueue,
-    shard: ShardService,
+    shard: OpenShard,
     rows: int,
     start: int = 0,
     growth: int = 1,
@@ -137,7 +137,9 @@ def batches(
     most, browsed = growth * rows, 0
     while True:
         instant = queue.now()
-        runs, judge = shard.query(partial(_peek, queue, shard.shard, instant, rows, start, history, newest))
+        runs, judge = shard.ledger.query(
+            partial(_peek, queue, shard.number, instant, rows, start, history, newest)
+        )
         if not runs:
             return
         most_bytes = BYTES // min(len(queue.shards), 8)
@@ -210,7 +212,7 @@ class Search:
         shards, places = self.queue.shards, self.places
         self.queue.learn_of_shards()
         if places is None and self.newest:
-            places = [shard.query(lambda machine: machine.log.end) for shard in shards]
+            places = [shard.ledger.query(lambda machine: machine.log.end) for shard in shards]
         # what comes later to a shard that was added is newer than a page that began before
         places = self.places = [*(places or ()), *(0 for _ in shards)][: len(shards)]
         by_shard = [self._steps(*each) for each in zip(shards, places, strict=True)]
@@ -227,9 +229,9 @@ class Search:
                 self.unfinished = True
                 return
 
-    def _steps(self, shard: ShardService, place: int) -> Iterator[_Step]:
+    def _steps(self, shard: OpenShard, place: int) -> Iterator[_Step]:
         if self.since is not None and not self.newest:
-            place = max(place, shard.log().first_sent_at_or_after(to_micros(self.since)))
+            place = max(place, shard.ledger.log().first_sent_at_or_after(to_micros(self.since)))
         if self.condition is None:
             rows, growth = min(self.limit, ROWS), 1
         else:
@@ -239,9 +241,9 @@ class Search:
         for batch in batches(self.queue, shard, rows, start, growth, self.history, self.newest):
             self.tested += len(batch.offsets)
             for index, message in batch.found(self.condition, self.newest):
-                yield _Step(batch.rows["sent_at"][index].as_py(), shard.shard, int(batch.offsets[index]), message)
+                yield _Step(batch.rows["sent_at"][index].as_py(), shard.number, int(batch.offsets[index]), message)
             end = 0 if self.newest else -1
-            yield _Step(batch.rows["sent_at"][end].as_py(), shard.shard, int(batch.offsets[end]), None)
+            yield _Step(batch.rows["sent_at"][end].as_py(), shard.number, int(batch.offsets[end]), None)
 
 
 def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
@@ -287,14 +289,14 @@ def predicate(where: Where, interrupt: Interrupt | None = None) -> Predicate | N
 
 
 def _read(
-    shard: ShardService, runs: Sequence[Run], most: int, most_bytes: int
+    shard: OpenShard, runs: Sequence[Run], most: int, most_bytes: int
 ) -> Iterator[tuple[Integers, pa.Table]]:
     offsets: list[Integers] = []
     tables: list[pa.Table] = []
     rows = size = 0
     for first, last in joined((run.first, run.last) for run in runs):
         while first <= last:
-            first, found = shard.rows(first, last)
+            first, found = shard.reader.rows(first, last)
             table, at = found.select(_LOGGED.names).cast(_LOGGED), np.arange(first, first + len(found))
             if table["body"].null_count:  # deleted, and emptied, since the runs were read; a filter copies bodies
                 whole = pc.is_valid(table["body"])
@@ -309,7 +311,7 @@ def _read(
         yield np.concatenate(offsets), pa.concat_tables(tables)
 
 
-def _read_back(shard: ShardService, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
+def _read_back(shard: OpenShard, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
     """The same from the end, in parts that are read as a whole; their sizes follow from what the last one took."""
     rows = FEW_BACK
     for first, last in reversed(joined((run.first, run.last) for run in runs)):

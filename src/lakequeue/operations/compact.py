@@ -26,8 +26,8 @@ from lakequeue.model.clock import MICROS, SystemClock
 from lakequeue.operations import move, send_dataframe
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root, root_of_worker
-from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Expire
 from lakequeue.storage import cleaning, layout, passes, stats
 from lakequeue.storage.catalog import QueueRow
@@ -301,7 +301,7 @@ def compact_queue(queue: OpenQueue, before: passes.Note | None = None, within: f
         with summary.step("compaction", last=True), queue.service("compact"):
             attributes_version, versions = queue.row.attributes_version, []
             with summary.step("reading the newest versions"):
-                versions = [shard.activity() for shard in queue.shards]
+                versions = [shard.ledger.activity() for shard in queue.shards]
             with summary.step("finishing a change of attributes"):
                 queue.announce_attributes()
             with summary.step("finishing a move"):
@@ -316,7 +316,9 @@ def compact_queue(queue: OpenQueue, before: passes.Note | None = None, within: f
                 depths, now = [_statistics(queue, counted)], counted.at
                 if summary.idle:
                     since = before.since if before and before.versions == versions else now
-                    changes = [shard.next_change(now) for shard in queue.shards]
+                    changes = [
+                        shard.ledger.query(lambda machine: machine.next_change(now)) for shard in queue.shards
+                    ]
                     until = min((each for each in changes if each is not None), default=None)
                     note = passes.Note(versions, attributes_version, since, now, until, attrs.asdict(depths[0]))
     except QueueDoesNotExist:  # deleted meanwhile, or partly before: ``service`` has completed that
@@ -324,15 +326,15 @@ def compact_queue(queue: OpenQueue, before: passes.Note | None = None, within: f
     return summary, depths, note
 
 
-def _compact_shard(queue: OpenQueue, shard: ShardService, summary: CompactionSummary) -> None:
-    with summary.step(f"expiry of shard {shard.shard}"):
+def _compact_shard(queue: OpenQueue, shard: OpenShard, summary: CompactionSummary) -> None:
+    with summary.step(f"expiry of shard {shard.number}"):
         summary.expired += queue.command(shard, Expire())
-    with summary.step(f"the log of shard {shard.shard}"):
+    with summary.step(f"the log of shard {shard.number}"):
         # 0.2, which uses layout 4 at the same time, knows no rows without a body
         empties = queue.row.layout_version >= layout.LAYOUT_VERSION
         summary.merged(shard.compact(queue.now(), queue.attributes.dedup_micros, empties))
-    with summary.step(f"the ledger of shard {shard.shard}"):
-        summary.ledgers_rewritten += shard.rewrite_ledger(queue.now)
+    with summary.step(f"the ledger of shard {shard.number}"):
+        summary.ledgers_rewritten += shard.ledger.rewrite(queue.now)
 
 
 def _sweep(queue: OpenQueue, summary: CompactionSummary, within: float | None) -> None:
@@ -343,20 +345,20 @@ def _sweep(queue: OpenQueue, summary: CompactionSummary, within: float | None) -
         waiting = send_dataframe.sweep_manifests(queue)
     for shard in queue.shards:
         messages, receipts = (
-            queue.root.engine.open(path(queue.root.path, queue.key, shard.shard))
+            queue.root.engine.open(path(queue.root.path, queue.key, shard.number))
             for path in (layout.messages_path, layout.receipts_path)
         )
-        with summary.step(f"trimming the logs of shard {shard.shard}"):
+        with summary.step(f"trimming the logs of shard {shard.number}"):
             summary.freed(
                 cleaning.trim(messages, layout.MESSAGES_RETENTION)
                 + cleaning.trim(receipts, layout.RECEIPTS_RETENTION)
             )
-        with summary.step(f"removing files of shard {shard.shard}"):
+        with summary.step(f"removing files of shard {shard.number}"):
             if waiting is not None:  # else it is unknown which files a bulk send still needs
-                summary.freed(cleaning.vacuum(messages, layout.MESSAGES_RETENTION, waiting.get(shard.shard, ())))
+                summary.freed(cleaning.vacuum(messages, layout.MESSAGES_RETENTION, waiting.get(shard.number, ())))
             summary.freed(cleaning.vacuum(receipts, layout.RECEIPTS_RETENTION))
         if within is not None:
-            with summary.step(f"freeing shard {shard.shard}"):
+            with summary.step(f"freeing shard {shard.number}"):
                 summary.freed(cleaning.free(messages, within) + cleaning.free(receipts, within))
         with summary.step("removing empty directories"):
             cleaning.remove_empty_folders(messages.folder, FOLDERS_KEPT if within is None else within)

@@ -5,8 +5,9 @@ The ledger tells the consumers: nothing is written for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import TypeVar
 
 import attrs
 
@@ -15,6 +16,7 @@ from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.operations.pool import each
 from lakequeue.operations.results import QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.shard.commands import Counts
 from lakequeue.shard.peek import Holding
@@ -23,6 +25,8 @@ NEWEST_COMMITS = 50
 """Newest entries of each of a shard's two logs that record its lost races: a request each on object stores."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
 """Fewest such entries of a log, and the number for all shards of a queue that has many."""
+
+_T = TypeVar("_T")
 
 
 @attrs.frozen
@@ -95,32 +99,35 @@ def is_held_back(queue: OpenQueue) -> bool:
     with queue.service("counts"):
         now = queue.now()
         # the first one that is asked learns of shards that were added, and the list grows
-        return any(shard.query(lambda machine: machine.is_held_back(now)) for shard in queue.shards)
+        return any(shard.ledger.query(lambda machine: machine.is_held_back(now)) for shard in queue.shards)
 
 
 def _depths(queue: OpenQueue) -> tuple[int, list[ShardDepth]]:
     """An instant, and the depth of each shard at it."""
     with queue.service("counts"):
         now = queue.now()
-        first = queue.shards[0].depth(now)  # it knows of shards that were added
-        return now, [first, *each(lambda shard: shard.depth(now), queue.shards[1:])]
+        return now, _of_each(queue, lambda shard: shard.ledger.depth(now))
+
+
+def _of_each(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]:
+    """The results of a call for each shard, several at a time."""
+    first = call(queue.shards[0])  # it learns of shards that were added
+    return [first, *each(call, queue.shards[1:])]
 
 
 def by_shard(queue: OpenQueue) -> list[ShardCounts]:
     """The depth of each shard, each exact at its own snapshot, and its lost races."""
 
-    def counted(number: int) -> ShardCounts:
-        shard = queue.shards[number]
-        counts = shard.depth(now).counts
+    def counted(shard: OpenShard) -> ShardCounts:
+        counts = shard.ledger.depth(now).counts
         return ShardCounts(
-            *(number, counts.visible, counts.in_flight, counts.delayed, counts.held),
-            *shard.newest_races(min(NEWEST_COMMITS, max(LEAST_COMMITS, MOST_ENTRIES // len(queue.shards)))),
+            *(shard.number, counts.visible, counts.in_flight, counts.delayed, counts.held),
+            *shard.ledger.newest_races(min(NEWEST_COMMITS, max(LEAST_COMMITS, MOST_ENTRIES // len(queue.shards)))),
         )
 
     with queue.service("shard_counts"):
         now = queue.now()
-        first = counted(0)  # it knows of shards that were added
-        return [first, *each(counted, range(1, len(queue.shards)))]
+        return _of_each(queue, counted)
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
@@ -152,10 +159,9 @@ def consumers(queue: OpenQueue) -> list[ActiveConsumer]:
     """Consumers that have messages in flight, the one that received last first."""
     with queue.service("consumers"):
         now = queue.now()
-        first = queue.shards[0].query(lambda machine: machine.holdings(now))  # it knows of shards that were added
-        others = each(lambda shard: shard.query(lambda machine: machine.holdings(now)), queue.shards[1:])
+        parts = _of_each(queue, lambda shard: shard.ledger.query(lambda machine: machine.holdings(now)))
     total: dict[str | None, Holding] = {}
-    for part in (first, *others):
+    for part in parts:
         for name, held in part.items():
             total[name] = held.with_(total.get(name))
     return [

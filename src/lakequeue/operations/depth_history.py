@@ -16,8 +16,8 @@ from lakequeue.model.clock import to_micros
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.shard_ledger import ShardDepth
-from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.ledger import Ledger
@@ -64,8 +64,8 @@ def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
 class _Past:
     """The versions of the ledger of one shard that can still be opened."""
 
-    def __init__(self, queue: OpenQueue, shard: ShardService, since: int) -> None:
-        path, log = layout.receipts_path(queue.root.path, queue.key, shard.shard), shard.log()
+    def __init__(self, queue: OpenQueue, shard: OpenShard, since: int) -> None:
+        path, log = layout.receipts_path(queue.root.path, queue.key, shard.number), shard.ledger.log()
         store = queue.root.engine.store
         self._states: list[_State] = []
         for version in _some(past_versions.versions(store, path), since):

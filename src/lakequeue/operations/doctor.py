@@ -136,7 +136,7 @@ def doctor(root: Root) -> Health:
             if queue.attributes.reasons:
                 paused_groups[row.name] = queue.attributes.reasons
             for counts in by_shard(queue):
-                runs, files, committed_at = queue.shards[counts.shard].ledger_size()
+                runs, files, committed_at = queue.shards[counts.shard].ledger.size()
                 newest = max(newest, committed_at)
                 shards.append(ShardHealth(row.name, row.region, counts, runs, files))
         except LakeQueueError as error:

@@ -21,7 +21,7 @@ from lakequeue.operations.receive import claim
 from lakequeue.operations.settle import visibility
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import (
     Claim,
     ClaimedSpan,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class Part:
     """The messages of a lease in one shard."""
 
-    shard: ShardService
+    shard: OpenShard
     claimed: ClaimResult
 
     @property
@@ -208,7 +208,7 @@ def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
     failure = _reason(leased, None).json() if kept else None
 
     def command(part: Part) -> Command:
-        return LeaseDelete(leased.lease_id, part.spans, frozenset(offsets.get(part.shard.shard, [])), failure)
+        return LeaseDelete(leased.lease_id, part.spans, frozenset(offsets.get(part.shard.number, [])), failure)
 
     return settle(leased, command)
 
@@ -244,16 +244,16 @@ def settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseC
 
 def _places(queue: OpenQueue, part: Part) -> Iterator[LeasePlace]:
     """The places of the messages of a shard in the newest snapshot of its log."""
-    folder = queue.root.engine.store.folder(messages_path(queue.root.path, queue.key, part.shard.shard))
+    folder = queue.root.engine.store.folder(messages_path(queue.root.path, queue.key, part.shard.number))
     pin_files(folder)
-    log = part.shard.log()
+    log = part.shard.ledger.log()
     for span in part.claimed.spans:
         for file in log.overlapping(span.first, span.last):
             first, last = max(span.first, file.first), min(span.last, file.last)
             yield LeasePlace(
                 folder.place(file.file.name),  # Spark opens it by itself
                 (first, last) == (file.first, file.last),
-                part.shard.shard,
+                part.shard.number,
                 file.base,
                 file.opened_at,
                 first - file.base,
@@ -278,7 +278,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
         for shard in queue.shards:
             now = queue.now()
             # `stored` first: it lets go of what has expired. `peek` would copy each run, 20 times as slow
-            runs = shard.query(lambda machine: machine.runs if machine.stored(now) else [])  # noqa: B023
+            runs = shard.ledger.query(lambda machine: machine.runs if machine.stored(now) else [])  # noqa: B023
             mine = [run for run in runs if run.lease_id == lease_id and run.state == IN_FLIGHT]
             if mine:
                 spans = tuple(
@@ -310,7 +310,7 @@ def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
     """Number of visible messages that were handed back because the batch of a lease failed."""
     now, found = queue.now(), 0
     for shard in queue.shards:
-        runs = shard.query(lambda machine: machine.runs if machine.stored(now) else [])
+        runs = shard.ledger.query(lambda machine: machine.runs if machine.stored(now) else [])
         found += sum(run.size for run in runs if run.lease_id == lease_id and (run.failed_together or 1) > 1)
     return found
 
@@ -321,5 +321,5 @@ def taken(leased: LeasedMessages) -> bool:
         run.first <= last and run.lease_id != leased.lease_id
         for part in leased.parts
         for first, last in part.spans
-        for run in part.shard.query(lambda machine: machine.peek(leased.queue.now(), 1, first))  # noqa: B023
+        for run in part.shard.ledger.query(lambda machine: machine.peek(leased.queue.now(), 1, first))  # noqa: B023
     )

@@ -26,7 +26,7 @@ from lakequeue.operations import browse, queues
 from lakequeue.operations.settle import Settling
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
 from lakequeue.shard.spans import joined
 from lakequeue.storage.catalog import QueueRow
@@ -81,9 +81,7 @@ def _target_key(queue: OpenQueue, target: QueueRow) -> str:
     return target.key if queue.row.layout_version < 5 else str(Destination.of(target))
 
 
-def claim(
-    queue: OpenQueue, shard: ShardService, command: Claim, settling: Settling | None, steps: Steps
-) -> Result:
+def claim(queue: OpenQueue, shard: OpenShard, command: Claim, settling: Settling | None, steps: Steps) -> Result:
     """Claims messages of a shard; moves those received too often to the dead-letter queue (DLQ-2).
 
     What waits in ``settling`` for this shard is in the same commit, before the claim. Moves count as ``steps``.
@@ -91,10 +89,10 @@ def claim(
     missing: dict[str, str | None] = {}
     while True:
         asked = attrs.evolve(command, dead_letter_keys=queue.dead_letter_keys | missing)
-        first = [] if settling is None else settling.commands(shard.shard)
-        *settled, result = shard.command([*first, asked], queue.now)
+        first = [] if settling is None else settling.commands(shard.number)
+        *settled, result = shard.ledger.command([*first, asked], queue.now)
         if settling is not None:
-            settling.settled(shard.shard, settled)
+            settling.settled(shard.number, settled)
         if result.error is not None:
             return result
         target = result.value.unresolved
@@ -230,7 +228,7 @@ def _targets(
     return targets
 
 
-def _move(queue: OpenQueue, shard: ShardService, spans: list[tuple[int, int]], key: str, steps: Steps) -> int:
+def _move(queue: OpenQueue, shard: OpenShard, spans: list[tuple[int, int]], key: str, steps: Steps) -> int:
     while True:
         with steps.step():
             moved: int | None = queue.command(shard, Move(spans, key))
@@ -247,10 +245,10 @@ def _living(queue: OpenQueue, arn: str) -> QueueRow | None:
     return None if place is None else queue.root.living_at(place)
 
 
-def finish(queue: OpenQueue, shard: ShardService) -> None:
+def finish(queue: OpenQueue, shard: OpenShard) -> None:
     """Completes the move of a shard that is under way, if any."""
     with queue.finishing_moves:  # a second thread of the process finds nothing to do
-        move = shard.query(lambda machine: machine.outgoing())
+        move = shard.ledger.query(lambda machine: machine.outgoing())
         if move is None:
             return
         target = queue.root.living(Destination.parse(move.target_key).key)
@@ -273,27 +271,27 @@ def finish_all(queue: OpenQueue) -> None:
         finish(queue, shard)
 
 
-def _bring(queue: OpenQueue, shard: ShardService, move: Outgoing, target: QueueRow) -> bool:
+def _bring(queue: OpenQueue, shard: OpenShard, move: Outgoing, target: QueueRow) -> bool:
     """Copies the messages to the log of the target; False if that was deleted."""
-    source = Source(queue.key, shard.shard, move.number)
+    source = Source(queue.key, shard.number, move.number)
     place = Destination.parse(move.target_key)
     if not place.shards:  # marked in a root of layout 4
         place = Destination.of(target)
     attributes = QueueAttributes.from_wire(target.attributes)
     fifo, dedup = attributes.fifo, attributes.dedup_micros
     # a message keeps its priority, or gets the highest one there (JOB-5); both numbers of priorities are fixed
-    classes, turn = attributes.classes, shard.shard + move.number
-    priority = min(shard.shard % queue.attributes.classes, classes - 1)
+    classes, turn = attributes.classes, shard.number + move.number
+    priority = min(shard.number % queue.attributes.classes, classes - 1)
     turn = priority + turn % (place.shards // classes) * classes
     messages: dict[int, list[Cells]] = {}
     for first, last, count, failure, first_received_at in move.parts:
-        for row in shard.messages(first, last):
+        for row in shard.reader.messages(first, last):
             if row is not None and row["body"]:  # else it expired meanwhile, or has arrived and is forgotten
                 group = row["group_id"] or ""
                 index = shard_of_group(group, place.shards) if place.by_group else turn
                 messages.setdefault(index, []).append(_cells(queue, row, count, failure, first_received_at, fifo))
     shards = queue.root.shards(target)
-    return all(shards[index].deliver(source, cells, queue.now, dedup) for index, cells in messages.items())
+    return all(shards[index].sender.deliver(source, cells, queue.now, dedup) for index, cells in messages.items())
 
 
 def _cells(

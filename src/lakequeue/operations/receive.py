@@ -35,7 +35,7 @@ from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, Settling, visibility
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import ShardService, in_home_order
+from lakequeue.runtime.open_shard import OpenShard, in_home_order
 from lakequeue.runtime.waiters import Waiter, log_watch
 from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease
 from lakequeue.storage.engines.interface import is_storage_failure
@@ -51,7 +51,7 @@ LONGEST_READ = 5.0
 UNREADABLE_BYTES = 2**20
 """Size that is assumed of a message that cannot be read: that of the largest."""
 
-Parts = list[tuple[ShardService, ClaimResult]]
+Parts = list[tuple[OpenShard, ClaimResult]]
 Row = dict[str, Any]
 """A message as column -> value."""
 
@@ -288,8 +288,8 @@ def claim(
         if result.value.spans:
             home = shard.shared.home
             # not the shard that was tried before the home
-            if not parts and wanted.attempt_id is None and (place or shard.shard == home.current):
-                home.found(shard.shard)
+            if not parts and wanted.attempt_id is None and (place or shard.number == home.current):
+                home.found(shard.number)
             parts.append((shard, result.value))
             taken += result.value.message_count
             if taken >= most or wanted.attempt_id is not None:
@@ -299,7 +299,7 @@ def claim(
     return parts, refusal
 
 
-def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]:
+def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[OpenShard]:
     shards = queue.shards
     if attempt_id is None or len(shards) == 1:
         home = shards[0].shared.home
@@ -308,14 +308,14 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[ShardService]
             # now and then the lowest first, so that none of them starves (JOB-5)
             highest = other is None or bool(attributes.priorities_strict)
             order = sorted(order, key=lambda shard: shard % classes, reverse=highest)
-        elif other is not None and shards[other].is_unattended():
+        elif other is not None and shards[other].ledger.is_unattended():
             order = [other, *(shard for shard in order if shard != other)]
         yield from (shards[shard] for shard in order)
         yield from shards[len(order) :]  # those that another process added: the others have just learnt of them
         return
     now = queue.now()
     for shard in shards:
-        if shard.query(lambda machine: machine.attempt_lives(attempt_id, now)):
+        if shard.ledger.query(lambda machine: machine.attempt_lives(attempt_id, now)):
             yield shard
             return
     start = zlib.crc32(attempt_id.encode())  # so that concurrent retries begin at the same shard
@@ -350,7 +350,7 @@ def _polls(
             yield _Claimed(queue, claims, size)
         messages = read(queue, parts, poll.attribute_names)
         if waiter is not None:
-            waiter.announce(max(shard.attributes_version for shard in queue.shards))
+            waiter.announce(max(shard.ledger.attributes_version for shard in queue.shards))
             waiter.found = bool(messages)
         found = _Found(queue, claims, messages)
         now, deadline = queue.now(), started
@@ -369,7 +369,7 @@ def _polls(
         if waiter is not None and not waiter.first and poll.wanted.attempt_id is None:
             yield from_micros(min(deadline, now + FALLBACK_POLL_FACTOR * longest))
             continue
-        events = [shard.next_event(now) for shard in queue.shards]
+        events = [shard.ledger.next_event(now) for shard in queue.shards]
         known = [event for event in events if event is not None and event > now]
         yield from_micros(min([deadline, now + pause, *known]))
         pause = min(2 * pause, queue.root.longest_pause(now - waiters.active_at))
@@ -385,7 +385,7 @@ def _size(parts: Parts) -> int:
     size = 0
     for shard, span in ((shard, span) for shard, claimed in parts for span in claimed.spans):
         try:
-            size += shard.size(span.first, span.last)
+            size += shard.reader.size(span.first, span.last)
         except Exception:  # reading them will tell
             size += UNREADABLE_BYTES * (span.last - span.first + 1)
     return size
@@ -415,10 +415,10 @@ def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Messa
     return list(heapq.merge(*by_shard, key=lambda message: message.sent_at))
 
 
-def _messages(queue: OpenQueue, shard: ShardService, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
-    signer = receipt_handles.HandleSigner(queue.key, shard.shard, claimed.lease_id, queue.row.handle_key)
+def _messages(queue: OpenQueue, shard: OpenShard, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
+    signer = receipt_handles.HandleSigner(queue.key, shard.number, claimed.lease_id, queue.row.handle_key)
     rows, unreadable = _rows(queue, shard, claimed)
-    settler, priority = Settler(queue), shard.shard % queue.attributes.classes
+    settler, priority = Settler(queue), shard.number % queue.attributes.classes
     found = {
         offset: received_message(
             row, claimed, span, signer.sign(offset), names, _sequence(queue, shard, offset), settler, priority
@@ -438,7 +438,7 @@ def _messages(queue: OpenQueue, shard: ShardService, claimed: ClaimResult, names
     return messages
 
 
-def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[dict[int, Row], set[int]]:
+def _rows(queue: OpenQueue, shard: OpenShard, claimed: ClaimResult) -> tuple[dict[int, Row], set[int]]:
     """Claimed messages by offset, and the offsets of messages that storage cannot read now.
 
     Raises an error only if it can read no message: an error hides all claimed messages until their timeout.
@@ -451,7 +451,7 @@ def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[
     while pending:
         first, last = pending.pop()
         try:
-            found = shard.messages(first, last)
+            found = shard.reader.messages(first, last)
         except Exception as error:
             failures, worst = failures + 1, worst or error  # the first one was of more messages, and names them
             patient = failures < MOST_FAILURES and monotonic() - began < LONGEST_READ
@@ -476,5 +476,5 @@ def _rows(queue: OpenQueue, shard: ShardService, claimed: ClaimResult) -> tuple[
     return rows, unreadable
 
 
-def _sequence(queue: OpenQueue, shard: ShardService, offset: int) -> str | None:
-    return sequence_number(shard.shard, offset) if queue.fifo else None
+def _sequence(queue: OpenQueue, shard: OpenShard, offset: int) -> str | None:
+    return sequence_number(shard.number, offset) if queue.fifo else None

@@ -18,7 +18,7 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
     with queue.service("rewind") as call:
         command = Rewind(check_instant("to", to))
         for shard in queue.shards:  # check all shards first, so that a refusal changes none
-            shard.query(lambda machine: machine.check_rewind(command, queue.now()))
+            shard.ledger.query(lambda machine: machine.check_rewind(command, queue.now()))
         count, checked, steps = 0, attrs.evolve(command, checked=True), Steps("rewind")
         for shard in queue.shards:
             with steps.step():
@@ -31,14 +31,16 @@ def rewindable(queue: OpenQueue, to: datetime) -> int:
     """How many messages a rewind would make visible now; errors as in ``rewind``."""
     with queue.service("rewindable"):
         command = Rewind(check_instant("to", to))
-        return sum(shard.query(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards)
+        return sum(
+            shard.ledger.query(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards
+        )
 
 
 def purge(queue: OpenQueue) -> None:
     """Removes every message sent before the call, in one commit per shard (PUR-1, PUR-2)."""
     with queue.service("purge"), reserve(queue.root.path):
         first, command = queue.shards[0], Purge(queue.name)
-        first.query(lambda machine: machine.check_purge(command, queue.now()))
+        first.ledger.query(lambda machine: machine.check_purge(command, queue.now()))
         steps = Steps("purge")
         # the first shard records the time of the purge, so it comes last: an interrupted purge can be repeated
         for shard in queue.shards[1:]:

@@ -23,7 +23,7 @@ from lakequeue.operations.judge import TYPED_ATTRIBUTES
 from lakequeue.operations.results import PeekedMessage, peeked_message
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.shard_service import ShardService
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Discard, Erase, MakeVisible, Spans
 from lakequeue.shard.spans import joined
 
@@ -106,7 +106,7 @@ def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
     with queue.service("reschedule") as call, steps.rest():
         for places in _looks(queue, message_id):
             for shard, offsets in places:
-                if instant >= shard.log().born_at(offsets[-1]) + retention:
+                if instant >= shard.ledger.log().born_at(offsets[-1]) + retention:
                     reason = f"The message expires {seconds(retention):,} seconds after its send."
                     raise InvalidParameterValue.of(at, "at", reason)
                 with steps.step():
@@ -126,7 +126,7 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
         messages, found = of_queue(queue.root, queue.row, None)["messages"], list[PeekedMessage]()
         for places in _looks(queue, message_id):
             for shard, offsets in places:
-                place = pc.field("shard") == pa.scalar(shard.shard, pa.int32())
+                place = pc.field("shard") == pa.scalar(shard.number, pa.int32())
                 wanted = place & pc.field("log_offset").isin(pa.array(offsets))
                 rows = messages.to_table(columns=browse.PEEKED, filter=wanted).to_pylist()
                 found += [peeked_message(row, row.pop(TYPED_ATTRIBUTES), queue.attributes) for row in rows]
@@ -151,7 +151,7 @@ def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
     yield found
 
 
-_Place = tuple[ShardService, list[int]]
+_Place = tuple[OpenShard, list[int]]
 
 
 def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = None) -> list[_Place]:
@@ -165,7 +165,7 @@ def _unknown(message_id: str) -> InvalidParameterValue:
     return InvalidParameterValue.of(message_id, "message_id", reason)
 
 
-def _remove(queue: OpenQueue, shard: ShardService, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
+def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
     """Deletes messages in any state, once they are not on their way to another queue; returns how many."""
     command, removed, moving = Erase(joined((offset, offset) for offset in offsets), for_good), 0, True
     with steps.step():

@@ -26,8 +26,8 @@ from lakequeue.model.names import sequence_number, shard_of_group
 from lakequeue.model.validation import validate_batch, validate_entry
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.open_shard import OpenShard, in_home_order
 from lakequeue.runtime.shard_sender import Placed
-from lakequeue.runtime.shard_service import ShardService, in_home_order
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.messages.append import NewMessage
 
@@ -125,14 +125,14 @@ def _traced(
     return nullcontext(entries) if tracing is None else tracing(verb, queue.name, entries)
 
 
-def in_turn(queue: OpenQueue) -> list[ShardService]:
+def in_turn(queue: OpenQueue) -> list[OpenShard]:
     """All shards of a queue, the one first where this process sends now."""
     return [queue.shards[shard] for shard in in_home_order(queue.shards, queue.shards[0].shared.sends)]
 
 
-def of_priority(queue: OpenQueue, shards: list[ShardService], priority: int) -> list[ShardService]:
+def of_priority(queue: OpenQueue, shards: list[OpenShard], priority: int) -> list[OpenShard]:
     """Those of the shards that have the messages of a priority (JOB-5)."""
-    return [shard for shard in shards if shard.shard % queue.attributes.classes == priority]
+    return [shard for shard in shards if shard.number % queue.attributes.classes == priority]
 
 
 def _deliver(
@@ -171,7 +171,7 @@ def _deliver(
     return [done.get(index) or failed.get(index) or entry for index, entry in enumerate(checked)]
 
 
-def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[ShardService], Entries]]:
+def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenShard], Entries]]:
     """Entries with the shards to try in order: that of a group or deduplication id, else all of a priority."""
     found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
@@ -186,22 +186,22 @@ def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[ShardSe
 
 
 def _append(
-    queue: OpenQueue, shards: Sequence[ShardService], entries: Entries, attributes: QueueAttributes, version: int
+    queue: OpenQueue, shards: Sequence[OpenShard], entries: Entries, attributes: QueueAttributes, version: int
 ) -> dict[int, SendResult | QueueServiceError]:
     """Appends entries validated under a version of the attributes to the first shards that have room.
 
-    Errors as in ``ShardService.send``.
+    Errors as in ``ShardSender.send``.
     """
     id_format = attributes.profile_rules.message_id_format
     ids = new_message_ids(len(entries), queue.now(), id_format)
     left = {index: NewMessage(id, entry) for id, (index, entry) in zip(ids, entries.items(), strict=True)}
     done: dict[int, SendResult | QueueServiceError] = {}
     for shard in shards:
-        places = shard.send(list(left.values()), queue.now, attributes, version)
+        places = shard.sender.send(list(left.values()), queue.now, attributes, version)
         for index, place in zip(list(left), places, strict=True):
             if place is not None:
                 del left[index]
-                done[index] = _result(entries[index], place, shard.shard, attributes.fifo)
+                done[index] = _result(entries[index], place, shard.number, attributes.fifo)
         if not left:
             break
     queue.tally(sent=len(done), sent_bytes=sum(len(entries[index].body.encode()) for index in done))

@@ -116,7 +116,7 @@ def send_staged(
                 queue.renew()
                 continue
             for shard in queue.shards:
-                shard.wake()
+                shard.shared.waiters.wake()
             if rows and not queue.fifo:
                 queue.shards[0].shared.sends.leave(first)
             call.messages = rows
@@ -137,7 +137,7 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
     for manifest in commit_files.abandoned(target):
         commit_files.complete(target, manifest, queue.now)
         for shard in manifest.shards:
-            queue.shards[shard].wake()
+            queue.shards[shard].shared.waiters.wake()
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
@@ -147,7 +147,7 @@ def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
 
 def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.Target:
     """The queue as bulk sends see it, with its attributes as last read, and the priority of rows without one."""
-    shards = [shard.shard for shard in in_turn(queue)]
+    shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     return commit_files.Target(
         queue.root.engine,
@@ -156,11 +156,11 @@ def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.Target:
         shards,
         attributes,
         version,
-        lambda shard: queue.shards[shard].room(attributes, queue.now()),
-        lambda shard: queue.shards[shard].holding_sends(),
-        lambda shard: queue.shards[shard].purged_offset(),
+        lambda shard: queue.shards[shard].sender.room(attributes, queue.now()),
+        lambda shard: queue.shards[shard].sender.paused(),
+        lambda shard: queue.shards[shard].ledger.purged_offset(),
         calls.committed,
-        lambda shard, *more: queue.shards[shard].settle_clock(*more),
+        lambda shard, *more: queue.shards[shard].ledger.settle_clock(*more),
         priority,
     )
 

@@ -110,7 +110,8 @@ class Settling:
         """Commits what waits for a shard; returns why it failed."""
         try:
             with self._queue.root.storage_errors():
-                self.settled(shard, self._queue.shards[shard].command(self.commands(shard), self._queue.now))
+                ledger = self._queue.shards[shard].ledger
+                self.settled(shard, ledger.command(self.commands(shard), self._queue.now))
         except (QueueServiceError, QueueClientError) as error:
             self.fail(shard, error)
             return error
@@ -175,7 +176,7 @@ def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
                 LeaseRelease(lease_id, joined(sorted(each)), unseen=True) for lease_id, each in spans.items()
             ]
             with steps.step():
-                queue.shards[shard].command(commands, queue.now)
+                queue.shards[shard].ledger.command(commands, queue.now)
         call.messages = len(handles)
 
 

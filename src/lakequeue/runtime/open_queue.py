@@ -16,8 +16,8 @@ from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.calls import Call, Steps, logged
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
-from lakequeue.runtime.shard_service import ShardService
 from lakequeue.shard.commands import Close, Command, SetAttributes
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.delta_log import LOG
@@ -44,7 +44,7 @@ class OpenQueue:
         self.root = root
         self.row = row
         self.attributes = QueueAttributes.from_wire(row.attributes)
-        self.shards: list[ShardService] = root.shards(row)
+        self.shards: list[OpenShard] = root.shards(row)
         self.dead_letter_keys: dict[str, str] = {}
         self.finishing_moves = threading.Lock()
 
@@ -54,7 +54,7 @@ class OpenQueue:
         if root is None or not isinstance(self.root.clock, SystemClock):
             return []
         return [
-            os.path.join(path(root, self.key, shard.shard), LOG)
+            os.path.join(path(root, self.key, shard.number), LOG)
             for shard in self.shards
             for path in (messages_path, receipts_path)
         ]
@@ -97,7 +97,7 @@ class OpenQueue:
             except QueueDoesNotExist:
                 # a deletion begins at the first shard; if that is open, the error is about another queue
                 with self.root.storage_errors():
-                    if not self._deleted() and self.shards[0].closed():
+                    if not self._deleted() and self.shards[0].sender.closed():
                         self.delete()
                 raise
             except QueueClientError as error:
@@ -152,7 +152,7 @@ class OpenQueue:
 
     def follow(self) -> None:
         """Adopts newer attributes that a shard is known to have."""
-        if any(shard.attributes_version > self.row.attributes_version for shard in self.shards):
+        if any(shard.ledger.attributes_version > self.row.attributes_version for shard in self.shards):
             self.reload()
 
     def renew(self) -> None:
@@ -180,7 +180,7 @@ class OpenQueue:
         command = SetAttributes(dict(row.attributes), version)
         for shard in self.shards:
             self.command(shard, command)
-            shard.announce_attributes(version)
+            shard.sender.announce_attributes(version)
 
     def release(self) -> None:
         """Closes this process's handles on the queue's tables; the next call opens them again."""
@@ -191,11 +191,11 @@ class OpenQueue:
 
     def learn_of_shards(self) -> None:
         """Learns of shards that were added; QueueDoesNotExist if the queue was deleted."""
-        self.shards[0].query(lambda _: None)
+        self.shards[0].ledger.query(lambda _: None)
 
-    def command(self, shard: ShardService, command: Command) -> Any:
+    def command(self, shard: OpenShard, command: Command) -> Any:
         """Applies one command to a shard; returns its value or raises its error."""
-        [result] = shard.command([command], self.now)
+        [result] = shard.ledger.command([command], self.now)
         if result.error is not None:
             raise result.error
         return result.value
@@ -220,16 +220,16 @@ class OpenQueue:
         steps = Steps("the deletion")
         for shard in self.shards:
             with steps.step(), _unless_broken(shard):
-                shard.close()
+                shard.sender.close()
         for shard in self.shards:
             with steps.step(), suppress(QueueDoesNotExist), _unless_broken(shard):
                 self.command(shard, Close())
 
 
 @contextmanager
-def _unless_broken(shard: ShardService) -> Iterator[None]:
+def _unless_broken(shard: OpenShard) -> Iterator[None]:
     """Goes on if a table is missing or damaged: nobody can use it."""
     try:
         yield
     except (DamagedTable, FileNotFoundError) as error:
-        _log.warning("shard %s of a queue is deleted as it is: %s", shard.shard, first_line(error))
+        _log.warning("shard %s of a queue is deleted as it is: %s", shard.number, first_line(error))

@@ -14,8 +14,8 @@ from lakequeue.errors import MissingPackage, QueueClientError, QueueDoesNotExist
 from lakequeue.model.clock import Clock, SystemClock, to_micros
 from lakequeue.model.redrive_policies import Place
 from lakequeue.runtime.calls import Tallies
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.shard_ledger import Shared
-from lakequeue.runtime.shard_service import ShardService
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.clock_guard import ClockGuard
 from lakequeue.storage.engines import process, spark_access
@@ -40,12 +40,12 @@ CACHED_QUEUES = 1_000
 """Maximum number of queues whose shards and caches stay in memory when no object refers to them."""
 
 
-class _Shards(list[ShardService]):
+class _Shards(list[OpenShard]):
     """The shards of one queue; kept while the queue is open or was used recently. More may be added (QUE-34)."""
 
     def __init__(self, engine: Engine, root: str, row: QueueRow, guard: ClockGuard) -> None:
         super().__init__()
-        self._make = partial(ShardService, engine, root, row.key)
+        self._make = partial(OpenShard, engine, root, row.key)
         self._growing = threading.Lock()
         self._shared = Shared.of(row.shards, row.name, guard, _weakly(self))
         self.grow(row.shards)
@@ -84,7 +84,7 @@ class _Tables:
         self._shards: weakref.WeakValueDictionary[str, _Shards] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, _Shards] = OrderedDict()
 
-    def shards(self, row: QueueRow) -> list[ShardService]:
+    def shards(self, row: QueueRow) -> list[OpenShard]:
         with self.lock:
             shards = self._shards.get(row.key)
             if shards is None:
@@ -274,7 +274,7 @@ class Root:
 
     # --- shards
 
-    def shards(self, row: QueueRow) -> list[ShardService]:
+    def shards(self, row: QueueRow) -> list[OpenShard]:
         """The shards of a queue in this process."""
         return self._tables.shards(row)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import attrs
@@ -28,6 +29,7 @@ from lakequeue.shard.commands import (
     SetAttributes,
 )
 from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
 from lakequeue.storage.clock_guard import ClockGuard
 from lakequeue.storage.delta_log import entry_name
@@ -35,6 +37,7 @@ from lakequeue.storage.engines.commit import LOADS, Races, is_based, lost_races,
 from lakequeue.storage.engines.interface import StaleSnapshot
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.turns import turns_at
+from lakequeue.storage.layout import messages_path, receipts_path
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
@@ -96,6 +99,23 @@ class ShardDepth(NamedTuple):
 
 
 @attrs.frozen
+class ShardTables:
+    """The two tables of a shard."""
+
+    engine: Engine
+    number: int
+    """The shard's number in its queue."""
+    messages: str
+    """Path of the log."""
+    receipts: str
+    """Path of the ledger."""
+
+    @classmethod
+    def of(cls, engine: Engine, root: str, key: str, number: int) -> ShardTables:
+        return cls(engine, number, *(path(root, key, number) for path in (messages_path, receipts_path)))
+
+
+@attrs.frozen
 class Shared:
     """State that the shards of a queue share in this process."""
 
@@ -116,19 +136,19 @@ class Shared:
 
 
 class ShardLedger:
-    """Decides commands on the newest ledger and commits what they change. Thread-safe."""
+    """Decides commands on the newest ledger and commits what they change. Thread-safe.
 
-    def __init__(self, engine: Engine, root: str, key: str, shard: int, shared: Shared) -> None:
-        self.shard = shard
-        self.shared = shared
-        self._engine = engine
-        self._messages = layout.messages_path(root, key, shard)
-        self._receipts = layout.receipts_path(root, key, shard)
-        self._commanding = GroupCommit(self._run_commands, self._command_in_turn)
-        self._command_turns = turns_at(self._receipts, engine.commits_alone)
-        self._ledger_lock = threading.RLock()
+    Its lock guards its handles: on the ledger, and on the log that the ledger's runs refer to.
+    """
+
+    def __init__(self, tables: ShardTables, shared: Shared) -> None:
+        self._tables = tables
+        self._shared = shared
+        self._group = GroupCommit(self._run, self._in_turn)
+        self._turns = turns_at(tables.receipts, tables.engine.commits_alone)
+        self._lock = threading.RLock()
         self._ledger: Ledger | None = None
-        self._reader: LogReader | None = None
+        self._log: LogReader | None = None
         self._machine: ShardMachine | None = None
         self._unattended_calls = 0
         self._claims = 0  # since the log was refreshed
@@ -139,7 +159,7 @@ class ShardLedger:
         Raises:
             RequestThrottled: too many lost races; nothing was changed.
         """
-        return self._commanding.submit(_Commands(commands, now))
+        return self._group.submit(_Commands(commands, now))
 
     def depth(self, now: int) -> ShardDepth:
         """Fresh counts."""
@@ -147,38 +167,24 @@ class ShardLedger:
 
     def next_event(self, now: int) -> int | None:
         """When a claim may find more messages than now, as far as this process knows."""
-        with self._at_ledger():
+        with self._held():
             return None if self._machine is None else self._machine.next_event(now)
-
-    def next_change(self, now: int) -> int | None:
-        """When the depth that ``depth`` has just returned changes without a commit; None: never."""
-        return self.query(lambda machine: machine.next_change(now))
 
     def activity(self) -> list[int]:
         """The newest versions of ledger and messages, which change with every commit."""
-        with self._at_ledger():
-            tables = self._open_ledger().table, self._open_reader().table
-            for table in tables:
-                table.refresh()
-            return [table.version for table in tables]
-
-    def for_each(self, call: Callable[[int], _T], shards: Sequence[int]) -> list[_T]:
-        """The results of a call for each shard, made at once where that saves waiting; see ``Folder.for_each``."""
-        return self._engine.store.folder(self._messages).for_each(call, shards)
+        with self._held():
+            return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
         """The newest commits of all processes to the shard, at most twice this many, and the races lost before."""
-        with self._at_ledger():
-            found = []
-            for table in self._open_ledger().table, self._open_reader().table:
-                table.refresh()
-                found.append(lost_races(table.folder, table.version, most))
+        with self._held():
+            found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
         commits, lost = zip(*found, strict=True)
         return sum(commits), sum(lost)
 
-    def ledger_size(self) -> tuple[int, int, int]:
+    def size(self) -> tuple[int, int, int]:
         """Runs and files of the newest ledger, and the instant of its last commit in microseconds."""
-        with self._at_ledger():
+        with self._held():
             machine = self._fresh_machine()
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
@@ -187,7 +193,7 @@ class ShardLedger:
 
         Most calls take any commit for a claim: to read all those of a busy shard took 0.3 s.
         """
-        with self._at_ledger():
+        with self._held():
             table = self._open_ledger().table
             self._unattended_calls += 1
             if self._unattended_calls % READ_COMMITS_EVERY and table.folder.exists(entry_name(table.version + 1)):
@@ -207,7 +213,7 @@ class ShardLedger:
         Raises:
             QueueDoesNotExist: the queue was deleted.
         """
-        with self._at_ledger():
+        with self._held():
             for _ in range(LOADS):
                 machine = self._fresh_machine()
                 if machine.head.closed:
@@ -218,29 +224,72 @@ class ShardLedger:
                     self._machine = None
             return query(self._fresh_machine())
 
+    def purged_offset(self) -> int:
+        """The offset below which all messages are purged now."""
+        return self.query(lambda machine: machine.head.purged_offset)
+
+    def head(self) -> tuple[Head, Callable[[], None]]:
+        """The newest head; and what raises OtherHistory if the ledger was put back since, and has an older one."""
+        with self._held():
+            ledger = self._open_ledger()
+            ledger.table.refresh()
+            head = ledger.head()
+
+        def confirm() -> None:
+            with self._held():
+                ledger.table.confirm()
+
+        return head, confirm
+
+    def log(self) -> ShardLog:
+        """The newest snapshot of the log."""
+        with self._held():
+            return self._newest_log()
+
     @contextmanager
-    def _command_in_turn(self) -> Iterator[None]:
+    def reading(self) -> Iterator[LogReader]:
+        """The handle on the log, for reads of its files.
+
+        It is not under the lock: the receivers of one commit would wait for the end of the next.
+        """
+        log = self._log  # read once: another thread may let go of it
+        if log is None:
+            with self._held():
+                log = self._open_log()
+        with shard_races.dropping(self._drop_log):
+            yield log
+
+    def learn(self, table: Table) -> None:
+        """Passes to the handle on the log what another one of this process has just committed."""
+        log = self._log
+        if log is not None:
+            log.table.learn(table)
+
+    def release(self) -> None:
+        """Closes the handles; the next call opens them again."""
+        with self._lock:
+            self._drop()
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
         ledger = self._ledger  # read once: another thread may let go of it
-        with self._command_turns.taken(None if ledger is None else ledger.table) as stale:
+        with self._turns.taken(None if ledger is None else ledger.table) as stale:
             if stale:
-                with self._at_ledger():
+                with self._held():
                     self._fresh_machine()
             yield
 
-    def _run_commands(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
+    def _run(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
         commands = [command for group in groups for command in group.commands]
-        with self._at_ledger():
+        with self._held():
             results = self._decide(commands, lambda: max(group.now() for group in groups))
         if results is None:
             error = RequestThrottled("too many lost races; nothing was changed")
             return [error for _ in groups]
         if any(result.changed for result in results):
-            self.wake()
-        answers: list[list[Result] | BaseException] = []
-        for group in groups:
-            answers.append(results[: len(group.commands)])
-            results = results[len(group.commands) :]
-        return answers
+            self._shared.waiters.wake()
+        left = iter(results)
+        return [list(islice(left, len(group.commands))) for group in groups]
 
     def _decide(self, commands: Sequence[Command], now: Now) -> list[Result] | None:
         call = _Call.of(commands, now)
@@ -270,21 +319,21 @@ class ShardLedger:
                 return None
         if not decision.commit:
             return decision.results
-        if not reread and not is_based(self._open_reader().table):
+        if not reread and not is_based(self._open_log().table):
             self._machine = None  # the log has other messages now
             return None
         return self._commit(call, machine, decision)
 
     def _machine_for(self, call: _Call) -> ShardMachine:
-        if self._machine is None or self._is_ahead(self._machine):
-            self._load_machine(call.newest)
+        machine = self._machine
+        if machine is None or self._is_ahead(machine):
+            machine = self._load_machine(call.newest)
             call.newest, call.fresh = False, True
-        assert self._machine is not None
-        return self._machine
+        return machine
 
     def _read_log(self, call: _Call, machine: ShardMachine) -> bool:
         """Gives a machine the log as far as it is known; if that may not be enough, reads it: then True."""
-        reader = self._open_reader()
+        reader = self._open_log()
         machine.log = reader.advance()
         # groups: they may hide any number of messages, a delete searches for the group's next message, and
         # other groups may have sent
@@ -307,7 +356,7 @@ class ShardLedger:
 
     def _log_grew(self, machine: ShardMachine, decision: Decision) -> bool:
         """Whether there are newer messages, which may be visible where known ones are hidden."""
-        log = self._open_reader().refresh()
+        log = self._open_log().refresh()
         if log.end == machine.log.end:
             return False
         if decision.commit:
@@ -319,19 +368,17 @@ class ShardLedger:
     def _commit(self, call: _Call, machine: ShardMachine, decision: Decision) -> list[Result] | None:
         ledger, races = self._open_ledger(), call.races
         ids = self.settle_clock(decision.head.committed_at, machine.head.committed_at, ledger.table)
-        with self._command_turns.commit():
+        with self._turns.commit():
             done = ledger.commit(decision, machine, call.rewrite, ids)
         if not done:
             races.lose()
             # a lost race loads it
-            self._machine, call.newest = None, not self._command_turns.lose(ledger.table, races.lost)
+            self._machine, call.newest = None, not self._turns.lose(ledger.table, races.lost)
             return None
-        self._command_turns.end()
-        self.shared.races.committed(self.shard, races.lost, self._command_turns.moved)
-        calls.committed(self.shard, races.lost)
+        self._turns.end()
+        home = self._shared.home if call.wanted else None
+        self._shared.races.committed(self._tables.number, races.lost, self._turns.moved, home)
         machine.committed()
-        if call.wanted:
-            self.shared.home.committed(self.shard, races.lost + self._command_turns.moved)
         return decision.results
 
     def settle_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
@@ -346,99 +393,84 @@ class ShardLedger:
             QueueClientError: it is further ahead than the shard ever paused, or behind, and the clock is not
                 believed.
         """
-        guard = self.shared.guard
+        guard = self._shared.guard
         if instant - last <= guard.ahead and not guard.is_behind(instant, last):
             return {}
-        with self._at_ledger():
-            ledger, reader = self._open_ledger(), self._open_reader()
+        with self._held():
+            ledger, reader = self._open_ledger(), self._open_log()
             reader.refresh()  # others may have sent: what this process knows may be old
             log = reader.table
             last = max(last, ledger.head().committed_at, log.transaction(layout.CLOCK_ID))
             pauses = [each.transaction(layout.PAUSE_ID) for each in (ledger.table, log, table)]
         if instant - last <= max(guard.ahead, max(pauses) * MICROS) and not guard.is_behind(instant, last):
             return {}
-        guard.check(instant, last, self._messages)
+        guard.check(instant, last, self._tables.messages)
         return {layout.PAUSE_ID: -(-(instant - last) // MICROS)} if instant > last else {}
 
     @contextmanager
-    def _at_ledger(self) -> Iterator[None]:
-        """Holds the ledger and the reader of the log."""
-        with self._ledger_lock, shard_races.dropping(self._drop_ledger):
+    def _held(self) -> Iterator[None]:
+        """Holds the lock."""
+        with self._lock, shard_races.dropping(self._drop):
             yield
 
-    def _drop_ledger(self) -> None:
-        self._machine = self._ledger = self._reader = None
+    def _drop(self) -> None:
+        self._machine = self._ledger = self._log = None
 
-    def _load_machine(self, newest: bool = False) -> None:
+    def _drop_log(self) -> None:
+        self._log = None
+
+    def _load_machine(self, newest: bool = False) -> ShardMachine:
         """Reads the ledger; with ``newest`` its snapshot was loaded within this call."""
         opened = self._ledger is not None and not newest
         ledger = self._open_ledger()
         if opened:
             ledger.table.refresh()
         machine = self._machine = repeated(ledger.table, lambda: ledger.machine(self._newest_log))
-        self.shared.grow(int(machine.head.attributes.get("Shards", 1)))
+        self._shared.grow(int(machine.head.attributes.get("Shards", 1)))
+        return machine
 
     def _newest_log(self) -> ShardLog:
         """The newest log, read within the call."""
-        return self._open_reader().log if self._reader is None else self._reader.refresh()
+        return self._open_log().log if self._log is None else self._log.refresh()
 
     def _fresh_machine(self) -> ShardMachine:
-        if self._machine is not None:
+        machine = self._machine
+        if machine is not None:
             ledger = self._open_ledger()
             ledger.table.refresh()
-            if not ledger.is_current(self._machine) or self._is_ahead(self._machine):
-                self._machine = None
-        if self._machine is None:
-            self._load_machine()
-            assert self._machine is not None
-        else:
-            self._machine.log = self._newest_log()
-        return self._machine
+            if ledger.is_current(machine) and not self._is_ahead(machine):
+                machine.log = self._newest_log()
+                return machine
+            self._machine = None
+        return self._load_machine()
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
         """Whether a machine has reached an instant that nobody committed, by a clock that was set back since."""
-        return self.shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
+        return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _open_ledger(self) -> Ledger:
         if self._ledger is None:
-            self._ledger = Ledger(self._engine.open(self._receipts))
+            self._ledger = Ledger(self._tables.engine.open(self._tables.receipts))
         return self._ledger
 
-    def _open_reader(self) -> LogReader:
-        if self._reader is None:
-            self._reader = LogReader(self._engine.open(self._messages))
-        return self._reader
+    def _open_log(self) -> LogReader:
+        if self._log is None:
+            self._log = LogReader(self._tables.engine.open(self._tables.messages))
+        return self._log
 
-    def rewrite_ledger(self, now: Now) -> bool:
+    def _newest_tables(self) -> list[Table]:
+        tables = [self._open_ledger().table, self._open_log().table]
+        for table in tables:
+            table.refresh()
+        return tables
+
+    def rewrite(self, now: Now) -> bool:
         """Rewrites the ledger into fewer files if it has more than it needs; returns whether it did."""
-        with self._at_ledger():
+        with self._held():
             machine = self._fresh_machine()
             if not self._open_ledger().has_excess_files(machine):
                 return False
         return self.command([Rewrite()], now)[0].error is None
-
-    def announce_append(self, table: Table) -> None:
-        """Passes to the reader of the log what a handle of this process has just committed."""
-        reader = self._reader
-        if reader is not None:
-            reader.table.learn(table)
-
-    def _committed_floor(self) -> tuple[int, Callable[[], None]]:
-        """The newest floor; and what raises OtherHistory if the ledger was put back since: its floor is lower."""
-        with self._at_ledger():
-            ledger = self._open_ledger()
-            ledger.table.refresh()
-            floor = ledger.head().floor_offset
-
-        def confirm() -> None:
-            with self._at_ledger():
-                ledger.table.confirm()
-
-        return floor, confirm
-
-    def wake(self) -> None:
-        """Wakes a long poll; called after every change that this process makes."""
-        self.shared.waiters.wake()
 
 
 def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:

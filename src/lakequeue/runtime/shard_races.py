@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from lakequeue.errors import QueueServiceError
+from lakequeue.runtime import calls
+from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.storage.engines.commit import StaleAttributes
 
 ROUNDS = 200
@@ -33,7 +35,11 @@ class RaceCounts:
         self._rounds = self._lost_rounds = 0
         self._warned = False
 
-    def committed(self, shard: int, lost: int, avoided: int = 0) -> None:
+    def committed(self, shard: int, lost: int, avoided: int = 0, home: HomeShard | None = None) -> None:
+        """Counts a commit and the races before it; also for the call of this thread and for ``home``."""
+        calls.committed(shard, lost)
+        if home is not None:
+            home.committed(shard, lost + avoided)
         with self._lock:
             self._commits[shard] += 1
             self._lost[shard] += lost + avoided

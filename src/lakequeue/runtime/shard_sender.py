@@ -6,28 +6,24 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import attrs
 
-from lakequeue.errors import DamagedTable, QueueDoesNotExist, QueueServiceError, RequestThrottled
+from lakequeue.errors import DamagedTable, QueueServiceError, RequestThrottled
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import GroupCommit
-from lakequeue.runtime.shard_ledger import Now, Shared
+from lakequeue.runtime.shard_ledger import Now, ShardLedger, ShardTables, Shared
 from lakequeue.runtime.shard_reader import ShardReader
-from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import Races, StaleAttributes, repeated, retried
-from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.commit import Races, StaleAttributes, retried
 from lakequeue.storage.engines.turns import turns_at
-from lakequeue.storage.ledger import Ledger, check_head
-from lakequeue.storage.messages import erase
+from lakequeue.storage.ledger import check_head
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
 from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
-from lakequeue.storage.messages.forgotten import Forgotten
-from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all, merge_recent
+from lakequeue.storage.messages.merge_segments import merge_recent
 from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.store_failures import first_line
 
@@ -56,14 +52,17 @@ Sent = list[Placed | None]
 """A place for each message of a send; None if the cap on stored messages refused it."""
 
 
-class ShardSender(ShardReader):
-    """Appends messages to the log. Thread-safe."""
+class ShardSender:
+    """Appends messages to the log. Thread-safe; its lock guards its handle on the log."""
 
-    def __init__(self, engine: Engine, root: str, key: str, shard: int, shared: Shared) -> None:
-        super().__init__(engine, root, key, shard, shared)
-        self._sending = GroupCommit(self._run_sends, self._send_in_turn)
-        self._send_turns = turns_at(self._messages, engine.commits_alone)
-        self._send_lock = threading.RLock()
+    def __init__(self, tables: ShardTables, shared: Shared, ledger: ShardLedger, reader: ShardReader) -> None:
+        self._tables = tables
+        self._shared = shared
+        self._ledger = ledger
+        self._reader = reader
+        self._group = GroupCommit(self._run, self._in_turn)
+        self._turns = turns_at(tables.messages, tables.engine.commits_alone)
+        self._lock = threading.RLock()
         self._appender: Appender | None = None
 
     def send(
@@ -80,7 +79,7 @@ class ShardSender(ShardReader):
             QueueDoesNotExist: it was deleted.
             RequestThrottled: too many lost races; nothing was sent.
         """
-        return self._sending.submit(_Send(messages, now, attributes, attributes_version))
+        return self._group.submit(_Send(messages, now, attributes, attributes_version))
 
     def close(self) -> None:
         """Closes the log permanently, also beside a damaged ledger; does nothing if it is closed."""
@@ -96,7 +95,7 @@ class ShardSender(ShardReader):
     def _announce(
         self, known: Callable[[Appender], bool], announce: Callable[[Appender], bool], checked: bool = True
     ) -> None:
-        with self._at_log():
+        with self._held():
             appender = self._open_appender(checked)
 
             def announced() -> bool | None:
@@ -107,30 +106,35 @@ class ShardSender(ShardReader):
 
     def closed(self) -> bool:
         """Whether the log is closed now."""
-        with self._at_log():
+        with self._held():
             appender = self._open_appender()
             appender.refresh()
             return appender.closed
 
+    def release(self) -> None:
+        """Closes the handle; the next call opens it again."""
+        with self._lock:
+            self._drop()
+
     @contextmanager
-    def _send_in_turn(self) -> Iterator[None]:
+    def _in_turn(self) -> Iterator[None]:
         appender = self._appender  # read once: another thread may let go of it
         table, later = (None, False) if appender is None else (appender.table, appender.stages)
-        with self._send_turns.taken(table, later) as stale:
+        with self._turns.taken(table, later) as stale:
             if appender is not None and stale:
-                with self._at_log():
+                with self._held():
                     appender.look()
-            if appender is not None and self._send_turns.waited:
+            if appender is not None and self._turns.waited:
                 appender.stage_next()
             yield
 
-    def _run_sends(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
-        with self._at_log():
+    def _run(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
+        with self._held():
             answers, appended = self._append(sends)
             if appended is not None:
-                self.wake()
+                self._shared.waiters.wake()
                 if appended.closed_segment:
-                    self.shared.sends.leave(self.shard)
+                    self._shared.sends.leave(self._tables.number)
                     self._merge_segments(sends[0].now(), sends[0].attributes.dedup_micros)
             return answers
 
@@ -174,17 +178,17 @@ class ShardSender(ShardReader):
                 continue
             if not places.new:
                 return answers, None
-            ids = self.settle_clock(now, appender.last_sent_at, appender.table)
+            ids = self._ledger.settle_clock(now, appender.last_sent_at, appender.table)
             if appender.stages and not batch.has_staged(places.new, appender):
                 if batch.shared is not None and batch.shared.attributes_version == version:
                     raise unknown("it is too old")
                 # of these messages, a later decision may leave some out
                 alone = attributes.dedup_window is not None or attributes.stored_limit is not None
                 batch.staged = appender.stage(places.new, version, alone=alone)
-            if batch.staged is not None and self._send_turns.take(appender.table, patient=batch.is_patient()):
+            if batch.staged is not None and self._turns.take(appender.table, patient=batch.is_patient()):
                 appender.look()  # maybe others have committed it
                 continue
-            with self._send_turns.commit():
+            with self._turns.commit():
                 if batch.staged is None:
                     done = appender.append(places.new, now, version, ids)
                 else:
@@ -192,7 +196,7 @@ class ShardSender(ShardReader):
             if done is not None:
                 return self._appended(batch, done, races, answers)
             races.lose()
-            if batch.staged is None and self._send_turns.lose(appender.table, races.lost):
+            if batch.staged is None and self._turns.lose(appender.table, races.lost):
                 appender.refresh()
         calls.gave_up(races.lost)
         if batch.shared is not None:
@@ -202,17 +206,15 @@ class ShardSender(ShardReader):
     def _appended(
         self, batch: _Batch, done: Appended, races: Races, answers: list[Sent | BaseException] | None = None
     ) -> tuple[list[Sent | BaseException], Appended]:
-        self._send_turns.end()
+        self._turns.end()
         if batch.shared is not None:  # maybe at another place, by another process
             answers = batch.answers(batch.shared.attributes_version, _Places(done.first, None))
         assert answers is not None and self._appender is not None
-        lost = races.lost + self._send_turns.moved
-        self.shared.races.committed(self.shard, races.lost, self._send_turns.moved)
-        calls.committed(self.shard, races.lost)
-        if not batch.sends[0].attributes.fifo:  # on FIFO queues the group determines the shard
-            self.shared.sends.committed(self.shard, lost)
-        self._bodies.remember(done.first, done.rows)
-        self.announce_append(self._appender.table)
+        # on FIFO queues the group determines the shard
+        home = None if batch.sends[0].attributes.fifo else self._shared.sends
+        self._shared.races.committed(self._tables.number, races.lost, self._turns.moved, home)
+        self._reader.bodies.remember(done.first, done.rows)
+        self._ledger.learn(self._appender.table)
         return answers, done
 
     def _places(self, sends: Sequence[_Send], attributes: QueueAttributes, now: int) -> _Places:
@@ -236,7 +238,7 @@ class ShardSender(ShardReader):
         found = {offset: id for id in ids if id is not None for offset in window.find(id)}
         if not found:
             return ()
-        stored = self.query(
+        stored = self._ledger.query(
             lambda machine: {at for at in found if any(run.first == at for run in machine.peek(now, 1, at))}
         )
         if not attributes.rewind_micros:
@@ -247,47 +249,43 @@ class ShardSender(ShardReader):
     def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
         """The message that has a deduplication id, unless it was purged, or is none of the stored ones."""
         for offset in window.find(key):
-            if stored is None and offset < (purged := self.purged_offset()):
+            if stored is None and offset < (purged := self._ledger.purged_offset()):
                 window.forget_below(purged)
             elif stored is None or offset in stored:
-                [row] = self.messages(offset, offset)
+                [row] = self._reader.messages(offset, offset)
                 if row is not None and dedup_key(row["group_id"], row["dedup_id"], window.by_group) == key:
                     return Placed(offset, row["message_id"])
         return None
 
-    def purged_offset(self) -> int:
-        """The offset below which all messages are purged now."""
-        return self.query(lambda machine: machine.head.purged_offset)
-
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
         """Number of messages that the cap on stored messages still allows; None without a cap (QUE-21)."""
-        with self._at_log():
+        with self._held():
             appender = self._open_appender()
             appender.refresh()
             return self._room(attributes, now, appender.end)
 
     @contextmanager
-    def holding_sends(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Makes this process's sends to the shard wait during the block."""
-        with self._send_lock:
+        with self._lock:
             yield
 
     def _room(self, attributes: QueueAttributes, now: int, end: int) -> int | None:
         limit = attributes.stored_limit
         if limit is None:
             return None
-        return self.query(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
+        return self._ledger.query(lambda machine: limit - machine.stored(now) - (end - machine.log.end))
 
     def _merge_segments(self, now: int, dedup: int | None) -> None:
         try:
-            floor, confirm = self._committed_floor()
+            head, confirm = self._ledger.head()
             appender = self._open_appender()
             if dedup is None:
-                appender.forget_ids_below(floor)
-            merge_recent(appender.table, floor, None if dedup is None else now - dedup, confirm)
+                appender.forget_ids_below(head.floor_offset)
+            merge_recent(appender.table, head.floor_offset, None if dedup is None else now - dedup, confirm)
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
-            _log.warning("merging files of %s failed: %s", self._messages, first_line(error))
+            _log.warning("merging files of %s failed: %s", self._tables.messages, first_line(error))
             self._appender = None
 
     def deliver(self, source: Source, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
@@ -297,86 +295,38 @@ class ShardSender(ShardReader):
             RequestThrottled: too many lost races; nothing was appended.
             DamagedTable: the ledger's head lies beyond the end of the log; as for sends, nothing is appended.
         """
-        with self._at_log():
+        with self._held():
             self._open_appender().refresh()
-        # a handle of its own, as in `compact`
-        closes = deliver(self._engine.open(self._messages), source, messages, now, self.settle_clock)
+        # a handle of its own, so that sends need not wait; the fences separate its commits from theirs
+        table = self._tables.engine.open(self._tables.messages)
+        closes = deliver(table, source, messages, now, self._ledger.settle_clock)
         if closes is None:
             return False
         if closes:
-            with self._at_log():
+            with self._held():
                 self._merge_segments(now(), dedup)
-        self.wake()
+        self._shared.waiters.wake()
         return True
 
-    def compact(self, now: int, dedup: int | None, empties: bool) -> MergeCounts:
-        """Drops the part of the log below the floor, merges small files, and may empty rows of settled messages.
-
-        Args:
-            now: the instant, in microseconds.
-            dedup: for how long deduplication ids count, in microseconds; None: they do not.
-            empties: whether it may empty rows.
-
-        Raises:
-            QueueDoesNotExist: the log is closed.
-        """
-        # a separate handle, so that sends need not wait; the fences separate its commits from theirs
-        table = self._engine.open(self._messages)
-        if table.transaction(layout.SEND_ID) >= layout.CLOSED:
-            raise QueueDoesNotExist()
-        floor, confirm = self._committed_floor()
-        drop_before = None if dedup is None else self._window_start(table, now, dedup)
-        return merge_all(table, floor, now, drop_before, confirm, cache(self._forgotten) if empties else None)
-
-    def _forgotten(self) -> Forgotten:
-        """What the ledger has forgotten, as storage has it.
-
-        It is read after the log was opened, and not from memory: one that a repair takes back cannot be read, or
-        was read before the repair raised the log's fence.
-        """
-        ledger = Ledger(self._engine.open(self._receipts))
-        return repeated(ledger.table, lambda: ledger.forgotten(self.log))
-
-    def offsets_of(self, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
-        """Offsets of the messages with an id in the newest log; ``sent``: only of files from then to then."""
-        return erase.offsets_of(self._engine.open(self._messages), message_id, sent)
-
-    def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log and removes the local files that held it; returns whether any was left."""
-        table = self._engine.open(self._messages)  # a handle of its own, as in `compact`
-        # to a clock that is far ahead the message is gone, and its run would stay
-        window_start = self._window_start(table, now, dedup)
-        cleared = erase.erase(table, message_id, offsets, layout.CLOSED if window_start is None else window_start)
-        self._bodies.clear()
-        return bool(erase.remove_former(table, message_id).files) or cleared
-
-    def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
-        """The instant from which on deduplication ids count, for whom removes older ones."""
-        self.settle_clock(now, table.transaction(layout.CLOCK_ID), table)
-        return None if dedup is None else now - dedup
-
     @contextmanager
-    def _at_log(self) -> Iterator[None]:
+    def _held(self) -> Iterator[None]:
         """Holds the writing handle."""
-        with self._send_lock, shard_races.dropping(self._drop_appender):
+        with self._lock, shard_races.dropping(self._drop):
             yield
 
-    def _drop_appender(self) -> None:
+    def _drop(self) -> None:
         self._appender = None
 
     def _open_appender(self, checked: bool = True) -> Appender:
         """The writing handle; unless ``checked`` it may be one that was not compared with the ledger."""
         if self._appender is None:
-            appender = Appender(self._engine.open(self._messages))
+            appender = Appender(self._tables.engine.open(self._tables.messages))
             if not checked:
                 return appender
-            with self._at_ledger():
-                ledger = self._open_ledger()
-                ledger.table.refresh()
-                head = ledger.head()
+            head, _ = self._ledger.head()
             if head.head_offset > appender.end:
                 appender.refresh()  # others may have sent and received meanwhile
-            check_head(head, appender.end, self._receipts)
+            check_head(head, appender.end, self._tables.receipts)
             self._appender = appender
         return self._appender
 

@@ -7,7 +7,6 @@ sent itself is cached at once.
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,14 +56,6 @@ class BodyCache:
     def clear(self) -> None:
         """Drops everything."""
         self._budget.drop(self._chunks)
-
-    def read(self, table: Table, log: ShardLog, first: int, last: int) -> list[dict[str, Any] | None]:
-        """Messages ``first`` to ``last`` as column -> value; None where the log no longer has one."""
-        messages: list[dict[str, Any] | None] = []
-        while (offset := first + len(messages)) <= last:
-            rows = self.rows(table, log, offset, last)
-            messages += [None] if rows is None else rows.to_pylist()
-        return messages
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
         """Messages from ``first`` on, up to ``last`` or the end of one read; None if the log lacks ``first``."""

@@ -1,0 +1,111 @@
+"""One shard in this process: a ledger, a reader and a sender, each with its own lock.
+
+All objects of a process share one ``OpenShard`` per root, queue, shard and engine, so threads never race each
+other for a commit; only processes do. Locks are taken in the order sender, ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+
+from lakequeue.errors import QueueDoesNotExist
+from lakequeue.runtime.home_shard import HomeShard
+from lakequeue.runtime.shard_ledger import ShardLedger, ShardTables, Shared
+from lakequeue.runtime.shard_reader import ShardReader
+from lakequeue.runtime.shard_sender import ShardSender
+from lakequeue.storage import layout
+from lakequeue.storage.engines.commit import repeated
+from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.messages import erase
+from lakequeue.storage.messages.forgotten import Forgotten
+from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all
+
+
+def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]:
+    """The order in which this process uses the shards of a queue; first moves its home shard if needed."""
+
+    def activity(others: Sequence[int]) -> list[list[int]]:
+        tables = shards[0].tables
+        folder = tables.engine.store.folder(tables.messages)  # asks at once where that saves waiting
+        return folder.for_each(lambda other: shards[other].ledger.activity(), others)
+
+    with suppress(Exception):  # only for speed; a call that needs the other shards reports the failure
+        home.consider_moving(activity)
+    return home.order()
+
+
+class OpenShard:
+    """One shard. Thread-safe.
+
+    Attributes:
+        number: its number in the queue.
+        tables: where its tables are.
+        shared: what it shares with the queue's other shards.
+        ledger: its commands and queries.
+        reader: its messages.
+        sender: sends to it.
+    """
+
+    def __init__(self, engine: Engine, root: str, key: str, number: int, shared: Shared) -> None:
+        self.number = number
+        self.shared = shared
+        self.tables = tables = ShardTables.of(engine, root, key, number)
+        self.ledger = ShardLedger(tables, shared)
+        self.reader = ShardReader(tables, self.ledger)
+        self.sender = ShardSender(tables, shared, self.ledger, self.reader)
+
+    def release(self) -> None:
+        """Closes the handles and clears the caches; the next call opens them again."""
+        self.sender.release()
+        self.ledger.release()
+        self.reader.bodies.clear()
+
+    def compact(self, now: int, dedup: int | None, empties: bool) -> MergeCounts:
+        """Drops the part of the log below the floor, merges small files, and may empty rows of settled messages.
+
+        Args:
+            now: the instant, in microseconds.
+            dedup: for how long deduplication ids count, in microseconds; None: they do not.
+            empties: whether it may empty rows.
+
+        Raises:
+            QueueDoesNotExist: the log is closed.
+        """
+        # a separate handle, so that sends need not wait; the fences separate its commits from theirs
+        table = self.tables.engine.open(self.tables.messages)
+        if table.transaction(layout.SEND_ID) >= layout.CLOSED:
+            raise QueueDoesNotExist()
+        head, confirm = self.ledger.head()
+        drop_before = None if dedup is None else self._window_start(table, now, dedup)
+        forgotten = cache(self._forgotten) if empties else None
+        return merge_all(table, head.floor_offset, now, drop_before, confirm, forgotten)
+
+    def _forgotten(self) -> Forgotten:
+        """What the ledger has forgotten, as storage has it.
+
+        It is read after the log was opened, and not from memory: one that a repair takes back cannot be read, or
+        was read before the repair raised the log's fence.
+        """
+        ledger = Ledger(self.tables.engine.open(self.tables.receipts))
+        return repeated(ledger.table, lambda: ledger.forgotten(self.ledger.log))
+
+    def offsets_of(self, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
+        """Offsets of the messages with an id in the newest log; ``sent``: only of files from then to then."""
+        return erase.offsets_of(self.tables.engine.open(self.tables.messages), message_id, sent)
+
+    def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
+        """Clears a message in the log and removes the local files that held it; returns whether any was left."""
+        table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
+        # to a clock that is far ahead the message is gone, and its run would stay
+        window_start = self._window_start(table, now, dedup)
+        cleared = erase.erase(table, message_id, offsets, layout.CLOSED if window_start is None else window_start)
+        self.reader.bodies.clear()
+        return bool(erase.remove_former(table, message_id).files) or cleared
+
+    def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
+        """The instant from which on deduplication ids count, for whom removes older ones."""
+        self.ledger.settle_clock(now, table.transaction(layout.CLOCK_ID), table)
+        return None if dedup is None else now - dedup
