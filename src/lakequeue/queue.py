@@ -327,7 +327,7 @@ class Queue(QueueProperties):
 
         DDP-1
         """
-        from lakequeue.operations.send_dataframe import send_dataframe
+        from lakequeue.operations.send_dataframe import BulkSend, send_dataframe
 
         MissingPackage.check("send_dataframe", "spark", "pyspark")
         check_callable("df", df, "select", "withColumn", expected="a DataFrame")
@@ -336,7 +336,7 @@ class Queue(QueueProperties):
         check_string("on_bad_row", on_bad_row)
         check_string("bad_rows", bad_rows, optional=True)
         of = check_priority(self._runtime.attributes, priority)
-        return send_dataframe(self._runtime, df, send_id, order_by, on_bad_row, bad_rows, of)
+        return send_dataframe(self._runtime, df, BulkSend(send_id, order_by, on_bad_row, bad_rows, of))
 
     def send_arrow(
         self,
@@ -378,7 +378,7 @@ class Queue(QueueProperties):
 
         DDP-1
         """
-        from lakequeue.operations.send_dataframe import send_arrow
+        from lakequeue.operations.send_dataframe import BulkSend, send_arrow
 
         check_string("send_id", send_id, optional=True)
         check_string("order_by", order_by, optional=True)
@@ -386,7 +386,7 @@ class Queue(QueueProperties):
         check_string("on_bad_row", on_bad_row)
         check_string("bad_rows", bad_rows, optional=True)
         of = check_priority(self._runtime.attributes, priority)
-        return send_arrow(self._runtime, data, send_id, order_by, body, on_bad_row, bad_rows, of)
+        return send_arrow(self._runtime, data, BulkSend(send_id, order_by, on_bad_row, bad_rows, of), body)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
         """Claims up to ``max_messages`` messages under one lease; None if no message is available.

@@ -20,10 +20,9 @@ from concurrency.steps import meanwhile
 from insides import place_of, reopen
 from lakequeue import InvalidMessageContents, InvalidParameterValue, LakeQueue, Queue, QueueClientError
 from lakequeue.model.messages import content_dedup_id
-from lakequeue.operations.send_dataframe import send_staged
+from lakequeue.operations.send_dataframe import BulkSend, send_staged
 from lakequeue.storage.bulk import arrow_files, commit_files
 from lakequeue.storage.bulk.arrow_rows import columns_of
-from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.layout import tables_path
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
@@ -445,7 +444,7 @@ def test_partitions_are_written_from_values_alone_and_gathered(lq: LakeQueue, fi
 
     columns = columns_of(parts[0].schema)
     for rows in (6, 0):
-        assert send_staged(queue._runtime, columns, SendKey.of_send("load"), None, stage) == rows
+        assert send_staged(queue._runtime, columns, BulkSend("load"), stage) == rows
     assert sorted(bodies(queue)) == ["a0", "a1", "a2", "b0", "b1", "b2"]
     assert len({row["message_id"] for row in messages(queue)}) == 6
 

@@ -25,7 +25,7 @@ from lakequeue.model.schedules import Schedule
 from lakequeue.model.validation import validate_entry
 from lakequeue.operations.queues import find
 from lakequeue.operations.send import send
-from lakequeue.operations.send_dataframe import send_arrow
+from lakequeue.operations.send_dataframe import BulkSend, send_arrow
 from lakequeue.runtime.root import Root
 from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.layout import MESSAGES
@@ -173,7 +173,7 @@ class OpenSchedules:
         rows = pa.Table.from_pylist([given], schema=pa.schema([MESSAGES.field(name) for name in given]))
         key = SendKey.of_batch(f"schedule-{row.id}", number)
         # to the same shard in all attempts, as it alone knows whether the message was sent
-        return send_arrow(queue, rows, key, priority=row.priority, in_home_order=False)
+        return send_arrow(queue, rows, BulkSend(key, priority=row.priority, in_home_order=False))
 
     def _named(self, rows: Sequence[Schedule], name: str) -> Schedule | None:
         return next((row for row in rows if (row.region, row.name) == (self.root.region, name)), None)

@@ -34,19 +34,31 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def send_dataframe(
-    queue: OpenQueue,
-    df: DataFrame,
-    send_id: str | None,
-    order_by: str | None,
-    on_bad_row: OnBadRow,
-    bad_rows: str | None,
-    priority: int,
-) -> SentRows:
+def _key(send_id: str | SendKey | None) -> SendKey:
+    if isinstance(send_id, SendKey):
+        return send_id
+    return SendKey.new() if send_id is None else SendKey.of_send(send_id)
+
+
+@attrs.frozen
+class BulkSend:
+    """A bulk send without its rows; see ``Queue.send_arrow``."""
+
+    key: SendKey = attrs.field(default=None, converter=_key)
+    """Made of a send id. It is one for all attempts of a call, by which refused rows are stored once."""
+    order_by: str | None = None
+    on_bad_row: OnBadRow = "fail"
+    bad_rows: str | None = None
+    priority: int = 0
+    in_home_order: bool = True
+    """Whether the shard that this process sends to gets messages first; else the lowest does."""
+
+
+def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
     """Sends every row of a DataFrame as a message; returns how many, 0 if the id was sent before."""
     queue.root.require_spark("send_dataframe")
-    df, order_by = write_files.respelled(df, order_by)
-    bad, refused = bad_rows_of(queue, on_bad_row, bad_rows), 0
+    df, order_by = write_files.respelled(df, send.order_by)
+    bad, refused = bad_rows_of(queue, send.on_bad_row, send.bad_rows), 0
 
     def stage(tables: Folder, staging: Staging) -> Manifest:
         nonlocal refused
@@ -55,8 +67,8 @@ def send_dataframe(
         refused = sum(part.refused_rows for part in written)
         return arrow_files.gather(tables, staging, written, in_order=queue.fifo)
 
-    columns = write_files.columns_of(df.schema)
-    return SentRows(send_staged(queue, columns, _key(send_id), order_by, stage, priority=priority), refused)
+    send, columns = attrs.evolve(send, order_by=order_by), write_files.columns_of(df.schema)
+    return SentRows(send_staged(queue, columns, send, stage), refused)
 
 
 def bad_rows_of(
@@ -84,34 +96,28 @@ def bad_rows_of(
 def send_staged(
     queue: OpenQueue,
     columns: Sequence[tuple[str, str]],
-    key: SendKey,
-    order_by: str | None,
+    send: BulkSend,
     stage: Stage,
     verb: str = "send_dataframe",
-    priority: int = 0,
-    in_home_order: bool = True,
 ) -> int:
     """Sends the rows that ``stage`` writes; it is called again if attributes change meanwhile.
 
     Args:
         queue: the queue.
         columns: names and types of the rows' columns.
-        key: identifies the send in all attempts.
-        order_by: column that orders the messages of each group, on FIFO queues.
+        send: what was asked for.
         stage: checks and writes the rows below the queue's directory, in one process or many.
         verb: name of the operation in log and metrics.
-        priority: that of rows without one.
-        in_home_order: whether the shard that this process sends to gets messages first; else the lowest does.
     """
     with queue.service(verb) as call:
         while True:
-            check_rows(queue.attributes, columns, order_by)
+            check_rows(queue.attributes, columns, send.order_by)
             try:
-                target = bulk_target(queue, priority)
-                if not in_home_order:
+                target = bulk_target(queue, send.priority)
+                if not send.in_home_order:
                     target = attrs.evolve(target, shards=sorted(target.shards))
                 first = target.shards[0]
-                rows = send_rows(target, key, queue.now, stage, order_by)
+                rows = send_rows(target, send.key, queue.now, stage, send.order_by)
             except StaleAttributes:
                 queue.renew()
                 continue
@@ -165,20 +171,10 @@ def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.Target:
     )
 
 
-def send_arrow(
-    queue: OpenQueue,
-    data: Any,
-    send_id: str | SendKey | None,
-    order_by: str | None = None,
-    body: str = "body",
-    on_bad_row: OnBadRow = "fail",
-    bad_rows: str | None = None,
-    priority: int = 0,
-    in_home_order: bool = True,
-) -> SentRows:
-    """Sends every row as a message; returns how many. ``in_home_order`` is that of ``send_staged``."""
-    key, verb, refused = _key(send_id), "send_arrow", 0
-    bad = bad_rows_of(queue, on_bad_row, bad_rows, verb)
+def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") -> SentRows:
+    """Sends every row as a message; returns how many."""
+    verb, refused, order_by = "send_arrow", 0, send.order_by
+    bad = bad_rows_of(queue, send.on_bad_row, send.bad_rows, verb)
     source = _Source(data)
     schema, batches = source.schema, source.batches
     if body != "body":
@@ -191,15 +187,7 @@ def send_arrow(
         manifest, refused = arrow_files.stage(tables, attrs.evolve(staging, bad_rows=bad), batches())
         return manifest
 
-    columns = columns_of(schema)
-    return SentRows(send_staged(queue, columns, key, order_by, stage, verb, priority, in_home_order), refused)
-
-
-def _key(send_id: str | SendKey | None) -> SendKey:
-    """One for all attempts of a call, by which refused rows are stored once."""
-    if isinstance(send_id, SendKey):
-        return send_id
-    return SendKey.new() if send_id is None else SendKey.of_send(send_id)
+    return SentRows(send_staged(queue, columns_of(schema), send, stage, verb), refused)
 
 
 class _Source:

@@ -8,7 +8,7 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import InvalidOptions, QueueClientError
-from lakequeue.operations.send_dataframe import bad_rows_of, bulk_target, last_version, send_staged
+from lakequeue.operations.send_dataframe import BulkSend, bad_rows_of, bulk_target, last_version, send_staged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.bulk import arrow_files, manifests
 from lakequeue.storage.bulk.arrow_files import Written
@@ -54,15 +54,7 @@ def plan(
     on_bad_row: OnBadRow = "fail",
     bad_rows: str | None = None,
 ) -> PlannedSend:
-    """Begins a send, or all those of a stream.
-
-    Args:
-        queue: the queue.
-        columns: those of the rows.
-        order_by: column that orders the messages of each group, on FIFO queues.
-        send_id: makes the send repeatable.
-        on_bad_row: what becomes of rows that break a rule.
-        bad_rows: path or URI of the Delta table that they are diverted to; it is made if it is missing.
+    """Begins a send, or all those of a stream; its options are those of ``Queue.send_dataframe``.
 
     Raises:
         InvalidParameterValue: a column is missing, unknown, or of a wrong type.
@@ -86,12 +78,7 @@ def plan(
 def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) -> int:
     """Makes the files of all partitions one send, and commits them; returns the number of messages.
 
-    A batch that was sent before adds nothing.
-
-    Args:
-        queue: the queue.
-        send: as planned.
-        written: what became of each partition, in their order.
+    A batch that was sent before adds nothing. ``written`` is what became of each partition, in their order.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
@@ -125,7 +112,7 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
             return made
         return manifests.write_manifest(tables, made)  # removed, as other attributes changed meanwhile
 
-    rows = send_staged(queue, send.columns, key, send.order_by, stage)
+    rows = send_staged(queue, send.columns, BulkSend(key, send.order_by), stage)
     if made is None:  # sent before
         discard(queue, send)
     return rows
