@@ -30,7 +30,7 @@ class Waiting:
 
     def looks(self, names: str) -> None:
         for name in names:
-            self.waiting[name].begin_poll()
+            self.waiting[name].woken = False
 
     def leaves(self, name: str, found: bool = False) -> None:
         self.waiting[name].found = found
@@ -85,11 +85,11 @@ def test_the_next_one_becomes_the_lookout_and_is_told(waiting: Waiting) -> None:
 
 @pytest.mark.spec("QUE-25")
 def test_newer_attributes_call_everybody_once(waiting: Waiting) -> None:
-    waiting.waiting["c"].announce(3)
+    waiting.waiting["c"].waiters.announce(3)
     assert waiting.called() == "abcdef"
     waiting.looks("abcdef")
     for version in 3, 2:
-        waiting.waiting["a"].announce(version)
+        waiting.waiting["a"].waiters.announce(version)
     assert waiting.called() == ""
 
 

@@ -17,11 +17,10 @@ from lakequeue.model.clock import MICROS, Duration, from_micros
 from lakequeue.model.failures import DeadLetterReason, failed_together
 from lakequeue.model.messages import is_message_id
 from lakequeue.operations import tasks
-from lakequeue.operations.receive import claim
+from lakequeue.operations.receive import Part, claim
 from lakequeue.operations.settle import visibility
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import (
     Claim,
     ClaimedSpan,
@@ -36,23 +35,10 @@ from lakequeue.shard.runs import IN_FLIGHT
 from lakequeue.storage.bulk import lease_batches
 from lakequeue.storage.bulk.lease_batches import LeaseColumns, LeasePlace, lease_frame
 from lakequeue.storage.cleaning import pin_files
-from lakequeue.storage.layout import messages_path
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-@attrs.frozen
-class Part:
-    """The messages of a lease in one shard."""
-
-    shard: OpenShard
-    claimed: ClaimResult
-
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        return [(span.first, span.last) for span in self.claimed.spans]
 
 
 @attrs.frozen
@@ -86,8 +72,9 @@ def lease(queue: OpenQueue, max_messages: int, visibility_timeout: Duration | No
         lease_id = receipt_handles.new_lease_id()
         parts, refusal = claim(queue, Claim(max_messages, timeout, lease_id, leased=0))
         if parts:
-            call.messages = sum(claimed.message_count for _, claimed in parts)
-            return LeasedMessages(queue, lease_id, [Part(shard, claimed) for shard, claimed in parts])
+            leased = LeasedMessages(queue, lease_id, parts)
+            call.messages = leased.count
+            return leased
         if refusal is not None:
             raise refusal
         return None
@@ -186,9 +173,7 @@ def _reason(leased: LeasedMessages, error: BaseException | None) -> DeadLetterRe
 def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
     """Deletes all messages of the lease except those in ``kept``, which become visible at once.
 
-    Args:
-        leased: the lease.
-        kept: receipt handles or message ids.
+    ``kept`` has receipt handles or message ids.
 
     Raises:
         ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not one of this lease.
@@ -244,7 +229,7 @@ def settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseC
 
 def _places(queue: OpenQueue, part: Part) -> Iterator[LeasePlace]:
     """The places of the messages of a shard in the newest snapshot of its log."""
-    folder = queue.root.engine.store.folder(messages_path(queue.root.path, queue.key, part.shard.number))
+    folder = queue.root.engine.store.folder(part.shard.tables.messages)
     pin_files(folder)
     log = part.shard.ledger.log()
     for span in part.claimed.spans:

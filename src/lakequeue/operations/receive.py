@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 
@@ -51,7 +51,6 @@ LONGEST_READ = 5.0
 UNREADABLE_BYTES = 2**20
 """Size that is assumed of a message that cannot be read: that of the largest."""
 
-Parts = list[tuple[OpenShard, ClaimResult]]
 Row = dict[str, Any]
 """A message as column -> value."""
 
@@ -60,6 +59,17 @@ _log = logging.getLogger("lakequeue")
 
 def _names(given: Sequence[str]) -> list[str]:
     return list_of("attribute_names", given, str, "a text")
+
+
+class Part(NamedTuple):
+    """What was claimed in one shard."""
+
+    shard: OpenShard
+    claimed: ClaimResult
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        return [(span.first, span.last) for span in self.claimed.spans]
 
 
 @attrs.define
@@ -120,7 +130,7 @@ class _Claimed:
     """What a receive has claimed, and the bytes for which it needs room before it reads that."""
 
     queue: OpenQueue
-    claims: Parts
+    claims: Sequence[Part]
     size: int
 
 
@@ -129,7 +139,7 @@ class _Found:
     """What a receive answers: its messages, and the claims that it made for them."""
 
     queue: OpenQueue
-    claims: Parts
+    claims: Sequence[Part]
     messages: list[Message]
 
 
@@ -144,10 +154,9 @@ def _release(step: _Step) -> bool:
     released = True
     if isinstance(step, datetime):
         return released
-    for shard, claimed in step.claims:
-        spans = [(span.first, span.last) for span in claimed.spans]
+    for part in step.claims:
         try:
-            step.queue.command(shard, LeaseRelease(claimed.lease_id, spans, unseen=True))
+            step.queue.command(part.shard, LeaseRelease(part.claimed.lease_id, part.spans, unseen=True))
         except Exception as error:
             released = False
             name, reason = step.queue.name, first_line(error)
@@ -252,14 +261,14 @@ def claim(
     enough: int = 0,
     settling: Settling | None = None,
     steps: Steps | None = None,
-) -> tuple[Parts, OverLimit | None]:
+) -> tuple[list[Part], OverLimit | None]:
     """Claims messages under one lease; returns them by shard, and the refusal of a shard that is full.
 
     The claim begins at the home shard. With an attempt id all messages come from one shard: that of the live
     attempt, if there is one. With ``enough`` no further shard is asked once there are so many. ``steps`` are the
     moves of dead letters that the call has made, after which no error is a refusal.
     """
-    parts, steps = Parts(), steps or Steps("the receive")
+    parts, steps = list[Part](), steps or Steps("the receive")
     taken, most = 0, min(enough or wanted.max_messages, wanted.max_messages)
     refusal, free = None, None if hands is None else hands.free()
     if hands is not None:
@@ -290,7 +299,7 @@ def claim(
             # not the shard that was tried before the home
             if not parts and wanted.attempt_id is None and (place or shard.number == home.current):
                 home.found(shard.number)
-            parts.append((shard, result.value))
+            parts.append(Part(shard, result.value))
             taken += result.value.message_count
             if taken >= most or wanted.attempt_id is not None:
                 break
@@ -339,18 +348,18 @@ def _polls(
     while True:
         clear()
         if waiter is not None:
-            waiter.begin_poll()
+            waiter.woken = False
         lease_id = receipt_handles.new_lease_id()
         wanted = attrs.evolve(poll.wanted, lease_id=lease_id)
         parts, refusal = claim(queue, wanted, poll.hands, steps=steps)
-        claims = [part for part in parts if part[1].lease_id == lease_id]
+        claims = [part for part in parts if part.claimed.lease_id == lease_id]
         if room is not None and parts and not room.take(size := _size(parts)):
             if waiter is not None:
                 waiter.found = True
             yield _Claimed(queue, claims, size)
         messages = read(queue, parts, poll.attribute_names)
         if waiter is not None:
-            waiter.announce(max(shard.ledger.attributes_version for shard in queue.shards))
+            waiters.announce(max(shard.ledger.attributes_version for shard in queue.shards))
             waiter.found = bool(messages)
         found = _Found(queue, claims, messages)
         now, deadline = queue.now(), started
@@ -375,19 +384,19 @@ def _polls(
         pause = min(2 * pause, queue.root.longest_pause(now - waiters.active_at))
 
 
-def read(queue: OpenQueue, parts: Parts, names: Sequence[str] = ("All",)) -> list[Message]:
+def read(queue: OpenQueue, parts: Sequence[Part], names: Sequence[str] = ("All",)) -> list[Message]:
     """The messages of a claim, by send time."""
-    return _by_send_time(queue, [_messages(queue, shard, claimed, names) for shard, claimed in parts])
+    return _by_send_time(queue, [_messages(queue, part, names) for part in parts])
 
 
-def _size(parts: Parts) -> int:
+def _size(parts: Sequence[Part]) -> int:
     """Bytes of claimed messages."""
     size = 0
-    for shard, span in ((shard, span) for shard, claimed in parts for span in claimed.spans):
+    for shard, (first, last) in ((part.shard, span) for part in parts for span in part.spans):
         try:
-            size += shard.reader.size(span.first, span.last)
+            size += shard.reader.size(first, last)
         except Exception:  # reading them will tell
-            size += UNREADABLE_BYTES * (span.last - span.first + 1)
+            size += UNREADABLE_BYTES * (last - first + 1)
     return size
 
 
@@ -415,13 +424,18 @@ def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Messa
     return list(heapq.merge(*by_shard, key=lambda message: message.sent_at))
 
 
-def _messages(queue: OpenQueue, shard: OpenShard, claimed: ClaimResult, names: Sequence[str]) -> list[Message]:
+def _messages(queue: OpenQueue, part: Part, names: Sequence[str]) -> list[Message]:
+    shard, claimed = part
     signer = receipt_handles.HandleSigner(queue.key, shard.number, claimed.lease_id, queue.row.handle_key)
-    rows, unreadable = _rows(queue, shard, claimed)
+    rows, unreadable = _rows(queue, part)
     settler, priority = Settler(queue), shard.number % queue.attributes.classes
+
+    def sequence(offset: int) -> str | None:
+        return sequence_number(shard.number, offset) if queue.fifo else None
+
     found = {
         offset: received_message(
-            row, claimed, span, signer.sign(offset), names, _sequence(queue, shard, offset), settler, priority
+            row, claimed, span, signer.sign(offset), names, sequence(offset), settler, priority
         )
         for span in claimed.spans
         for offset in range(span.first, span.last + 1)
@@ -438,7 +452,7 @@ def _messages(queue: OpenQueue, shard: OpenShard, claimed: ClaimResult, names: S
     return messages
 
 
-def _rows(queue: OpenQueue, shard: OpenShard, claimed: ClaimResult) -> tuple[dict[int, Row], set[int]]:
+def _rows(queue: OpenQueue, part: Part) -> tuple[dict[int, Row], set[int]]:
     """Claimed messages by offset, and the offsets of messages that storage cannot read now.
 
     Raises an error only if it can read no message: an error hides all claimed messages until their timeout.
@@ -447,11 +461,11 @@ def _rows(queue: OpenQueue, shard: OpenShard, claimed: ClaimResult) -> tuple[dic
     rows: dict[int, Row] = {}
     unreadable: set[int] = set()
     failures, worst = 0, None
-    pending = [(span.first, span.last) for span in reversed(claimed.spans)]
+    pending = part.spans[::-1]
     while pending:
         first, last = pending.pop()
         try:
-            found = shard.reader.messages(first, last)
+            found = part.shard.reader.messages(first, last)
         except Exception as error:
             failures, worst = failures + 1, worst or error  # the first one was of more messages, and names them
             patient = failures < MOST_FAILURES and monotonic() - began < LONGEST_READ
@@ -474,7 +488,3 @@ def _rows(queue: OpenQueue, shard: OpenShard, claimed: ClaimResult) -> tuple[dic
             # an empty body marks a message that was erased after the claim (SND-1, DUR-42)
             rows.update((offset, row) for offset, row in enumerate(found, first) if row and row["body"])
     return rows, unreadable
-
-
-def _sequence(queue: OpenQueue, shard: OpenShard, offset: int) -> str | None:
-    return sequence_number(shard.number, offset) if queue.fifo else None

@@ -26,7 +26,7 @@ class Waiter:
     """One long poll.
 
     Attributes:
-        woken: it was woken and has not yet begun.
+        woken: it was woken and has not yet begun. A poll clears it first, so that later changes wake it again.
         found: it found messages and is about to leave.
     """
 
@@ -39,14 +39,6 @@ class Waiter:
     def first(self) -> bool:
         """Whether this waiter polls at intervals."""
         return self.waiters.first is self
-
-    def begin_poll(self) -> None:
-        """Called before each poll, so that later changes wake the waiter again."""
-        self.woken = False
-
-    def announce(self, attributes_version: int) -> None:
-        """Wakes all waiters if these attributes are new: the wait time may have changed (QUE-25)."""
-        self.waiters.announce(attributes_version)
 
 
 class Waiters:
@@ -79,6 +71,7 @@ class Waiters:
                 self._wake(number)
 
     def announce(self, attributes_version: int) -> None:
+        """Wakes all waiters if these attributes are new: the wait time may have changed (QUE-25)."""
         with self._lock:
             if attributes_version > self._attributes_version:
                 self._attributes_version = attributes_version
