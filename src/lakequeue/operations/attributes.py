@@ -65,12 +65,7 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in every shard (QUE-25).
-
-    Args:
-        queue: the queue.
-        changes: returns the changes, given the current attributes.
-    """
+    """Changes attributes in the catalog, then in every shard; ``changes`` gets the current ones (QUE-25)."""
     with queue.service("set_attributes"):
         made = 0
 

@@ -6,7 +6,7 @@ import heapq
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
@@ -135,11 +135,17 @@ def batches(
     within ``OpenQueue.service``.
     """
     most, browsed = growth * rows, 0
+
+    def peek(machine: ShardMachine) -> tuple[list[Run], Judge]:
+        """The next runs of the shard, and the judge of their messages."""
+        now, head = queue.now(), machine.head
+        runs, held_from = machine.peek(now, rows, start, history, newest), machine.held_from(now)
+        known = [run for run in runs if run.first < head.head_offset]  # fresh messages are in no run
+        loaded = stored_runs(run_rows(known, [], None, settled=history))
+        return runs, Judge.of(queue.name, queue.region, shard.number, head, now, held_from, loaded)
+
     while True:
-        instant = queue.now()
-        runs, judge = shard.ledger.query(
-            partial(_peek, queue, shard.number, instant, rows, start, history, newest)
-        )
+        runs, judge = shard.ledger.query(peek)
         if not runs:
             return
         most_bytes = BYTES // min(len(queue.shards), 8)
@@ -149,24 +155,6 @@ def batches(
             browsed += len(offsets)
         start = runs[0].first - 1 if newest else runs[-1].last + 1
         rows = min(max(rows, browsed // 2), most)
-
-
-def _peek(
-    queue: OpenQueue,
-    shard: int,
-    now: int,
-    limit: int,
-    start: int,
-    history: bool,
-    newest: bool,
-    machine: ShardMachine,
-) -> tuple[list[Run], Judge]:
-    """The next runs of a shard, and the judge of their messages."""
-    runs, held_from = machine.peek(now, limit, start, history, newest), machine.held_from(now)
-    head = machine.head
-    known = [run for run in runs if run.first < head.head_offset]  # fresh messages are in no run
-    loaded = stored_runs(run_rows(known, [], None, settled=history))
-    return runs, Judge.of(queue.name, queue.region, shard, head, now, held_from, loaded)
 
 
 class _Step(NamedTuple):

@@ -386,8 +386,8 @@ def _compact_own_tables(root: Root, depths: list[stats.StatsRow], done: passes.P
         stats.record(root.engine, root.path, depths, root.now())
         passes.save(root.engine.store, root.path, done)
         summary.freed(stats.sweep(root.engine, root.path))
-    with summary.step("the table of queues"):
-        summary.freed(root.sweep_catalog())
+    with summary.step("the table of queues"), root.lock:
+        summary.freed(root.catalog.sweep())
     with summary.step("the table of schedules"):
         summary.freed(ScheduleTable(root.engine, root.path).sweep())
     return summary

@@ -39,7 +39,6 @@ from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.catalog import QueueRow, took_messages
 from lakequeue.storage.copying import Copier, TableSnapshot
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.commit import retried
 from lakequeue.storage.engines.interface import StaleSnapshot
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
@@ -392,14 +391,8 @@ def _folder(root: Root, row: QueueRow) -> Folder:
 def _name(target: Root, rows: Sequence[QueueRow]) -> None:
     """Adds the rows to the catalog in one commit."""
 
-    def named() -> bool | None:
-        with target.lock:
-            _check_names(target, rows)
-            version = target.catalog.layout_version
-            changes = [
-                (attrs.evolve(row, layout_version=version), target.catalog.changes(row.region, row.name))
-                for row in rows
-            ]
-            return not rows or target.catalog.put(*changes) or None
+    def named() -> list[QueueRow]:
+        _check_names(target, rows)
+        return [attrs.evolve(row, layout_version=target.catalog.layout_version) for row in rows]
 
-    retried(named, "the catalog is being changed too often; nothing was changed")
+    target.put_rows(named)

@@ -44,7 +44,7 @@ class ShardHealth:
     ledger_files: int
 
 
-@attrs.frozen
+@attrs.define
 class Health:
     """What ``doctor`` found."""
 
@@ -59,9 +59,9 @@ class Health:
     clock_behind: float
     """Seconds by which the newest commit lies ahead of this machine's clock; 0 as it should be."""
     queues: int
-    shards: list[ShardHealth]
+    shards: list[ShardHealth] = attrs.field(factory=list)
     """The one with the largest ledger first."""
-    unreadable: list[str]
+    unreadable: list[str] = attrs.field(factory=list)
     """Why queues are not among them, one text each."""
     letterless: list[str] = attrs.field(factory=list)
     """Queues whose policies name a dead-letter queue that does not exist, or themselves."""
@@ -113,16 +113,12 @@ class Health:
 
 def doctor(root: Root) -> Health:
     """How a root of any number of queues is doing; changes nothing, and reads every file."""
-    findings = check(root)
-    shards: list[ShardHealth] = []
-    unreadable: list[str] = []
-    letterless: list[str] = []
-    paused: dict[str, str] = {}
-    paused_groups: dict[str, dict[str, str]] = {}
-    newest = 0
+    findings, space = check(root), space_of(root.path)
     with root.storage_errors():
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name))
     living = [row for row in rows if row.deleted_at is None]
+    health = Health(findings, space and space.free_bytes, space and space.free_files, None, 0.0, len(living))
+    newest = 0
     for row in living:
         queue = OpenQueue(root, row)
         try:
@@ -130,36 +126,25 @@ def doctor(root: Root) -> Health:
                 place = redrive_policies.place(policy.dead_letter_queue)
                 target = None if place is None else root.living_at(place)
                 if target is None or target.key == row.key:
-                    letterless.append(row.name)
+                    health.letterless.append(row.name)
             if queue.attributes.paused:
-                paused[row.name] = queue.attributes.paused
+                health.paused[row.name] = queue.attributes.paused
             if queue.attributes.reasons:
-                paused_groups[row.name] = queue.attributes.reasons
+                health.paused_groups[row.name] = queue.attributes.reasons
             for counts in by_shard(queue):
                 runs, files, committed_at = queue.shards[counts.shard].ledger.size()
                 newest = max(newest, committed_at)
-                shards.append(ShardHealth(row.name, row.region, counts, runs, files))
+                health.shards.append(ShardHealth(row.name, row.region, counts, runs, files))
         except LakeQueueError as error:
-            unreadable.append(f"{row.name}: {error}")
+            health.unreadable.append(f"{row.name}: {error}")
         finally:
             queue.release()
     now, ended = root.now(), passes.load(root.engine.store, root.path).ended_at
-    space = space_of(root.path)
-    return Health(
-        findings,
-        space and space.free_bytes,
-        space and space.free_files,
-        None if ended is None else (now - ended) / MICROS,
-        max(0, newest - now) / MICROS,
-        len(living),
-        sorted(shards, key=lambda each: -each.ledger_runs),
-        unreadable,
-        letterless,
-        paused,
-        paused_groups,
-        _schedules(root),
-        [*missing(root.path)],
-    )
+    health.compacted_seconds_ago = None if ended is None else (now - ended) / MICROS
+    health.clock_behind = max(0, newest - now) / MICROS
+    health.shards.sort(key=lambda each: -each.ledger_runs)
+    health.schedules, health.unreserved = _schedules(root), [*missing(root.path)]
+    return health
 
 
 def _schedules(root: Root) -> list[str]:

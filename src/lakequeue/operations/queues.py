@@ -28,7 +28,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.commit import Races, retried
+from lakequeue.storage.engines.commit import Races
 from lakequeue.storage.reserve import reserve
 
 COMPARED = 1_000
@@ -219,22 +219,12 @@ def upgrade(root: Root) -> int:
 def _stamp(root: Root) -> int:
     """Stamps all rows in one commit."""
 
-    def stamped() -> int | None:
-        with root.lock:
-            old = [row for row in root.catalog.rows() if row.layout_version < layout.LAYOUT_VERSION]
-            # with newer attributes, too: an older lakequeue that has a queue open reads the catalog then, and ends
-            changes = [
-                (
-                    attrs.evolve(
-                        row,
-                        layout_version=layout.LAYOUT_VERSION,
-                        attributes_version=row.attributes_version + 1,
-                    ),
-                    root.catalog.changes(row.region, row.name),
-                )
-                for row in old
-            ]
-            done = not old or root.catalog.put(*changes)
-            return sum(row.deleted_at is None for row in old) if done else None
+    def stamped() -> list[QueueRow]:
+        # with newer attributes, too: an older lakequeue that has a queue open reads the catalog then, and ends
+        return [
+            attrs.evolve(row, layout_version=layout.LAYOUT_VERSION, attributes_version=row.attributes_version + 1)
+            for row in root.catalog.rows()
+            if row.layout_version < layout.LAYOUT_VERSION
+        ]
 
-    return retried(stamped, "the catalog is being changed too often; nothing was changed")
+    return sum(row.deleted_at is None for row in root.put_rows(stamped))

@@ -26,6 +26,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Discard, Erase, MakeVisible, Spans
 from lakequeue.shard.spans import joined
+from lakequeue.storage.messages.erase import offsets_of
 
 NEAR = 60 * MICROS
 """How far the clock of a sender may be from that of its shard, for a message to be looked up in a file or two."""
@@ -156,8 +157,8 @@ _Place = tuple[OpenShard, list[int]]
 
 def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = None) -> list[_Place]:
     """Where the log has messages with an id; several if one was moved away and back."""
-    found = [(shard, shard.offsets_of(message_id, sent)) for shard in queue.shards]
-    return [(shard, offsets) for shard, offsets in found if offsets]
+    logs = [(shard, queue.root.engine.open(shard.tables.messages)) for shard in queue.shards]
+    return [(shard, offsets) for shard, log in logs if (offsets := offsets_of(log, message_id, sent))]
 
 
 def _unknown(message_id: str) -> InvalidParameterValue:

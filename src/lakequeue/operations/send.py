@@ -27,7 +27,7 @@ from lakequeue.model.validation import validate_batch, validate_entry
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order
-from lakequeue.runtime.shard_sender import Placed
+from lakequeue.runtime.shard_sender import Placed, ShardSend
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.messages.append import NewMessage
 
@@ -197,7 +197,7 @@ def _append(
     left = {index: NewMessage(id, entry) for id, (index, entry) in zip(ids, entries.items(), strict=True)}
     done: dict[int, SendResult | QueueServiceError] = {}
     for shard in shards:
-        places = shard.sender.send(list(left.values()), queue.now, attributes, version)
+        places = shard.sender.send(ShardSend(list(left.values()), queue.now, attributes, version))
         for index, place in zip(list(left), places, strict=True):
             if place is not None:
                 del left[index]

@@ -92,10 +92,6 @@ class OpenShard:
         ledger = Ledger(self.tables.engine.open(self.tables.receipts))
         return repeated(ledger.table, lambda: ledger.forgotten(self.ledger.log))
 
-    def offsets_of(self, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
-        """Offsets of the messages with an id in the newest log; ``sent``: only of files from then to then."""
-        return erase.offsets_of(self.tables.engine.open(self.tables.messages), message_id, sent)
-
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
         """Clears a message in the log and removes the local files that held it; returns whether any was left."""
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`

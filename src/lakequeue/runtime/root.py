@@ -22,7 +22,6 @@ from lakequeue.storage.engines import process, spark_access
 from lakequeue.storage.engines.commit import retried
 from lakequeue.storage.engines.interface import is_storage_failure
 from lakequeue.storage.engines.point import Engine
-from lakequeue.storage.folder import Freed
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.snapshot import OtherHistory
 from lakequeue.storage.store_failures import first_line, hide_secrets
@@ -47,7 +46,8 @@ class _Shards(list[OpenShard]):
         super().__init__()
         self._make = partial(OpenShard, engine, root, row.key)
         self._growing = threading.Lock()
-        self._shared = Shared.of(row.shards, row.name, guard, _weakly(self))
+        # weakly: its members call it, and must not keep the list
+        self._shared = Shared.of(row.shards, row.name, guard, weakref.WeakMethod(self.grow))
         self.grow(row.shards)
 
     def grow(self, shards: int) -> None:
@@ -58,18 +58,6 @@ class _Shards(list[OpenShard]):
             self.extend([self._make(shard, self._shared) for shard in range(len(self), shards)])
             self._shared.home.grow(len(self))
             self._shared.sends.grow(len(self))
-
-
-def _weakly(shards: _Shards) -> Callable[[int], None]:
-    """``grow`` of shards that their own members call, without keeping the list."""
-    found = weakref.ref(shards)
-
-    def grow(number: int) -> None:
-        there = found()
-        if there is not None:
-            there.grow(number)
-
-    return grow
 
 
 class _Tables:
@@ -263,10 +251,16 @@ class Root:
         with self.lock:
             retried(removed, _BUSY)
 
-    def sweep_catalog(self) -> Freed:
-        """Removes files that the catalog no longer needs, and tables that it does not name."""
-        with self.lock:
-            return self.catalog.sweep()
+    def put_rows(self, made: Callable[[], list[QueueRow]]) -> list[QueueRow]:
+        """Adds or replaces rows in one commit; ``made`` returns them, from the newest catalog in each try."""
+
+        def put() -> list[QueueRow] | None:
+            with self.lock:
+                rows = made()
+                changes = [(row, self.catalog.changes(row.region, row.name)) for row in rows]
+                return rows if not rows or self.catalog.put(*changes) else None
+
+        return retried(put, "the catalog is being changed too often; nothing was changed")
 
     def release(self) -> None:
         """Closes this process's handles on the root's tables; the next call opens them again."""

@@ -126,11 +126,13 @@ class Shared:
     """Where sends begin; at first the same shard."""
     races: RaceCounts
     guard: ClockGuard
-    grow: Callable[[int], None]
-    """Called with the number of shards that a ledger knows of."""
+    grow: Callable[[], Callable[[int], None] | None]
+    """Returns what is called with the number of shards that a ledger knows of; None once nobody uses the queue."""
 
     @classmethod
-    def of(cls, shards: int, queue: str, guard: ClockGuard, grow: Callable[[int], None]) -> Shared:
+    def of(
+        cls, shards: int, queue: str, guard: ClockGuard, grow: Callable[[], Callable[[int], None] | None]
+    ) -> Shared:
         home = HomeShard(shards)
         return cls(Waiters(), home, HomeShard(shards, home.current), RaceCounts(queue), guard, grow)
 
@@ -426,7 +428,8 @@ class ShardLedger:
         if opened:
             ledger.table.refresh()
         machine = self._machine = repeated(ledger.table, lambda: ledger.machine(self._newest_log))
-        self._shared.grow(int(machine.head.attributes.get("Shards", 1)))
+        if (grow := self._shared.grow()) is not None:
+            grow(int(machine.head.attributes.get("Shards", 1)))
         return machine
 
     def _newest_log(self) -> ShardLog:

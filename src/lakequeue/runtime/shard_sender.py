@@ -34,7 +34,9 @@ _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
-class _Send:
+class ShardSend:
+    """Messages that are valid under a version of the queue's attributes."""
+
     messages: Sequence[NewMessage]
     now: Now
     attributes: QueueAttributes
@@ -65,21 +67,15 @@ class ShardSender:
         self._lock = threading.RLock()
         self._appender: Appender | None = None
 
-    def send(
-        self,
-        messages: Sequence[NewMessage],
-        now: Now,
-        attributes: QueueAttributes,
-        attributes_version: int,
-    ) -> Sent:
-        """Appends messages validated under a version of the attributes, except duplicates.
+    def send(self, send: ShardSend) -> Sent:
+        """Appends the messages except duplicates.
 
         Raises:
             StaleAttributes: the queue has newer attributes.
             QueueDoesNotExist: it was deleted.
             RequestThrottled: too many lost races; nothing was sent.
         """
-        return self._group.submit(_Send(messages, now, attributes, attributes_version))
+        return self._group.submit(send)
 
     def close(self) -> None:
         """Closes the log permanently, also beside a damaged ledger; does nothing if it is closed."""
@@ -128,7 +124,7 @@ class ShardSender:
                 appender.stage_next()
             yield
 
-    def _run(self, sends: Sequence[_Send]) -> list[Sent | BaseException]:
+    def _run(self, sends: Sequence[ShardSend]) -> list[Sent | BaseException]:
         with self._held():
             answers, appended = self._append(sends)
             if appended is not None:
@@ -138,7 +134,7 @@ class ShardSender:
                     self._merge_segments(sends[0].now(), sends[0].attributes.dedup_micros)
             return answers
 
-    def _append(self, sends: Sequence[_Send]) -> tuple[list[Sent | BaseException], Appended | None]:
+    def _append(self, sends: Sequence[ShardSend]) -> tuple[list[Sent | BaseException], Appended | None]:
         batch = _Batch(sends)
         try:
             return self._append_batch(batch)
@@ -217,7 +213,7 @@ class ShardSender:
         self._ledger.learn(self._appender.table)
         return answers, done
 
-    def _places(self, sends: Sequence[_Send], attributes: QueueAttributes, now: int) -> _Places:
+    def _places(self, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int) -> _Places:
         appender = self._open_appender()
         room = self._room(attributes, now, appender.end)
         if attributes.dedup_window is None:
@@ -227,7 +223,7 @@ class ShardSender:
         return _Places(appender.end, room, window, partial(self._original, stored))
 
     def _stored(
-        self, window: DedupWindow, sends: Sequence[_Send], attributes: QueueAttributes, now: int
+        self, window: DedupWindow, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Collection[int]:
         """Offsets of messages that are neither deleted nor expired nor moved away, of those with the ids of sends.
 
@@ -335,7 +331,7 @@ class ShardSender:
 class _Batch:
     """Sends of one commit."""
 
-    sends: Sequence[_Send]
+    sends: Sequence[ShardSend]
     staged: StagedSend | None = None
     looks: int = 0
     """Commits of others in which it was looked for instead of waiting on."""
