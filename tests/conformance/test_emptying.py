@@ -129,7 +129,7 @@ def sound(lq: LakeQueue) -> None:
 
 
 def ledger_of(queue: Queue) -> Table:
-    return shard_of(queue)._engine.open(receipts_of(queue))
+    return shard_of(queue).tables.engine.open(receipts_of(queue))
 
 
 def files_of(lq: LakeQueue, table: str) -> dict[str, bytes]:
@@ -473,7 +473,7 @@ def a_view_has_no_message_without_a_body(lq: LakeQueue, clock: ManualClock) -> N
 
 def a_check_notices_what_lost_its_body(lq: LakeQueue, clock: ManualClock) -> None:
     queue = with_sent(lq, "abcdef", old=False)
-    table = shard_of(queue)._engine.open(messages_of(queue))
+    table = shard_of(queue).tables.engine.open(messages_of(queue))
     nothing = np.array([], np.int64)
     merge_segments.merge_all(table, 0, 0, forgotten=lambda: Forgotten(0, 4, nothing, nothing))
     found = reopen(lq).check()

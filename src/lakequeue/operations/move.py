@@ -28,7 +28,7 @@ from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
-from lakequeue.shard.spans import joined
+from lakequeue.shard.spans import ranges
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.messages.deliver_moved import Cells, Source
 from lakequeue.storage.store_failures import first_line
@@ -154,7 +154,7 @@ def redrive(
                         error = InvalidParameterValue(f"{error.message} Messages moved before: {moved:,}.")
                     raise error from None
                 for target, offsets in targets.items():
-                    moved += _move(queue, shard, joined((offset, offset) for offset in offsets), target, steps)
+                    moved += _move(queue, shard, ranges(offsets), target, steps)
                     call.messages = moved
                     progress(moved)
                 if moved == most:

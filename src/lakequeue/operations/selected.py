@@ -25,7 +25,7 @@ from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Discard, Erase, MakeVisible, Spans
-from lakequeue.shard.spans import joined
+from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.erase import offsets_of
 
 NEAR = 60 * MICROS
@@ -111,8 +111,7 @@ def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
                     reason = f"The message expires {seconds(retention):,} seconds after its send."
                     raise InvalidParameterValue.of(at, "at", reason)
                 with steps.step():
-                    spans = joined((offset, offset) for offset in offsets)
-                    done += queue.command(shard, MakeVisible(spans, at=instant))
+                    done += queue.command(shard, MakeVisible(ranges(offsets), at=instant))
             if done:
                 break
         call.messages = done
@@ -168,7 +167,7 @@ def _unknown(message_id: str) -> InvalidParameterValue:
 
 def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
     """Deletes messages in any state, once they are not on their way to another queue; returns how many."""
-    command, removed, moving = Erase(joined((offset, offset) for offset in offsets), for_good), 0, True
+    command, removed, moving = Erase(ranges(offsets), for_good), 0, True
     with steps.step():
         while moving:
             erased, moving = queue.command(shard, command)
@@ -203,8 +202,7 @@ def _apply(
                     break
             if offsets:
                 with steps.step():
-                    count: int = queue.command(shard, command(joined((offset, offset) for offset in offsets)))
-                done += count
+                    done += queue.command(shard, command(ranges(offsets)))
     left = done
     for state in states:
         changed = min(left, stayed[state])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -31,10 +31,8 @@ from lakequeue.shard.commands import (
     RecordFailure,
     Result,
 )
-from lakequeue.shard.spans import joined
+from lakequeue.shard.spans import ranges
 
-_Maker = Callable[[int, str, str], Command]
-"""Makes a command from offset, lease id and receipt handle."""
 Wanted: TypeAlias = tuple[str, Duration | None]
 """A handle with seconds until the message becomes visible; None: delete it."""
 Outcome: TypeAlias = QueueServiceError | QueueClientError | None
@@ -83,17 +81,16 @@ class Settling:
             try:
                 handle = _decoded(queue, text)
                 removed = timeout is None and deletes
-                make = Delete if removed else _change_to(visibility(queue, timeout))
+                micros = None if removed else visibility(queue, timeout)
             except QueueServiceError as error:
                 self.errors[index] = error
                 continue
             if removed and together:
                 leases.setdefault((handle.shard, handle.lease_id), []).append((handle.offset, index))
             else:
-                command = make(handle.offset, handle.lease_id, text)
-                self.waiting.setdefault(handle.shard, []).append(([index], command))
+                self.waiting.setdefault(handle.shard, []).append(([index], _command(handle, text, micros)))
         for (shard, lease_id), receipts in leases.items():
-            spans = joined((offset, offset) for offset, _ in sorted(receipts))
+            spans = ranges(offset for offset, _ in sorted(receipts))
             indexes = [index for _, index in receipts]
             self.waiting.setdefault(shard, []).append((indexes, LeaseDelete(lease_id, spans)))
         for text, failure in (failures or {}).items():
@@ -135,7 +132,7 @@ class Settling:
 def delete(queue: OpenQueue, receipt_handle: str) -> None:
     """Deletes a received message (RCP-6, RCP-10)."""
     with queue.service("delete") as call:
-        _settle_one(queue, receipt_handle, Delete)
+        _settle_one(queue, receipt_handle, None)
         call.messages = 1
 
 
@@ -152,8 +149,7 @@ def delete_batch(queue: OpenQueue, handles: Sequence[str]) -> BatchResult:
 def change_visibility(queue: OpenQueue, receipt_handle: str, visibility_timeout: Duration) -> None:
     """Changes when a message becomes visible again (VIS-1, VIS-4)."""
     with queue.service("change_visibility") as call:
-        timeout = visibility(queue, visibility_timeout)
-        _settle_one(queue, receipt_handle, _change_to(timeout))
+        _settle_one(queue, receipt_handle, visibility(queue, visibility_timeout))
         call.messages = 1
 
 
@@ -166,15 +162,12 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
 def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
     """Makes messages visible that nobody has begun, as if they had not been received (HBN-23)."""
     with queue.service("give_back") as call:
-        leases: dict[int, dict[str, list[tuple[int, int]]]] = {}
+        leases: dict[int, dict[str, list[int]]] = {}
         for handle in (_decoded(queue, text) for text in handles):
-            of_shard = leases.setdefault(handle.shard, {})
-            of_shard.setdefault(handle.lease_id, []).append((handle.offset, handle.offset))
+            leases.setdefault(handle.shard, {}).setdefault(handle.lease_id, []).append(handle.offset)
         steps = Steps("giving back")
-        for shard, spans in leases.items():  # in one commit, so that groups keep their order
-            commands = [
-                LeaseRelease(lease_id, joined(sorted(each)), unseen=True) for lease_id, each in spans.items()
-            ]
+        for shard, offsets in leases.items():  # in one commit, so that groups keep their order
+            commands = [LeaseRelease(id, ranges(sorted(each)), unseen=True) for id, each in offsets.items()]
             with steps.step():
                 queue.shards[shard].ledger.command(commands, queue.now)
         call.messages = len(handles)
@@ -201,15 +194,17 @@ def visibility(queue: OpenQueue, given: Duration | None) -> int:
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
-def _change_to(timeout: int) -> _Maker:
-    """A maker of visibility changes with a timeout in microseconds, counted from the commit."""
-    return lambda offset, lease_id, text: ChangeVisibility(offset, lease_id, timeout, text)
+def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
+    """Has a receipt end ``timeout`` microseconds after the commit; None: deletes its message."""
+    if timeout is None:
+        return Delete(handle.offset, handle.lease_id, text)
+    return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)
 
 
-def _settle_one(queue: OpenQueue, text: str, make: _Maker) -> None:
+def _settle_one(queue: OpenQueue, text: str, timeout: int | None) -> None:
     """Settles one receipt or raises its error."""
     handle = _decoded(queue, text)
-    command = make(handle.offset, handle.lease_id, text)
+    command = _command(handle, text, timeout)
     _count(queue, [(command, queue.command(queue.shards[handle.shard], command))])
 
 

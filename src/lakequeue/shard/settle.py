@@ -25,7 +25,7 @@ from lakequeue.shard.commands import (
     Spans,
 )
 from lakequeue.shard.runs import IN_FLIGHT, MOVING, Run
-from lakequeue.shard.spans import apart, joined
+from lakequeue.shard.spans import apart, ranges
 from lakequeue.shard.state import ShardState
 
 
@@ -100,7 +100,7 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
     changed = False
     for part in list(held(state, command.lease_id, command.spans)):
         start, end = bisect_left(kept, part.first), bisect_right(kept, part.last)
-        spans = joined((offset, offset) for offset in kept[start:end])
+        spans = ranges(kept[start:end])
         released += end - start
         done += part.size - (end - start)
         if part.state == IN_FLIGHT:

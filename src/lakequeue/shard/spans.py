@@ -20,6 +20,11 @@ def joined(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
+def ranges(offsets: Iterable[int]) -> list[Span]:
+    """Ascending offsets as ranges."""
+    return joined((offset, offset) for offset in offsets)
+
+
 def apart(first: int, last: int, spans: Iterable[Span]) -> list[Span]:
     """What lies between ascending ranges, from one offset to another."""
     found = []

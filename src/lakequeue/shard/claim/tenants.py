@@ -37,7 +37,7 @@ from sortedcontainers import SortedDict
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS
 from lakequeue.shard.runs import Head, Log
-from lakequeue.shard.spans import Span, SpanSet, joined
+from lakequeue.shard.spans import Span, SpanSet, joined, ranges
 
 FAIR = 1_000
 """Messages of a claim that are picked one by one; more would cut the shard into as many runs."""
@@ -230,7 +230,7 @@ class Tenants:
             left = room.setdefault(group, max(0, self._limit - self._load(group)))
             found += [int(offset) for offset in piece[:left]]
             room[group] = left - len(piece[:left])
-        return joined((offset, offset) for offset in sorted(found))
+        return ranges(sorted(found))
 
     def _load(self, group: str) -> int:
         return self._in_flight.get(group, 0) + self._taken.get(group, 0)
