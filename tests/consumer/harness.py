@@ -68,7 +68,6 @@ class Recorder(Queue):
         self,
         wanted: Sequence[tuple[str, Duration | None]],
         request: Request | None,
-        enough: int,
         failures: Mapping[str, str],
     ) -> Exchanged:
         """Takes down a round as the calls that it stands for."""
@@ -84,7 +83,7 @@ class Recorder(Queue):
                 self._note("receive", options | {"wait_time": 0}, [])
         except (QueueServiceError, QueueClientError) as error:
             return Exchanged([error] * len(wanted), (), error if request else None)
-        found = exchange(self, wanted, request, enough, failures)
+        found = exchange(self, wanted, request, failures)
         self.bodies |= {message.receipt_handle: message.body for message in found.messages}
         return found
 

@@ -51,7 +51,7 @@ def test_a_round_settles_what_came_from_several_shards(make: Make) -> None:
     rest = harness.other.receive(3)
     before = commits(harness)
     wanted = [*((one.receipt_handle, None) for one in first), *((one.receipt_handle, 0) for one in rest)]
-    found = exchange(harness.other, wanted, Request(1), 1)
+    found = exchange(harness.other, wanted, Request(1, enough=1))
     assert list(found.errors) == [None] * 6 and found.refused is None
     [again] = found.messages  # handed back by the very commit that claims it
     assert again.body in {one.body for one in rest} and again.receive_count == 2
@@ -67,7 +67,7 @@ def test_a_round_that_meets_dead_letters_settles_once(make: Make) -> None:
     harness.send("A", "B", "C")
     messages = harness.other.receive(2)
     wanted = [(messages[0].receipt_handle, None), (messages[1].receipt_handle, 0)]
-    found = exchange(harness.other, wanted, Request(2), 2)
+    found = exchange(harness.other, wanted, Request(2, enough=2))
     assert list(found.errors) == [None, None]
     assert [message.body for message in found.messages] == ["C"]
     assert [message.body for message in harness.lq.queue("dead").receive(2)] == ["B"]
@@ -79,7 +79,7 @@ def test_what_keeps_a_claim_from_going_ahead_does_not_touch_what_is_settled(make
     harness.other.set_attributes(max_inflight_messages=2)
     harness.send("A", "B", "C")
     messages = harness.other.receive(2)
-    found = exchange(harness.other, [(messages[0].receipt_handle, 300)], Request(1), 1)
+    found = exchange(harness.other, [(messages[0].receipt_handle, 300)], Request(1, enough=1))
     assert list(found.errors) == [None] and not found.messages
     assert isinstance(found.refused, OverLimit)
     assert exchange(harness.other, [("no handle", None)]).errors[0] is not None
@@ -195,7 +195,7 @@ def test_a_claim_obeys_a_redrive_policy_of_which_its_process_has_not_heard(make:
     [other] = apart(harness.lq.root, harness.clock, 1)
     other.create_queue("dead")
     other.queue("orders").set_attributes(redrive_policy=RedrivePolicy("dead", max_receive_count=1))
-    found = exchange(harness.other, [], Request(3, hands=FreeHands(lambda: 1)), 3)
+    found = exchange(harness.other, [], Request(3, hands=FreeHands(lambda: 1), enough=3))
     assert [message.body for message in found.messages] == ["A"]
 
 

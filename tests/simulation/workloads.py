@@ -336,7 +336,7 @@ class Client:
         with self._call(verb) as call:
             call.target = self._targets(first, number)
             handles: list[tuple[str, Any]] = [(each.receipt_handle, None) for each in call.target]
-            answer = call.value = exchange.exchange(self.queue._runtime, handles, Request(wanted, 30), 1)
+            answer = call.value = exchange.exchange(self.queue._runtime, handles, Request(wanted, 30, enough=1))
             call.got = list(answer.messages)
             self.history.held += call.got
             errors = [error for error in (answer.refused, *answer.errors) if error is not None]

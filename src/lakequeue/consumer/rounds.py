@@ -120,11 +120,11 @@ class Rounds:
         hands = self._held.free_hands(due)
         options = self._run.options
         timeout = options.renewal.receive_timeout
-        request = Request(room, timeout, consumer=options.name, hands=hands) if room else None
+        asked = Request(room, timeout, consumer=options.name, hands=hands, enough=self._held.concurrency)
         wanted = [(done.job.handle, self._timeout(done.again_in)) for done in due]
         began = monotonic()
         try:
-            found = exchange(self._queue, wanted, request, self._held.concurrency, failures)
+            found = exchange(self._queue, wanted, asked if room else None, failures)
         except BaseException:
             with self._lock:
                 self._done, self._failures = due + self._done, failures | self._failures

@@ -344,10 +344,7 @@ def _sweep(queue: OpenQueue, summary: CompactionSummary, within: float | None) -
     with summary.step("manifests of bulk sends"):
         waiting = send_dataframe.sweep_manifests(queue)
     for shard in queue.shards:
-        messages, receipts = (
-            queue.root.engine.open(path(queue.root.path, queue.key, shard.number))
-            for path in (layout.messages_path, layout.receipts_path)
-        )
+        messages, receipts = map(queue.root.engine.open, (shard.tables.messages, shard.tables.receipts))
         with summary.step(f"trimming the logs of shard {shard.number}"):
             summary.freed(
                 cleaning.trim(messages, layout.MESSAGES_RETENTION)

@@ -19,7 +19,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.storage import layout, past_versions, stats
+from lakequeue.storage import past_versions, stats
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import ShardLog
 from lakequeue.storage.stores import Store
@@ -65,7 +65,7 @@ class _Past:
     """The versions of the ledger of one shard that can still be opened."""
 
     def __init__(self, queue: OpenQueue, shard: OpenShard, since: int) -> None:
-        path, log = layout.receipts_path(queue.root.path, queue.key, shard.number), shard.ledger.log()
+        path, log = shard.tables.receipts, shard.ledger.log()
         store = queue.root.engine.store
         self._states: list[_State] = []
         for version in _some(past_versions.versions(store, path), since):

@@ -37,7 +37,6 @@ def exchange(
     queue: OpenQueue,
     wanted: Sequence[tuple[str, Duration | None]],
     request: receive.Request | None = None,
-    enough: int = 0,
     failures: Mapping[str, str] = MappingProxyType({}),
 ) -> Exchanged:
     """Settles receipts, then claims messages without a wait, in the same commit if they are of the same shard.
@@ -45,7 +44,6 @@ def exchange(
     Args:
         wanted: handles with seconds until the message becomes visible; None: delete it.
         request: what to claim; None: nothing.
-        enough: number of messages after which no further shard is asked.
         failures: why handlers failed, by receipt handle; kept with the messages.
     """
     settling = Settling(queue, wanted, failures)
@@ -58,7 +56,7 @@ def exchange(
                 given, lease_id = request.visibility_timeout, receipt_handles.new_lease_id()
                 timeout = None if given is None else visibility(queue, given)
                 command = Claim(request.max_messages or 1, timeout, lease_id, consumer=request.consumer)
-                parts, refused = receive.claim(queue, command, request.hands, enough, settling)
+                parts, refused = receive.claim(queue, command, request, settling)
                 claimed = receive.read(queue, parts)
                 receive.count(queue, claimed)
                 call.messages = len(claimed)

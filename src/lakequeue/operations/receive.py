@@ -109,6 +109,8 @@ class Request:
     interrupt: Interrupt | None = attrs.field(default=None, validator=lambda *field: check_interrupt(field[-1]))
     consumer: str | None = None
     hands: FreeHands | None = None
+    enough: int = attrs.field(default=0, kw_only=True)
+    """Number of messages after which no further shard is asked; 0: all that are wanted."""
 
 
 @attrs.frozen
@@ -121,8 +123,7 @@ class _Poll:
     """Returns when the wait ends, in microseconds; called after each poll."""
     refuse_late: bool
     """Whether a full queue refuses a receive after its wait too, not only a receive without a wait (INF-7)."""
-    attribute_names: Sequence[str]
-    hands: FreeHands | None
+    request: Request
 
 
 @attrs.frozen
@@ -239,7 +240,7 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
         consumer=check_consumer(request.consumer),
     )
     refuse_late = queue.attributes.profile_rules.over_limit_on == "end_of_wait"
-    return _Poll(wanted, deadline, refuse_late, request.attribute_names, request.hands)
+    return _Poll(wanted, deadline, refuse_late, request)
 
 
 @contextmanager
@@ -257,19 +258,19 @@ def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Iterato
 def claim(
     queue: OpenQueue,
     wanted: Claim,
-    hands: FreeHands | None = None,
-    enough: int = 0,
+    request: Request,
     settling: Settling | None = None,
     steps: Steps | None = None,
 ) -> tuple[list[Part], OverLimit | None]:
     """Claims messages under one lease; returns them by shard, and the refusal of a shard that is full.
 
     The claim begins at the home shard. With an attempt id all messages come from one shard: that of the live
-    attempt, if there is one. With ``enough`` no further shard is asked once there are so many. ``steps`` are the
-    moves of dead letters that the call has made, after which no error is a refusal.
+    attempt, if there is one. ``steps`` are the moves of dead letters that the call has made, after which no error
+    is a refusal.
     """
     parts, steps = list[Part](), steps or Steps("the receive")
-    taken, most = 0, min(enough or wanted.max_messages, wanted.max_messages)
+    taken, most = 0, min(request.enough or wanted.max_messages, wanted.max_messages)
+    hands = request.hands
     refusal, free = None, None if hands is None else hands.free()
     if hands is not None:
         hands.passed = 0
@@ -351,13 +352,13 @@ def _polls(
             waiter.woken = False
         lease_id = receipt_handles.new_lease_id()
         wanted = attrs.evolve(poll.wanted, lease_id=lease_id)
-        parts, refusal = claim(queue, wanted, poll.hands, steps=steps)
+        parts, refusal = claim(queue, wanted, poll.request, steps=steps)
         claims = [part for part in parts if part.claimed.lease_id == lease_id]
         if room is not None and parts and not room.take(size := _size(parts)):
             if waiter is not None:
                 waiter.found = True
             yield _Claimed(queue, claims, size)
-        messages = read(queue, parts, poll.attribute_names)
+        messages = read(queue, parts, poll.request.attribute_names)
         if waiter is not None:
             waiters.announce(max(shard.ledger.attributes_version for shard in queue.shards))
             waiter.found = bool(messages)
