@@ -42,11 +42,10 @@ from lakequeue.shard.commands import (
     Rewind,
     Rewrite,
     SetAttributes,
-    Spans,
 )
-from lakequeue.shard.expire import advance, expired_below, next_expiry, oldest_sent_at
+from lakequeue.shard.expire import advance, next_expiry, oldest_sent_at
 from lakequeue.shard.peek import Holding, deleted_runs, holdings, stored_runs
-from lakequeue.shard.runs import IN_FLIGHT, Head, Log, Run
+from lakequeue.shard.runs import Head, Log, Run
 from lakequeue.shard.state import ShardState
 
 
@@ -251,10 +250,6 @@ class ShardMachine:
         """Raises PurgeQueueInProgress if this purge would be refused now (PUR-2)."""
         admin.check_purge(self._at(now), command)
 
-    def expired_below(self, now: int) -> int:
-        """First offset that retention still keeps (RET-1, RET-9)."""
-        return expired_below(self._at(now))
-
     def held_from(self, now: int) -> int:
         """First held offset; the end of the log if there is none (INF-9)."""
         return self._at(now).released
@@ -266,15 +261,6 @@ class ShardMachine:
     def holdings(self, now: int) -> dict[str | None, Holding]:
         """What each consumer has in flight by its name, see ``shard.peek``."""
         return holdings(self._at(now))
-
-    def held(self, lease_id: str, spans: Spans, now: int) -> list[tuple[int, int]]:
-        """The ranges of offsets in ``spans`` that a lease still hides from others."""
-        state = self._at(now)
-        return [
-            (run.first, run.last)
-            for run in settle.held(state, lease_id, spans)
-            if run.state == IN_FLIGHT and state.live(run)
-        ]
 
     def _at(self, now: int) -> ShardState:
         """The state, moved to ``now``."""
