@@ -14,7 +14,7 @@ from lakequeue.storage.engines.point import Table
 
 MOMENTS: dict[str, tuple[Any, str, str]] = {
     "file begun": (arrow_files, "_stored", "before"),
-    "file written": (staged_files, "described", "after"),
+    "file written": (staged_files.NumberedFile, "described", "after"),
     "file moved": (staged_files, "move_file", "after"),
     "no manifest": (manifests, "write_manifest", "before"),
     "manifest": (manifests, "write_manifest", "after"),

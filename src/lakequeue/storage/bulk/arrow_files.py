@@ -28,7 +28,7 @@ from lakequeue.storage.bulk.arrow_rows import NUMBER, ORDER, broken_rows, normal
 from lakequeue.storage.bulk.bad_rows import RefusedRows
 from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.bulk.message_rules import PRIORITY, Fifo, RowRules, no_order
-from lakequeue.storage.bulk.staged_files import ROW_GROUP
+from lakequeue.storage.bulk.staged_files import ROW_GROUP, NumberedFile
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.folder import Folder
@@ -293,21 +293,19 @@ def write_files(
     messages: Folder, staging: Staging, partition: int, rows: Iterable[pa.RecordBatch]
 ) -> list[DataFile]:
     """Writes numbered rows in the order given, those of each priority into a file of ``messages`` of its own."""
-    paths: dict[int, str] = {}
+    files: dict[int, NumberedFile] = {}
     write: dict[int, Callable[[pa.RecordBatch], None]] = {}
-    with ExitStack() as files:
+    with ExitStack() as opened:
         for piece in rows:
             for priority, part in _by_priority(piece, staging.rules):
                 if priority not in write:
-                    paths[priority] = f"{staging.folder}/{staged_files.new_name(partition, 'part')}"
-                    write[priority] = files.enter_context(_writing(messages, paths[priority], staging))
+                    path = f"{staging.folder}/{staged_files.new_name(partition, 'part')}"
+                    files[priority] = opened.enter_context(staged_files.numbered_file(messages, path))
+                    write[priority] = opened.enter_context(_writing(files[priority], staging))
                 write[priority](part)
     return [
-        attrs.evolve(
-            staged_files.described(messages, path, messages.entry(path).size),
-            partition={PRIORITY: str(priority)} if priority else {},
-        )
-        for priority, path in paths.items()
+        attrs.evolve(file.described(), partition={PRIORITY: str(priority)} if priority else {})
+        for priority, file in files.items()
     ]
 
 
@@ -321,33 +319,27 @@ def _by_priority(rows: pa.RecordBatch, rules: RowRules) -> Iterator[tuple[int, p
 
 
 @contextmanager
-def _writing(messages: Folder, path: str, staging: Staging) -> Iterator[Callable[[pa.RecordBatch], None]]:
+def _writing(file: NumberedFile, staging: Staging) -> Iterator[Callable[[pa.RecordBatch], None]]:
     """Writes a file: the function takes its rows, piece by piece."""
-    position, writing = 0, None
-    with (
-        messages.writer(path) as output,
-        staged_files.parquet_writer(output) as target,
-        ThreadPoolExecutor(1) as thread,  # compresses a piece while the next one is checked
-    ):
+    writing = None
+    with ThreadPoolExecutor(1) as thread:  # compresses a piece while the next one is checked
 
         def write(piece: pa.RecordBatch) -> None:
-            nonlocal position, writing
-            table = _stored(piece, position, staging)
+            nonlocal writing
+            table = _stored(piece, staging)
             if writing is not None:
                 writing.result()
-            writing = thread.submit(target.write_table, table, row_group_size=len(piece))
-            position += len(piece)
+            writing = thread.submit(file.write, table, len(piece))
 
         yield write
         if writing is not None:
             writing.result()
 
 
-def _stored(rows: pa.RecordBatch, position: int, staging: Staging) -> pa.Table:
-    """Rows with all columns of ``messages`` but the partition's."""
+def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
+    """Rows with all columns of ``messages`` but the partition's; their file numbers them."""
     rules, count = staging.rules, len(rows)
     columns = {
-        "position": pa.array(np.arange(position, position + count), pa.int64()),
         "message_id": _message_ids(staging.key.files, rows[NUMBER].to_numpy()),
         "body": rows["body"],
         "message_attributes": rows["message_attributes"],

@@ -7,17 +7,17 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakequeue.errors import QueueClientError
 from lakequeue.model.names import shard_of_group
 from lakequeue.storage import layout
-from lakequeue.storage.engines.interface import DataFile
+from lakequeue.storage.engines.interface import DataFile, Description
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import ANY, row_groups, writer
 
@@ -25,8 +25,6 @@ ROW_GROUP = 4 << 20
 """Bytes. A receive of ten messages reads a row group; from large ones it took 2 s."""
 
 COLUMNS = layout.FILES["messages"]
-_JUDGED = ["position", "delay_seconds", "source_receive_count", "group_id"]
-"""Columns of whose values the log tells bounds and NULLs."""
 
 
 def check_exist(messages: Folder, files: Sequence[DataFile]) -> None:
@@ -75,32 +73,45 @@ def new_name(partition: int, kind: str) -> str:
     return f"{kind}-{partition:05}-{uuid.uuid4().hex}.parquet"
 
 
-def parquet_writer(output: IO[bytes]) -> pq.ParquetWriter:
-    """Writes files of ``messages``."""
-    return writer(
-        output,
-        COLUMNS,
-        compression="snappy",
-        store_schema=False,  # readers know it
-        use_dictionary=["group_id", "send_id"],  # no others repeat
-        write_statistics=_JUDGED,  # of others they would only fill the footer
-    )
+class NumberedFile:
+    """A file of ``messages`` that is being written; its rows are numbered from 0 on."""
+
+    def __init__(self, messages: Folder, path: str, target: pq.ParquetWriter) -> None:
+        self._messages, self._path, self._target = messages, path, target
+        self._description = Description()
+
+    def write(self, rows: pa.Table, row_group_size: int | None = None) -> None:
+        """Writes further rows, whatever positions they have."""
+        begin = self._description.rows
+        rows = layout.with_column(rows, "position", pa.array(np.arange(begin, begin + len(rows)), pa.int64()))
+        self._description.add(rows)
+        self._target.write_table(rows, row_group_size=row_group_size)
+
+    def described(self) -> DataFile:
+        """The file, once it is written."""
+        return self._description.file(self._path, self._messages.entry(self._path).size, {})
+
+
+@contextmanager
+def numbered_file(messages: Folder, path: str) -> Iterator[NumberedFile]:
+    """Begins a file, and ends it."""
+    options: dict[str, Any] = {
+        "compression": "snappy",
+        "store_schema": False,  # readers know it
+        "use_dictionary": ["group_id", "send_id"],  # no others repeat
+        "write_statistics": ["position"],  # by which Spark skips row groups; others would only fill the footer
+    }
+    with messages.writer(path) as output, writer(output, COLUMNS, **options) as target:
+        yield NumberedFile(messages, path, target)
 
 
 def rewrite(folder: Folder, file: DataFile, kept: npt.NDArray[np.bool_]) -> DataFile:
     """Writes the kept rows of a file into a new file beside it, numbered from 0 on."""
     path = f"{os.path.dirname(file.path)}/kept-{uuid.uuid4().hex}.parquet"
-    with (
-        folder.parquet(file.path, file.size) as source,
-        folder.writer(path) as output,
-        parquet_writer(output) as target,
-    ):
-        count = 0
+    with folder.parquet(file.path, file.size) as source, numbered_file(folder, path) as target:
         for rows in _row_groups(_kept(source, kept)):
-            positions = pa.array(np.arange(count, count + len(rows)), pa.int64())
-            target.write_table(layout.with_column(rows, "position", positions))
-            count += len(rows)
-    return described(folder, path, folder.entry(path).size)
+            target.write(rows)
+    return target.described()
 
 
 def _kept(source: pq.ParquetFile, kept: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
@@ -120,34 +131,3 @@ def _row_groups(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
             pending = []
     if pending:
         yield pa.concat_tables(pending)
-
-
-def described(folder: Folder, path: str, size: int) -> DataFile:
-    """A written file with what Delta's log says of it."""
-    with folder.parquet(path, size) as parquet:
-        footer = parquet.metadata
-    minimum, maximum, nulls = _statistics(footer)
-    bounds = minimum.get("position"), maximum.get("position")
-    if footer.num_rows and bounds != (0, footer.num_rows - 1):
-        raise QueueClientError(f"the rows of {path} are not numbered from 0 on")
-    return DataFile(path, size, footer.num_rows, {}, minimum, maximum, nulls)
-
-
-def _statistics(
-    footer: pq.FileMetaData,
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
-    minimum: dict[str, Any] = {}
-    maximum: dict[str, Any] = {}
-    nulls = {"sent_at": footer.num_rows}  # a bulk segment was sent when it was opened
-    columns = {footer.schema.column(index).path: index for index in range(len(footer.schema))}
-    for name in _JUDGED:
-        groups = [footer.row_group(g).column(columns[name]).statistics for g in range(footer.num_row_groups)]
-        if any(group is None or not group.has_null_count for group in groups):
-            continue
-        nulls[name] = sum(group.null_count for group in groups)
-        bounds = [group for group in groups if group.has_min_max]
-        if bounds and nulls[name] + sum(group.num_values for group in bounds) == footer.num_rows:
-            low, high = min(group.min for group in bounds), max(group.max for group in bounds)
-            if low == high or not isinstance(low, str):
-                minimum[name], maximum[name] = low, high
-    return minimum, maximum, nulls

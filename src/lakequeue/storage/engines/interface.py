@@ -8,12 +8,20 @@ from datetime import datetime, timezone
 from typing import Any
 
 import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakequeue.model.clock import from_micros
 from lakequeue.storage.snapshot import LogTrimmed
 
 LIBRARIES = {"obstore", "pyarrow", "pyspark", "py4j"}
 """Packages whose own exceptions are failures of storage."""
+
+
+_STATISTICS = {"first_offset", "last_offset"} | {
+    *("position", "sent_at", "delay_seconds", "source_receive_count", "group_id"),
+}
+"""Columns of whose values the log tells bounds and NULLs."""
 
 
 class LostRace(Exception):
@@ -61,6 +69,37 @@ class DataFile:
                 "nullCount": dict(self.nulls),
             }
         )
+
+
+class Description:
+    """What Delta's log says of the rows of a file, counted while they are written."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._nulls: dict[str, int] = {}
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Counts further rows of the file."""
+        self.rows += len(rows)
+        for name in _STATISTICS & set(rows.column_names):
+            column = rows[name]
+            self._nulls[name] = self._nulls.get(name, 0) + column.null_count
+            if column.null_count < len(column) and not pa.types.is_timestamp(column.type):
+                low, high = pc.min_max(column).as_py().values()
+                known = self._bounds.get(name, (low, high))
+                self._bounds[name] = min(low, known[0]), max(high, known[1])
+        emptied = rows["body"].null_count if "body" in rows.column_names else 0
+        if emptied:
+            self._nulls["body"] = self._nulls.get("body", 0) + emptied
+
+    def file(self, path: str, size: int, partition: Mapping[str, str]) -> DataFile:
+        """The file, once it is written."""
+        told = {
+            name: ends for name, ends in self._bounds.items() if ends[0] == ends[1] or type(ends[0]) is not str
+        }
+        minimum, maximum = ({name: ends[which] for name, ends in told.items()} for which in (0, 1))
+        return DataFile(path, size, self.rows, partition, minimum, maximum, self._nulls)
 
 
 def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile]:

@@ -24,7 +24,7 @@ from lakequeue.storage.delta_log import (
     parse,
 )
 from lakequeue.storage.engines import entries, process
-from lakequeue.storage.engines.interface import DataFile, LostRace, StaleSnapshot, partition_text
+from lakequeue.storage.engines.interface import DataFile, Description, LostRace, StaleSnapshot, partition_text
 from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.merge_rows import rewrites
 from lakequeue.storage.folder import Folder
@@ -293,11 +293,6 @@ class Engine:
         folder.create(entry_name(0), entries.first_entry(path, schema, partitions, properties, files))
 
 
-_STATISTICS = {"first_offset", "last_offset"} | {
-    *("position", "sent_at", "delay_seconds", "source_receive_count", "group_id"),
-}
-
-
 def _within(file: LiveFile, partition: Mapping[str, Sequence[int | bool | str]]) -> bool:
     """Whether a file's partition values are among those given."""
     return all(file.partition[name] in values for name, values in partition.items())
@@ -331,14 +326,6 @@ def write_file(
         table.write(path, content, new_folder=new_folder)
     else:
         table.offer(path, content)
-    minimum, maximum, nulls = {}, {}, {}
-    for name in _STATISTICS & set(data.column_names):
-        column = data[name]
-        nulls[name] = column.null_count
-        if column.null_count < len(column) and not pa.types.is_timestamp(column.type):
-            bounds = pa.compute.min_max(column).as_py()
-            if bounds["min"] == bounds["max"] or not pa.types.is_string(column.type):
-                minimum[name], maximum[name] = bounds["min"], bounds["max"]
-    if "body" in data.column_names and data["body"].null_count:  # how much of a segment was emptied
-        nulls["body"] = data["body"].null_count
-    return DataFile(path, content.size, len(data), partition, minimum, maximum, nulls)
+    described = Description()
+    described.add(data)
+    return described.file(path, content.size, partition)
