@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,14 +11,12 @@ import attrs
 import pytest
 
 from concurrency.faults import killed
-from concurrency.harness import apart, at_once, drain, spread, unfinished
+from concurrency.harness import apart, drain, spread, unfinished
 from concurrency.steps import Killed, at, before_write, cut_off, dying, meanwhile
-from insides import shard_of
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import move
 from lakequeue.runtime import shard_sender
-from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
@@ -283,27 +280,6 @@ def test_a_dead_letter_queue_that_cannot_be_written_hides_no_other_message(
     assert mine.queue.counts().in_flight == 1
 
 
-@pytest.mark.spec("DLQ-2")
-@pytest.mark.parametrize("shards", [(3, 2), long((3, 1)), long((2, 3))])
-def test_moves_from_and_to_several_shards_are_ended_each_by_itself(
-    tmp_path: Path, clock: ManualClock, shards: tuple[int, int]
-) -> None:
-    here, there = apart(tmp_path / "root", clock)
-    mine = Pair.create(here, shards=shards[0], dead_shards=shards[1])
-    theirs = Pair.of(there)
-    spread(mine.queue, "abcdef")
-    received(mine.queue)
-    for step in (REMOVAL, APPEND):
-        with dying(step):
-            letters(mine)
-    redrive(theirs)
-    letters(theirs)
-    source, dead = theirs.stored()
-    assert Counter(source + dead) == Counter("abcdef")
-    redrive(theirs)
-    assert theirs.stored() == (list("abcdef"), [])
-
-
 @pytest.mark.spec("DLQ-10")
 @pytest.mark.parametrize("step", [APPEND, REMOVAL])
 def test_a_group_goes_on_once_somebody_ended_the_move_of_its_first_message(
@@ -320,25 +296,6 @@ def test_a_group_goes_on_once_somebody_ended_the_move_of_its_first_message(
         queue.receive(10)
     assert sorted(drain(other)) == ["A2", "B1"]
     assert stored(there.queue("dead.fifo")) == ["A1"]
-
-
-@pytest.mark.spec("DLQ-2", "DLQ-8")
-def test_threads_of_two_processes_that_move_to_and_fro_keep_every_message_once(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    here, there = apart(tmp_path / "root", clock)
-    pairs = [Pair.create(here, shards=2), Pair.of(here), Pair.of(there)]
-    for start in range(0, 40, 10):
-        pairs[0].queue.send_batch([SendEntry(f"{start + number:02}") for number in range(10)])
-
-    def toss(pair: Pair) -> None:
-        for _ in range(3):
-            received(pair.queue)
-            pair.dead.redrive(max_messages=7)
-
-    assert at_once([lambda pair=pair: toss(pair) for pair in pairs * 2], 120) == [None] * 6  # type: ignore[misc]
-    source, dead = pairs[2].stored()
-    assert sorted(source + dead) == [f"{number:02}" for number in range(40)]
 
 
 class TestKilled:
@@ -381,26 +338,6 @@ class TestKilled:
         assert len(stored(other)) == (before - 2)
         assert other.redrive() + mine.dead.redrive() == 6
         assert stored(mine.queue) == list("abcdef")
-
-
-@pytest.mark.spec("DLQ-2")
-def test_each_move_of_a_shard_has_a_number_of_its_own(two: Two) -> None:
-    mine, theirs = two
-
-    def number() -> int:
-        target = mine.dead._runtime.shards[0].sender._open_appender()
-        target.refresh()
-        return target.table.transaction(layout.move_id(mine.queue.key, 0))
-
-    assert number() == 0
-    letters(mine)
-    assert number() == 1
-    redrive(theirs)
-    received(mine.queue)
-    redrive(theirs)  # finds nothing to move
-    letters(theirs)
-    assert number() == 2
-    assert shard_of(theirs.queue).ledger.query(lambda machine: machine.head.move_number) == 2
 
 
 @pytest.mark.spec("DLQ-8", "FAI-5", "QUE-34")
