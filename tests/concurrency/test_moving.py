@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from concurrency.faults import killed
-from concurrency.harness import apart, drain, spread, unfinished
+from concurrency.harness import apart, at_once, drain, spread, unfinished
 from concurrency.steps import Killed, at, before_write, cut_off, dying, meanwhile
 from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
 from lakequeue.model.clock import SystemClock
@@ -296,6 +296,25 @@ def test_a_group_goes_on_once_somebody_ended_the_move_of_its_first_message(
         queue.receive(10)
     assert sorted(drain(other)) == ["A2", "B1"]
     assert stored(there.queue("dead.fifo")) == ["A1"]
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-8")
+def test_threads_of_two_processes_that_move_to_and_fro_keep_every_message_once(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    here, there = apart(tmp_path / "root", clock)
+    pairs = [Pair.create(here, shards=2), Pair.of(here), Pair.of(there)]
+    for start in range(0, 40, 10):
+        pairs[0].queue.send_batch([SendEntry(f"{start + number:02}") for number in range(10)])
+
+    def toss(pair: Pair) -> None:
+        for _ in range(3):
+            received(pair.queue)
+            pair.dead.redrive(max_messages=7)
+
+    assert at_once([lambda pair=pair: toss(pair) for pair in pairs * 2], 120) == [None] * 6  # type: ignore[misc]
+    source, dead = pairs[2].stored()
+    assert sorted(source + dead) == [f"{number:02}" for number in range(40)]
 
 
 class TestKilled:
