@@ -29,11 +29,13 @@ from lakequeue import (
     RequestThrottled,
     SendEntry,
 )
+from lakequeue.operations import compact
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.commands import Claim, ClaimResult
-from lakequeue.storage import layout
+from lakequeue.storage import cleaning, layout, ledger
 from lakequeue.storage.engines import commit, log_trimming
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages import append, merge_segments
 
 QUEUE = "orders"
@@ -224,13 +226,27 @@ def crash(root: str, verb: str, number: int) -> None:
     verbs: dict[str, Callable[[], object]] = {
         "create": lambda: lq.create_queue(QUEUE),
         "delete": lambda: lq.delete_queue(QUEUE),
+        "compact": lq.compact,
         "set": lambda: lq.queue(QUEUE).set_attributes(delay=50),
         "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
         "policy": lambda: lq.queue(QUEUE).set_attributes(redrive_policy=RedrivePolicy("other", 1), delay=50),
     }
-    writes = [(Table, name) for name in ("append", "add", "merge", "replace")]
+    writes: list[tuple[Any, str]] = [(Table, name) for name in ("append", "add", "merge", "replace")]
+    if verb == "compact":
+        _keep_nothing()
+        writes += [(Table, "checkpoint"), (Folder, "remove")]
+        writes += [(cleaning, name) for name in ("trim_log", "remove_tables", "_needed_now")]
     die(number, "before", [*writes, (Engine, "create")])
     verbs[verb]()
+
+
+def _keep_nothing() -> None:
+    """Makes a pass of the compactor merge, and remove at once what nobody needs."""
+    merge_segments.TIER_SEGMENTS = 3
+    ledger._SPARE_FILES = 0
+    for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
+        setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
+    compact.DELETED_KEPT = -1
 
 
 def die(number: int, moment: str, methods: Sequence[tuple[Any, str]]) -> None:
