@@ -31,7 +31,7 @@ def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock, monkeypatch: pyt
     policy = RedrivePolicy(dead_letter_queue="dead", max_receive_count=1)
     orders = lq.create_queue(
         "orders",
-        shards=3,
+        shards=2,
         rewind_range=900,
         message_retention_period=1_200,
         redrive_policy=policy,
@@ -61,11 +61,9 @@ def lq(tmp_path: Path, spark: SparkSession, clock: ManualClock, monkeypatch: pyt
     clock.advance(100)
     taken = orders.receive(max_messages=60, visibility_timeout=20)
     orders.delete_batch([m.receipt_handle for m in taken[:30]])
-    purged = lq.create_queue("purged")
-    purged.send_batch([SendEntry(body="gone"), SendEntry(body="gone too")])
-    purged.purge()
-    purged.send("after")
     again = lq.create_queue("again", rewind_range=3_000)
+    again.send_batch([SendEntry(body="gone"), SendEntry(body="gone too")])
+    again.purge()
     begin = clock.now()
     clock.advance(1)
     again.send_batch([SendEntry(body=f"again {index}") for index in range(6)])
@@ -130,7 +128,7 @@ def compare(
 def test_all_are_equal_whatever_happened(spark: SparkSession, lq: LakeQueue, clock: ManualClock) -> None:
     now = clock.now()
     found = compare(spark, lq, now=now)
-    assert found["history"] and found["stats"] and len(found["queues"]) == 9
+    assert found["history"] and found["stats"] and len(found["queues"]) == 8
     emptied = [row for row in found["messages"] if not row["body"]]
     assert [(row["queue"], row["state"], row["delay_seconds"]) for row in emptied] == [
         ("old", "deleted", None)
