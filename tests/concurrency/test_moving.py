@@ -110,6 +110,16 @@ def go_on_for_long(pair: Pair) -> None:
     letters(pair)
 
 
+def commits_to_both_queues(pair: Pair) -> None:
+    for queue in (pair.queue, pair.dead):
+        queue.cancel(queue.send("more").message_id)
+
+
+def dies_in_a_move(pair: Pair) -> None:
+    with dying(APPEND):
+        (redrive if stored(pair.dead) else letters)(pair)
+
+
 Interruption = Callable[[Pair], AbstractContextManager[None]]
 """What ends or delays a move of one process, given what the other one has of the queues."""
 
@@ -150,7 +160,8 @@ def slept_before_the_target(theirs: Pair) -> AbstractContextManager[None]:
 
 INTERRUPTIONS = [
     *(each(step, by) for each in (killed_at, overtaken_at) for step in (APPEND, REMOVAL) for by in TAKING_OVER),
-    *(overtaken_at(step, go_on_for_long) for step in (APPEND, REMOVAL)),
+    *(overtaken_at(step, by) for step in (APPEND, REMOVAL) for by in (go_on_for_long, commits_to_both_queues)),
+    overtaken_at(MARK, dies_in_a_move),
     pytest.param(slept_before_the_target, True, id="slept before it looked at the target"),
     raised("merge", LostRace("answer lost")),
     raised("append", OSError("post-commit work failed")),
