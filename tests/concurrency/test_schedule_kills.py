@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import time
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,12 +27,17 @@ def test_messages_of_killed_processes_are_sent_once(tmp_path: Path) -> None:
         lake.schedules.add(f"s{number}", queue, "x", at=lake.clock.now(), group_id="g")
     drawn, killed = random.Random(7), 0
     command = [sys.executable, "-c", PROGRAM, "--root", lake.root, "schedule", "run", "--once"]
+
+    def sent_until_now() -> int:
+        return sum(queue.counts().visible for queue in queues)
+
     for number in range(KILLED + 1):
-        seconds = drawn.uniform(0.5, 1.5) if number < KILLED else 120
+        # killed once they have sent some more, however fast the machine is
+        until = sent_until_now() + drawn.randint(1, 2) if number < KILLED else SCHEDULES + 1
         processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(3)]
+        while sent_until_now() < until and any(process.poll() is None for process in processes):
+            time.sleep(drawn.uniform(0, 0.05))
         for process in processes:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(seconds)
             killed += process.poll() is None
             process.kill()
             process.wait()

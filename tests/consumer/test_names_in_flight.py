@@ -51,6 +51,8 @@ def test_a_receive_may_say_who_has_the_messages(lq: LakeQueue, clock: ManualCloc
     assert sql(lq) == [None, None, None]
     [again, _, _] = queue.receive(3, consumer="other")
     assert who(queue) == ["other"] * 3
+    queue.change_visibility(again, 60)
+    assert who(queue) == ["other"] * 3, "an extension changes when it ends, and no more"
     queue.change_visibility(again, 0)
     assert who(queue) == [None, "other", "other"]
 

@@ -25,6 +25,7 @@ from lakequeue.shard.commands import (
     LeaseDelete,
     LeaseExtend,
     LeaseRelease,
+    MakeVisible,
     Moved,
 )
 from lakequeue.shard.decide import ShardMachine
@@ -105,6 +106,13 @@ def test_a_lease_is_deleted_but_for_what_failed() -> None:
     ]
     again = ask(machine, 1, Claim(10, None, "c")).spans
     assert [(span.first, span.last) for span in again] == [(2, 2), (7, 7)]
+
+
+@pytest.mark.spec("STA-13")
+def test_ranges_that_overlap_are_shown_once() -> None:
+    machine = shard(ListLog([Row(0)] * 7 + [Row(0, 9 * S)] * 2), Run(0, 8), head=9)
+    assert ask(machine, 1, MakeVisible([(4, 6), (0, 6)])) == 0
+    assert list(machine.runs) == [Run(0, 8)]
 
 
 def test_what_expires_while_a_commit_is_under_way_is_not_forgotten() -> None:

@@ -50,7 +50,8 @@ class ShardState(ShardIndex):
         if run.visible_at == visible_at and run.attempt is None:
             return False
         self.leave(run)
-        self.set_runs([_unattempted(run)._replace(visible_at=visible_at)])
+        unattempted = run if run.attempt is None else _unattempted(run)  # who has it, or why it failed, stays
+        self.set_runs([unattempted._replace(visible_at=visible_at)])
         return True
 
     def group_room(self, run: Run) -> list[Run]:
