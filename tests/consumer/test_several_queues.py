@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -25,9 +27,10 @@ from lakequeue import (
     QueueDoesNotExist,
     SendEntry,
 )
+from lakequeue.consumer import queue_loop
 from lakequeue.consumer.shared_hands import SharedHands
 from lakequeue.entry_verbs import Request
-from mutations import Case, Mutation, each_case, replace
+from mutations import Case, Mutation, Patch, each_case, replace
 from serve.serving import free_port
 
 pytestmark = pytest.mark.spec("JOB-9")
@@ -195,8 +198,11 @@ def test_idle_queues_are_not_polled_more_often_than_one(several: Several) -> Non
         assert several.begun == [(200, "other", "0")]
 
 
-def test_a_run_until_empty_ends_when_all_are(several: Several) -> None:
+@pytest.mark.parametrize("slow", [False, True], ids=["at once", "late"])
+def test_a_run_until_empty_ends_when_all_are(several: Several, monkeypatch: Patch, slow: bool) -> None:
     first, second, third = several.orders, several.queue("second"), several.queue("third")
+    waits = {"before orders": 1, "after third": 12} if slow else {}
+    clock, receive = several.harness.clock, queue_loop.receive_for_hands
 
     def handle(message: Message, context: Context) -> None:
         several.begun.append((several.now, context.queue.name, message.body))
@@ -204,6 +210,18 @@ def test_a_run_until_empty_ends_when_all_are(several: Several) -> None:
             context.sleep(5)
             {"orders": second, "second": third}[context.queue.name].send(message.body)
 
+    def received(queue: Any, request: Request) -> Any:
+        """The third queue tells that it is empty when messages have gone through the other two to it."""
+        wait(f"before {queue.name}")
+        found = receive(queue, request)
+        wait(f"after {queue.name}")
+        return found
+
+    def wait(when: str) -> None:
+        if when in waits:
+            clock.wait(clock.now() + timedelta(seconds=waits.pop(when)), threading.Event())
+
+    monkeypatch.setattr(queue_loop, "receive_for_hands", received)
     fill(first, 3)
     consumer = Consumer([third, second, first], handle)
     with several.running(consumer, until_empty=True) as running:

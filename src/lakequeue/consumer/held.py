@@ -27,7 +27,7 @@ class Totals:
         held: active messages.
         busy: hands that handle some.
         kept: hands that stay free for last receives, see ``FreeHands``.
-        empty: queues that were found to be empty since a message was last received.
+        empty: queues that were found to be empty since a message was last received; then there is a new set.
     """
 
     lock: threading.RLock = attrs.field(factory=threading.RLock)
@@ -132,7 +132,7 @@ class HeldMessages:
                 self.ahead.received([job.context.message for job in jobs])
                 self._active |= {job.handle: job for job in jobs}
                 self._totals.held += len(jobs)
-                self._totals.empty.clear()
+                self._totals.empty = set()
                 self.hungry.clear()
             for turn in added:
                 if turn.group is not None:

@@ -134,7 +134,8 @@ class QueueLoop:
                 raise self.outages.error
             self._prepare()
             try:
-                last = until_empty and self._hands.may_be_empty(self.held)
+                empty = self._hands.may_be_empty(self.held) if until_empty else None
+                last = empty is not None
                 held_back = last and is_held_back(self.queue)
                 found = self.rounds.run(may_claim=not self._controls.paused and now >= not_before)
                 if found is None:
@@ -170,8 +171,8 @@ class QueueLoop:
                 self.rounds.return_unseen([message.receipt_handle for message in messages])
             elif messages:
                 self._begin(messages)
-            elif found is None and last and not held_back:
-                self._hands.found_empty(self.held)
+            elif found is None and empty is not None and not held_back:
+                self._hands.found_empty(self.held, empty)
             elif found is None:
                 self._clock.wait(event or now + _BETWEEN_RECEIVES, self.interrupt)
 

@@ -134,14 +134,15 @@ class SharedHands:
         with self.totals.lock:
             return self._receiving.keys() <= self.totals.empty
 
-    def may_be_empty(self, held: HeldMessages) -> bool:
-        """Whether no message is active, and the queue was not found to be empty since the last one was."""
-        return not self.totals.held and held not in self.totals.empty
-
-    def found_empty(self, held: HeldMessages) -> None:
-        """Notes that a queue is empty; those that were found so before a message came are asked again."""
+    def may_be_empty(self, held: HeldMessages) -> set[HeldMessages] | None:
+        """Where to note that the queue is empty; None while a message is active, or if that is known."""
         with self.totals.lock:
-            self.totals.empty.add(held)
+            return None if self.totals.held or held in self.totals.empty else self.totals.empty
+
+    def found_empty(self, held: HeldMessages, known: set[HeldMessages]) -> None:
+        """Notes that a queue was empty, which counts unless another has had a message since it was asked."""
+        with self.totals.lock:
+            known.add(held)
         self._wake()
 
     def leave(self, held: HeldMessages) -> None:
