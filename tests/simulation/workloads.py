@@ -400,7 +400,8 @@ class Client:
             return
         with self._call(("erase", verb[1])) as call:
             call.target = targets
-            self.queue.cancel(targets[0].message_id)
+            if not self.queue.cancel(targets[0].message_id) and self.history.wrong.get(self.process, 0) > 0:
+                raise _Partly("to its clock it has expired, and nothing was changed")
 
     def _reschedule(self, verb: Verb) -> None:
         targets = self._targets(verb[1])

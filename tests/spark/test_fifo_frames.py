@@ -372,7 +372,7 @@ def test_duplicates_that_keep_coming_before_the_commit_do_not_starve_it(
 
     @contextmanager
     def hold(self: ShardSender) -> Iterator[None]:
-        if self is shard_of(queue):
+        if self is shard_of(queue).sender:
             turns.append(f"d{len(turns)}")
             other.send("quicker", group_id="y", dedup_id=turns[-1])
         with holding(self):
