@@ -70,7 +70,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of those that .ci/run runs together, the longest come first: at the end, short ones keep all busy."""
-    items.sort(key=lambda item: Path(item.location[0]).parent.name not in {"objectstore", "clients"})
+    items.sort(key=lambda item: Path(item.location[0]).parent.name not in {"objectstore", "clients", "spark"})
 
 
 def pytest_collection_finish() -> None:
