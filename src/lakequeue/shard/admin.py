@@ -164,8 +164,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
     at, done, reached = max(state.now, command.at or 0), 0, 0
     for first, last in sorted(command.spans):
         first, reached = max(first, reached), max(reached, last + 1)
-        last = min(last, state.scanned - 1)
-        for run in list(state.known(first, last)) if first <= last else ():  # another span may hold all of it
+        for run in list(state.known(first, min(last, state.scanned - 1))):
             if state.live(run):
                 if command.in_flight:
                     state.hand_back(run)

@@ -209,6 +209,8 @@ class RunMap:
         # without this, claims of many single messages take twice as long
         if before is not None and before.last >= last >= first:
             return [before]
+        if first > last:  # no offset lies in it, though a run may lie around it
+            return []
         found = [] if before is None or before.first == first else [before]
         found.extend(runs[key] for key in runs.irange(first, last))
         return found
