@@ -56,6 +56,10 @@ class Airflow:
         with closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database:
             return database.execute(query).fetchall()
 
+    def write(self, statement: str) -> None:
+        with closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database, database:
+            database.execute(statement)
+
     @contextmanager
     def running(self, service: str) -> Iterator[subprocess.Popen[bytes]]:
         """A service of Airflow, killed at the end."""
@@ -266,20 +270,22 @@ def emptied(queue: Queue) -> bool:
 
 def test_messages_start_dags_and_are_deleted_only_after_that_is_stored(airflow: Airflow) -> None:
     arrivals, deliveries = (airflow.lake.create_queue(name) for name in ("arrivals", "deliveries"))
-    with closing(sqlite3.connect(airflow.home / "airflow.db")) as database, database:
-        # what dag.test() left there would receive messages, too
-        database.execute("DELETE FROM trigger WHERE id NOT IN (SELECT trigger_id FROM asset_watcher)")
+    # what dag.test() left there would receive messages, too
+    airflow.write("DELETE FROM trigger WHERE id NOT IN (SELECT trigger_id FROM asset_watcher)")
     airflow.run("dags", "reserialize")
 
-    # killed after it has received a message, before Airflow can store the event
+    # it ends after it has received a message, before Airflow can store the event
     with airflow.running("triggerer"):
         wait_until(lambda: airflow.log.count("trigger ID") == 2)
-        with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60)) as database:
-            database.execute("BEGIN IMMEDIATE")
-            arrivals.send("a crate")
-            wait_until(lambda: "Trigger fired event" in airflow.log)
-            time.sleep(2)
-            assert not emptied(arrivals)
+        # under a lock of the database it would end at its next heartbeat, often before the message comes
+        airflow.write(
+            "CREATE TRIGGER refused BEFORE INSERT ON asset_event BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        )
+        arrivals.send("a crate")
+        wait_until(lambda: "Trigger fired event" in airflow.log and "refused" in airflow.log)
+        time.sleep(2)
+        assert not emptied(arrivals)
+    airflow.write("DROP TRIGGER refused")
     assert events(airflow, "arrivals") == []
 
     # storage is gone: the watchers wait, and are not started again and again
