@@ -23,7 +23,7 @@ from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import folder, ledger
 from lakequeue.storage.engines import point
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.ledger import Ledger
 
 THREADS = (1, 16, 64)
@@ -35,7 +35,7 @@ COMMIT: Parts = {
     "of that, changed runs as rows": (ledger, "run_rows"),
     "of that, the MERGE": (point.Table, "merge"),
     "of that, the data file": (point, "write_file"),
-    "of that, the log entry": (Folder, "create"),
+    "of that, the log entry": (LocalFolder, "create"),
     "of all files, syncs": (folder, "_flush"),
 }
 PARTS: Parts = {

@@ -18,7 +18,7 @@ import pytest
 
 from lakequeue import LakeQueue, RedrivePolicy, SendEntry, errors
 from lakequeue.operations import judge, judged_log
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
 
@@ -30,16 +30,16 @@ NINE = datetime(2026, 1, 1, 0, 0, 9, tzinfo=timezone.utc)
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Paths of the files of messages that are opened."""
     paths: list[str] = []
-    real = Folder.parquet
+    real = LocalFolder.parquet
 
     @contextmanager
-    def parquet(self: Folder, name: str, size: int) -> Iterator[pq.ParquetFile]:
+    def parquet(self: LocalFolder, name: str, size: int) -> Iterator[pq.ParquetFile]:
         if self.uri.endswith("/messages"):
             paths.append(f"{self.uri}/{name}")
         with real(self, name, size) as file:
             yield file
 
-    monkeypatch.setattr(Folder, "parquet", parquet)
+    monkeypatch.setattr(LocalFolder, "parquet", parquet)
     return paths
 
 

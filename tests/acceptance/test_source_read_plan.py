@@ -12,7 +12,7 @@ from lakequeue import LakeQueue, SendEntry, errors
 from lakequeue.operations import tasks
 from lakequeue.spark import source, source_schema
 from lakequeue.spark.options import Options, Use
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.testing import ManualClock
 
 
@@ -78,14 +78,14 @@ def test_options_leave_files_out(
     lq: LakeQueue, options: dict[str, str], bodies: list[str], files: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = []
-    open_file = Folder.parquet
+    open_file = LocalFolder.parquet
 
-    def parquet(folder: Folder, name: str, size: int) -> Any:
+    def parquet(folder: LocalFolder, name: str, size: int) -> Any:
         opened.extend([name] if folder.uri.endswith("messages") else [])
         return open_file(folder, name, size)
 
     asked = reader(lq, **options)
-    monkeypatch.setattr(Folder, "parquet", parquet)
+    monkeypatch.setattr(LocalFolder, "parquet", parquet)
     assert [row["body"] for row in rows(asked)] == bodies
     assert len(opened) == files
 

@@ -35,7 +35,7 @@ from lakequeue.shard.commands import Claim, ClaimResult
 from lakequeue.storage import cleaning, layout, ledger
 from lakequeue.storage.engines import commit, log_trimming
 from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.messages import append, merge_segments
 
 QUEUE = "orders"
@@ -234,7 +234,7 @@ def crash(root: str, verb: str, number: int) -> None:
     writes: list[tuple[Any, str]] = [(Table, name) for name in ("append", "add", "merge", "replace")]
     if verb == "compact":
         _keep_nothing()
-        writes += [(Table, "checkpoint"), (Folder, "remove")]
+        writes += [(Table, "checkpoint"), (LocalFolder, "remove")]
         writes += [(cleaning, name) for name in ("trim_log", "remove_tables", "_needed_now")]
     die(number, "before", [*writes, (Engine, "create")])
     verbs[verb]()

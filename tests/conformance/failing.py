@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lakequeue.errors import LakeQueueError
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 
 CALLS = ("create", "entry", "files", "folders", "parquet", "read", "read_marked", "remove", "replace", "write")
 """What storage is asked for."""
@@ -25,10 +25,10 @@ class Failing:
     def __init__(self, patch: pytest.MonkeyPatch, lasts: bool) -> None:
         self.left, self.failed, self.active, self.lasts = 0, False, False, lasts
         for name in CALLS:
-            patch.setattr(Folder, name, self._failing(name, getattr(Folder, name)))
+            patch.setattr(LocalFolder, name, self._failing(name, getattr(LocalFolder, name)))
 
     def _failing(self, called: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def failing(folder: Folder, *given: Any, **more: Any) -> Any:
+        def failing(folder: LocalFolder, *given: Any, **more: Any) -> Any:
             commits = called == "create" and given[0].startswith("_delta_log/")
             if self.active and self.left <= 0 and (self.lasts or (commits and not self.failed)):
                 self.failed = True

@@ -45,7 +45,7 @@ from lakequeue.errors import LakeQueueError
 from lakequeue.runtime import home_shard
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LOG, signed
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import Folder, LocalFolder, RemoteFolder
 from lakequeue.testing import ManualClock
 
 BESIDE = "{beside}"
@@ -333,8 +333,9 @@ class _Watch:
         logger = logging.getLogger("lakequeue")
         logger.addFilter(self)
         with pytest.MonkeyPatch.context() as patch:
-            for method in ("path", "_at", *_OPENING, *_WRITING):
-                patch.setattr(Folder, method, self._watched(method, getattr(Folder, method)))
+            for kind in LocalFolder, RemoteFolder:
+                for method in {"path", "_at", *_OPENING, *_WRITING} & set(dir(kind)):
+                    patch.setattr(kind, method, self._watched(method, getattr(kind, method)))
             patch.setattr(home_shard, "random", SimpleNamespace(Random=lambda: random.Random(0)))
             try:
                 yield

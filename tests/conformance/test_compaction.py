@@ -33,7 +33,7 @@ from lakequeue.storage import cleaning, layout, ledger, passes
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.messages import merge_segments
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
@@ -81,7 +81,7 @@ def log_files_of(queue: Queue, name: str) -> list[str]:
     return sorted(entry.name for entry in tables_of(queue).files(f"0/{name}/_delta_log"))
 
 
-def tables_of(queue: Queue) -> Folder:
+def tables_of(queue: Queue) -> LocalFolder:
     path = place_of(queue)
     return Store(path).folder(layout.tables_path(path, queue.key))
 
@@ -405,7 +405,7 @@ def test_manifests_and_files_of_a_bulk_send_that_was_never_committed_go_after_a_
     (table / "bulk" / "load-1" / "x" / "part-0.parquet").write_bytes(b"rows")
     file = DataFile("bulk/load-1/x/part-0.parquet", 4, 1, {})
     manifest = manifests.Manifest("load-1", "bulk-load-1", 1, [manifests.WaitingFile(0, file)])
-    manifests.write_manifest(Folder(layout.tables_path(place_of(queue), queue.key)), manifest)
+    manifests.write_manifest(LocalFolder(layout.tables_path(place_of(queue), queue.key)), manifest)
     waiting = table.parents[1] / "manifests"
     for hours in (11, 12.9):
         clock.advance(hours * 3600)

@@ -39,7 +39,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, manifests
 from lakequeue.storage.copying import Copier
 from lakequeue.storage.delta_log import Listing
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace
 
@@ -267,12 +267,12 @@ def test_a_copy_that_is_killed_leaves_nothing_that_is_used_and_can_be_repeated(
     queue.send("d")
     lq.compact()
 
-    def is_of_the_copy(folder: Folder, *_: object) -> bool:
+    def is_of_the_copy(folder: LocalFolder, *_: object) -> bool:
         return folder.uri.startswith(to.root)
 
     for dying in count(1):
         with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-            at(patch, Folder, ("create", "write", "writer"), Killed(), number=dying, when=is_of_the_copy)
+            at(patch, LocalFolder, ("create", "write", "writer"), Killed(), number=dying, when=is_of_the_copy)
             lq.copy(reopen(to))
             break
         if Path(to.root, "queues", "_delta_log").exists():
@@ -303,7 +303,7 @@ def test_compaction_removes_what_a_killed_copy_left(
 def copy_that_leaves_its_marker(lq: LakeQueue, to: LakeQueue, error: BaseException) -> Path:
     """Copies; once the catalog has the queue ``a``, the copy fails or dies. Returns the marker."""
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        at(patch, Folder, "remove", error, times=1_000, when=lambda _, names: names == [layout.COPYING])
+        at(patch, LocalFolder, "remove", error, times=1_000, when=lambda _, names: names == [layout.COPYING])
         lq.copy(to)
     return Path(to.root, "q", lq.queue("a").key, layout.COPYING)
 

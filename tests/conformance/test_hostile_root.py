@@ -8,7 +8,7 @@ import pytest
 
 from conformance.hostile_root import VALUES, Attacked, Hostile, on_disk
 from lakequeue.storage import delta_log
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 
 pytestmark = pytest.mark.xdist_group("hostile_root")
 """One process makes the root and learns what each verb does with it, which takes longer than a test."""
@@ -45,7 +45,7 @@ def test_a_partition_without_a_value_is_damage(hostile: Hostile, kind: str) -> N
 @pytest.mark.spec("DUR-70")
 def test_a_log_whose_names_were_followed_would_be_told(hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_log, "file_below", lambda name, encoded: unquote(name))
-    monkeypatch.setattr(Folder, "_below", lambda _, name: name)
+    monkeypatch.setattr(LocalFolder, "_below", lambda _, name: name)
     [place] = (place for place in hostile.places if place.kind == "q/N/messages/_delta_log/N.json add.path")
     [told] = hostile.alone(place, VALUES[1], [Attacked.python])
     assert told.endswith("copy changes what is beside the root")

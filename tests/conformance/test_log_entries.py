@@ -22,7 +22,7 @@ from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.snapshot import Snapshot
 from lakequeue.storage.stores import Store
 
@@ -207,10 +207,10 @@ def test_the_entry_that_a_commit_is_moved_behind_is_synced_first(
     table = ledger(engine, "ours")
     stale, done = engine.open(table.path), list[str]()
     table.add([], {"ours": 1}, "1")
-    sync, create = Folder.sync, Folder.create
-    monkeypatch.setattr(Folder, "sync", lambda *given, **more: (done.append("sync"), sync(*given, **more))[1])
+    sync, create = LocalFolder.sync, LocalFolder.create
+    monkeypatch.setattr(LocalFolder, "sync", lambda *given, **more: (done.append("sync"), sync(*given, **more))[1])
     monkeypatch.setattr(
-        Folder, "create", lambda *given, **more: (done.append("create"), create(*given, **more))[1]
+        LocalFolder, "create", lambda *given, **more: (done.append("create"), create(*given, **more))[1]
     )
     stale.add([], {"theirs": 1}, "2")
     assert done[1:4] == ["create", "sync", "create"]

@@ -23,7 +23,7 @@ from lakequeue.storage import layout, ledger, parquet_files
 from lakequeue.storage.delta_log import checkpoint_name, read_checkpoint, read_entry, signed
 from lakequeue.storage.engines import point
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.inspection.shards import find_shard, shard_findings
 from lakequeue.storage.messages.read import log_files
 from lakequeue.testing import ManualClock
@@ -69,9 +69,9 @@ def content(path: Path) -> Any:
     if path.name.endswith(".checkpoint.parquet"):
         version = int(path.name.partition(".")[0])
         assert path.name == Path(checkpoint_name(version)).name
-        return read_checkpoint(Folder(str(path.parents[1])), version)
+        return read_checkpoint(LocalFolder(str(path.parents[1])), version)
     table = next(each for each in path.parents if each.name in layout.FILES)
-    with Folder(str(table)).parquet(str(path.relative_to(table)), path.stat().st_size) as file:
+    with LocalFolder(str(table)).parquet(str(path.relative_to(table)), path.stat().st_size) as file:
         columns = layout.FILES[table.name]
         return file.read(columns.names, use_threads=False).cast(columns)
 
@@ -213,7 +213,7 @@ def test_a_wrong_digit_makes_an_entry_unreadable(history: Victim, table: str) ->
         for place, wrong in digits(good):
             entry.write_bytes(wrong)
             with pytest.raises(DamagedTable):
-                read_entry(Folder(str(path)), version)
+                read_entry(LocalFolder(str(path)), version)
                 pytest.fail(f"digit at {place} of {entry.name}: {good[place - 40 : place + 9]!r}")
         entry.write_bytes(good)
 
@@ -271,11 +271,11 @@ def test_a_wrong_digit_in_a_checkpoint_is_found(history: Victim) -> None:
     engine_of(history.lake()).open(str(history.messages)).checkpoint()
     [checkpoint] = (history.messages / "_delta_log").glob("*.checkpoint.parquet")
     good, version = checkpoint.read_bytes(), int(checkpoint.name.partition(".")[0])
-    expected = read_checkpoint(Folder(str(history.messages)), version)
+    expected = read_checkpoint(LocalFolder(str(history.messages)), version)
     for place, wrong in list(digits(good))[::9]:
         checkpoint.write_bytes(wrong)
         try:
-            found = read_checkpoint(Folder(str(history.messages)), version)
+            found = read_checkpoint(LocalFolder(str(history.messages)), version)
         except DamagedTable:
             continue
         assert found == expected, f"digit at {place}"

@@ -26,7 +26,7 @@ from lakequeue.storage import folder, ledger, snapshot
 from lakequeue.storage.delta_log import checkpoint_name
 from lakequeue.storage.engines import commit, log_trimming, point
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import append, merge_segments, read, staged_sends
 from lakequeue.storage.messages.append import Appender
@@ -47,7 +47,7 @@ from simulation.runs import Aim
 # --- mutations of guarantees
 
 
-def overwrite_log_entries(folder: Folder, name: str, data: bytes, **_: Any) -> bool:
+def overwrite_log_entries(folder: LocalFolder, name: str, data: bytes, **_: Any) -> bool:
     folder.write(name, data)
     return True
 
@@ -135,9 +135,11 @@ def overlook_that_others_sent(patch: Patch) -> None:
 
 
 def offer_what_a_power_cut_tears(patch: Patch) -> None:
-    offer = Folder.offer
+    offer = LocalFolder.offer
     patch.setattr(
-        Folder, "offer", lambda self, *given: offer(Folder(self.uri, prefix=self._prefix, syncs=False), *given)
+        LocalFolder,
+        "offer",
+        lambda self, *given: offer(LocalFolder(self.uri, self._prefix, syncs=False), *given),
     )
 
 
@@ -228,29 +230,29 @@ def take_a_late_put_for_refused(patch: Patch) -> None:
 
 
 def never_sync_a_checkpoint(patch: Patch) -> None:
-    replace = Folder.replace
+    replace = LocalFolder.replace
 
-    def replaced(self: Folder, name: str, data: bytes) -> None:
-        replace(Folder(self.uri, syncs=False) if "checkpoint" in name else self, name, data)
+    def replaced(self: LocalFolder, name: str, data: bytes) -> None:
+        replace(LocalFolder(self.uri, syncs=False) if "checkpoint" in name else self, name, data)
 
-    patch.setattr(Folder, "replace", replaced)
+    patch.setattr(LocalFolder, "replace", replaced)
     patch.setattr(log_trimming, "_holds", lambda *_: True)
 
 
 def sync_no_entry(patch: Patch) -> None:
     """Acknowledges before the entry's directory is on disk."""
-    patch.setattr(Folder, "_sync", lambda *_: None)
+    patch.setattr(LocalFolder, "_sync", lambda *_: None)
 
 
 def sync_no_file(patch: Patch) -> None:
-    patch.setattr(Folder, "_sync_file", lambda *_: None)
+    patch.setattr(LocalFolder, "_sync_file", lambda *_: None)
 
 
 def answer_what_others_did_not_sync(patch: Patch) -> None:
     """Builds on entries of others that are not on disk yet: a head beyond the log."""
-    sync = Folder.sync
+    sync = LocalFolder.sync
     patch.setattr(
-        Folder,
+        LocalFolder,
         "sync",
         lambda self, names, **more: sync(self, [name for name in names if name != point.LOG], **more),
     )
@@ -262,20 +264,20 @@ def trim_without_a_checkpoint(patch: Patch) -> None:
 
 
 def trim_newest_first(patch: Patch) -> None:
-    remove = Folder.remove
-    patch.setattr(Folder, "remove", lambda self, names: remove(self, reversed(list(names))))
+    remove = LocalFolder.remove
+    patch.setattr(LocalFolder, "remove", lambda self, names: remove(self, reversed(list(names))))
 
 
 def write_entries_in_place(patch: Patch) -> None:
     """A reader may see a part of an entry."""
 
-    def create(self: Folder, name: str, data: bytes, *, new_folder: bool = True) -> bool:
+    def create(self: LocalFolder, name: str, data: bytes, *, new_folder: bool = True) -> bool:
         if self.exists(name):
             return False
         self.write(name, data, new_folder=new_folder)
         return True
 
-    patch.setattr(Folder, "create", create)
+    patch.setattr(LocalFolder, "create", create)
 
 
 def lose_the_type_of_what_is_gone(patch: Patch) -> None:
@@ -286,7 +288,7 @@ def lose_the_type_of_what_is_gone(patch: Patch) -> None:
 def write_no_draft_again(patch: Patch) -> None:
     """A compactor removes the draft of a process that stands still, which then fails."""
 
-    def place(self: Folder, place: Any, data: bytes, target: str) -> None:
+    def place(self: LocalFolder, place: Any, data: bytes, target: str) -> None:
         draft = self.path(f"{folder.uuid.uuid4().hex}.draft")
         with folder.open(draft, "wb") as file:  # type: ignore[attr-defined]
             file.write(data)
@@ -298,13 +300,13 @@ def write_no_draft_again(patch: Patch) -> None:
                 folder.os.unlink(draft)
         self._sync(folder.os.path.dirname(target))
 
-    def in_folder(self: Folder, path: str, act: Any, new_folder: bool = True) -> Any:
+    def in_folder(self: LocalFolder, path: str, act: Any, new_folder: bool = True) -> Any:
         if new_folder:
             self._make(folder.os.path.dirname(path))
         return act()
 
-    patch.setattr(Folder, "_place", place)
-    patch.setattr(Folder, "_in_folder", in_folder)
+    patch.setattr(LocalFolder, "_place", place)
+    patch.setattr(LocalFolder, "_in_folder", in_folder)
 
 
 # --- what only some runs have: restores, clocks that are wrong, disks without inodes, bits that change
@@ -320,13 +322,13 @@ def take_any_log_for_the_same(patch: Patch) -> None:
 
 
 def take_a_full_disk_for_done(patch: Patch) -> None:
-    place = Folder._place
+    place = LocalFolder._place
 
-    def placed(self: Folder, *given: Any) -> None:
+    def placed(self: LocalFolder, *given: Any) -> None:
         with suppress(OSError):
             place(self, *given)
 
-    patch.setattr(Folder, "_place", placed)
+    patch.setattr(LocalFolder, "_place", placed)
 
 
 def overlook_in_ledgers(settled: bool) -> Callable[[Patch], None]:
@@ -371,7 +373,7 @@ MUTATIONS = [
         "commit without a lock", replace(f"{_COMMIT}.committing", lambda *_, **__: nullcontext()), {_ASLEEP: "6"}
     ),
     Mutation("clean without a lock", clean_without_a_lock, {_ASLEEP: "6"}),
-    Mutation("overwrite log entries", replace(Folder, "create", overwrite_log_entries), {_ANY: "1 2"}),
+    Mutation("overwrite log entries", replace(LocalFolder, "create", overwrite_log_entries), {_ANY: "1 2"}),
     Mutation("no check of the snapshot", replace(f"{_COMMIT}.holds", lambda *_: True), {_ANY: "1 2 3"}),
     Mutation("no search for the token", replace(Table, "landed", lambda *_: False), {_ANY: "5 7"}),
     Mutation("drop whatever is closed", drop_whatever_is_closed, {_ANY: "1"}),

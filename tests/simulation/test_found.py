@@ -11,7 +11,7 @@ import pytest
 from concurrency.harness import apart
 from lakequeue import SendEntry
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.storage.folder import Entry, Folder
+from lakequeue.storage.folder import Entry, LocalFolder
 from lakequeue.storage.messages import read
 from lakequeue.testing import ManualClock
 
@@ -22,16 +22,16 @@ def test_a_process_that_was_stopped_while_it_listed_a_log_looks_again(
 ) -> None:
     here, there = apart(tmp_path / "root", clock)
     here.create_queue("orders").send("a")
-    files, gone = Folder.files, []
+    files, gone = LocalFolder.files, []
 
-    def trimmed_meanwhile(self: Folder, *names: Any) -> Iterator[Entry]:
+    def trimmed_meanwhile(self: LocalFolder, *names: Any) -> Iterator[Entry]:
         if self.uri.endswith("receipts") and not gone:
             gone.append(self.uri)  # all that the listing named was removed before it was looked at
             return iter([])
         return files(self, *names)
 
     queue = there.queue("orders")
-    monkeypatch.setattr(Folder, "files", trimmed_meanwhile)
+    monkeypatch.setattr(LocalFolder, "files", trimmed_meanwhile)
     assert [message.body for message in queue.receive()] == ["a"]
     assert gone
 

@@ -23,7 +23,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files, dedup, manifests, staged_files, write_files
 from lakequeue.storage.bulk.arrow_files import Written
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
@@ -71,7 +71,7 @@ def table_files(queue: Queue) -> set[str]:
 
 def files_of_manifest(queue: Queue) -> dict[str, int]:
     """Files of the only manifest, with their rows."""
-    (manifest,) = manifests.manifests(Folder(layout.tables_path(place_of(queue), queue.key)))
+    (manifest,) = manifests.manifests(LocalFolder(layout.tables_path(place_of(queue), queue.key)))
     return {file.path: file.rows for file in manifest.of(0)}
 
 

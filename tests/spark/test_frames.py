@@ -21,7 +21,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk import arrow_files, lease_batches, manifests, message_rules, staging, write_files
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import Folder, LocalFolder
 from lakequeue.storage.messages import erase
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
@@ -57,7 +57,7 @@ def staged(df: DataFrame, log: Table, **given: Any) -> manifests.Manifest:
 
 def tables(log: Table) -> Folder:
     """The directory of the queue."""
-    return Folder(log.path.removesuffix("/0/messages"))
+    return LocalFolder(log.path.removesuffix("/0/messages"))
 
 
 def place(log: Table, file: DataFile, base: int, shard: int = 0) -> lease_batches.LeasePlace:

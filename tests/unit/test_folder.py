@@ -20,7 +20,7 @@ from lakequeue.errors import DamagedTable
 from lakequeue.storage import folder
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder, RemoteFolder
 
 ROWS = pa.table({"number": range(10_000), "body": [f"body {number}" for number in range(10_000)]})
 
@@ -29,7 +29,7 @@ ROWS = pa.table({"number": range(10_000), "body": [f"body {number}" for number i
 def table(tmp_path: Path) -> Table:
     """A handle on the directory alone: there is no log."""
     table = object.__new__(Table)
-    table.folder = Folder(str(tmp_path))
+    table.folder = LocalFolder(str(tmp_path))
     return table
 
 
@@ -50,7 +50,7 @@ def test_a_remote_file_is_read_by_the_calling_thread(table: Table, monkeypatch: 
     pq.write_table(ROWS, content, row_group_size=1_000)
     data = content.getvalue().to_pybytes()
     obstore.put(store, "a.parquet", data)
-    table.folder = Folder("memory:///lake", lambda: store)
+    table.folder = RemoteFolder("memory:///lake", lambda: store)
     threads: set[int] = set()
     get_range = obstore.get_range
 
@@ -82,7 +82,7 @@ def test_the_draft_of_a_stopped_process_may_be_removed_by_a_compactor(
             os.unlink(draft)
 
     monkeypatch.setattr(os, call, while_stopped)
-    getattr(Folder(str(tmp_path)), verb)("a.json", b"{}")
+    getattr(LocalFolder(str(tmp_path)), verb)("a.json", b"{}")
     assert len(drafts) == (1 if placed else 2)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a.json", b"{}")]
 
@@ -91,7 +91,7 @@ def test_the_draft_of_a_stopped_process_may_be_removed_by_a_compactor(
 def test_a_folder_that_is_gone_is_an_error(tmp_path: Path, verb: str) -> None:
     options = {"new_folder": False} if verb == "create" else {}
     with pytest.raises(FileNotFoundError):
-        getattr(Folder(str(tmp_path)), verb)("gone/a.json", b"{}", **options)
+        getattr(LocalFolder(str(tmp_path)), verb)("gone/a.json", b"{}", **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -112,7 +112,7 @@ def test_on_macos_a_sync_also_empties_the_cache_of_the_disk(
         "fcntl",
         lambda descriptor, command: synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), command)),
     )
-    on_macos.Folder(str(tmp_path)).write("a", b"data")
+    on_macos.LocalFolder(str(tmp_path)).write("a", b"data")
     assert synced == [(str(tmp_path / "a"), 51), (str(tmp_path), 51)]
 
 
@@ -120,7 +120,7 @@ def test_on_macos_a_sync_also_empties_the_cache_of_the_disk(
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", ".."])
 def test_a_name_that_nobody_parsed_leads_no_further_than_its_directory(tmp_path: Path, name: str) -> None:
     store = MemoryStore()
-    for below in Folder(f"{tmp_path}/table"), Folder("memory:///lake/table", lambda: store, "table"):
+    for below in LocalFolder(f"{tmp_path}/table"), RemoteFolder("memory:///lake/table", lambda: store, "table"):
         for reach in (
             lambda: below / name,  # noqa: B023
             lambda: below.read(name),  # noqa: B023
@@ -137,4 +137,4 @@ def test_a_name_that_nobody_parsed_leads_no_further_than_its_directory(tmp_path:
 
 def test_a_pipe_in_place_of_a_file_that_others_wrote_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.parquet")
-    Folder(str(tmp_path)).sync(["a.parquet"])
+    LocalFolder(str(tmp_path)).sync(["a.parquet"])

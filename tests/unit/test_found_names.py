@@ -20,7 +20,7 @@ from lakequeue.storage.engines.entries import entry
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.point import Engine
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.found_names import Misplaced, file_below, shard_folders
 from lakequeue.storage.stores import Store
 
@@ -83,7 +83,7 @@ def test_only_numbers_name_shards() -> None:
 @pytest.mark.parametrize("action", ["add", "remove"])
 @pytest.mark.parametrize("path", ["../../x", "/etc/x", "%2e%2e/x", "file:///x"])
 def test_an_entry_that_names_a_file_elsewhere_is_damage(tmp_path: Path, action: str, path: str) -> None:
-    folder = Folder(str(tmp_path))
+    folder = LocalFolder(str(tmp_path))
     sound = entry("WRITE", [DataFile("a.parquet", 1, 1, {})], [], {}, "token")
     folder.create(
         entry_name(0), sound.replace(b"a.parquet", path.encode()).replace(b'"add"', f'"{action}"'.encode())
@@ -116,7 +116,7 @@ def test_a_checkpoint_that_names_a_file_elsewhere_is_damage(tmp_path: Path) -> N
 )
 def test_a_manifest_that_names_files_of_others_is_damage(tmp_path: Path, path: str) -> None:
     """Discarding a send removes the directories of its files."""
-    folder = Folder(str(tmp_path))
+    folder = LocalFolder(str(tmp_path))
     file = manifests.WaitingFile(0, DataFile("bulk/mine/1/a.parquet", 1, 1, {}))
     manifests.write_manifest(folder, manifests.Manifest("mine", None, 1, [file]))
     assert manifests.load_manifest(folder, "mine") is not None
@@ -128,7 +128,7 @@ def test_a_manifest_that_names_files_of_others_is_damage(tmp_path: Path, path: s
 
 @pytest.mark.parametrize("shard", [-1, 5_000, "0/../..", None])
 def test_a_manifest_for_no_shard_is_damage(tmp_path: Path, shard: object) -> None:
-    folder = Folder(str(tmp_path))
+    folder = LocalFolder(str(tmp_path))
     file = {"path": "bulk/mine/1/a.parquet", "size": 1, "rows": 1, "partition": {}}
     plain = {"send_id": "mine", "app_id": None, "version": 1, "files": [{"shard": shard, "file": file}]}
     folder.create("manifests/mine.json", json.dumps(plain).encode())

@@ -226,17 +226,16 @@ def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
 
     A writer creates a directory right before it uses it, so younger ones stay.
     """
-    local = table.local
-    if local is None:
+    if table.local is None:
         return
     horizon = storage_now(table) - kept_seconds
     # all at once, as removing a directory touches the one above
     touched = {}
-    for folder, _, _ in os.walk(local):
+    for folder, _, _ in os.walk(table.local):
         with contextlib.suppress(FileNotFoundError):  # another compactor removes it
             touched[folder] = os.stat(folder).st_mtime
     for folder in sorted(touched, reverse=True):  # inner ones first
-        inside = os.path.relpath(folder, local)
+        inside = os.path.relpath(folder, table.local)
         if inside != "." and not inside.startswith(("_", ".")) and touched[folder] < horizon:
             with contextlib.suppress(OSError):  # not empty, or gone
                 table.remove_empty(inside)

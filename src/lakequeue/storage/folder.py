@@ -10,6 +10,7 @@ import stat
 import tempfile
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -73,36 +74,12 @@ class Entry(NamedTuple):
     mark: Mark
 
 
-class Folder:
-    """A directory; it need not exist yet."""
+class _Shared(ABC):
+    """What directories of both kinds have."""
 
-    def __init__(
-        self,
-        uri: str,
-        client: Callable[[], ObjectStore] | None = None,
-        prefix: str = "",
-        *,
-        syncs: bool = True,
-    ) -> None:
-        """A local directory, or one of remote storage: ``prefix`` below what the client names.
-
-        With ``syncs``, what is written to a local disk is on it before the call returns, file and directory
-        (DUR-1). An object store has what it answered.
-        """
+    def __init__(self, uri: str, prefix: str = "") -> None:
         self.uri = uri.rstrip("/")
-        self.local = local_path(self.uri)
-        self._client = client
         self._prefix = prefix
-        self.syncs = syncs and self.local is not None
-
-    def __truediv__(self, name: str) -> Folder:
-        """A directory below this one."""
-        return Folder(f"{self.uri}/{name}", self._client, self._at(name), syncs=self.syncs)
-
-    @property
-    def _store(self) -> ObjectStore:
-        assert self._client is not None
-        return self._client()
 
     def _at(self, name: str) -> str:
         return f"{self._prefix}/{self._below(name)}".strip("/")
@@ -113,72 +90,21 @@ class Folder:
             raise DamagedTable(self.uri, name, "leads out of its directory")
         return name
 
-    def path(self, name: str) -> str:
-        """Path of a local file."""
-        assert self.local is not None
-        return os.path.join(self.local, self._below(name))
+    @abstractmethod
+    def read_marked(self, name: str) -> tuple[bytes, Mark]:
+        """The whole of a file, and its mark; FileNotFoundError if there is none."""
 
-    def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
-        """The same, after a look at the way to it from the root; DamagedTable if it is no plain one (DUR-72)."""
-        found = no_links.crooked(self._root, self._at(name), is_kind)
-        if found is not None:
-            raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
-        return self.path(name)
+    @abstractmethod
+    def _source(self, name: str, size: int) -> Any:
+        """A file of a known size, for Arrow."""
 
-    def place(self, name: str) -> str:
-        """Path or URI of a file for whoever opens it by itself; DamagedTable if no plain way leads there."""
-        return f"{self.uri}/{self._below(name)}" if self.local is None else self._sound(name)
-
-    @property
-    def _root(self) -> str:
-        assert self.local is not None
-        return self.local.removesuffix(self._prefix).rstrip("/")
-
-    def exists(self, name: str) -> bool:
-        """Whether there is such a file; on local disks also whether there is such a directory."""
-        if self.local is not None:
-            return os.path.exists(self.path(name))
-        try:
-            obstore.head(self._store, self._at(name))
-        except FileNotFoundError:
-            return False
-        return True
-
-    def entry(self, name: str) -> Entry:
-        """A file as a listing has it; FileNotFoundError if there is none."""
-        if self.local is not None:
-            status = os.stat(self.path(name))
-            return Entry(name, status.st_size, status.st_mtime, _mark(status))
-        return _remote_entry(name, obstore.head(self._store, self._at(name)))
+    @abstractmethod
+    def _unlink(self, name: str) -> int:
+        """Removes a file, named from the root; returns its bytes."""
 
     def read(self, name: str) -> bytes:
         """The whole of a file; FileNotFoundError if there is none."""
         return self.read_marked(name)[0]
-
-    def read_marked(self, name: str) -> tuple[bytes, Mark]:
-        """The whole of a file, and its mark; FileNotFoundError if there is none."""
-        if self.local is not None:
-            with open(self._sound(name), "rb", buffering=0) as file:
-                return file.read(), _mark(os.fstat(file.fileno()))
-
-        def get() -> tuple[bytes, Mark]:
-            found = obstore.get(self._store, self._at(name))
-            return bytes(found.bytes()), _store_mark(found.meta)
-
-        return _whole(get)
-
-    def open(self, name: str, size: int) -> IO[bytes]:
-        """Opens a file of a known size for reading; a remote one is read in parts."""
-        if self.local is not None:
-            return open(self._sound(name), "rb")
-        return io.BufferedReader(_Remote(self._store, self._at(name), size), buffer_size=2**16)
-
-    def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
-        """The results of a call for each item, in order; calls to remote storage run concurrently."""
-        if self.local is not None or len(items) < 2:
-            return list(map(call, items))
-        with ThreadPoolExecutor(min(_CONCURRENT, len(items))) as pool:
-            return list(pool.map(call, items))
 
     @contextmanager
     def parquet(self, name: str, size: int, columns: pa.Schema | None = None) -> Iterator[pq.ParquetFile]:
@@ -191,13 +117,7 @@ class Folder:
         """
         if columns is None:
             columns = layout.FILES.get(self.uri.rpartition("/")[2], ANY)
-        source: Any
-        if self.local is not None:
-            source = pa.OSFile(self._sound(name))
-        elif size <= WHOLE:
-            source = pa.BufferReader(self.read(name))
-        else:
-            source = self.open(name, size)
+        source = self._source(name, size)
         try:
             with source, reader(source, columns) as file:
                 yield file
@@ -212,6 +132,76 @@ class Folder:
         with self.parquet(name, size) as file:
             return file.read(columns, use_threads=False)
 
+    def remove(self, names: Iterable[str]) -> Freed:
+        """Removes files in the order given; missing ones are skipped and not counted.
+
+        So are those behind a symbolic link, which may be anybody's (DUR-72).
+        """
+        freed = Freed()
+        for name in names:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                freed += Freed(1, self._unlink(self._at(name)))
+        return freed
+
+
+class LocalFolder(_Shared):
+    """A local directory; it need not exist yet.
+
+    With ``syncs``, what is written is on the disk before the call returns, file and directory (DUR-1).
+    """
+
+    def __init__(self, uri: str, prefix: str = "", *, syncs: bool = True) -> None:
+        super().__init__(uri, prefix)
+        self.local: str = local_path(self.uri)  # type: ignore[assignment]  # whoever opens it has looked
+        self.syncs = syncs
+
+    def __truediv__(self, name: str) -> LocalFolder:
+        """A directory below this one."""
+        return LocalFolder(f"{self.uri}/{name}", self._at(name), syncs=self.syncs)
+
+    def path(self, name: str) -> str:
+        """Path of a file."""
+        return os.path.join(self.local, self._below(name))
+
+    def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
+        """The same, after a look at the way to it from the root; DamagedTable if it is no plain one (DUR-72)."""
+        found = no_links.crooked(self._root, self._at(name), is_kind)
+        if found is not None:
+            raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
+        return self.path(name)
+
+    def place(self, name: str) -> str:
+        """Path or URI of a file for whoever opens it by itself; DamagedTable if no plain way leads there."""
+        return self._sound(name)
+
+    @property
+    def _root(self) -> str:
+        return self.local.removesuffix(self._prefix).rstrip("/")
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file; on local disks also whether there is such a directory."""
+        return os.path.exists(self.path(name))
+
+    def entry(self, name: str) -> Entry:
+        """A file as a listing has it; FileNotFoundError if there is none."""
+        status = os.stat(self.path(name))
+        return Entry(name, status.st_size, status.st_mtime, _mark(status))
+
+    def read_marked(self, name: str) -> tuple[bytes, Mark]:
+        with open(self._sound(name), "rb", buffering=0) as file:
+            return file.read(), _mark(os.fstat(file.fileno()))
+
+    def open(self, name: str, size: int) -> IO[bytes]:
+        """Opens a file of a known size for reading; a remote one is read in parts."""
+        return open(self._sound(name), "rb")
+
+    def _source(self, name: str, size: int) -> Any:
+        return pa.OSFile(self._sound(name))
+
+    def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
+        """The results of a call for each item, in order; calls to remote storage run concurrently."""
+        return list(map(call, items))
+
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
         """Creates a file atomically and returns its mark; None if it exists.
 
@@ -224,16 +214,6 @@ class Folder:
             AlreadyExistsError: a store said for eight seconds that it is busy with another request for the file,
                 which may not exist.
         """
-        if self.local is None:
-            for pause in (*_CONFLICT_PAUSES, None):
-                try:
-                    return len(data), _etag(obstore.put(self._store, self._at(name), data, mode="create")["e_tag"])
-                except AlreadyExistsError as error:
-                    if not is_conflict(error):
-                        return None
-                    if pause is None:
-                        raise
-                    time.sleep(pause)
         target = self._sound(name)
         try:
             return self._in_folder(target, lambda: self._place(os.link, data, target), new_folder)
@@ -242,16 +222,10 @@ class Folder:
 
     def replace(self, name: str, data: bytes) -> None:
         """Writes a file, or replaces it, at once: nobody reads a part of it. Its directory exists."""
-        if self.local is None:
-            obstore.put(self._store, self._at(name), data)
-            return
         self._place(os.replace, data, self._sound(name))
 
     def offer(self, name: str, data: Any) -> None:
         """As ``write``, whole at once: whoever builds on the file syncs its directory."""
-        if self.local is None:
-            obstore.put(self._store, self._at(name), bytes(data))
-            return
         target = self._sound(name)
         self._in_folder(target, lambda: self._place(os.replace, data, target, with_name=False))
 
@@ -284,21 +258,12 @@ class Folder:
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
         """Writes a file that no other process writes; ``data`` is bytes-like, ``new_folder`` as for ``create``."""
-        if self.local is None:
-            obstore.put(self._store, self._at(name), bytes(data))
-            return
         with self.writer(name, new_folder=new_folder) as file:
             file.write(data)
 
     @contextmanager
     def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
         """Opens a file for writing; a remote one exists when the block has ended well."""
-        if self.local is None:
-            with tempfile.TemporaryFile() as file:  # Arrow takes the writers of obstore for closed ones
-                yield file
-                file.seek(0)
-                obstore.put(self._store, self._at(name), file)
-            return
         path = self._sound(name)
         with self._in_folder(path, lambda: open(path, "wb"), new_folder) as file:
             yield file
@@ -317,8 +282,7 @@ class Folder:
 
     def make(self) -> None:
         """Makes the directory, if it is a local one."""
-        if self.local is not None:
-            self._make(self._sound("", stat.S_ISDIR).rstrip("/"))
+        self._make(self._sound("", stat.S_ISDIR).rstrip("/"))
 
     def _make(self, path: str) -> None:
         """Makes a directory and those above it, each noted on disk in the one above."""
@@ -354,11 +318,6 @@ class Folder:
 
     def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
         """Files below a subdirectory, at any depth; with ``after`` only those whose names sort after it."""
-        if self.local is None:
-            for found in self._listed(prefix, after):
-                name = found["path"].removeprefix(self._prefix).lstrip("/")
-                yield _remote_entry(name, found)
-            return
         for folder, folders, names in os.walk(self.path(prefix)):
             inside = os.path.relpath(folder, self.local)
             below = "" if inside == "." else f"{inside}/"
@@ -371,6 +330,118 @@ class Folder:
                 with suppress(FileNotFoundError):
                     if after is None or path > after:
                         yield self.entry(path)
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """Names of the directories in a subdirectory."""
+        try:
+            with os.scandir(self.path(prefix)) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def _unlink(self, name: str) -> int:
+        return no_links.unlink(self._root, name)
+
+    def remove_empty(self, name: str) -> None:
+        """Removes a directory; OSError if it has something in it, or is behind a link."""
+        no_links.rmdir(self._root, self._at(name))
+
+    def remove_all(self) -> None:
+        """Removes the directory with everything below it, as far as that can be removed; follows no link."""
+        no_links.rmtree(self._root, self._prefix)
+
+    def move(self, source: str, target: str) -> None:
+        """Renames a file."""
+        self._in_folder(self._sound(target), lambda: os.rename(self._sound(source), self.path(target)))
+        self._sync(os.path.dirname(self.path(target)))
+
+
+class RemoteFolder(_Shared):
+    """A directory of an object store, ``prefix`` below what the client names; verbs as of ``LocalFolder``."""
+
+    local: None = None
+    syncs = False  # the store has what it answered
+
+    def __init__(self, uri: str, client: Callable[[], ObjectStore], prefix: str = "") -> None:
+        super().__init__(uri, prefix)
+        self._client = client
+
+    def __truediv__(self, name: str) -> RemoteFolder:
+        return RemoteFolder(f"{self.uri}/{name}", self._client, self._at(name))
+
+    @property
+    def _store(self) -> ObjectStore:
+        return self._client()
+
+    def place(self, name: str) -> str:
+        return f"{self.uri}/{self._below(name)}"
+
+    def exists(self, name: str) -> bool:
+        try:
+            self.entry(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def entry(self, name: str) -> Entry:
+        return _remote_entry(name, obstore.head(self._store, self._at(name)))
+
+    def read_marked(self, name: str) -> tuple[bytes, Mark]:
+        def get() -> tuple[bytes, Mark]:
+            found = obstore.get(self._store, self._at(name))
+            return bytes(found.bytes()), _store_mark(found.meta)
+
+        return _whole(get)
+
+    def open(self, name: str, size: int) -> IO[bytes]:
+        return io.BufferedReader(_Remote(self._store, self._at(name), size), buffer_size=2**16)
+
+    def _source(self, name: str, size: int) -> Any:
+        return pa.BufferReader(self.read(name)) if size <= WHOLE else self.open(name, size)
+
+    def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
+        if len(items) < 2:
+            return list(map(call, items))
+        with ThreadPoolExecutor(min(_CONCURRENT, len(items))) as pool:
+            return list(pool.map(call, items))
+
+    def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
+        for pause in (*_CONFLICT_PAUSES, None):
+            try:
+                return len(data), _etag(obstore.put(self._store, self._at(name), data, mode="create")["e_tag"])
+            except AlreadyExistsError as error:
+                if not is_conflict(error):
+                    break
+                if pause is None:
+                    raise
+                time.sleep(pause)
+        return None
+
+    def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
+        obstore.put(self._store, self._at(name), bytes(data))
+
+    def replace(self, name: str, data: bytes) -> None:
+        self.write(name, data)
+
+    def offer(self, name: str, data: Any) -> None:
+        self.write(name, data)
+
+    @contextmanager
+    def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
+        with tempfile.TemporaryFile() as file:  # Arrow takes the writers of obstore for closed ones
+            yield file
+            file.seek(0)
+            obstore.put(self._store, self._at(name), file)
+
+    def make(self) -> None:
+        pass
+
+    def sync(self, names: Iterable[str], *, above: bool = True) -> None:
+        pass
+
+    def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
+        for found in self._listed(prefix, after):
+            yield _remote_entry(found["path"].removeprefix(self._prefix).lstrip("/"), found)
 
     def _listed(self, prefix: str, after: str | None) -> Iterator[ObjectMeta]:
         offset = None if after is None else self._at(after)
@@ -386,52 +457,23 @@ class Folder:
                     raise
 
     def folders(self, prefix: str = "") -> list[str]:
-        """Names of the directories in a subdirectory."""
-        if self.local is None:
-            found = _whole(lambda: obstore.list_with_delimiter(self._store, self._at(prefix) or None))
-            return sorted(name.rpartition("/")[2] for name in found["common_prefixes"])
-        try:
-            with os.scandir(self.path(prefix)) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
-        except FileNotFoundError:
-            return []
+        found = _whole(lambda: obstore.list_with_delimiter(self._store, self._at(prefix) or None))
+        return sorted(name.rpartition("/")[2] for name in found["common_prefixes"])
 
-    def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in the order given; missing ones are skipped and not counted.
-
-        So are those behind a symbolic link, which may be anybody's (DUR-72).
-        """
-        freed = Freed()
-        for name in names:
-            try:
-                if self.local is not None:
-                    size = no_links.unlink(self._root, self._at(name))
-                else:
-                    size = obstore.head(self._store, self._at(name))["size"]
-                    obstore.delete(self._store, self._at(name))
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            freed += Freed(1, size)
-        return freed
-
-    def remove_empty(self, name: str) -> None:
-        """Removes a local directory; OSError if it has something in it, or is behind a link."""
-        no_links.rmdir(self._root, self._at(name))
+    def _unlink(self, name: str) -> int:
+        size = obstore.head(self._store, name)["size"]
+        obstore.delete(self._store, name)
+        return size
 
     def remove_all(self) -> None:
-        """Removes the directory with everything below it, as far as that can be removed; follows no link."""
-        if self.local is None:
-            self.remove(entry.name for entry in self.files())
-            return
-        no_links.rmtree(self._root, self._prefix)
+        self.remove(entry.name for entry in self.files())
 
     def move(self, source: str, target: str) -> None:
-        """Renames a file."""
-        if self.local is None:
-            obstore.rename(self._store, self._at(source), self._at(target))
-            return
-        self._in_folder(self._sound(target), lambda: os.rename(self._sound(source), self.path(target)))
-        self._sync(os.path.dirname(self.path(target)))
+        obstore.rename(self._store, self._at(source), self._at(target))
+
+
+Folder: TypeAlias = LocalFolder | RemoteFolder
+"""A directory; what works with both names this."""
 
 
 def _mark(status: os.stat_result) -> Mark:

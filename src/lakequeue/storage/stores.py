@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import ObjectStore, from_url
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
-from lakequeue.storage.folder import Folder
+from lakequeue.storage.folder import Folder, LocalFolder, RemoteFolder
 from lakequeue.storage.mounts import check_local
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
@@ -129,7 +129,7 @@ class Store:
         """A directory of this storage; all of one root share their connections."""
         if self.root and path.startswith(f"{self.root}/"):
             return self._folder / path[len(self.root) + 1 :]
-        return Folder(path, lambda: self._client(path), syncs=self.syncs)
+        return self._opened(path, lambda: self._client(path))
 
     def check(self) -> None:
         """Checks the options without a request.
@@ -202,7 +202,10 @@ class Store:
 
     @property
     def _folder(self) -> Folder:
-        return Folder(self.root, lambda: self._shared, syncs=self.syncs)
+        return self._opened(self.root, lambda: self._shared)
+
+    def _opened(self, path: str, client: Callable[[], ObjectStore]) -> Folder:
+        return RemoteFolder(path, client) if local_path(path) is None else LocalFolder(path, syncs=self.syncs)
 
     def _check_values(self) -> None:
         """InvalidParameterValue for the address of a server that is no URL, and for control characters, such as a

@@ -44,7 +44,6 @@ class SparkTable(Table):
         self._delta = self._log.update()
         """Delta's snapshot; no newer than the loaded one, so Delta finds all conflicts with what was decided."""
         super().__init__(store, path)
-        self._syncs = store.syncs and self.folder.local is not None
         self._partitions = self.state.partitions
         schema = json.loads(self.state.metadata["schemaString"])
         self._columns = [field["name"] for field in schema["fields"]]
@@ -134,7 +133,7 @@ class SparkTable(Table):
 
     def _after_commit(self) -> None:
         self.refresh()
-        if self._syncs:
+        if self.folder.syncs:
             os.sync()  # Spark does not
 
     def _frame(self, rows: pa.Table) -> DataFrame:
