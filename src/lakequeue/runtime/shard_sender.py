@@ -149,55 +149,62 @@ class ShardSender:
             raise unknown(error) from error
 
     def _append_batch(self, batch: _Batch) -> tuple[list[Sent | BaseException], Appended | None]:
-        appender, sends = self._open_appender(), batch.sends
-        fresh, races = False, Races()
+        appender, races, fresh = self._open_appender(), Races(), False
         for _ in races:
             if batch.shared is not None and (done := appender.find(batch.shared)) is not None:
                 return self._appended(batch, done, races)
-            now = max(send.now() for send in sends)
-            appender.check_open()
-            try:
-                version = appender.attributes_version
-                attributes = batch.attributes(version)
-                places = self._places(sends, attributes, now)
-            except OSError:
-                if fresh:
-                    raise
-                appender.refresh()  # files of this snapshot were merged or trimmed, and removed
-                fresh = True
-                continue
-            answers = batch.answers(version, places)
-            stale = any(isinstance(answer, StaleAttributes) for answer in answers)
-            if not fresh and (stale or not places.new):
-                appender.refresh()  # an answer without a commit must come from fresh state
-                fresh = True
-                continue
-            if not places.new:
-                return answers, None
-            ids = self._ledger.settle_clock(now, appender.last_sent_at, appender.table)
-            if appender.stages and not batch.has_staged(places.new, appender):
-                if batch.shared is not None and batch.shared.attributes_version == version:
-                    raise unknown("it is too old")
-                # of these messages, a later decision may leave some out
-                alone = attributes.dedup_window is not None or attributes.stored_limit is not None
-                batch.staged = appender.stage(places.new, version, alone=alone)
-            if batch.staged is not None and self._turns.take(appender.table, patient=batch.is_patient()):
-                appender.look()  # maybe others have committed it
-                continue
-            with self._turns.commit():
-                if batch.staged is None:
-                    done = appender.append(places.new, now, version, ids)
-                else:
-                    done = appender.append_staged(batch.staged, now, ids)
-            if done is not None:
-                return self._appended(batch, done, races, answers)
-            races.lose()
-            if batch.staged is None and self._turns.lose(appender.table, races.lost):
+            decided = self._decide(batch, appender, fresh)
+            if decided is None:
                 appender.refresh()
+                fresh = True
+            elif not decided.new:
+                return decided.answers, None
+            elif (done := self._commit(batch, appender, decided, races)) is not None:
+                return self._appended(batch, done, races, decided.answers)
         calls.gave_up(races.lost)
         if batch.shared is not None:
             raise unknown("too many lost races")
-        return [RequestThrottled("too many lost races; nothing was sent") for _ in sends], None
+        return [RequestThrottled("too many lost races; nothing was sent") for _ in batch.sends], None
+
+    def _decide(self, batch: _Batch, appender: Appender, fresh: bool) -> _Decided | None:
+        """What the sends come to on the loaded snapshot; None if it must be fresh and is not."""
+        now = max(send.now() for send in batch.sends)
+        appender.check_open()
+        try:
+            version = appender.attributes_version
+            attributes = batch.attributes(version)
+            places = self._places(batch.sends, attributes, now)
+        except OSError:  # files of this snapshot were merged or trimmed, and removed
+            if fresh:
+                raise
+            return None
+        answers = batch.answers(version, places)
+        # an answer without a commit must come from fresh state
+        without = not places.new or any(isinstance(answer, StaleAttributes) for answer in answers)
+        return _Decided(now, version, attributes, places.new, answers) if fresh or not without else None
+
+    def _commit(self, batch: _Batch, appender: Appender, decided: _Decided, races: Races) -> Appended | None:
+        """Appends the new messages; None if a race is lost, or others have committed what is staged, maybe."""
+        ids = self._ledger.settle_clock(decided.now, appender.last_sent_at, appender.table)
+        if appender.stages and not batch.has_staged(decided.new, appender):
+            if batch.shared is not None and batch.shared.attributes_version == decided.version:
+                raise unknown("it is too old")
+            # of these messages, a later decision may leave some out
+            limited = decided.attributes.dedup_window is not None or decided.attributes.stored_limit is not None
+            batch.staged = appender.stage(decided.new, decided.version, alone=limited)
+        if batch.staged is not None and self._turns.take(appender.table, patient=batch.is_patient()):
+            appender.look()
+            return None
+        with self._turns.commit():
+            if batch.staged is None:
+                done = appender.append(decided.new, decided.now, decided.version, ids)
+            else:
+                done = appender.append_staged(batch.staged, decided.now, ids)
+        if done is None:
+            races.lose()
+            if batch.staged is None and self._turns.lose(appender.table, races.lost):
+                appender.refresh()
+        return done
 
     def _appended(
         self, batch: _Batch, done: Appended, races: Races, answers: list[Sent | BaseException] | None = None
@@ -325,6 +332,16 @@ class ShardSender:
             check_head(head, appender.end, self._tables.receipts)
             self._appender = appender
         return self._appender
+
+
+class _Decided(NamedTuple):
+    """What sends come to on one snapshot of the log."""
+
+    now: int
+    version: int
+    attributes: QueueAttributes
+    new: Sequence[NewMessage]
+    answers: list[Sent | BaseException]
 
 
 @attrs.define
