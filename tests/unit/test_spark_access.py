@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lakequeue.spark.session import installed_delta_jar
-from lakequeue.storage.engines.spark_access import EXCLUDED, packages, s3a_settings
+from lakequeue.storage.engines.spark_access import packages, s3a_settings
+from lakequeue.storage.providers import PROVIDERS
 
 CONF = Path(__file__).parents[2] / "conf"
 S3A = "org.apache.hadoop.fs.s3a"
@@ -20,7 +21,7 @@ def test_files_for_stores_name_the_jars_that_a_session_of_python_gets(name: str,
     delta, *others = settings["spark.jars.packages"].split(",")
     assert delta == installed_delta_jar()
     assert tuple(others) == packages(scheme, None) == packages(scheme, "3.5.0")
-    assert settings.get("spark.jars.excludes", "") == ",".join(EXCLUDED.get(scheme, ()))
+    assert settings.get("spark.jars.excludes", "") == ",".join(PROVIDERS[scheme].excluded)
     assert not any("logStore" in setting for setting in settings)
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from lakequeue.errors import MissingPackage, QueueClientError
-from lakequeue.storage.engines.spark_access import EXCLUDED, packages, quiet_about_pandas, scheme_of
+from lakequeue.storage.engines.spark_access import packages, quiet_about_pandas
+from lakequeue.storage.providers import PROVIDERS, scheme_of
 from lakequeue.storage.roots import root_of
 from lakequeue.storage.store_failures import first_line
 
@@ -111,8 +112,9 @@ def build_session(
         scheme = "" if root is None else scheme_of(root_of(root))
         jars = (installed_delta_jar(), *more, *packages(scheme, installed_hadoop()))
         builder = builder.config("spark.jars.packages", ",".join(filter(None, jars)))
-        if scheme in EXCLUDED and given.get("spark.jars.excludes") is None and "spark.jars.excludes" not in extra:
-            builder = builder.config("spark.jars.excludes", ",".join(EXCLUDED[scheme]))
+        excluded = PROVIDERS[scheme].excluded if scheme else ()
+        if excluded and given.get("spark.jars.excludes") is None and "spark.jars.excludes" not in extra:
+            builder = builder.config("spark.jars.excludes", ",".join(excluded))
 
     if not submitted and not running and SparkContext._gateway is None:
         conf = SparkConf(loadDefaults=False)

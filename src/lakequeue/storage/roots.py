@@ -10,13 +10,12 @@ from contextlib import suppress
 from urllib.parse import unquote, urlparse, urlsplit
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
+from lakequeue.storage.providers import PROVIDERS, scheme_named
 
 # delta-rs decodes %20, panics at some of these and refuses others
 _REFUSED = re.compile(r"[\x00-\x1f\x7f\\\[\]|^]|%[0-9A-Fa-f]{2}")
 
-_SAME = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "azure": "az", "gcs": "gs"}
 EFFECTIVE = os.access in os.supports_effective_ids
-_SCHEMES = ("s3", "az", "abfss", "gs")
 
 
 def root_of(given: str | os.PathLike[str]) -> str:
@@ -36,7 +35,7 @@ def root_of(given: str | os.PathLike[str]) -> str:
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
         return _remote(text)
     elif match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", text):
-        known = _SAME.get(match[1].lower(), match[1].lower()) in _SCHEMES
+        known = scheme_named(match[1]) in PROVIDERS
         raise _refused(text, f"a URI begins with {match[1]}://" if known else _unknown(f"{match[1]}:/"))
     elif text[0] in "~$":
         raise _refused(text, f"nothing expanded {text[0]}, as a shell does without quotes; give the whole path")
@@ -49,14 +48,14 @@ def root_of(given: str | os.PathLike[str]) -> str:
 
 def _remote(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
-    scheme = _SAME.get(scheme.lower(), scheme.lower())
+    scheme = scheme_named(scheme)
     place = re.split("[?#]", rest)[0].partition("/")[0]
     # what is before an @, or behind a ?, may be a secret and is not shown
     uri = f"{scheme}://{re.split('[?#]', rest)[0].rpartition('@')[2]}"
     user = place.rpartition("@")[0]  # of abfss the container
     if "@" in place and (scheme != "abfss" or ":" in user or "@" in user):
         raise _refused(uri, "keys are no part of a URI; give them as storage_options")
-    if scheme not in _SCHEMES:
+    if scheme not in PROVIDERS:
         raise _refused(uri, _unknown(f"{scheme}://"))
     if not rest.strip("/"):
         raise _refused(uri, "the bucket is missing")
@@ -144,11 +143,12 @@ def spark_uri(path: str) -> str:
     local = local_path(path)
     if local is not None:
         return f"file://{os.path.abspath(local)}"
-    return re.sub("^s3://", "s3a://", path)
+    scheme, _, rest = path.partition("://")
+    return f"{PROVIDERS[scheme].hadoop_scheme}://{rest}" if scheme in PROVIDERS else path
 
 
 def _unknown(scheme: str) -> str:
-    return f"unsupported scheme {scheme}; use a path, {', '.join(f'{name}://' for name in _SCHEMES)}"
+    return f"unsupported scheme {scheme}; use a path, {', '.join(f'{name}://' for name in PROVIDERS)}"
 
 
 def _refused(root: object, reason: str) -> InvalidParameterValue:

@@ -18,6 +18,7 @@ from obstore.store import ObjectStore, from_url
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.storage.folder import Folder, LocalFolder, RemoteFolder
 from lakequeue.storage.mounts import check_local
+from lakequeue.storage.providers import PREFIXES, PROVIDERS, scheme_of
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
 
@@ -25,7 +26,6 @@ DURABILITY = "LAKEQUEUE_DURABILITY"
 """Variable of the environment that says what acknowledged messages survive."""
 CHECKS = "checks"
 """Directory of a new remote root, where it is seen what the storage can do."""
-_PREFIXES = ("aws_", "azure_", "google_")
 _CLIENT = frozenset(
     {
         "allow_http",
@@ -122,7 +122,7 @@ class Store:
         """The options with this process's environment's, for processes on other machines."""
         if local_path(self.root) is not None:
             return self.options
-        own = {name.lower(): value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
+        own = {name.lower(): value for name, value in os.environ.items() if name.lower().startswith(PREFIXES)}
         return {name: value for name, value in own.items() if bare_name(name) in _PORTABLE} | self.options
 
     def folder(self, path: str) -> Folder:
@@ -143,7 +143,7 @@ class Store:
                 raise InvalidParameterValue.of(repr(name), "storage_options", "Names and values must be text.")
         if local_path(self.root) is not None:
             return
-        self._check_values()
+        self._check_values(self.root)
         if self.options:
             try:
                 self._client(self.root)
@@ -192,7 +192,7 @@ class Store:
         Both libraries look for that service for as long as they repeat requests.
         """
         given = {bare_name(name): value for name, value in (os.environ | self.options).items()}
-        if not self.root.startswith("s3://") or given.keys() & _CREDENTIALS:
+        if scheme_of(self.root) != "s3" or given.keys() & _CREDENTIALS:
             return
         service = urlsplit(given.get("metadata_endpoint", "http://169.254.169.254"))
         try:
@@ -207,10 +207,10 @@ class Store:
     def _opened(self, path: str, client: Callable[[], ObjectStore]) -> Folder:
         return RemoteFolder(path, client) if local_path(path) is None else LocalFolder(path, syncs=self.syncs)
 
-    def _check_values(self) -> None:
+    def _check_values(self, uri: str) -> None:
         """InvalidParameterValue for the address of a server that is no URL, and for control characters, such as a
         line break behind a secret: obstore ends in a panic there. Also for the name of a bucket."""
-        prefix = {"s3": "aws_", "s3a": "aws_", "gs": "google_"}.get(urlsplit(self.root).scheme, "azure_")
+        prefix = PROVIDERS[scheme_of(uri)].prefix
         own = {name: value for name, value in os.environ.items() if name.lower().startswith(prefix)}
         for name, value in (own | self.options).items():
             bare = bare_name(name)
@@ -224,7 +224,7 @@ class Store:
                 raise InvalidParameterValue(f"storage_options: the root names the bucket, not {name}.")
 
     def _client(self, uri: str) -> ObjectStore:
-        self._check_values()
+        self._check_values(uri)
         return from_url(uri, **self._arguments())
 
     def _arguments(self) -> dict[str, Any]:
@@ -250,12 +250,12 @@ class Store:
 def bare_name(name: str) -> str:
     """The name of an option without a prefix, in small letters."""
     name = name.lower()
-    return next((name.removeprefix(each) for each in _PREFIXES if name.startswith(each)), name)
+    return next((name.removeprefix(each) for each in PREFIXES if name.startswith(each)), name)
 
 
 def _environment() -> dict[str, str]:
     """The environment's options of the HTTP client."""
-    own = {name: value for name, value in os.environ.items() if name.lower().startswith(_PREFIXES)}
+    own = {name: value for name, value in os.environ.items() if name.lower().startswith(PREFIXES)}
     return {name: value for name, value in own.items() if bare_name(name) in _CLIENT}
 
 

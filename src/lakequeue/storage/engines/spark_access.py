@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lakequeue.errors import QueueClientError
-from lakequeue.storage.roots import local_path
+from lakequeue.storage.providers import PROVIDERS, scheme_of
 from lakequeue.storage.stores import Store, bare_name
 
 if TYPE_CHECKING:
@@ -20,11 +20,6 @@ _NEWEST = "3.5.0"
 """The release of Hadoop in the newest pyspark that was tried."""
 _AWS_SDK = {"3.4.1": "2.24.6", "3.4.2": "2.29.52", _NEWEST: "2.35.4"}
 """The release of the AWS SDK that each hadoop-aws names."""
-EXCLUDED: Mapping[str, tuple[str, ...]] = {
-    # the whole SDK has 686 MB, of which each executor gets a copy; Netty is in Spark, in a newer release
-    "s3": ("software.amazon.awssdk:bundle", "io.netty:*"),
-}
-"""What the packages of a scheme name, and a session does not need."""
 
 READ = {
     # names of files are not patterns
@@ -70,13 +65,8 @@ def packages(scheme: str, hadoop: str | None) -> tuple[str, ...]:
             f"Hadoop {hadoop} has no file system for gs:// of its own: install pyspark 4.2, or name Google's "
             "gcs-connector in spark.jars.packages"
         )
-    name = {"abfss": "hadoop-azure", "gs": "hadoop-gcp"}.get(scheme)
-    return () if name is None else (f"org.apache.hadoop:{name}:{hadoop}",)
-
-
-def scheme_of(root: str) -> str:
-    """``s3``, ``az``, ``abfss`` or ``gs``; empty for a local root."""
-    return "" if local_path(root) is not None else urlsplit(root).scheme
+    provider = PROVIDERS.get(scheme)
+    return (f"org.apache.hadoop:{provider.hadoop}:{hadoop}",) if provider and provider.hadoop else ()
 
 
 def is_remote(spark: SparkSession) -> bool:
@@ -107,7 +97,7 @@ def allow(spark: SparkSession, store: Store) -> None:
     context: Any = getattr(spark, "_jsc", None)
     if not scheme or context is None:  # Spark Connect: its server has rights of its own
         return
-    if scheme == "az":
+    if not PROVIDERS[scheme].hadoop:
         raise QueueClientError(
             f"{store.root}: for Spark, name the root abfss://<container>@<account>.dfs.core.windows.net/…"
         )
@@ -159,7 +149,7 @@ def _require_file_system(spark: SparkSession, hadoop: Any, scheme: str) -> None:
 
     jvm: Any = spark._jvm
     try:
-        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("s3a" if scheme == "s3" else scheme, hadoop)
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(PROVIDERS[scheme].hadoop_scheme, hadoop)
     except Py4JJavaError as error:
         wanted = packages(scheme, str(jvm.org.apache.hadoop.util.VersionInfo.getVersion()))[0]
         raise QueueClientError(
