@@ -82,6 +82,20 @@ def test_instants_before_now(text: str, ago: float) -> None:
     assert values.moment(text) == values.Moment(ago=ago)
 
 
+@pytest.mark.parametrize("far", ["nan", "inf", "1e300", "99999999999999999999999999"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("rewind orders --yes --ago=", "reschedule orders x --in=", "drain orders x --wait=", "watch --every="),
+        *("plot orders --out x.png --hours=", "plot orders --out x.png --since=-", "sql 'SELECT 1' --as-of=-"),
+    ],
+)
+def test_a_time_that_is_no_instant_is_refused_by_the_name_of_its_option(run: Run, command: str, far: str) -> None:
+    done = run(*shlex.split(command + far))
+    option = command.split()[-1].partition("=")[0]
+    assert done.exit_code == 2 and option in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
 # --- help
 
 EXAMPLES = {name_of(place): examples for places in COMMANDS.values() for place, examples in places.items()}

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from lakequeue.cli import render
 from lakequeue.cli.lines import MAX_LINE_BYTES, batches, max_batch
-from lakequeue.cli.options import DryRun, Name, Yes, duration_option, option, queue_argument
+from lakequeue.cli.options import DryRun, Name, Yes, option, queue_argument
 from lakequeue.cli.session import Context, usage
-from lakequeue.cli.values import shown_duration
+from lakequeue.cli.values import at_least, shown_duration
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueClientError, UnsupportedOperation
 from lakequeue.model.messages import Message, SendEntry
 from lakequeue.model.profiles import profile
@@ -45,8 +45,11 @@ def drain(
         "EXPR",
     ),
     group: str | None = option(None, "To a FIFO queue: one message group for all messages.", "ID"),
-    wait: float = duration_option(
-        HOLD + 10, "To a FIFO queue: how long to wait until no message is in flight, as order would be lost."
+    wait: float = option(
+        HOLD + 10,
+        "To a FIFO queue: how long to wait until no message is in flight, as order would be lost.",
+        "DURATION",
+        parser=at_least(0),
     ),
     yes: Yes = False,
     dry_run: DryRun = False,

@@ -28,7 +28,7 @@ from lakequeue.cli.options import (
     parse_pairs,
 )
 from lakequeue.cli.session import REFUSED, Context, Session, usage
-from lakequeue.cli.values import Moment, duration, shown_duration
+from lakequeue.cli.values import Moment, duration, from_now, shown_duration
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.messages import SendEntry
 
@@ -169,7 +169,9 @@ def reschedule(
     queue: Name,
     message_id: MessageId,
     at: Moment | None = instant_option(None, "When"),
-    within: float | None = duration_option(None, "Time from now, instead of an instant.", "--in"),
+    within: float | None = option(
+        None, "Time from now, instead of an instant.", "DURATION", "--in", parser=from_now
+    ),
 ) -> None:
     """Let one message that waits become visible at another time."""
     if (at is None) == (within is None):

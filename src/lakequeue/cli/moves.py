@@ -15,12 +15,11 @@ from lakequeue.cli.options import (
     Where,
     Yes,
     argument,
-    duration_option,
     option,
     queue_option,
 )
 from lakequeue.cli.session import Context, usage
-from lakequeue.cli.values import INSTANT_HELP, Moment, moment
+from lakequeue.cli.values import INSTANT_HELP, Moment, from_now, moment
 from lakequeue.errors import InvalidParameterValue
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def rewind(
     ctx: Context,
     queue: Name,
     to: Moment | None = argument(None, f"An instant, {INSTANT_HELP}.", "[INSTANT]", parser=moment),
-    ago: float | None = duration_option(None, "Time before now, instead of an instant."),
+    ago: float | None = option(None, "Time before now, instead of an instant.", "DURATION", parser=from_now),
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lakequeue.cli import documents, render
 from lakequeue.cli.options import Name, instant_option, option
 from lakequeue.cli.session import Context, usage
-from lakequeue.cli.values import Moment
+from lakequeue.cli.values import LONGEST, Moment
 from lakequeue.errors import MissingPackage
 from lakequeue.model.clock import from_micros
 
@@ -32,7 +32,7 @@ def plot(
     ctx: Context,
     queue: Name,
     out: Path | None = option(None, "Image to write: .png, .svg or .pdf.", "FILE", dir_okay=False),
-    hours: float = option(24, "Number of hours back from now.", "N", min=0),
+    hours: float = option(24, "Number of hours back from now.", "N", min=0, max=LONGEST // 3_600),
     since: Moment | None = instant_option(None, "Start of the plot, instead of --hours"),
 ) -> None:
     """Plot depth and age of a queue over time; --json prints the points, and needs no --out."""

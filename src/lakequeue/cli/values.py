@@ -32,6 +32,8 @@ _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)", re.IGNORECASE)
 _AGO = re.compile(r"-(?P<minus>\S+)|(?P<ago>\S+) ago")
 
+LONGEST = 100 * 365 * 86_400
+"""Seconds that commands reckon with: far more than a queue keeps anything, and from now it leads to an instant."""
 DURATION_HELP = "Durations are seconds, or such as 90s, 5m, 12h, 2d, 1h30m."
 INSTANT_HELP = "such as 2026-01-31T08:00Z, UTC if it has no time zone, or '10m ago'"
 
@@ -87,7 +89,7 @@ def moment(given: str | Moment) -> Moment:
     if text == "now":
         return Moment(ago=0)
     if match := _AGO.fullmatch(text):
-        return Moment(ago=duration(match["minus"] or match["ago"]))
+        return Moment(ago=from_now(match["minus"] or match["ago"]))
     try:
         instant = clock.parse_instant(text)
     except ValueError:
@@ -95,16 +97,22 @@ def moment(given: str | Moment) -> Moment:
     return Moment(at=instant if instant.tzinfo is not None else instant.replace(tzinfo=timezone.utc))
 
 
-def at_least(low: float, parse: Callable[[str | float], float] = duration) -> Callable[[str | float], float]:
-    """A parser that refuses less than this."""
+def at_least(low: float) -> Callable[[str | float], float]:
+    """A parser of durations that refuses less than this, and more than ``LONGEST``."""
 
     def parsed(given: str | float) -> float:
-        value = parse(given)
+        value = duration(given)
         if not value >= low:
             raise typer.BadParameter(f"{given} is too short; the least is {low:g} s")
+        if value > LONGEST:
+            raise typer.BadParameter(f"{given} is too long; the most is {shown_duration(LONGEST)}")
         return value
 
     return parsed
+
+
+from_now = at_least(-LONGEST)
+"""A parser of durations that lead from now to an instant."""
 
 
 def shown_duration(seconds: float) -> str:
