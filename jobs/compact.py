@@ -8,19 +8,16 @@ It may run beside producers, consumers and another compactor, and may be killed 
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 from typing import Annotated
 
 import typer
 
-from lakequeue import CompactionSummary, LakeQueue, LakeQueueError
+from lakequeue import CompactionSummary
 from lakequeue.cli import job, render
-from lakequeue.cli.output import printable, write
+from lakequeue.cli.output import write
+from lakequeue.cli.session import usage
 from lakequeue.cli.values import at_least
 from lakequeue.spark.compaction import compact_every, compact_once
-from lakequeue.spark.session import build_session
 
 
 def main(
@@ -44,16 +41,8 @@ def main(
 ) -> None:
     """Frees the space that the queues of a root no longer need."""
     if once == (every is not None):
-        raise typer.BadParameter("give either --once or --every DURATION")
-    stopped = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stopped.set())
-    try:
-        lake = LakeQueue(root, region=region)
-        # reports a wrong root before Spark starts
-        lake.list_queues(limit=1) if queue is None else lake.queue(queue)
-        spark = build_session("lakequeue compaction", root=root)
-        lake = LakeQueue(root, spark=spark, region=region, engine=engine)  # type: ignore[arg-type]
+        usage("give either --once or --every DURATION")
+    with job.opened_root("lakequeue compaction", root, queue, region, engine) as (spark, lake):
 
         def report(summaries: list[CompactionSummary]) -> None:
             write(render.compacted(summaries))
@@ -65,15 +54,9 @@ def main(
             report(done)
             render.require_done(done)
         else:
-            query = compact_every(lake, spark, every, report, queue)
             with lake.schedules.running():
-                while not query.awaitTermination(1) and not stopped.is_set():
-                    pass
-            query.stop()
-        spark.stop()
-    except LakeQueueError as error:
-        sys.exit(f"error: {printable(str(error))}")
+                job.wait(compact_every(lake, spark, every, report, queue))
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    job.run(main)

@@ -177,9 +177,9 @@ def test_spark_submit_makes_one_pass(root):
         env=environment() | {"PYSPARK_DRIVER_PYTHON": sys.executable},
     )
     assert "orders: 1 segment dropped" in done.stdout, done.stderr
-    assert done.returncode == 1 and "broken: 6 steps failed\n" in done.stdout
+    assert done.returncode == 3 and "broken: 6 steps failed\n" in done.stdout
     error = done.stdout.splitlines()[-1]  # spark-submit joins the two outputs of a driver
-    assert error.startswith("error: 6 steps failed, broken: ") and f"{log.parent} has no log" in error
+    assert error.startswith("error: storage: 6 steps failed, broken: ") and f"{log.parent} has no log" in error
 
 
 @pytest.mark.cluster

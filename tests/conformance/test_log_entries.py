@@ -17,7 +17,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from concurrency.steps import meanwhile
 from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout, stats
-from lakequeue.storage.delta_log import LAST_CHECKPOINT, checkpoint_name, entry_name, listed, signed
+from lakequeue.storage.delta_log import LAST_CHECKPOINT, checkpoint_name, entry_name, listed, parse, signed
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.log_trimming import write_checkpoint
@@ -198,6 +198,30 @@ def test_what_a_log_says_of_its_table_is_read_or_damage(
     table.folder.replace(entry_name(0), signed("\n".join(map(json.dumps, lines)).encode()))
     with pytest.raises(DamagedTable, match="is torn|checkpointInterval|partition columns"):
         engine.open(table.path)
+
+
+@pytest.mark.spec("DUR-2")
+@pytest.mark.parametrize("value", [None, "9", -1, 1.5, 2**63, float("inf"), [1], {}], ids=str)
+@pytest.mark.parametrize(
+    "place",
+    ["add.size", "add.modificationTime", "txn.version", "numRecords", "base_offset", "commitInfo.timestamp"],
+)
+def test_what_a_log_counts_is_a_number_that_can_be_one_or_damage(value: object, place: str) -> None:
+    stats, partition = {"numRecords": 5}, {"base_offset": "5"}
+    add = {"path": "a.parquet", "size": 5, "modificationTime": 5, "partitionValues": partition}
+    actions: dict[str, Any] = {"commitInfo": {"timestamp": 5}, "add": add, "txn": {"appId": "a", "version": 5}}
+    action, _, member = place.rpartition(".")
+    {"numRecords": stats, "base_offset": partition}.get(place, actions.get(action, {}))[member] = value
+    add["stats"] = json.dumps(stats)
+    data = "\n".join(json.dumps({name: each}) for name, each in actions.items()).encode()
+    if (place in ("add.modificationTime", "commitInfo.timestamp") and not value) or (place, value) == (
+        "base_offset",
+        "9",
+    ):
+        parse(data)  # not said, or a number
+    else:
+        with pytest.raises((ValueError, TypeError)):
+            parse(data)
 
 
 @pytest.mark.spec("DUR-1")

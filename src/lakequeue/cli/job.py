@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 Root = Annotated[str, option(..., "Directory or URI that holds the queues.", "DIR", envvar="LAKEQUEUE_ROOT")]
 QueueName = Annotated[str, typer.Option(help="Name of the queue, which must exist.")]
 Region = Annotated[str, typer.Option(help="Region of the queue.")]
-Engine = Annotated[str, typer.Option(help="auto, or spark to commit by Delta's MERGE INTO.")]
+Engine = Annotated[
+    Literal["auto", "point", "spark"], typer.Option(help="auto, or spark to commit by Delta's MERGE INTO.")
+]
 Checkpoint = Annotated[
     str, typer.Option(help="Directory for the progress of this stream; not shared with other streams.")
 ]
@@ -104,11 +106,21 @@ def run(main: Callable[..., None]) -> NoReturn:
 
 @contextmanager
 def opened(
-    app_name: str, root: str, queue: str, region: str = "local", engine: str = "auto"
+    app_name: str, root: str, queue: str, region: str = "local", engine: Engine = "auto"
 ) -> Iterator[tuple[SparkSession, Queue]]:
     """Opens a Spark session and a queue."""
-    if engine != "spark":
-        LakeQueue(root, region=region).queue(queue)  # reports a wrong root before Spark starts
+    with opened_root(app_name, root, queue, region, engine) as (spark, lake):
+        yield spark, lake.queue(queue)
+
+
+@contextmanager
+def opened_root(
+    app_name: str, root: str, queue: str | None, region: str, engine: Engine
+) -> Iterator[tuple[SparkSession, LakeQueue]]:
+    """Opens a Spark session and a root, which has the queue if one is named."""
+    if engine != "spark":  # reports a wrong root before Spark starts
+        lake = LakeQueue(root, region=region)
+        lake.list_queues(limit=1) if queue is None else lake.queue(queue)
     from pyspark import SparkContext
 
     running = SparkContext._active_spark_context is not None
@@ -117,7 +129,7 @@ def opened(
         spark.sparkContext.setLogLevel("OFF")
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
-        yield spark, LakeQueue(root, spark=spark, region=region, engine=engine).queue(queue)  # type: ignore[arg-type]
+        yield spark, LakeQueue(root, spark=spark, region=region, engine=engine)
     finally:
         if not running:
             spark.stop()

@@ -155,15 +155,22 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
     return LiveFile(
         add["path"],
         file_below(add["path"], encoded=True),
-        add["size"],
-        stats.get("numRecords", 0),
+        _whole(add["size"]),
+        _whole(stats.get("numRecords", 0)),
         partition,
-        stats.get("minValues", {}),
-        stats.get("maxValues", {}),
-        stats.get("nullCount", {}),
-        add.get("modificationTime") or 0,
+        dict(stats.get("minValues", {})),
+        dict(stats.get("maxValues", {})),
+        dict(stats.get("nullCount", {})),
+        _whole(add.get("modificationTime") or 0),
         add.get("stats"),
     )
+
+
+def _whole(number: Any) -> int:
+    """A number of an action; ValueError for what no checkpoint can hold, and nothing of ours is."""
+    if type(number) is not int or not 0 <= number < 2**63:
+        raise ValueError(f"has a number that is none: {str(number):.40}")
+    return number
 
 
 def parse(data: bytes) -> Entry:
@@ -181,10 +188,10 @@ def parse(data: bytes) -> Entry:
             file_below(remove["path"], encoded=True)
             entry.removed.append(remove["path"])
         elif transaction := action.get("txn"):
-            entry.transactions[transaction["appId"]] = transaction["version"]
+            entry.transactions[f"{transaction['appId']}"] = _whole(transaction["version"])
         elif info := action.get("commitInfo"):
-            entry.token, entry.committed_at = info.get("userMetadata"), info.get("timestamp")
-            if int(info.get("operationMetrics", {}).get(ACTIONS, len(lines))) != len(lines):
+            entry.token, entry.committed_at = info.get("userMetadata"), _whole(info.get("timestamp") or 0) or None
+            if str(info.get("operationMetrics", {}).get(ACTIONS, len(lines))) != str(len(lines)):
                 raise ValueError(f"has {len(lines)} lines of {info['operationMetrics'][ACTIONS]}")
         elif metadata := action.get("metaData"):
             entry.metadata = metadata
@@ -300,11 +307,11 @@ def obstacles(found: Entry | State) -> list[str]:
 
 
 def _value(name: str, text: str | None) -> Any:
-    if not text:  # NULL, which no row of ours has in a partition column
+    if not text or not isinstance(text, str):  # NULL, which no row of ours has in a partition column
         raise ValueError(f"a file has no {name}")
     if name == "opened_at":
         instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
     if name == "settled":
         return text == "true"
-    return int(text) if name == "base_offset" else text
+    return _whole(int(text)) if name == "base_offset" else text
