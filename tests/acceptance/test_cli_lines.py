@@ -10,7 +10,7 @@ import pytest
 
 from acceptance.commands import Run
 from lakequeue import LakeQueue, Queue, SendEntry
-from lakequeue.cli import drain
+from lakequeue.cli import drain, lines
 from lakequeue.operations import browse
 
 TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793"
@@ -88,6 +88,28 @@ def test_an_export_that_fails_leaves_no_file_and_the_old_one(
     monkeypatch.setattr("lakequeue.cli.lines.document", fails)
     assert run("export", "orders", "--out", file).exit_code == 3
     assert file.read_text() == "old" and not (tmp_path / "out.part").exists()
+
+
+def test_of_two_exports_to_one_file_the_later_one_ends_well(
+    run: Run, orders: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders.send("a")
+    file, document, ends = tmp_path / "out", lines.document, list[int]()
+
+    def meanwhile(*given: Any) -> Any:
+        monkeypatch.setattr("lakequeue.cli.lines.document", late)
+        ends.append(run("export", "orders", "--out", file).exit_code)
+        return document(*given)
+
+    def late(*given: Any) -> Any:
+        assert not file.exists()
+        return document(*given)
+
+    monkeypatch.setattr("lakequeue.cli.lines.document", meanwhile)
+    first = run("export", "orders", "--out", file)
+    assert (ends, first.exit_code, len(file.read_text().splitlines())) == ([0], 3, 1)
+    assert f"another export has begun to write {file}" in first.stderr
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("out")] == ["out"]
 
 
 @pytest.mark.parametrize("folder", ["missing", "file"])

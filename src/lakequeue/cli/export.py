@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from lakequeue.cli import lines, render
 from lakequeue.cli.options import Name, Parameter, Where, option
 from lakequeue.cli.output import OutputClosed, discard_output
 from lakequeue.cli.session import Context, Session, json_text, usage
+from lakequeue.errors import QueueClientError
 from lakequeue.model.arguments import Condition
 from lakequeue.model.states import STORED
 
@@ -76,11 +77,22 @@ def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], No
         part.unlink(missing_ok=True)
         # for its owner; follows no link
         with open(part, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            yield lambda document: file.writelines([json_text(document), "\n"])
-        part.replace(out)
-    except BaseException as error:
-        if isinstance(error, OSError) and str(error.filename) == str(part):
+            try:
+                yield lambda document: file.writelines([json_text(document), "\n"])
+                file.flush()
+                if not _is_at(part, file):
+                    raise QueueClientError(f"another export has begun to write {out}; this one is given up")
+                part.replace(out)
+            finally:
+                if _is_at(part, file):
+                    part.unlink()
+    except OSError as error:
+        if str(error.filename) == str(part):
             error.filename = str(out)  # that the user named
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
         raise
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
+    return False
