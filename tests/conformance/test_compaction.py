@@ -173,13 +173,16 @@ def test_a_lease_that_is_being_read_keeps_its_messages(tmp_path, spark, clock, m
 
 @local_only
 @pytest.mark.spec("DUR-61")
-def test_a_list_of_needed_files_that_is_cut_short_costs_none(harness: Harness, clock, monkeypatch):
+@pytest.mark.parametrize(
+    "content", [b"[", b"[[1]]", b"5", b"[" * 100_000], ids=["torn", "lists", "number", "deep"]
+)
+def test_a_list_of_needed_files_that_cannot_be_read_costs_none(harness: Harness, clock, monkeypatch, content):
     keep_nothing(monkeypatch)
     queue = harness.create()
     queue.send("a")
     succeeded(queue.compact())
     for torn in Path(messages_of(queue), "_needed").iterdir():
-        torn.write_bytes(b"[")
+        torn.write_bytes(content)
     older(place_of(queue), 60)
     for _ in range(2):
         succeeded(queue.compact())
@@ -863,6 +866,8 @@ CHANGES = {
     "retention": lambda queue, clock: clock.advance(3600),
     "notes of another version": lambda queue, clock: change_notes(queue, b'"depth": {', b'"depth": {"more": 1, '),
     "notes that are torn": lambda queue, clock: change_notes(queue, b"}", b""),
+    "notes without end": lambda queue, clock: change_notes(queue, b'{"ended_at"', b"[" * 100_000),
+    "an instant out of range": lambda queue, clock: change_notes(queue, b'"ended_at": ', b'"ended_at": 1e'),
 }
 
 

@@ -126,14 +126,30 @@ def test_a_manifest_that_names_files_of_others_is_damage(tmp_path: Path, path: s
         manifests.load_manifest(folder, "mine")
 
 
+def stored_manifest(folder: LocalFolder, shard: object = 0, **given: object) -> manifests.Manifest | None:
+    file = {"path": "bulk/mine/1/a.parquet", "size": 1, "rows": 1, "partition": {}}
+    file |= {name: given.pop(name) for name in file.keys() & given.keys()}
+    plain = {"send_id": "mine", "app_id": None, "version": 1, "files": [{"shard": shard, "file": file}]}
+    folder.create("manifests/mine.json", json.dumps(plain | given).encode())
+    return manifests.load_manifest(folder, "mine")
+
+
 @pytest.mark.parametrize("shard", [-1, 5_000, "0/../..", None])
 def test_a_manifest_for_no_shard_is_damage(tmp_path: Path, shard: object) -> None:
-    folder = LocalFolder(str(tmp_path))
-    file = {"path": "bulk/mine/1/a.parquet", "size": 1, "rows": 1, "partition": {}}
-    plain = {"send_id": "mine", "app_id": None, "version": 1, "files": [{"shard": shard, "file": file}]}
-    folder.create("manifests/mine.json", json.dumps(plain).encode())
     with pytest.raises(DamagedTable, match="names shard"):
-        manifests.load_manifest(folder, "mine")
+        stored_manifest(LocalFolder(str(tmp_path)), shard)
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, "1", [1], None, float("inf")], ids=str)
+@pytest.mark.parametrize("member", ["size", "rows", "version"])
+def test_a_number_of_a_manifest_that_is_none_is_damage(tmp_path: Path, member: str, number: object) -> None:
+    with pytest.raises(DamagedTable, match="a number that is none"):
+        stored_manifest(LocalFolder(str(tmp_path)), **{member: number})
+
+
+def test_the_id_in_a_manifest_is_a_text(tmp_path: Path) -> None:
+    found = stored_manifest(LocalFolder(str(tmp_path)), app_id=[])
+    assert found is not None and found.app_id == "[]"
 
 
 KEY = f"{name_hash('local', 'orders')}-00c0ffee"

@@ -114,7 +114,8 @@ def vacuum(
     for each in lists[len(old) - 1 :] if unused else []:
         try:
             unused.difference_update(json.loads(folder.read(each.name)))
-        except (FileNotFoundError, ValueError):  # another pass removed it, or a power cut emptied it
+        except (FileNotFoundError, ValueError, TypeError, RecursionError):
+            # another pass removed it, a power cut emptied it, or it is none of ours
             folder.remove([each.name])
             return freed
     names = sorted(unused)

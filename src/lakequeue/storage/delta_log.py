@@ -155,19 +155,19 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
     return LiveFile(
         add["path"],
         file_below(add["path"], encoded=True),
-        _whole(add["size"]),
-        _whole(stats.get("numRecords", 0)),
+        whole(add["size"]),
+        whole(stats.get("numRecords", 0)),
         partition,
         dict(stats.get("minValues", {})),
         dict(stats.get("maxValues", {})),
         dict(stats.get("nullCount", {})),
-        _whole(add.get("modificationTime") or 0),
+        whole(add.get("modificationTime") or 0),
         add.get("stats"),
     )
 
 
-def _whole(number: Any) -> int:
-    """A number of an action; ValueError for what no checkpoint can hold, and nothing of ours is."""
+def whole(number: Any) -> int:
+    """A number of an action or a manifest; ValueError for what no checkpoint can hold, and nothing of ours is."""
     if type(number) is not int or not 0 <= number < 2**63:
         raise ValueError(f"has a number that is none: {str(number):.40}")
     return number
@@ -188,9 +188,9 @@ def parse(data: bytes) -> Entry:
             file_below(remove["path"], encoded=True)
             entry.removed.append(remove["path"])
         elif transaction := action.get("txn"):
-            entry.transactions[f"{transaction['appId']}"] = _whole(transaction["version"])
+            entry.transactions[f"{transaction['appId']}"] = whole(transaction["version"])
         elif info := action.get("commitInfo"):
-            entry.token, entry.committed_at = info.get("userMetadata"), _whole(info.get("timestamp") or 0) or None
+            entry.token, entry.committed_at = info.get("userMetadata"), whole(info.get("timestamp") or 0) or None
             if str(info.get("operationMetrics", {}).get(ACTIONS, len(lines))) != str(len(lines)):
                 raise ValueError(f"has {len(lines)} lines of {info['operationMetrics'][ACTIONS]}")
         elif metadata := action.get("metaData"):
@@ -314,4 +314,4 @@ def _value(name: str, text: str | None) -> Any:
         return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
     if name == "settled":
         return text == "true"
-    return _whole(int(text)) if name == "base_offset" else text
+    return whole(int(text)) if name == "base_offset" else text

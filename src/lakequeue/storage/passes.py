@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from lakequeue.model.clock import MICROS
+from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.manifests import has_manifests
 from lakequeue.storage.catalog import QueueRow
@@ -75,14 +75,15 @@ def load(store: Store, root: str) -> Passes:
     passes = Passes()
     try:
         found = json.loads(store.folder(layout.stats_path(root)).read(_FILE))
-        passes.ended_at = found["ended_at"]
+        from_micros(found["ended_at"] or 0)  # an error if it is no instant
         notes = {key: Note(**note) for key, note in found["notes"].items()}
-        for note in notes.values():
-            note.row(note.at)  # a TypeError, where the columns of statistics are others
-        passes.notes = notes
+        for note in notes.values():  # a TypeError, where the columns of statistics are others
+            note.row(note.at), note.rests(note.at)
+        passes.ended_at, passes.notes = found["ended_at"], notes
     except FileNotFoundError:
         pass
-    except (ValueError, TypeError, KeyError, AttributeError) as error:  # torn, or of another version of lakequeue
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        # torn, or of another version of lakequeue
         _log.warning("the compactor's notes of %s cannot be read: %s", root, first_line(error))
     return passes
 

@@ -16,6 +16,7 @@ from lakequeue.errors import DamagedTable
 from lakequeue.model.arguments import check_text
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.staged_files import safe_name
+from lakequeue.storage.delta_log import whole
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
@@ -143,12 +144,14 @@ def _parse(plain: Mapping[str, Any], written_at: float) -> Manifest:
     send_id, files = plain["send_id"], []
     for each in plain["files"]:
         file, shard = DataFile(**each["file"]), each["shard"]
+        whole(file.size), whole(file.rows)
         if not file_below(file.path).startswith(f"bulk/{safe_name(send_id)}/"):
             raise Misplaced(f"names {shown(file.path)}, which is no file of this send")
         if not isinstance(shard, int) or not 0 <= shard < MOST_SHARDS:
             raise Misplaced(f"names shard {shown(shard)}")
         files.append(WaitingFile(shard, file))
-    return Manifest(send_id, plain["app_id"], plain["version"], files, written_at)
+    app_id = None if plain["app_id"] is None else str(plain["app_id"])
+    return Manifest(send_id, app_id, whole(plain["version"]), files, written_at)
 
 
 def write_manifest(tables: Folder, manifest: Manifest) -> Manifest:
