@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from lakequeue import LakeQueue, RedriveAllowPolicy
 from lakequeue.serve.keys import Key, Keys
-from serve.serving import serving, sqs
+from serve.serving import Running, serving, sqs
 
 ACCOUNT = "123456789012"
 REGION = "eu-west-1"
@@ -21,21 +21,15 @@ PYTHON = f"arn:lakequeue:sqs:{REGION}:000000000000:"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("account") / "root"
     with serving(root, region=REGION, account=ACCOUNT) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(served: Any) -> Any:
-    return sqs(served.url)
-
-
-@pytest.fixture(scope="module")
-def lake(served: Any) -> LakeQueue:
-    found: LakeQueue = served.lake
-    return found
+def lake(server: Running) -> LakeQueue:
+    return server.lake
 
 
 def attributes(client: Any, url: str, *names: str) -> dict[str, str]:
@@ -47,9 +41,9 @@ def policy(arn: str) -> str:
     return json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
 
 
-def test_urls_and_arns_have_the_account_and_the_region(served: Any, client: Any, lake: LakeQueue) -> None:
+def test_urls_and_arns_have_the_account_and_the_region(server: Running, client: Any, lake: LakeQueue) -> None:
     url = client.create_queue(QueueName="plain")["QueueUrl"]
-    assert url == f"{served.url}/{ACCOUNT}/plain"
+    assert url == f"{server.url}/{ACCOUNT}/plain"
     assert client.get_queue_url(QueueName="plain")["QueueUrl"] == url
     assert url in client.list_queues()["QueueUrls"]
     for names in (["QueueArn"], ["All"]):

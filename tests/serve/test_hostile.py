@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -30,7 +31,7 @@ from hostile import BODIES, CRASHING, WASTEFUL
 from lakequeue import LakeQueue, SendEntry
 from serve import signed_clients
 from serve.raw_requests import request
-from serve.serving import PATIENCE, free_port, headers, issued, key_file, wait_until
+from serve.serving import PATIENCE, ServerProcess, headers, issued, key_file, wait_until
 
 LONG_SECONDS = float(os.environ.get("LAKEQUEUE_SOAK_SECONDS", "600"))
 LARGE = 100
@@ -99,9 +100,12 @@ print(json.dumps(answers))
 class Secured:
     """A server with TLS, and the file of the authority that its clients trust."""
 
-    process: subprocess.Popen[bytes]
-    port: int
+    server: ServerProcess
     authority: Path
+
+    @property
+    def port(self) -> int:
+        return self.server.port
 
 
 @attrs.define
@@ -370,29 +374,13 @@ def raw(http: httpx.Client, url: str, query: str) -> int:
 
 
 @contextlib.contextmanager
-def served(root: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, int, Secured]]:
+def served(root: Path) -> Iterator[tuple[ServerProcess, Secured]]:
     """`lakequeue serve` with keys in two processes of their own, one of them with TLS."""
     keys, made = key_file(root.with_name("keys.json"), KEYS), issued(root.parent, trustme.CA(), "127.0.0.1")
-    with (
-        process(root, "server.log", "--keys", keys) as (plain, port),
-        process(root, "tls.log", "--keys", keys, "--tls-cert", made.cert, "--tls-key", made.key) as (tls, secure),
-    ):
-        yield plain, f"http://127.0.0.1:{port}", port, Secured(tls, secure, root.with_name("authority.pem"))
-
-
-@contextlib.contextmanager
-def process(root: Path, log: str, *options: object) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A server and its port; what it writes goes to a file beside the root."""
-    port = free_port()
-    command = [sys.executable, "-c", "from lakequeue.cli import main; main()", "--root", str(root), "serve"]
-    command += ["--port", str(port), "--no-access-log", *map(str, options)]
-    with root.with_name(log).open("wb") as errors:
-        started = subprocess.Popen(command, stdout=errors, stderr=errors)
-    try:
-        yield started, port
-    finally:
-        started.kill()
-        started.wait(PATIENCE)
+    options = ("--no-access-log", "--keys", str(keys))
+    tls = ("--tls-cert", str(made.cert), "--tls-key", str(made.key))
+    with ServerProcess(root, *options) as plain, ServerProcess(root, *options, *tls) as secure:
+        yield plain, Secured(secure, root.with_name("authority.pem"))
 
 
 def resident(process: int, what: str = "VmRSS") -> int:
@@ -402,9 +390,9 @@ def resident(process: int, what: str = "VmRSS") -> int:
     return int(found[1]) * 1024
 
 
-def answers(url: str, trusted: ssl.SSLContext | bool = True) -> bool:
+def is_healthy(url: str) -> bool:
     with contextlib.suppress(httpx.TransportError):
-        return httpx.get(f"{url}/health", trust_env=False, verify=trusted).status_code == 200
+        return httpx.get(f"{url}/health", trust_env=False).status_code == 200
     return False
 
 
@@ -419,22 +407,19 @@ def attack(root: Path, seconds: float, floods: bool = False) -> Attack:
     lake.create_queue("silence")
     for _ in range(10):
         letters.send(LETTERS)
-    with served(root) as (server, url, port, tls):
+    with served(root) as (server, tls):
         for _ in range(LARGE // 10):
             large.send_batch([SendEntry(each * 100_000) for each in "abcdefghij"])
-        for each, address in (server, url), (tls.process, f"https://127.0.0.1:{tls.port}"):
-            trusted = ssl.create_default_context(cafile=tls.authority)
-            wait_until(lambda: each.poll() is not None or answers(address, trusted), "the server")  # noqa: B023
-        seen = Attack(url, port, tls, floods)
-        readers = seen.run(seconds, server.pid)
-        peak = resident(server.pid, "VmHWM")
-        assert server.poll() is None and tls.process.poll() is None, root.with_name("server.log").read_text()
+        seen = Attack(server.url, server.port, tls, floods)
+        readers = seen.run(seconds, server.process.pid)
+        peak, both = resident(server.process.pid, "VmHWM"), (server, tls.server)
+        assert all(each.process.poll() is None for each in both), server.errors()
         # one answer of ten may be 503 until the floods have left, who hold all threads
-        wait_until(lambda: answers(url), "health")
-        for each in server, tls.process:
-            each.terminate()
-        for each in server, tls.process:
-            assert each.wait(PATIENCE) == 0, "it does not stop"
+        wait_until(lambda: is_healthy(server.url), "health")
+        for each in both:
+            each.signal(signal.SIGTERM)
+        for each in both:
+            assert each.wait() == 0, "it does not stop"
         for reader in readers:
             reader.join(PATIENCE)
             assert not reader.is_alive()
@@ -452,8 +437,8 @@ def attack(root: Path, seconds: float, floods: bool = False) -> Attack:
     else:
         assert seen.answers["health 200"] == len(seen.health)
     assert seen.answers["junk"] > seconds and seen.answers["handshake"]
-    for log in "server.log", "tls.log":
-        assert '"level": "error"' not in root.with_name(log).read_text()
+    for each in both:
+        assert '"level": "error"' not in each.errors()
     assert seen.answers["condition 400"] and seen.answers["delivered"] and seen.answers["hung up"] and seen.health
     assert seen.answers["dribbled"] and seen.answers["crowded"] and seen.answers["pipelined"]
     assert (
