@@ -65,3 +65,17 @@ def worker(where: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         finally:
             if process.poll() is None:
                 kill(process)
+
+
+def seen_with_one_rejected(queue: Any) -> list[Any]:
+    """Messages of a queue of kombu as they come: the first of three is rejected, what comes then acknowledged."""
+    for number in range(3):
+        queue.put({"number": number})
+    seen = [queue.get(timeout=PATIENCE)]
+    seen[0].requeue()
+    while len(seen) < 4:
+        seen.append(queue.get(timeout=PATIENCE))
+        seen[-1].ack()
+    numbers = [message.payload["number"] for message in seen]
+    assert sorted(numbers) == sorted([0, 1, 2, numbers[0]])
+    return seen

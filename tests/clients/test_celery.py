@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clients.celery_workers import application, worker
+from clients.celery_workers import application, seen_with_one_rejected, worker
 from lakequeue import LakeQueue
 from serve.serving import KEYS, PATIENCE, ServerProcess, key_file, sqs, wait_until
 
@@ -77,17 +77,8 @@ def test_kombu_delivers_what_is_acknowledged_once_and_what_is_rejected_again(
         options["predefined_queues"] = {name: known}
     with Connection(broker(served), transport_options=options) as connection:
         queue = connection.SimpleQueue(name)
-        for number in range(3):
-            queue.put({"number": number})
-        rejected = queue.get(timeout=PATIENCE)
-        rejected.requeue()
-        seen = [rejected.payload["number"]]
-        while len(seen) < 4:
-            message = queue.get(timeout=PATIENCE)
-            seen.append(message.payload["number"])
-            message.ack()
+        seen_with_one_rejected(queue)
         queue.close()
-    assert sorted(seen) == sorted([0, 1, 2, rejected.payload["number"]])
     counts = served.lake.queue(name).counts()
     assert (counts.visible, counts.in_flight) == (0, 0)
 

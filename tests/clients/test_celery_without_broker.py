@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from clients.celery_workers import application, kill, start, worker
+from clients.celery_workers import application, kill, seen_with_one_rejected, start, worker
 from lakequeue import InvalidOptions, LakeQueue, UnsupportedOperation
 from serve.serving import PATIENCE, wait_until
 
@@ -346,17 +346,9 @@ def received(connection: Any, *queues: Any, number: int, **options: Any) -> list
 
 def test_kombu_delivers_what_is_acknowledged_once_and_what_is_rejected_again(connection: Any) -> None:
     queue = connection.SimpleQueue("a queue.of@any-name")
-    for number in range(3):
-        queue.put({"number": number})
-    rejected = queue.get(timeout=PATIENCE)
-    rejected.requeue()
-    seen = [rejected.payload["number"]]
-    while len(seen) < 4:
-        message = queue.get(timeout=PATIENCE)
+    rejected, *seen = seen_with_one_rejected(queue)
+    for message in seen:
         assert message.delivery_info["redelivered"] == (message.payload == rejected.payload)
-        seen.append(message.payload["number"])
-        message.ack()
-    assert sorted(seen) == sorted([0, 1, 2, rejected.payload["number"]])
     wait_until(lambda: queue.qsize() == 0)
     queue.close()
 
