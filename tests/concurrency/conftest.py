@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from concurrency.processes import Workers, anchor
+from concurrency.processes import Processes, Workers, anchor
 from concurrency.stopping import short_logs
 from lakequeue import LakeQueue
 
@@ -24,3 +24,11 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
     workers = Workers(root, queue)
     yield workers
     workers.end()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Processes on a root that does not exist yet, which end with the test."""
+    processes = Processes(tmp_path / "root")
+    yield processes
+    processes.end()

@@ -31,6 +31,11 @@ def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:
     return entries
 
 
+def elsewhere(queue: Queue) -> Queue:
+    """The queue in another process, which has read nothing of it."""
+    return apart(place_of(queue), queue.clock, 1)[0].queue(queue.name)
+
+
 def keep_to(queue: Queue, shard: int) -> None:
     """Makes a shard the home shard of this process, for sends as well."""
     shared = queue._runtime.shards[0].shared

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -112,30 +112,23 @@ def test_copies_beside_four_busy_processes(workers: Workers, tmp_path: Path, cop
     judge(workers)
 
 
-@pytest.fixture
-def movers(tmp_path: Path) -> Iterator[Processes]:
-    movers = Processes(tmp_path / "root")
-    yield movers
-    movers.end()
-
-
 @pytest.mark.spec("DUR-41", "DLQ-2")
 @pytest.mark.parametrize("copies", [3, pytest.param(40, marks=pytest.mark.long)])
-def test_copies_beside_processes_that_move_messages(movers: Processes, copies: int) -> None:
-    lq = LakeQueue(str(movers.root))
+def test_copies_beside_processes_that_move_messages(processes: Processes, copies: int) -> None:
+    lq = LakeQueue(str(processes.root))
     lq.create_queue("dead", shards=2)
     queue = lq.create_queue("orders", shards=2, redrive_policy=RedrivePolicy("dead", 2))
     sent = {f"{number:03}" for number in range(40)}
     for body in sorted(sent):
         queue.send_batch([SendEntry(body)])
     for name in "abc":
-        movers.begin(name, WORKER, "move", movers.place, name, movers.stop_file)
+        processes.begin(name, WORKER, "move", processes.place, name, processes.stop_file)
     time.sleep(2)
     for number in range(copies):
-        copied(lq, movers.root.parent / str(number))
-    movers.stop()
+        copied(lq, processes.root.parent / str(number))
+    processes.stop()
     for number in range(copies):
-        copy = LakeQueue(str(movers.root.parent / str(number)))
+        copy = LakeQueue(str(processes.root.parent / str(number)))
         assert damage_of(copy.root) == []
         assert not any(summary.failures for summary in copy.compact())
         queues = copy.all_queues()

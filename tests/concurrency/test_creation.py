@@ -15,7 +15,7 @@ import pytest
 
 from concurrency.harness import apart, drain
 from concurrency.steps import at, held_at
-from lakequeue import LakeQueue, QueueClientError, QueueDoesNotExist
+from lakequeue import LakeQueue, QueueDoesNotExist
 from lakequeue.operations import queues
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.engines.point import Engine
@@ -72,13 +72,6 @@ def test_a_root_whose_making_was_killed_is_made_by_the_next_process(tmp_path: Pa
     queue = LakeQueue(str(tmp_path / "root")).create_queue("orders")
     queue.send("a")
     assert drain(queue) == ["a"]
-
-
-def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    with pytest.raises(QueueClientError, match="holds something else"):
-        LakeQueue(str(tmp_path)).create_queue("orders")
-    assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
 @pytest.mark.spec("DLT-7")

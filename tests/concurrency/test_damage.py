@@ -15,7 +15,7 @@ from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
-from concurrency.harness import apart, small_segments
+from concurrency.harness import apart, elsewhere, small_segments
 from concurrency.staged import abandoned, stages
 from insides import place_of, reopen
 from lakequeue import DamagedTable, LakeQueue, Queue, QueueClientError, RedrivePolicy
@@ -49,12 +49,6 @@ def folder(queue: Queue, table: str = "messages") -> Path:
     return Path(layout.tables_path(place_of(queue), queue.key)) / "0" / table
 
 
-def again(queue: Queue) -> Queue:
-    """The queue as a new process opens it."""
-    [lq] = apart(place_of(queue), queue.clock, 1)
-    return lq.queue("orders")
-
-
 def last_entry(path: Path, back: int = 0) -> Path:
     return sorted((path / "_delta_log").glob("*.json"))[-1 - back]
 
@@ -69,7 +63,7 @@ def refused(queue: Queue, *names: str) -> None:
     before = sorted(path for path in folder(queue).parent.rglob("*") if "lock" not in path.name)
     for verb in (lambda q: q.receive(), lambda q: q.counts(), lambda q: q.peek()):
         with pytest.raises(DamagedTable) as caught:
-            verb(again(queue))
+            verb(elsewhere(queue))
         for name in names:
             assert name in str(caught.value)
         assert "lakequeue check" in str(caught.value) and "\n" not in str(caught.value)
@@ -93,9 +87,9 @@ def test_an_entry_that_was_cut_anywhere_is_torn(queue: Queue) -> None:
     for length in [1, lines[0] - 7, *lines[:-1], lines[0] + 30]:
         entry.write_bytes(whole[:length])
         with pytest.raises(DamagedTable, match=f"{entry.name} is torn"):
-            again(queue).counts()
+            elsewhere(queue).counts()
     entry.write_bytes(whole)
-    assert again(queue).counts().visible == 7
+    assert elsewhere(queue).counts().visible == 7
 
 
 @pytest.mark.spec("DUR-2")
@@ -111,7 +105,7 @@ def test_a_damaged_data_file_is_named(queue: Queue, table: str, harm: Callable[[
     file = data_file(folder(queue, table), 3 if table == "messages" else -1)
     harm(file)
     with pytest.raises(DamagedTable, match=rf"{table} is damaged: {file.name}"):
-        again(queue).receive()
+        elsewhere(queue).receive()
 
 
 @pytest.mark.spec("DUR-2")
@@ -125,8 +119,8 @@ def test_an_older_checkpoint_or_the_entries_replace_a_damaged_one(queue: Queue, 
     for checkpoint in reversed(numbers):
         checkpoint.write_bytes(harm)
         (path / "_delta_log" / "_last_checkpoint").write_bytes(b"")
-        assert again(queue).counts().visible == 9
-    again(queue).send("commits go on")
+        assert elsewhere(queue).counts().visible == 9
+    elsewhere(queue).send("commits go on")
     Engine(Store(place_of(queue))).open(str(path)).checkpoint()
     assert DeltaTable(path).version() == 13, "other programs can read it again"
     numbers = sorted(path.glob("_delta_log/*.checkpoint.parquet"))
@@ -173,11 +167,11 @@ def test_a_log_is_trimmed_only_below_a_checkpoint_that_can_be_read(
     spoil(path, checkpoint_name(table.version))
     trim_log(Store().folder(str(path)), layout.MESSAGES_RETENTION, 1)
     assert (path / entry_name(0)).exists()
-    assert again(queue).counts().visible == 7
+    assert elsewhere(queue).counts().visible == 7
     table.checkpoint()
     trim_log(Store().folder(str(path)), layout.MESSAGES_RETENTION, 1)
     assert not (path / entry_name(0)).exists()
-    assert again(queue).counts().visible == 7
+    assert elsewhere(queue).counts().visible == 7
 
 
 @pytest.mark.spec("DUR-3")
@@ -204,7 +198,7 @@ def test_a_head_beyond_the_end_of_the_log_refuses_and_no_offset_is_given_twice(q
         last_entry(folder(queue)).unlink()
     refused(queue, "receipts", "head is at offset 10", "log ends at 7")
     with pytest.raises(DamagedTable, match="log ends at 7"):
-        again(queue).send("would never come")
+        elsewhere(queue).send("would never come")
     assert DeltaTable(folder(queue)).transaction_version(layout.SEND_ID) == 7
 
 
@@ -220,7 +214,7 @@ def test_no_dead_letter_is_delivered_below_a_head(lq: LakeQueue, queue: Queue) -
     assert DeltaTable(folder(queue)).transaction_version(layout.SEND_ID) == 7
     lq.repair(apply=True, force=True)
     reopen(lq).queue("source").compact()
-    assert [message.body for message in again(queue).receive(max_messages=10)] == ["dead"]
+    assert [message.body for message in elsewhere(queue).receive(max_messages=10)] == ["dead"]
 
 
 @pytest.mark.spec("DUR-5")
@@ -234,14 +228,14 @@ def test_messages_that_another_program_reordered_are_not_read_as_others(
     DeltaTable(folder(queue)).optimize.z_order(["body"])
     for verb in (lambda q: q.receive(max_messages=10), lambda q: q.peek(limit=10)):
         with pytest.raises(DamagedTable, match="does not hold its messages in order"):
-            verb(again(queue))
+            verb(elsewhere(queue))
 
 
 @pytest.mark.spec("DUR-5")
 def test_files_that_another_program_joined_in_order_stay_readable_or_are_refused(queue: Queue) -> None:
     DeltaTable(folder(queue)).optimize.compact()
     try:
-        bodies = [message.body for message in again(queue).receive(max_messages=10)]
+        bodies = [message.body for message in elsewhere(queue).receive(max_messages=10)]
     except DamagedTable:
         return
     assert bodies == [f"body {number}" for number in range(3, 10)]

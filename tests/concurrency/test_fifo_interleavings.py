@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from concurrency.harness import apart, check_log, drain, log_rows, sent_bodies
+from concurrency.harness import apart, check_log, drain, elsewhere, log_rows, sent_bodies
 from concurrency.steps import LANDED, Killed, at, cut_off
-from conformance.fifo import bodies
-from insides import place_of
+from conformance.fifo import bodies, send
 from lakequeue import Message, Queue, SendEntry
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.storage.engines.point import Table
@@ -27,17 +26,6 @@ Two = tuple[Queue, Queue]
 def two(tmp_path: Path, clock: ManualClock) -> Two:
     here, there = apart(tmp_path / "root", clock)
     return here.create_queue("orders.fifo", fifo=True), there.create_queue("orders.fifo", fifo=True)
-
-
-def another(queue: Queue) -> Queue:
-    """The queue, as a new process sees it."""
-    return apart(place_of(queue), queue.clock, 1)[0].queue(queue.name)
-
-
-def send(queue: Queue, *bodies: str) -> None:
-    """Sends messages whose group is their first letter."""
-    entries = [SendEntry(body, group_id=body[0], dedup_id=body) for body in bodies]
-    assert not queue.send_batch(entries).failed
 
 
 Interrupted = Callable[[], AbstractContextManager[None]]
@@ -121,7 +109,7 @@ class TestDeduplication:
         send(queue, "a")
         with interrupted():
             queue.send("b", group_id="g", dedup_id="d")
-        answers = {one.send("b", group_id="g", dedup_id="d") for one in (queue, other, another(queue))}
+        answers = {one.send("b", group_id="g", dedup_id="d") for one in (queue, other, elsewhere(queue))}
         assert len(answers) == 1
         assert sent_bodies(queue) == ["a", "b"]
         assert log_rows(queue)[1].message_id == answers.pop().message_id
@@ -158,13 +146,13 @@ class TestAttempts:
         first = other.receive(max_messages=3, attempt_id="x")
         assert [(message.body, message.receive_count) for message in first] == [("b1", 1), ("b2", 1), ("a1", 1)]
         clock.advance(20)
-        for one in (other, another(queue), queue):
+        for one in (other, elsewhere(queue), queue):
             assert one.receive(max_messages=9, attempt_id="x") == first
         clock.advance(29)  # hidden anew by the retries
         assert queue.receive(max_messages=10) == []
         other.delete_batch([message.receipt_handle for message in first])
         clock.advance(30)
-        assert drain(another(queue)) == ["a2"]
+        assert drain(elsewhere(queue)) == ["a2"]
 
 
 class TestGroups:
@@ -199,23 +187,3 @@ class TestGroups:
         assert bodies(theirs) == ["a1"] and queue.receive(max_messages=10) == []
         other.delete(theirs[0].receipt_handle)
         assert bodies(queue.receive(max_messages=10)) == ["a2"]
-
-
-class TestDelay:
-    @pytest.mark.spec("DLY-10", "FIF-19")
-    def test_a_claim_that_was_overtaken_by_a_delay_takes_nothing_that_it_hides(
-        self, two: Two, clock: ManualClock, monkeypatch: Patch
-    ) -> None:
-        queue, other = two
-        send(queue, "a1", "a2")
-        step = at(
-            monkeypatch,
-            Table,
-            "merge",
-            lambda: other.set_attributes(delay=100),
-            when=lambda table, *_: table.path.endswith("receipts"),
-        )
-        assert queue.receive(max_messages=10) == []
-        assert step.seen
-        clock.advance(100)
-        assert bodies(queue.receive(max_messages=10)) == ["a1", "a2"]

@@ -59,36 +59,3 @@ def test_no_thread_receives_a_message_before_the_one_in_front_of_it_is_deleted(
     for group, number in order:
         groups[group].append(number)
     assert groups == {f"g{start}": list(range(start, 15, 3)) for start in range(3)}
-
-
-@pytest.mark.spec("ATT-1", "ATT-3", "ATT-8", "ATT-11")
-@pytest.mark.parametrize("processes", [1, 2])
-def test_threads_with_one_attempt_id_get_the_same_receipts(tmp_path: Path, processes: int) -> None:
-    targets = (queues(tmp_path / "root", processes) * 8)[:8]
-    targets[0].send_batch([SendEntry(f"{n}", group_id=f"g{n % 3}", dedup_id=f"{n}") for n in range(9)])
-
-    def receive(queue: Queue, count: int) -> list[tuple[str, int]]:
-        messages = queue.receive(max_messages=count, attempt_id="x")
-        return [(message.receipt_handle, message.receive_count) for message in messages]
-
-    answers = at_once([lambda q=queue, n=number: receive(q, n + 2) for number, queue in enumerate(targets)])
-    assert all(answer == answers[0] for answer in answers)
-    assert {count for _, count in answers[0]} == {1}
-    others = targets[0].receive(max_messages=9, attempt_id="y")
-    assert not {handle for handle, _ in answers[0]} & {message.receipt_handle for message in others}
-
-
-@pytest.mark.spec("FIF-12", "FIF-6")
-def test_threads_take_whole_groups_off_a_queue_of_many(tmp_path: Path) -> None:
-    [queue] = queues(tmp_path / "root", 1)
-    queue.send_batch([SendEntry(f"{n}", group_id=f"g{n % 100}", dedup_id=f"{n}") for n in range(300)])
-
-    def receive() -> list[int]:
-        taken: list[int] = []
-        while messages := queue.receive(max_messages=6):
-            taken += [int(message.body) for message in messages]
-        return taken
-
-    taken = [number for numbers in at_once([receive] * 8) for number in numbers]
-    assert sorted(taken[::3]) == list(range(100))
-    assert [taken[1::3], taken[2::3]] == [[number + more for number in taken[::3]] for more in (100, 200)]

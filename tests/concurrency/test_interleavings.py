@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from concurrency.harness import (
@@ -16,20 +17,25 @@ from concurrency.harness import (
     drain,
     keep_to,
     log_rows,
+    sent_bodies,
     small_segments,
     spread,
     without_merging,
 )
 from concurrency.steps import at
+from concurrency.stopping import short_logs, without_turns
 from insides import shard_of
-from lakequeue import LakeQueue, Queue, RequestThrottled
+from lakequeue import LakeQueue, LakeQueueError, Queue, RequestThrottled
 from lakequeue.operations import queues
+from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import Catalog
+from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.messages import merge_segments
 from lakequeue.testing import ManualClock
-from mutations import Patch
+from mutations import Case, Mutation, Patch, each_case, replace
 
 Two = tuple[LakeQueue, LakeQueue]
 """Two processes on one root."""
@@ -39,21 +45,6 @@ Two = tuple[LakeQueue, LakeQueue]
 def two(tmp_path: Path, clock: ManualClock) -> Two:
     here, there = apart(tmp_path / "root", clock)
     return here, there
-
-
-class TestFreshAnswers:
-    """An answer without a commit reflects everything that was committed before the call (design 4.2)."""
-
-    @pytest.mark.spec("RET-6")
-    def test_a_longer_retention_brings_nothing_back(self, two: Two, clock: ManualClock) -> None:
-        queue = two[0].create_queue("orders", message_retention_period=60)
-        other = two[1].queue("orders")
-        queue.send("a")
-        assert queue.receive()
-        other.send("b")
-        clock.advance(60)
-        queue.set_attributes(message_retention_period=600)
-        assert drain(other) == [] == drain(queue)
 
 
 class TestAttributes:
@@ -189,3 +180,71 @@ class TestManyShards:
         assert [entry.receipt_handle for entry in result.successful] == handles[:1]  # of the first shard
         assert [entry.code for entry in result.failed] == ["RequestThrottled"]
         assert queue.counts().in_flight == 1
+
+
+# --- mutations that no schedule of tests/simulation comes by
+
+
+def a_late_send_into_an_idle_segment_survives(two: Two, clock: ManualClock, patch: Patch) -> None:
+    queue = two[0].create_queue("orders")
+    late = apart(two[0].root, ManualClock(), 1)[0].queue("orders")
+    for number in range(3):
+        late.send(str(number))
+    clock.advance(2 * 3600)
+
+    def overtake() -> None:
+        late.send("late")
+        raise LostRace("conflict")
+
+    at(patch, Table, "replace", overtake)
+    queue.compact()
+    assert sent_bodies(queue) == ["0", "1", "2", "late"]
+
+
+def a_message_whose_file_was_joined_and_removed_is_read(two: Two, clock: ManualClock, patch: Patch) -> None:
+    queue, other = two[0].create_queue("orders"), two[1].create_queue("orders")
+    small_segments(patch)
+    for name in ("MESSAGES", "RECEIPTS"):
+        patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
+    for number in range(9):
+        other.send(str(number))
+    shard_of(queue).ledger.query(lambda machine: machine)  # knows the files as they are now
+    for _ in range(9):
+        other.send("more")
+    other.compact()
+    rows = shard_of(queue).reader.messages(0, 8)
+    assert [row and row["body"] for row in rows] == [str(number) for number in range(9)]
+
+
+def join_the_open_segment_without_its_fence(patch: Patch) -> None:
+    step = merge_segments._open_step
+
+    def unfenced(*args: Any) -> Any:
+        found = step(*args)
+        return found and attrs.evolve(found, with_send=False)
+
+    patch.setattr(merge_segments, "_open_step", unfenced)
+
+
+MUTATIONS = [
+    Mutation(
+        "join the open segment without its fence",
+        join_the_open_segment_without_its_fence,
+        {a_late_send_into_an_idle_segment_survives: "1"},
+    ),
+    Mutation(
+        "read in the log as it was known",
+        replace(ShardReader, "rows", lambda self, first, last: (first, self._known(first, last))),
+        {a_message_whose_file_was_joined_and_removed_is_read: "1"},
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, two: Two, clock: ManualClock) -> None:
+    def prepare(patch: Patch) -> tuple[Two, ManualClock, Patch]:
+        short_logs(patch)
+        without_turns(patch)
+        return two, clock, patch
+
+    case.run(prepare, (LakeQueueError, OSError, pytest.fail.Exception))

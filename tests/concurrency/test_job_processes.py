@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ from lakequeue.model.clock import MICROS
 WORKER = Path(__file__).with_name("job_worker.py")
 NUMBER = 150
 PATIENCE = 120
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    processes = Processes(tmp_path / "root")
-    yield processes
-    processes.end()
 
 
 @pytest.mark.slow

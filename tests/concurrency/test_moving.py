@@ -13,14 +13,23 @@ import pytest
 from concurrency.faults import killed
 from concurrency.harness import apart, at_once, drain, spread, unfinished
 from concurrency.steps import Killed, at, before_write, cut_off, dying, meanwhile
-from lakequeue import LakeQueue, Queue, QueueClientError, RedrivePolicy, RequestThrottled, SendEntry
+from lakequeue import (
+    LakeQueue,
+    LakeQueueError,
+    Queue,
+    QueueClientError,
+    RedrivePolicy,
+    RequestThrottled,
+    SendEntry,
+)
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import move
 from lakequeue.runtime import shard_sender
+from lakequeue.shard.commands import Moved
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
-from mutations import Patch
+from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 
 MARK, APPEND, REMOVAL = 1, 2, 3
 """The writes of a move in order."""
@@ -332,7 +341,7 @@ class TestKilled:
     """SIGKILL before steps that no test above has; another process, already running, completes it."""
 
     @pytest.mark.spec("QUE-25", "DLQ-2", "DLQ-9")
-    @pytest.mark.parametrize("before", [long(1), 2, 4, long(6), 7])
+    @pytest.mark.parametrize("before", [1, 2, 4, long(6), 7])
     def test_a_change_of_policy_over_several_shards(self, tmp_path: Path, before: int) -> None:
         """Writes are numbered by table: the catalog, then the ledger and the log of each shard."""
         here, there = apart(tmp_path / "root", SystemClock())
@@ -393,3 +402,36 @@ def test_a_target_that_changes_before_a_move_is_completed_gets_each_message_once
     target.set_attributes(**change)
     assert fresh.queue.receive(max_messages=10) == []
     assert sorted(stored(fresh.dead)) == sent and stored(fresh.queue) == []
+
+
+# --- mutations that no schedule of tests/simulation comes by
+
+
+def the_compactor_ends_a_move(mine: Pair, theirs: Pair) -> None:
+    with dying(APPEND):
+        letters(mine)
+    compact(theirs)
+    assert theirs.stored() == (["c"], ["a", "b"])
+
+
+deleted_under_a_move = shown_by(
+    test_messages_come_back_from_a_queue_that_is_deleted_under_a_move,
+    lambda mine, theirs: ((mine, theirs), APPEND, False),
+)
+MUTATIONS = [
+    Mutation(
+        "remove what cannot arrive",
+        replace("lakequeue.operations.move.MoveBack", Moved),
+        {deleted_under_a_move: "DLQ-2 DLQ-8"},
+    ),
+    Mutation(
+        "leave moves to receivers",
+        replace(move, "finish_all", lambda _: None),
+        {the_compactor_ends_a_move: "DLQ-2 DLQ-8"},
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
+    case.run(lambda _: two_processes(tmp_path, ManualClock()), (LakeQueueError, pytest.fail.Exception))

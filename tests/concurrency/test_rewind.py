@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -64,14 +63,12 @@ class TestKilled:
 
 
 @pytest.fixture
-def consumers(tmp_path: Path) -> Iterator[Processes]:
+def consumers(processes: Processes) -> Processes:
     """Two processes that receive and delete until they are stopped."""
-    consumers = Processes(tmp_path / "root")
-    LakeQueue(consumers.place).create_queue("orders", profile="cmq", rewind_range=HOUR)  # its receipts are strict
+    LakeQueue(processes.place).create_queue("orders", profile="cmq", rewind_range=HOUR)  # its receipts are strict
     for name in ("a", "b"):
-        consumers.begin(name, WORKER, "consume", consumers.root, name, consumers.diary(name), consumers.stop_file)
-    yield consumers
-    consumers.end()
+        processes.begin(name, WORKER, "consume", processes.root, name, processes.diary(name), processes.stop_file)
+    return processes
 
 
 @pytest.mark.slow

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from concurrency.harness import apart, drain, keep_to
+from concurrency.harness import drain, elsewhere, keep_to
 from concurrency.steps import WRITES, at
-from insides import place_of
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.operations import queues
 from lakequeue.storage.engines.point import Table
@@ -37,10 +36,6 @@ def queue(tmp_path: Path, clock: ManualClock) -> Queue:
 def fail_at(patch: Patch, number: int) -> None:
     """Makes all writes from a given number fail (the first is 1)."""
     at(patch, Table, WRITES, OSError("disk on fire"), number=number, times=1_000)
-
-
-def fresh(queue: Queue) -> Queue:
-    return apart(place_of(queue), queue.clock, 1)[0].queue("orders")
 
 
 def rewind(queue: Queue) -> None:
@@ -73,7 +68,7 @@ def test_a_call_that_fails_in_the_middle_says_so_and_may_be_repeated(
     if verb == "delete_queue":
         assert queues.living(queue._runtime.root) == []
         return
-    counts = fresh(queue).counts()
+    counts = elsewhere(queue).counts()
     expected = {"purge": (0, 0), "rewind": (2 * SHARDS, 0), "set_attributes": (SHARDS, SHARDS)}[verb]
     assert (counts.visible, counts.rewindable) == expected
 
@@ -93,7 +88,7 @@ def test_a_lease_that_is_settled_in_part_is_settled_by_a_repetition(
             call()
         assert caught.value.outcome_unknown == (number > 1)
     call()
-    counts = fresh(queue).counts()
+    counts = elsewhere(queue).counts()
     assert (counts.visible, counts.in_flight) == {"delete": (0, 0), "extend": (0, 3), "release": (3, 0)}[verb]
 
 
@@ -117,7 +112,7 @@ def test_a_batch_over_shards_tells_for_each_entry_whether_storage_failed(
     ] * 2
     assert "nothing was changed" in result.failed[0].message
     assert len(call().successful) == SHARDS
-    counts = fresh(queue).counts()
+    counts = elsewhere(queue).counts()
     assert counts.in_flight == (0 if verb == "delete_batch" else SHARDS)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.harness import apart, at_once, check_log, drain, log_rows
+from concurrency.harness import apart, at_once, check_log, drain, elsewhere, log_rows
 from concurrency.steps import at
 from concurrency.stopping import busy_hours, older, short_logs, stopped, stopped_in, time_flies
 from insides import messages_of, place_of, receipts_of
@@ -76,7 +76,7 @@ def test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit
     seen = stopped_in(monkeypatch, an_hour_passes)
     queue.delete(message.receipt_handle)
     assert seen.seen
-    third = apart(place_of(queue), queue.clock, 1)[0].queue("orders")
+    third = elsewhere(queue)
     counts = third.counts()
     assert (counts.visible, counts.in_flight) == (0, 0)
     third.send("b")

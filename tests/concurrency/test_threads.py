@@ -141,28 +141,6 @@ class TestGroupCommit:
         assert log_versions(queue)[1] == receipts + 3
         assert queue.counts().in_flight == 0
 
-    def test_a_free_run_of_threads_needs_fewer_commits_than_it_has_operations(self, lq: LakeQueue) -> None:
-        queue = lq.create_queue("orders")
-        before = log_versions(queue)[0]
-        at_once([lambda n=n: [queue.send(f"{n}-{i}") for i in range(5)] for n in range(16)])
-        assert len(check_log(queue)) == 80
-        assert log_versions(queue)[0] - before < 60
-
-    def test_one_refused_command_does_not_touch_the_others_of_its_commit(self, lq: LakeQueue) -> None:
-        queue = lq.create_queue("orders")
-        queue.send_batch([SendEntry(body=str(n)) for n in range(4)])
-        handles = [message.receipt_handle for message in queue.receive(max_messages=4)]
-        calls: list[Callable[[], None]] = [lambda h=h: queue.delete(h) for h in handles[:3]]
-        calls.append(lambda: queue.change_visibility(handles[3], 43_201))
-        calls.append(lambda: queue.delete(handles[3][:-1] + ("0" if handles[3][-1] != "0" else "1")))
-        outcomes = at_once(calls)
-        assert outcomes[:3] == [None] * 3
-        assert [outcome.code for outcome in outcomes[3:]] == [
-            "InvalidParameterValue",
-            "ReceiptHandleIsInvalid",
-        ]
-        assert queue.counts().in_flight == 1
-
 
 class TestInterrupted:
     """Ctrl-C reaches only the main thread, at any point of a group commit."""

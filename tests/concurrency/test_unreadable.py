@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.harness import apart, small_segments
-from insides import place_of
+from concurrency.harness import elsewhere, small_segments
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.point import Table
@@ -20,11 +19,6 @@ from lakequeue.testing import ManualClock
 def lq(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LakeQueue:
     small_segments(monkeypatch, commits=100)
     return LakeQueue(str(tmp_path / "root"), clock=clock)
-
-
-def another(queue: Queue) -> Queue:
-    """The queue in a process that has read none of the messages."""
-    return apart(place_of(queue), queue.clock, 1)[0].queue(queue.name)
 
 
 def break_reads_of(patch: pytest.MonkeyPatch, number: int, queue: Queue) -> None:
@@ -49,11 +43,11 @@ def test_what_can_be_read_is_delivered_and_the_rest_comes_again(
     with monkeypatch.context() as patch:
         break_reads_of(patch, 2, queue)
         with caplog.at_level(logging.ERROR, "lakequeue"):
-            found = another(queue).receive(max_messages=10)
+            found = elsewhere(queue).receive(max_messages=10)
     assert [message.body for message in found] == ["0", "1", "3", "4"]
     assert "offsets 2 to 2 of orders cannot be read: the disk is bad here" in caplog.text
     clock.advance(30)
-    again = {message.body: message.receive_count for message in another(queue).receive(max_messages=10)}
+    again = {message.body: message.receive_count for message in elsewhere(queue).receive(max_messages=10)}
     assert again == dict.fromkeys("01234", 2)
 
 
@@ -66,9 +60,9 @@ def test_a_receive_that_can_read_nothing_raises(
     with monkeypatch.context() as patch:
         break_reads_of(patch, 0, queue)
         with pytest.raises(QueueClientError, match="the disk is bad here"):
-            another(queue).receive(max_messages=100)
+            elsewhere(queue).receive(max_messages=100)
     clock.advance(30)
-    assert len(another(queue).receive(max_messages=100)) == 100
+    assert len(elsewhere(queue).receive(max_messages=100)) == 100
 
 
 @pytest.mark.spec("FIF-1", "FIF-3")
@@ -80,7 +74,7 @@ def test_what_follows_an_unreadable_message_of_a_group_is_not_delivered_before_i
         queue.send(text, group_id=text[0], dedup_id=text)
     with monkeypatch.context() as patch:
         break_reads_of(patch, 2, queue)
-        found = another(queue).receive(max_messages=10)
+        found = elsewhere(queue).receive(max_messages=10)
     assert [message.body for message in found] == ["A1"]
     clock.advance(30)
-    assert [message.body for message in another(queue).receive(max_messages=10)] == ["A1", "A2", "A3", "B1"]
+    assert [message.body for message in elsewhere(queue).receive(max_messages=10)] == ["A1", "A2", "A3", "B1"]

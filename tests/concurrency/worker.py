@@ -227,7 +227,6 @@ def crash(root: str, verb: str, number: int) -> None:
         "create": lambda: lq.create_queue(QUEUE),
         "delete": lambda: lq.delete_queue(QUEUE),
         "compact": lq.compact,
-        "set": lambda: lq.queue(QUEUE).set_attributes(delay=50),
         "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
         "policy": lambda: lq.queue(QUEUE).set_attributes(redrive_policy=RedrivePolicy("other", 1), delay=50),
     }
