@@ -22,7 +22,7 @@ from concurrency import worker
 from concurrency.faults import exit_code
 from concurrency.harness import apart, check_log, drain, small_segments
 from concurrency.steps import meanwhile
-from concurrency.stopping import time_flies
+from concurrency.stopping import older, time_flies
 from conformance.harness import Harness, local_only, long_on_s3
 from insides import engine_of, forget, messages_of, place_of, receipts_of, shard_of
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
@@ -51,14 +51,6 @@ def keep_nothing(patch: Patch) -> None:
         patch.setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0, remote_file_hours=0))
     patch.setattr(merge_segments, "CUT_BYTES", 0)
     patch.setattr("lakequeue.storage.ledger._SPARE_FILES", 0)
-
-
-def older(root: str | Path, seconds: float) -> None:
-    """Makes the files under a root older."""
-    for folder, _, names in os.walk(root):
-        for path in [folder, *(os.path.join(folder, name) for name in names)]:
-            written = os.stat(path).st_mtime - seconds
-            os.utime(path, (written, written))
 
 
 def copy_root(source: str, target: str) -> None:
@@ -217,17 +209,6 @@ def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
     folder = Store(place_of(queue)).folder(layout.tables_path(place_of(queue), queue.key))
     rows = pq.read_table(pa.BufferReader(folder.read(name)))
     assert rows["remove"].null_count == len(rows) < 20
-
-
-@pytest.mark.spec("RET-9")
-def test_expiry_is_committed_and_counted(harness: Harness, clock):
-    queue = harness.create(message_retention_period=60)
-    queue.send_batch([SendEntry(body=body) for body in "abc"])
-    clock.advance(60)
-    queue.send("d")
-    assert succeeded(harness.queue().compact()).expired == 3
-    assert succeeded(harness.queue().compact()).expired == 0
-    assert drain(harness.queue()) == ["d"]
 
 
 @pytest.mark.spec("RET-8")

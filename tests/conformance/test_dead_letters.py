@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from concurrency.steps import Killed, at
 from conformance.harness import Harness, every_engine, long_on_s3
 from hostile import SLOW, SLOW_BODY
 from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
@@ -45,17 +46,10 @@ def bodies(queue: Queue, count: int = 100) -> list[str]:
 
 
 @contextmanager
-def cut_short(patch: pytest.MonkeyPatch, before: str) -> Iterator[None]:
-    """Makes a process end during a move, before the append or before the removal."""
-    bring = move._bring
-
-    def die(*arguments) -> bool:
-        if before == "removal":
-            bring(*arguments)
-        raise KeyboardInterrupt
-
-    with patch.context() as scope, pytest.raises(KeyboardInterrupt):
-        scope.setattr(move, "_bring", die)
+def cut_short(*, landed: bool) -> Iterator[None]:
+    """Makes a process end during a move, before the append or, once it landed, before the removal."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        at(patch, move, "_bring", Killed(), landed=landed)
         yield
 
 
@@ -133,15 +127,15 @@ def test_groups_keep_their_order_between_fifo_queues_of_several_shards(harness: 
 
 @every_engine
 @pytest.mark.spec("DLQ-2", "DLQ-8")
-def test_one_engine_ends_what_the_other_began(harness: Harness, monkeypatch: pytest.MonkeyPatch):
+def test_one_engine_ends_what_the_other_began(harness: Harness):
     create(harness, "dead", "orders")
     fail(harness, "orders", "a", "b")
-    with cut_short(monkeypatch, "append"):
+    with cut_short(landed=False):
         harness.open(engine="point").queue("orders").receive()
     here = harness.open()
     assert bodies(here.queue("orders")) == []
     assert (stored(harness, "orders"), stored(harness, "dead")) == ([], ["a", "b"])
-    with cut_short(monkeypatch, "removal"):
+    with cut_short(landed=True):
         here.queue("dead").redrive()
     assert harness.open(engine="point").queue("dead").redrive() == 0
     assert (stored(harness, "orders"), stored(harness, "dead")) == (["a", "b"], [])

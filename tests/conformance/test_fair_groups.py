@@ -10,11 +10,7 @@ import pytest
 
 from conformance.harness import Harness
 from insides import shard_of
-from lakequeue import (
-    LeaseLost,
-    OverLimit,
-    SendEntry,
-)
+from lakequeue import OverLimit, SendEntry
 
 NOISY = 200
 
@@ -40,15 +36,6 @@ def test_groups_whose_messages_are_deleted_at_once_take_turns_over_processes(har
             found.append(message.group_id)
             message.delete()
     assert found == ["noisy", "quiet"] * 5
-
-
-@pytest.mark.spec("FAI-1")
-def test_fairness_is_switched_off_and_on_on_a_living_queue(harness: Harness):
-    queue = harness.create(fair_groups=False)
-    fill(queue, "quiet")
-    assert set(groups_of(queue.receive(10))) == {"noisy"}
-    queue.set_attributes(fair_groups=True)
-    assert "quiet" in groups_of(queue.receive(2))
 
 
 @pytest.mark.spec("FAI-4")
@@ -82,18 +69,6 @@ def test_a_receipt_that_has_ended_is_not_extended_beyond_the_limit(harness: Harn
     second.delete()
     first.change_visibility(10)
     assert queue.receive(1) == []
-
-
-@pytest.mark.spec("FAI-4")
-def test_a_lease_that_has_ended_is_extended_up_to_the_limit_only(harness: Harness, clock):
-    queue = harness.create(group_in_flight_limit=2)
-    fill(queue, noisy=4)
-    lease = queue.lease(10, visibility_timeout=5)
-    assert lease is not None and lease.message_count == 2
-    clock.advance(5)
-    assert len(queue.receive(10)) == 2
-    with pytest.raises(LeaseLost):
-        lease.extend(30)
 
 
 @pytest.mark.spec("FAI-5")

@@ -30,24 +30,6 @@ from lakequeue.storage import ledger
 from lakequeue.testing import ManualClock
 
 
-@pytest.mark.spec("FIF-12", "FIF-14", "QTA-10")
-def test_a_thousand_groups_live_in_one_queue(fifo: FifoHarness):
-    queue = fifo.create()
-    entries = [
-        SendEntry(f"{group}/{turn}", group_id=f"g{group}", dedup_id=f"{group}/{turn}")
-        for turn in range(3)
-        for group in range(1_000)
-    ]
-    assert len(queue.send_batch(entries).successful) == 3_000
-    first = fifo.queue().receive(10)
-    assert bodies(first) == [f"{group}/{turn}" for group in range(4) for turn in range(3)][:10]
-    delete(fifo.queue(), *first[:9])
-    rest = fifo.queue().receive(3_000)
-    assert bodies(rest) == [f"{group}/{turn}" for group in range(4, 1_000) for turn in range(3)]
-    delete(queue, first[9])
-    assert bodies(fifo.queue().receive(10)) == ["3/1", "3/2"]
-
-
 @pytest.mark.spec("INF-10", "FIF-7")
 def test_a_backlog_of_a_blocked_group_hides_no_group_behind_it(fifo: FifoHarness):
     queue = fifo.create()

@@ -79,34 +79,6 @@ def test_a_receive_waits_for_the_next_token(harness: Harness, clock):
 
 
 @pytest.mark.spec("JOB-11")
-def test_a_limit_is_set_changed_and_lifted(harness: Harness, clock):
-    queue, other = harness.create(), harness.queue()
-    fill(queue, 30)
-    other.set_attributes(rate_limit="1/h")
-    assert queue.attributes(["rate_limit", "rate_burst"]) == {"rate_limit": "1/h", "rate_burst": None}
-    assert queue.attributes(wire=True)["RateLimit"] == "1/h"
-    assert len(queue.receive(10)) == 1 and other.receive(10) == []
-    queue.set_attributes(rate_limit="100/s", rate_burst=4)
-    clock.advance(0.04)
-    assert len(other.receive(10)) == 4, "the hour that was missing is as much as four messages now"
-    other.set_attributes(rate_limit=None)
-    assert queue.attributes(["rate_burst"]) == {"rate_burst": None}
-    assert len(queue.receive(10)) == 10
-
-
-@pytest.mark.spec("JOB-11", "ATT-3")
-def test_a_repeated_attempt_takes_nothing_and_groups_keep_their_order(fifo: FifoHarness, clock):
-    queue = fifo.create(rate_limit="1/s", rate_burst=2)
-    fill(queue, 4, "g")
-    received = queue.receive(10, attempt_id="first")
-    assert bodies(received) == ["0", "1"]
-    assert bodies(fifo.queue().receive(10, attempt_id="first")) == ["0", "1"]
-    assert fifo.queue().receive(10, attempt_id="second") == []
-    clock.advance(1)
-    assert bodies(fifo.queue().receive(10)) == ["2"]
-
-
-@pytest.mark.spec("JOB-11")
 def test_shards_have_a_share_each(harness: Harness, clock):
     queue = harness.create(priorities=2, rate_limit="10/s", rate_burst=4)
     for n in range(10):
@@ -154,18 +126,6 @@ def test_nobody_receives_from_a_paused_queue_and_all_else_goes_on(harness: Harne
     assert sorted(bodies(queue.receive(10))) == ["b", "c", "d"]
 
 
-@pytest.mark.spec("JOB-1", "ATT-3")
-def test_a_paused_fifo_queue_only_repeats_what_was_received(fifo: FifoHarness):
-    queue = fifo.create()
-    send(queue, "a1", "a2", "b1", "b2")
-    received = queue.receive(attempt_id="first")
-    fifo.queue().pause()
-    assert [one.receipt_handle for one in queue.receive(attempt_id="first")] == [received[0].receipt_handle]
-    assert queue.receive(10) == [] and queue.receive(10, attempt_id="second") == []
-    fifo.queue().resume()
-    assert bodies(queue.receive(10)) == ["b1", "b2"]
-
-
 @pytest.mark.spec("JOB-1")
 def test_a_pause_needs_a_reason_that_can_be_stored(harness: Harness):
     queue = harness.create()
@@ -198,19 +158,6 @@ def test_a_group_is_paused_and_the_others_go_on(fifo: FifoHarness):
     other.resume("c")
     assert queue.attributes(["paused_groups"]) == {"paused_groups": None}
     assert bodies(queue.receive(10)) == ["c1", "c2"]
-
-
-@pytest.mark.spec("JOB-1", "FAI-2")
-@pytest.mark.parametrize("given", [{}, {"fair_groups": False}, {"group_in_flight_limit": 2}])
-def test_a_tenant_is_paused_on_a_standard_queue(harness: Harness, given):
-    queue = harness.create(**given)
-    queue.send_batch([SendEntry(f"{group}{n}", group_id=group) for n in "12" for group in "ab"] + [SendEntry("-")])
-    queue.pause(group_id="a")
-    received = harness.queue().receive(10)
-    assert sorted(bodies(received)) == ["-", "b1", "b2"]
-    assert queue.receive(10) == [] and harness.queue().lease() is None
-    queue.resume(group_id="a")
-    assert sorted(bodies(queue.receive(10))) == ["a1", "a2"]
 
 
 @pytest.mark.spec("JOB-1")
@@ -259,16 +206,6 @@ def test_what_one_process_released_stays_so_for_others_whatever_the_cap_becomes(
     assert (other.counts().visible, harness.queue().counts().held) == (16, 0)
     queue.set_attributes(max_delayed_messages=2)
     assert len(other.receive(100)) == 16 and harness.queue().receive(100) == []
-
-
-@pytest.mark.spec("INF-9", "LPL-4")
-def test_a_waiting_receive_gets_held_messages_when_they_are_released(harness: Harness):
-    queue = harness.create(max_delayed_messages=1)
-    queue.send("late", delay=5)
-    queue.send("held")
-    call = Call(harness.clock, lambda: harness.queue().receive(10, wait_time=20)).after(5)
-    assert bodies(call.join()) == ["late", "held"]
-    assert call.ended_at == harness.clock.now()
 
 
 @pytest.mark.spec("INF-9", "RET-2", "PUR-1", "QUE-21", "STA-13")

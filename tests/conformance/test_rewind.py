@@ -88,35 +88,6 @@ def test_what_was_deleted_comes_back_in_the_order_of_sending(harness: Harness, c
     assert again[0].sent_at == start
 
 
-@pytest.mark.spec("RWD-1", "RWD-2", "RWD-5", "RWD-8", "RWD-15", "RWD-25", "PRF-7")
-def test_history_is_kept_only_while_rewind_is_on(harness: Harness, clock: ManualClock) -> None:
-    queue = harness.create(message_retention_period=DAY)
-    start = clock.now()
-    assert queue.attributes()["rewind_range"] == 0
-    assert queue.min_rewind_time is None
-    send_each(queue, clock, "before")
-    delete(queue, "before")
-    with pytest.raises(errors.UnsupportedOperation):
-        harness.queue().rewind(start)
-    queue.set_attributes(rewind_range=True)
-    assert harness.queue().attributes(wire=True)["RewindSeconds"] == str(DAY)
-    assert harness.queue().rewind(start) == 0
-
-    send_each(queue, clock, "kept")
-    delete(queue, "kept")
-    queue.set_attributes(rewind_range=0)
-    assert harness.queue().counts().rewindable == 0
-    queue.set_attributes(rewind_range=HOUR)
-    assert harness.queue().rewind(start) == 0
-
-    send_each(queue, clock, "old", every=100)
-    delete(queue, "old")
-    queue.set_attributes(rewind_range=60)
-    assert harness.queue().counts().rewindable == 0
-    queue.set_attributes(rewind_range=HOUR)
-    assert harness.queue().rewind(start) == 0
-
-
 @pytest.mark.spec("RWD-9", "QUE-21")
 def test_shards_are_rewound_and_history_does_not_count_as_stored(harness: Harness, clock: ManualClock) -> None:
     queue = harness.create(shards=3, rewind_range=HOUR, profile_strict=False, max_stored_messages=3)

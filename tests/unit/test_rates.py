@@ -48,3 +48,10 @@ def test_what_a_bucket_cannot_hold_is_refused(given: dict[str, object], hint: st
 )
 def test_a_bucket_of_a_shard(rate: str, burst: int | None, shards: int, pace: Pace) -> None:
     assert Pace.of(rate, burst, shards) == pace
+
+
+@pytest.mark.spec("JOB-11")
+def test_a_limit_that_is_lifted_takes_its_burst_along() -> None:
+    limited = QueueAttributes.create(rate_limit="100/s", rate_burst=4)
+    lifted = limited.with_changes(rate_limit=None)
+    assert (lifted.rate_limit, lifted.rate_burst, lifted.pace) == (None, None, None)
