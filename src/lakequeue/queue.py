@@ -620,9 +620,10 @@ class Queue(QueueProperties):
 
         Raises:
             UnsupportedOperation: there is no ``destination``, and this is nobody's dead-letter queue.
+            QueueDoesNotExist: ``destination`` was deleted.
             InvalidParameterValue: ``max_messages`` is below 1, ``where`` is malformed, or ``destination`` is of
-                the other kind or the queue itself; nothing was moved. Or the condition fails on a message or
-                exceeds its limit of time or memory; the error says how many messages were moved before.
+                the other kind, of another root or the queue itself; nothing was moved. Or the condition fails on a
+                message or exceeds its limit of time or memory; the error says how many messages were moved before.
 
         DLQ-8
         """

@@ -104,6 +104,8 @@ def test_small_files_of_several_shards_are_one_task(lq: LakeQueue) -> None:
     [
         ({"state": "gone"}, "option state is gone, it must be some of visible, "),
         ({"beforeOffset": "1.5"}, "option beforeOffset is 1.5, it must be a whole number of at least 0"),
+        ({"fromOffset": str(2**63)}, r"of at least 0 and less than 2\*\*63"),
+        ({"sentFrom": "0001-01-01T00:00:00+05:00"}, "option sentFrom is 0001"),
         ({"sentFrom": "2025-01-01T00:00:00"}, "must be an instant with its zone"),
         ({"sentBefore": "soon"}, "option sentBefore is soon, it must be an instant"),
     ],

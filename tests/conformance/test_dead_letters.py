@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from concurrency.steps import Killed, at
 from conformance.harness import Harness, every_engine, long_on_s3
 from hostile import SLOW, SLOW_BODY
-from lakequeue import InvalidParameterValue, Queue, RedrivePolicy, SendEntry
+from lakequeue import InvalidParameterValue, LakeQueue, Queue, QueueDoesNotExist, RedrivePolicy, SendEntry
 from lakequeue.conditions import sandbox
 from lakequeue.operations import browse, move
 from lakequeue.operations.exchange import exchange
@@ -105,6 +106,24 @@ def test_a_redrive_takes_all_to_a_queue_that_is_named(harness: Harness):
     assert here.redrive(destination=open_.queue("aside")) == 1
     assert (stored(harness, "dead"), stored(harness, "orders")) == ([], [])
     assert sorted(stored(harness, "aside")) == ["a", "b", "sent here"]
+
+
+@pytest.mark.spec("DLQ-8")
+def test_a_redrive_refuses_a_queue_of_a_copy_and_one_that_was_deleted(lq: LakeQueue, tmp_path: Path):
+    """A copy has queues with the same keys: the messages would go to that of the source's root."""
+    queue, aside, gone = map(lq.create_queue, ("orders", "aside", "gone"))
+    queue.send("a")
+    copy = LakeQueue(str(tmp_path / "copy"), clock=lq.clock)
+    lq.copy(copy)
+    lq.delete_queue("gone")
+    for verb in queue.redrive, queue.redrivable:
+        with pytest.raises(InvalidParameterValue, match="Must be in"):
+            verb(destination=copy.queue("aside"))
+        with pytest.raises(QueueDoesNotExist, match="gone was deleted"):
+            verb(destination=gone)
+        with pytest.raises(InvalidParameterValue, match="destination"):
+            verb(destination=queue)
+    assert queue.counts().visible == 1 and queue.redrive(destination=aside) == 1
 
 
 @pytest.mark.spec("DLQ-8", "DLQ-10", "FIF-1")

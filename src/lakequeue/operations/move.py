@@ -7,6 +7,7 @@ removes them. It may be interrupted between any two; any process that finds it c
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pyarrow.compute as pc
 
-from lakequeue.errors import DamagedTable, InvalidParameterValue, UnsupportedOperation
+from lakequeue.errors import DamagedTable, InvalidParameterValue, QueueDoesNotExist, UnsupportedOperation
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_whole
 from lakequeue.model.attributes import QueueAttributes
@@ -137,11 +138,7 @@ def redrive(
     steps = Steps("the redrive")
     with queue.service("redrive") as call, steps.rest():
         check_whole("max_messages", 1 if most is None else most)
-        if destination is not None and (destination.fifo != queue.fifo or destination.key == queue.key):
-            raise InvalidParameterValue.of(
-                destination.name, "destination", "Must be another queue of the same kind."
-            )
-        key = None if destination is None else _target_key(queue, destination.row)
+        key = _key_of(queue, destination)
         condition, moved = browse.predicate(where, interrupt), 0
         for shard in queue.shards:
             finish(queue, shard)
@@ -169,7 +166,7 @@ def redrivable(
 ) -> dict[str, int]:
     """How many messages a redrive would move now, by the name of the target queue."""
     with queue.service("redrivable"):
-        to = None if destination is None else _target_key(queue, destination.row)
+        to = _key_of(queue, destination)
         found: Counter[str] = Counter()
         condition = browse.predicate(where, interrupt)
         for shard in queue.shards:
@@ -180,6 +177,20 @@ def redrivable(
             _check_dead_letters(queue)
         targets = {key: queue.root.living(Destination.parse(key).key) for key in found}
         return {target.name: found[key] for key, target in targets.items() if target is not None}
+
+
+def _key_of(queue: OpenQueue, destination: OpenQueue | None) -> str | None:
+    """What runs keep of the queue that is to receive all messages, if there is one."""
+    if destination is None:
+        return None
+    if destination.fifo != queue.fifo or destination.key == queue.key:
+        raise InvalidParameterValue.of(destination.name, "destination", "Must be another queue of the same kind.")
+    # a copy of the root has queues with the same keys
+    if os.path.realpath(destination.root.path) != os.path.realpath(queue.root.path):
+        raise InvalidParameterValue.of(destination.name, "destination", f"Must be in {queue.root.path}.")
+    if queue.root.living(destination.key) is None:
+        raise QueueDoesNotExist(hint=f"{destination.name} was deleted")
+    return _target_key(queue, destination.row)
 
 
 def _check_dead_letters(queue: OpenQueue) -> None:

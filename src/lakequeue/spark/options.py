@@ -71,7 +71,7 @@ def _instant(value: str) -> datetime | None:
 
 
 _INSTANT = _instant, "an instant with its zone, as 2026-01-31T12:00:00Z"
-_OFFSET = _whole, "a whole number of at least 0"
+_OFFSET = _number(_whole, 0, 2**63 - 1), "a whole number of at least 0 and less than 2**63"
 _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "maxMessages": (_number(_whole, 1), "a whole number of at least 1"),
     "visibilityTimeout": (
@@ -129,7 +129,7 @@ class Options:
             elif name in use.value:
                 try:
                     parsed = parse(value)
-                except ValueError:
+                except (ValueError, OverflowError):
                     parsed = None
                 if parsed is not None:
                     found[re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)] = parsed
