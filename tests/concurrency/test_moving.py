@@ -21,6 +21,7 @@ from lakequeue import (
     RedrivePolicy,
     RequestThrottled,
     SendEntry,
+    UnsupportedOperation,
 )
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import move
@@ -340,26 +341,33 @@ def test_threads_of_two_processes_that_move_to_and_fro_keep_every_message_once(
 class TestKilled:
     """SIGKILL before steps that no test above has; another process, already running, completes it."""
 
-    @pytest.mark.spec("QUE-25", "DLQ-2", "DLQ-9")
+    @pytest.mark.spec("QUE-25", "DLQ-2", "DLQ-9", "RWD-8")
     @pytest.mark.parametrize("before", [1, 2, 4, long(6), 7])
-    def test_a_change_of_policy_over_several_shards(self, tmp_path: Path, before: int) -> None:
+    def test_a_change_of_attributes_over_several_shards(self, tmp_path: Path, before: int) -> None:
         """Writes are numbered by table: the catalog, then the ledger and the log of each shard."""
         here, there = apart(tmp_path / "root", SystemClock())
-        mine = Pair.create(here, shards=3)
+        mine = Pair.create(here, shards=3, rewind_range=3_600)
         other = here.create_queue("other")
-        for body in "abcdef":
-            mine.queue.send(body)
+        spread(mine.queue, "xyz")
+        mine.queue.delete_batch(mine.queue.receive(3)).raise_for_failures()
+        spread(mine.queue, "abcdef")
         assert sorted(received(mine.queue)) == list("abcdef")
-        killed(tmp_path / "root", "policy", before)
+        killed(tmp_path / "root", "change", before)
         new = there.queue("orders")
         assert new.attributes(wire=True)["DelaySeconds"] == ("0" if before == 1 else "50")
         assert new.dead_letter_queue == (mine.dead if before == 1 else other).arn
         new.send("g")
         counts = mine.queue.counts()
-        assert (counts.visible, counts.delayed) == ((7, 0) if before == 1 else (6, 1))
+        assert (counts.visible, counts.delayed, counts.rewindable) == ((7, 0, 3) if before == 1 else (6, 1, 0))
         assert received(mine.queue) == (["g"] if before == 1 else [])
         assert stored(mine.dead if before == 1 else other) == list("abcdef")
         assert stored(other if before == 1 else mine.dead) == []
+        if before > 1:
+            for queue in (new, mine.queue):
+                with pytest.raises(UnsupportedOperation):
+                    queue.rewind(queue.created_at)
+            new.set_attributes(rewind_range=3_600)
+        assert mine.queue.rewind(new.created_at) == (3 if before == 1 else 0)
 
     @pytest.mark.spec("QUE-25", "DLQ-2")
     @pytest.mark.parametrize("before", [long(2), 4, long(6)])
@@ -371,7 +379,7 @@ class TestKilled:
         other = here.create_queue("other")
         spread(mine.queue, "abcdef")
         received(mine.queue)
-        killed(tmp_path / "root", "policy", before)
+        killed(tmp_path / "root", "change", before)
         assert received(mine.queue) == []  # an object from before the change, which brings no change to shards
         assert sorted(stored(mine.dead) + stored(other)) == list("abcdef")
         assert len(stored(other)) == (before - 2)

@@ -1,4 +1,4 @@
-"""Rewind with concurrent processes, and with processes killed around its commits."""
+"""Rewind with concurrent processes, and while it is switched off and on."""
 
 from __future__ import annotations
 
@@ -11,55 +11,21 @@ from typing import Any
 
 import pytest
 
-from concurrency.faults import killed
 from concurrency.harness import apart
 from concurrency.processes import WORKER, Processes
 from concurrency.steps import at
 from insides import shard_of
-from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry, UnsupportedOperation
+from lakequeue import InvalidParameterValue, LakeQueue, Queue, SendEntry
 from lakequeue.model.clock import SystemClock
 from lakequeue.testing import ManualClock
 from mutations import Patch
 
 HOUR = 3_600
-DAY = 86_400
-
-
-def an_hour_ago() -> datetime:
-    return SystemClock().now() - timedelta(seconds=HOUR)
 
 
 def told(queue: Queue) -> tuple[int, int, int]:
     counts = queue.counts()
     return counts.visible, counts.in_flight, counts.rewindable
-
-
-class TestKilled:
-    """SIGKILL right before or after a commit; another process, already running, completes it."""
-
-    @pytest.mark.spec("RWD-8", "QUE-25")
-    @pytest.mark.parametrize("before", [1, 2, 4, 6, 7])
-    def test_switching_rewind_off_is_finished_by_whoever_opens_the_queue(
-        self, tmp_path: Path, before: int
-    ) -> None:
-        """Writes are numbered by table: the catalog, then the ledger and the log of each shard."""
-        [here] = apart(tmp_path / "root", SystemClock(), 1)
-        queue = here.create_queue("orders", shards=3, rewind_range=DAY)
-        queue.send_batch([SendEntry(body) for body in "abcdef"])
-        queue.delete_batch([message.receipt_handle for message in queue.receive(6)])
-        assert told(queue) == (0, 0, 6)
-        killed(tmp_path / "root", "forget", before)
-        [there] = apart(tmp_path / "root", SystemClock(), 1)
-        new = there.queue("orders")
-        if before == 1:
-            assert new.rewind(an_hour_ago()) == 6
-            return
-        assert told(new) == told(queue) == (0, 0, 0)
-        for look in (new, queue):
-            with pytest.raises(UnsupportedOperation):
-                look.rewind(an_hour_ago())
-        new.set_attributes(rewind_range=DAY)
-        assert queue.rewind(an_hour_ago()) == new.rewind(an_hour_ago()) == 0
 
 
 @pytest.fixture

@@ -227,8 +227,9 @@ def crash(root: str, verb: str, number: int) -> None:
         "create": lambda: lq.create_queue(QUEUE),
         "delete": lambda: lq.delete_queue(QUEUE),
         "compact": lq.compact,
-        "forget": lambda: lq.queue(QUEUE).set_attributes(rewind_range=0),
-        "policy": lambda: lq.queue(QUEUE).set_attributes(redrive_policy=RedrivePolicy("other", 1), delay=50),
+        "change": lambda: lq.queue(QUEUE).set_attributes(
+            redrive_policy=RedrivePolicy("other", 1), delay=50, rewind_range=0
+        ),
     }
     writes: list[tuple[Any, str]] = [(Table, name) for name in ("append", "add", "merge", "replace")]
     if verb == "compact":
