@@ -18,7 +18,6 @@ MOMENTS: dict[str, tuple[Any, str, str]] = {
     "file moved": (staged_files, "move_file", "after"),
     "no manifest": (manifests, "write_manifest", "before"),
     "manifest": (manifests, "write_manifest", "after"),
-    "uncommitted": (Table, "add", "before"),
     "committed": (Table, "add", "after"),
 }
 
