@@ -420,11 +420,7 @@ class RemoteFolder(_Shared):
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
         obstore.put(self._store, self._at(name), bytes(data))
 
-    def replace(self, name: str, data: bytes) -> None:
-        self.write(name, data)
-
-    def offer(self, name: str, data: Any) -> None:
-        self.write(name, data)
+    replace = offer = write  # a store puts files whole
 
     @contextmanager
     def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
