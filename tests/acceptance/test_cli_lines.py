@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,16 @@ def test_an_export_that_fails_leaves_no_file_and_the_old_one(
     monkeypatch.setattr("lakequeue.cli.lines.document", fails)
     assert run("export", "orders", "--out", file).exit_code == 3
     assert file.read_text() == "old" and not (tmp_path / "out.part").exists()
+
+
+def test_an_export_takes_the_place_of_no_device(run: Run, orders: Queue, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/null")
+    (tmp_path / "dev").symlink_to("/dev")
+    for name in ("pipe", "link", "dev/stdout-of-ours"):
+        refused = run("export", "orders", "--out", tmp_path / name)
+        assert refused.exit_code == 2 and f"--out {tmp_path / name}: must be a regular file" in refused.stderr
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_symlink()
 
 
 def test_of_two_exports_to_one_file_the_later_one_ends_well(

@@ -41,6 +41,9 @@ def export(
     wrong = [each for each in state or () if each not in STORED]
     if wrong:
         usage(f"--state {wrong[0]}: must be one of {_STATES}")
+    # a device, a pipe, or a link to one; the file would take its place
+    if out is not None and ((out.exists() and not out.is_file()) or os.path.realpath(out.parent) == "/dev"):
+        usage(f"--out {out}: must be a regular file; without --out, lines go to standard output")
     source = ctx.obj.queue(queue)
     condition = where
     if state:
