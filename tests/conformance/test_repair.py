@@ -42,7 +42,10 @@ from lakequeue.storage.engines import locks
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.engines.locks import LockHeld
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.folder import LocalFolder
+from lakequeue.storage.inspection.found_log import read_log
 from lakequeue.storage.inspection.shards import FoundShard
+from lakequeue.storage.inspection.unnamed_files import ids_of
 from lakequeue.storage.repair import messages as mending
 from lakequeue.storage.repair.ledger import MendedLedger, mended
 from lakequeue.storage.repair.logs import log_steps
@@ -54,6 +57,13 @@ from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 @pytest.fixture
 def victim(tmp_path: Path, clock: ManualClock) -> Victim:
     return victim_of_seven(tmp_path, clock)
+
+
+@pytest.mark.spec("DUR-36")
+def test_a_damaged_file_that_tells_of_any_number_of_messages_costs_no_memory(victim: Victim) -> None:
+    folder = LocalFolder(str(victim.messages))
+    some = ids_of(read_log(folder), [(2, 4)])
+    assert list(some) == [2, 3, 4] and ids_of(read_log(folder), [(2, 4), (7, 2**62)]) == some
 
 
 LOST = {

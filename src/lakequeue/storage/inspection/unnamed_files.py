@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lakequeue.errors import DamagedTable
 from lakequeue.model.clock import MICROS, from_micros, to_micros
+from lakequeue.shard.spans import SpanSet
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile, data_files
 from lakequeue.storage.folder import Folder
@@ -96,9 +97,9 @@ def _fitting(
 
 
 def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
-    """Ids of messages, from files of any age that still exist; by offset."""
-    wanted = {offset for first, last in messages for offset in range(first, last + 1)}
-    if not wanted:
+    """Ids of messages, in ascending ranges, from files of any age that still exist; by offset."""
+    wanted = SpanSet(messages)  # a damaged file may tell of any number
+    if not wanted.size:
         return {}
     older = {file.path: file for entry in log.entries.values() for file in entry.added}
     older |= {path: file for each in log.checkpoints.values() for path, file in each.live.items()}
@@ -106,7 +107,7 @@ def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
     for file in older.values():
         base = int(file.partition.get("base_offset") or 0)
         low, high = file.minimum.get("position", 0), file.maximum.get("position", -1)
-        if wanted.isdisjoint(range(base + low, base + high + 1)):
+        if not wanted.within(base + low, base + high):
             continue
         try:
             rows = log.folder.rows(file.name, file.size, ["position", "message_id"])
