@@ -13,6 +13,7 @@ from lakequeue import (
     HeartbeatRenewal,
     InvalidOptions,
     Outage,
+    Outcome,
     QueueClientError,
     QueueDoesNotExist,
 )
@@ -125,6 +126,30 @@ def test_a_consumer_that_gave_up_waits_again_in_its_next_run(harness: Harness) -
     with harness.running(consumer):
         harness.clock.advance(10)
     assert [body for _, body in harness.queue.deletes()] == ["A"]
+
+
+def test_a_receive_ends_an_outage_if_nothing_is_left_to_write(harness: Harness) -> None:
+    harness.send("A")
+    harness.fails(NO_NETWORK, verbs="change", until=20)
+    options: dict[str, Any] = {"renewal": HeartbeatRenewal(600, 590), "outage": Outage(give_up_after=60)}
+    consumer = harness.consumer(sleeper(12, Outcome.FAILED), wait_time=1, **options)
+    with harness.running(consumer) as running:
+        harness.clock.advance(11)
+        assert not consumer.health.ok
+        harness.clock.advance(100)
+        assert running.thread.is_alive() and consumer.health.ok
+
+
+def test_a_paused_consumer_tries_again_before_it_gives_up(harness: Harness) -> None:
+    harness.fails(NO_NETWORK, until=5)
+    consumer = harness.consumer(sleeper(0), outage=Outage(give_up_after=60), wait_time=1)
+    with harness.running(consumer) as running:
+        harness.clock.advance(1)
+        consumer.pause()
+        harness.clock.advance(100)
+        consumer.resume()
+        harness.clock.advance(2)
+        assert running.thread.is_alive() and consumer.health.ok
 
 
 def denied() -> QueueClientError:

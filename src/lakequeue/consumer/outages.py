@@ -95,25 +95,31 @@ class OutageMonitor:
     """Knows whether storage fails, from the outcome of every call; logs the beginning and the end. Thread-safe.
 
     An outage lasts until a call commits, or until what failed works again: receives of an empty queue may work
-    while nothing can be written.
+    while nothing can be written. If there is nothing to write, it ends with a receive.
 
     Args:
         policy: when to log and to give up.
         name: of the queue.
         clock: the queue's clock.
-        begun: called when an outage begins that another thread than the receiving one has noticed.
+        wake: called when an outage that another thread than the receiving one has noticed begins, or is too long.
+
+    Attributes:
+        since: when the outage began; None: there is none.
+        error: the last failure.
+        final: a failure after which the consumer gives up.
     """
 
-    def __init__(self, policy: Outage, name: str, clock: Clock, begun: Callable[[], None]) -> None:
+    def __init__(self, policy: Outage, name: str, clock: Clock, wake: Callable[[], None]) -> None:
         self.policy = policy
         self._name = name
         self._clock = clock
-        self._begun = begun
+        self._wake = wake
         self._lock = threading.Lock()
         self._failing: set[str] = set()
         self._logged_at: datetime | None = None
         self.since: datetime | None = None
         self.error: QueueClientError | None = None
+        self.final: QueueClientError | None = None
 
     def failed(self, doing: str, error: QueueClientError) -> bool:
         """Storage failed.
@@ -138,8 +144,10 @@ class OutageMonitor:
                 self._logged_at = now
                 elapsed = (now - self.since).total_seconds()
                 _log.warning("storage of %s has failed for %.0f s: %s: %s", self._name, elapsed, doing, error)
-        if first and doing != "receiving":
-            self._begun()
+            if (gives_up_at := self._gives_up_at) is not None and now >= gives_up_at:
+                self.final = error
+        if (first or self.final is not None) and doing != "receiving":
+            self._wake()
         return True
 
     def worked(self, doing: str, committed: bool = True) -> None:
@@ -153,11 +161,16 @@ class OutageMonitor:
             if not self._failing and self.since is not None:
                 elapsed = (self._clock.now() - self.since).total_seconds()
                 _log.warning("storage of %s works again after %.0f s", self._name, elapsed)
-                self.since = self.error = self._logged_at = None
+                self.since = self.error = self.final = self._logged_at = None
+
+    def next_try(self, failures: int) -> datetime:
+        """When to try again after so many failures in a row: also when the consumer would give up."""
+        now, gives_up_at = self._clock.now(), self._gives_up_at
+        then = now + self.policy.pause(failures)
+        return then if gives_up_at is None or gives_up_at <= now else min(then, gives_up_at)
 
     @property
-    def gives_up_at(self) -> datetime | None:
-        """When the consumer gives up; None: not, or not yet known."""
+    def _gives_up_at(self) -> datetime | None:
         since, after = self.since, self.policy.give_up_after
         return None if since is None or after is None else since + _delta(after)
 

@@ -129,9 +129,9 @@ class QueueLoop:
             self.interrupt.clear()
             if self._stopping or self._hands.all_empty:
                 return
-            now, gives_up_at = self._clock.now(), self.outages.gives_up_at
-            if gives_up_at is not None and now >= gives_up_at and self.outages.error is not None:
-                raise self.outages.error
+            if (error := self.outages.final) is not None:
+                raise error
+            now = self._clock.now()
             self._prepare()
             try:
                 empty = self._hands.may_be_empty(self.held) if until_empty else None
@@ -141,7 +141,7 @@ class QueueLoop:
                 if found is None:
                     room, event = 0 if self._controls.paused else self.held.room(), self._next_event()
                     if not room or now < not_before:
-                        self._wait_until(gives_up_at, event, not_before if room else None)
+                        self._wait_until(event, not_before if room else None)
                         continue
                     hands = self.held.free_hands()
                     messages = self._receive(room, hands, last or event is not None, held_back)
@@ -161,12 +161,12 @@ class QueueLoop:
                 if not self.outages.failed("receiving", error):
                     raise
                 failures += 1
-                not_before = self._clock.now() + self.outages.policy.pause(failures)
+                not_before = self.outages.next_try(failures)
                 continue
             if found is None or messages:
                 failures = 0
             if found is None:
-                self.outages.worked("receiving", committed=bool(messages))
+                self.outages.worked("receiving", committed=bool(messages) or not self.held)
             if messages and (self._stopping or self._controls.paused):
                 self.rounds.return_unseen([message.receipt_handle for message in messages])
             elif messages:
