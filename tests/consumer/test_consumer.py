@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -423,6 +425,23 @@ def test_a_handler_that_ends_the_process_ends_the_consumer_in_order(
         assert running.join() is error
     assert [body for _, body in fifo.queue.deletes()] == ["b1"]
     assert fifo.visible() == ["a1", "a2"]
+
+
+def test_a_handler_that_outlasts_its_run_ends_no_later_one(harness: Harness) -> None:
+    harness.send("A")
+
+    def handle(message: Message, context: Context) -> None:
+        if message.receive_count == 1:
+            harness.clock.wait(harness.queue.began + timedelta(seconds=10), threading.Event())
+            raise SystemExit
+
+    consumer = harness.consumer(handle)
+    with harness.running(consumer):
+        pass  # and the handler goes on
+    harness.clock.advance(10)
+    with harness.running(consumer):
+        harness.clock.advance(0)
+    assert [body for _, body in harness.queue.deletes()] == ["A"]
 
 
 def test_an_interrupt_of_the_runner_ends_it_in_order(harness: Harness) -> None:

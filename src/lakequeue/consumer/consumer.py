@@ -125,6 +125,7 @@ class Consumer:
         self._controls = Controls(concurrency)
         self._runs = threading.Lock()
         self._runner: threading.Thread | None = None
+        self._hands: SharedHands | None = None
         self._options = options
         self._observers = [[make(each.queue) for make in installed] for each in options]
         self._loops: list[QueueLoop] = []
@@ -154,9 +155,10 @@ class Consumer:
             with self._clock.participant(), ExitStack() as running:
                 if self._endpoint is not None:
                     running.enter_context(self._endpoint.serving())
-                hands = SharedHands(self._clock, self._controls)
+                self._hands = hands = SharedHands(self._clock, self._controls)
+                fatal = partial(self._stop_run, hands)
                 self._loops = [
-                    QueueLoop(options, self._controls, Observers(observers), hands, self._stop_all)
+                    QueueLoop(options, self._controls, Observers(observers), hands, fatal)
                     for options, observers in zip(self._options, self._observers, strict=True)
                 ]
                 hands.start(self._handler, self._loops[0].fail)
@@ -166,7 +168,8 @@ class Consumer:
                 else:
                     self._run_each(until_empty)
         finally:
-            self._runner, self._controls.stopping, self._controls.grace = None, False, STOP_TIMEOUT
+            self._runner = self._hands = None
+            self._controls.stopping, self._controls.grace = False, STOP_TIMEOUT
             self._runs.release()
 
     def _run_each(self, until_empty: bool) -> None:
@@ -254,6 +257,11 @@ class Consumer:
     def _health(self, place: int) -> Health:
         """The state as far as one of the queues goes."""
         return self._loops[place].health() if self._loops else Health(False, self._controls.paused, 0, None, None)
+
+    def _stop_run(self, hands: SharedHands) -> None:
+        """Stops a run after an error; not the next one, if a handler has outlasted its own."""
+        if self._hands is hands:
+            self._stop_all()
 
     def _stop_all(self) -> None:
         self._controls.stopping = True
