@@ -142,7 +142,10 @@ def test_async_handlers_run_together_in_one_event_loop(harness: Harness) -> None
 
 
 @pytest.mark.spec("HBN-3", "HBN-15")
-def test_async_handlers_fail_as_others_do(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_async_handlers_fail_as_others_do(
+    harness: Harness, caplog: pytest.LogCaptureFixture, asynchronous: bool
+) -> None:
     harness.send("raises", "fails", "cancels")
     errors = {"raises": ValueError("by a handler"), "cancels": asyncio.CancelledError()}
 
@@ -153,7 +156,7 @@ def test_async_handlers_fail_as_others_do(harness: Harness, caplog: pytest.LogCa
             raise errors[message.body]
         return Outcome.FAILED
 
-    harness.consume(harness.handler(answer=answer, asynchronous=True), 41)
+    harness.consume(harness.handler(answer=answer, asynchronous=asynchronous), 41)
     assert [at for at, _ in harness.queue.deletes()] == [30] * 3
     assert "by a handler" in caplog.text and "the handler was cancelled" in caplog.text
 

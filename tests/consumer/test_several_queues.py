@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
@@ -318,6 +318,27 @@ def test_an_error_for_the_process_stops_all(several: Several) -> None:
         several.advance(1)
         assert isinstance(running.join(), SystemExit)
     assert other.counts().visible == 1
+
+
+def test_an_interrupt_of_the_runner_ends_all_in_order(several: Several, monkeypatch: Patch) -> None:
+    other, wait, stop = several.queue("other"), several.harness.clock.wait, KeyboardInterrupt()
+    fill(other, 1)
+    waited: list[datetime] = []
+
+    def interrupted(until: datetime, wake: threading.Event) -> None:
+        if not threading.current_thread().name.startswith("lakequeue"):
+            waited.append(until)
+            if len(waited) == 1:
+                raise stop
+        wait(until, wake)
+
+    monkeypatch.setattr(several.harness.clock, "wait", interrupted)
+    with several.running(Consumer([several.orders, other], several.handler(5))) as running:
+        several.advance(5)
+        assert running.join() is stop
+    fill(several.orders, 1)
+    several.advance(60)
+    assert "orders" not in several.by_queue() and other.counts().in_flight == 0
 
 
 # --- what each queue says holds

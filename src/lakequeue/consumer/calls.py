@@ -47,8 +47,8 @@ class Calls:
             self._shown = table_of
         self.handled = self.failed = 0
         self._counting = threading.Lock()
-        self._awaited = is_async(self._handler)
-        self.work: Callable[[list[Job]], Any] = self._work_async if self._awaited else self._work
+        awaited = is_async(self._handler)
+        self.work: Callable[[list[Job]], Any] = self._work_async if awaited else self._work
 
     def _work(self, jobs: list[Job]) -> None:
         with self._calling(jobs) as (call, given):
@@ -84,8 +84,8 @@ class Calls:
         return (self._shown(messages), contexts) if self._batches else (messages[0], contexts[0])
 
     def _raised(self, error: BaseException, jobs: Sequence[Job]) -> BaseException:
-        """What a handler raised; a task that was cancelled ends no consumer."""
-        if not (self._awaited and isinstance(error, asyncio.CancelledError)):
+        """What a handler raised; a task that was cancelled, maybe in a loop of its own, ends no consumer."""
+        if not isinstance(error, asyncio.CancelledError):
             return error
         lost = all(job.context.lost for job in jobs)
         raised = LeaseLost(0, len(jobs)) if lost else RuntimeError("the handler was cancelled")

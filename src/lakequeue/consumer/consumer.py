@@ -187,12 +187,18 @@ class Consumer:
                 ended.set()
 
         ends = []
-        for loop in self._loops:
-            ended = threading.Event()
-            start_thread(self._clock, partial(run, loop, ended), f"lakequeue {loop.queue.name}")
-            ends.append(ended)
-        for ended in ends:
-            self._clock.wait(NEVER, ended)
+        try:
+            for loop in self._loops:
+                ended = threading.Event()
+                start_thread(self._clock, partial(run, loop, ended), f"lakequeue {loop.queue.name}")
+                ends.append(ended)
+            for ended in ends:
+                self._clock.wait(NEVER, ended)
+        except BaseException:  # Ctrl-C: the loops would go on without this thread
+            self._stop_all()
+            for ended in ends:
+                self._clock.wait(NEVER, ended)
+            raise
         if errors:
             raise min(errors, key=lambda error: isinstance(error, LakeQueueError))
 
