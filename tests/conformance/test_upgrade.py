@@ -18,6 +18,7 @@ from concurrency.harness import apart, check_log, drain
 from concurrency.steps import WRITES, Killed, at
 from lakequeue import LakeQueue, QueueClientError, RedrivePolicy
 from lakequeue.cli import app
+from lakequeue.model import attributes
 from lakequeue.operations import move
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage import layout
@@ -174,3 +175,23 @@ def test_the_command_upgrades_and_asks_first(lq: LakeQueue) -> None:
     done = CliRunner().invoke(app, [*command, "--yes"])
     assert done.exit_code == 0 and f"4 queues of {lq.root} upgraded" in done.output  # one was deleted
     assert "is up to date" in CliRunner().invoke(app, [*command, "--yes"]).output
+
+
+@pytest.mark.spec("DUR-71")
+def test_an_attribute_of_a_newer_version_is_no_damage(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = LakeQueue(str(tmp_path), clock=clock)
+    newer.create_queue("later", rate_limit="5/s").send("precious")
+    newer.create_queue("plain")
+    known = attributes._BY_WIRE["RateLimit"]
+    monkeypatch.delitem(attributes._BY_WIRE, "RateLimit")
+    [older] = apart(tmp_path, clock, 1)
+    with pytest.raises(QueueClientError, match="unknown attribute RateLimit of a queue: install a newer"):
+        older.queue("later")
+    assert not [finding for finding in older.check() if finding.damage]
+    assert older.repair(apply=True, force=True) == []
+    older.queue("plain").send("usable")
+    monkeypatch.setitem(attributes._BY_WIRE, "RateLimit", known)
+    [again] = apart(tmp_path, clock, 1)
+    assert [message.body for message in again.queue("later").receive()] == ["precious"]

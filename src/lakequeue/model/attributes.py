@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import attrs
 
-from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue, coded_for
+from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue, QueueClientError, coded_for, one_line
 from lakequeue.model.attribute_values import MAX_TEXT_BYTES, PARSERS, Seconds, as_text, parse_choice
 from lakequeue.model.clock import MICROS, duration_micros
 from lakequeue.model.profiles import DEFAULT_PROFILE, HOUR, Limits, Profile, profile, widest
@@ -227,10 +227,16 @@ class QueueAttributes:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, str]) -> QueueAttributes:
-        """The inverse of ``to_wire`` and ``to_stored``; does not check the values."""
+        """The inverse of ``to_wire`` and ``to_stored``; does not check the values.
+
+        Raises:
+            QueueClientError: one is of a newer version (DUR-71).
+        """
         values: dict[str, Any] = {}
         for name, text in wire.items():
-            attribute = _BY_WIRE[name]
+            attribute = _BY_WIRE.get(name)
+            if attribute is None:
+                raise QueueClientError(f"unknown attribute {one_line(name)} of a queue: install a newer lakequeue")
             values[attribute.field] = _parse(attribute, text)
         fifo = values.setdefault("fifo", False)
         values.setdefault("fair_groups", None if fifo else profile(values["profile"]).fair_groups)
@@ -238,8 +244,8 @@ class QueueAttributes:
 
     @classmethod
     def check_stored(cls, wire: Mapping[str, str]) -> None:
-        """KeyError, ValueError or QueueServiceError if no lakequeue stored these (DUR-71)."""
-        found = cls.from_wire(wire)
+        """KeyError, ValueError or QueueServiceError if no lakequeue stored these, maybe a newer one (DUR-71)."""
+        found = cls.from_wire({name: text for name, text in wire.items() if name in _BY_WIRE})
         _ = found.profile_rules, found.redrive, found.redrive_allow
 
     @property
