@@ -9,7 +9,7 @@ import attrs
 import typer
 
 from lakequeue.cli import render
-from lakequeue.cli.options import OptionalName, Yes, flag
+from lakequeue.cli.options import OptionalName, Yes, flag, queue_argument
 from lakequeue.cli.session import REFUSED, Context, usage
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _shards(health: Health) -> render.Fitting | str:
 
 def repair(
     ctx: Context,
-    queue: OptionalName = None,
+    queue: str | None = queue_argument(None, "Name of the queue, or give --all.", "[QUEUE]"),
     everything: bool = flag(False, "All queues of the root, and the catalog.", "--all"),
     clock: bool = flag(False, "Only set back the time that a wrong clock set ahead.", "--clock"),
     force: bool = flag(False, "Also where it is not certain which messages are lost or come again.", "--force"),

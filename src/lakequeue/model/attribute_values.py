@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import numbers
 import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Literal, TypedDict
 
@@ -37,9 +37,10 @@ def parse_micros(value: Any) -> int:
 
 
 def parse_whole(value: Any) -> int:
-    number = None if isinstance(value, timedelta) else seconds(parse_micros(value))
-    if isinstance(number, int):
-        return number
+    if isinstance(value, (str, numbers.Real, Decimal)) and not isinstance(value, bool):
+        number = seconds(parse_micros(value))
+        if isinstance(number, int):
+            return number
     raise ValueError(f"not a whole number: {value!r}")
 
 
@@ -103,7 +104,7 @@ def _wire(policy: RedrivePolicy | RedriveAllowPolicy | None) -> str | None:
 PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "seconds": lambda value: seconds(parse_micros(value)),
     "count": parse_whole,
-    "cap": lambda value: None if value is None or value == "unlimited" else parse_whole(value),
+    "cap": lambda value: None if value in (None, "", "unlimited") else parse_whole(value),
     "flag": parse_flag,
     "mark": lambda value: parse_flag(value) or None,
     "text": lambda value: str(value).encode().decode() if value else None,  # ValueError for half a surrogate pair
