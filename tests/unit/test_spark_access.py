@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lakequeue.spark.session import installed_delta_jar
-from lakequeue.storage.engines.spark_access import packages, s3a_settings
-from lakequeue.storage.providers import PROVIDERS
+from lakequeue.storage.engines.spark_access import packages
+from lakequeue.storage.providers import PROVIDERS, s3a_settings
 
 CONF = Path(__file__).parents[2] / "conf"
 S3A = "org.apache.hadoop.fs.s3a"

@@ -13,7 +13,8 @@ import pytest
 
 from insides import engine_of
 from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
-from lakequeue.storage.stores import Store, bare_name
+from lakequeue.storage.providers import PROVIDERS, bare_name
+from lakequeue.storage.stores import Store
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA-nobody", "AWS_SECRET_ACCESS_KEY": "s3cr3t-value"}
 
@@ -112,7 +113,6 @@ def test_an_endpoint_may_be_any_url(value: str) -> None:
     LakeQueue("s3://lake/a", storage_options=KEYS | {"AWS_ENDPOINT_URL": value})
 
 
-PREFIXES = {"s3": "aws", "az": "azure", "gs": "google"}
 REACHED = {
     "s3": {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true", **KEYS},
     "az": {
@@ -135,16 +135,16 @@ def options_of(scheme: str) -> list[str]:
 
 
 def test_the_options_of_obstore_are_known() -> None:
-    assert all(len(options_of(scheme)) > 25 for scheme in PREFIXES)
+    assert all(len(options_of(scheme)) > 25 for scheme in REACHED)
     assert {"http1_only", "user_agent", "region"} <= set(options_of("s3"))
 
 
 @pytest.mark.parametrize("value", ["s3cr3t", "s3\ncr3t", "http://me:s3cr3t@127.0.0.1:1"], ids=ascii)
-@pytest.mark.parametrize("scheme", PREFIXES)
+@pytest.mark.parametrize("scheme", REACHED)
 def test_a_wrong_value_of_an_option_is_told_in_no_trace(scheme: str, value: str) -> None:
     """Nor does obstore end in a panic."""
     names = [*options_of(scheme), "retry_timeout", "max_retries", "init_backoff"]
-    for name in (*names, *(f"{PREFIXES[scheme]}_{each}" for each in names)):
+    for name in (*names, *(f"{PROVIDERS[scheme].prefix}{each}" for each in names)):
         options = {given: each for given, each in REACHED[scheme].items() if bare_name(given) != bare_name(name)}
         try:
             LakeQueue(

@@ -52,10 +52,11 @@ def _remote(uri: str) -> str:
     place = re.split("[?#]", rest)[0].partition("/")[0]
     # what is before an @, or behind a ?, may be a secret and is not shown
     uri = f"{scheme}://{re.split('[?#]', rest)[0].rpartition('@')[2]}"
-    user = place.rpartition("@")[0]  # of abfss the container
-    if "@" in place and (scheme != "abfss" or ":" in user or "@" in user):
+    user = place.rpartition("@")[0]
+    provider = PROVIDERS.get(scheme)
+    if "@" in place and (provider is None or not provider.has_container or ":" in user or "@" in user):
         raise _refused(uri, "keys are no part of a URI; give them as storage_options")
-    if scheme not in PROVIDERS:
+    if provider is None:
         raise _refused(uri, _unknown(f"{scheme}://"))
     if not rest.strip("/"):
         raise _refused(uri, "the bucket is missing")

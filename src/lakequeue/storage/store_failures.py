@@ -11,12 +11,15 @@ from typing import NamedTuple
 
 from obstore.exceptions import BaseError
 
+from lakequeue.storage.providers import PROVIDERS
+
 _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
-_USER = re.compile(r"((?<!abfss)://)[^/\s\"']*@")
+_CONTAINER = "".join(f"(?<!{scheme})" for scheme, provider in PROVIDERS.items() if provider.has_container)
+_USER = re.compile(rf"({_CONTAINER}://)[^/\s\"']*@")
 _QUERY = re.compile(r"(https?://[^\s?\"']*)\?[^\s\"']*")
 _CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
 _VALUE = re.compile(rf"({_CAUSES}).*(\".*|: [A-Z].*|\. (?:Valid|Supported) .*)", re.DOTALL)

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from obstore.store import ObjectStore, from_url
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.storage.folder import Folder, LocalFolder, RemoteFolder
 from lakequeue.storage.mounts import check_local
-from lakequeue.storage.providers import PREFIXES, PROVIDERS, scheme_of
+from lakequeue.storage.providers import PREFIXES, PROVIDERS, bare_name, scheme_of
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
 
@@ -49,14 +49,6 @@ _CLIENT = frozenset(
     }
 )
 """Options of every store's HTTP client, with or without a prefix."""
-_CREDENTIALS = {
-    "access_key_id",
-    "container_credentials_full_uri",
-    "container_credentials_relative_uri",
-    "skip_signature",
-    "web_identity_token_file",
-}
-"""Options of S3 that give credentials, or name where they come from."""
 _PORTABLE = _CLIENT | {
     *("access_key_id", "secret_access_key", "session_token", "skip_signature"),
     *("endpoint", "endpoint_url", "region", "default_region"),
@@ -114,7 +106,7 @@ class Store:
         """The options, with how long a request lasts; a reader by delta-rs takes them as they are."""
         if local_path(self.root) is not None:
             return self.options
-        known = {bare_name(name) for name in (*self.options, *_environment())}
+        known = {bare_name(name) for name in (*self.options, *_environment(_CLIENT))}
         return {name: value for name, value in PATIENCE.items() if name not in known} | self.options
 
     @property
@@ -122,8 +114,7 @@ class Store:
         """The options with this process's environment's, for processes on other machines."""
         if local_path(self.root) is not None:
             return self.options
-        own = {name.lower(): value for name, value in os.environ.items() if name.lower().startswith(PREFIXES)}
-        return {name: value for name, value in own.items() if bare_name(name) in _PORTABLE} | self.options
+        return _environment(_PORTABLE) | self.options
 
     def folder(self, path: str) -> Folder:
         """A directory of this storage; all of one root share their connections."""
@@ -187,12 +178,13 @@ class Store:
         return self._client(self.root)
 
     def _check_credentials(self) -> None:
-        """QueueClientError if there are no credentials of S3 and no machine's service that might have some.
+        """QueueClientError if there are no credentials, and no machine's service that might have some.
 
         Both libraries look for that service for as long as they repeat requests.
         """
         given = {bare_name(name): value for name, value in (os.environ | self.options).items()}
-        if scheme_of(self.root) != "s3" or given.keys() & _CREDENTIALS:
+        sources = PROVIDERS[scheme_of(self.root)].credentials
+        if not sources or not given.keys().isdisjoint(sources):
             return
         service = urlsplit(given.get("metadata_endpoint", "http://169.254.169.254"))
         try:
@@ -230,7 +222,7 @@ class Store:
     def _arguments(self) -> dict[str, Any]:
         config: dict[str, str] = {}
         # obstore forgets the environment's options of the client, AWS_ALLOW_HTTP among them, if it is given any
-        client: dict[str, Any] = {bare_name(name): value for name, value in _environment().items()}
+        client: dict[str, Any] = {bare_name(name): value for name, value in _environment(_CLIENT).items()}
         retry: dict[str, Any] = {}
         backoff: dict[str, Any] = {}
         for given, value in self.delta_options.items():
@@ -247,16 +239,10 @@ class Store:
         return {"config": config or None, "client_options": client or None, "retry_config": retry or None}
 
 
-def bare_name(name: str) -> str:
-    """The name of an option without a prefix, in small letters."""
-    name = name.lower()
-    return next((name.removeprefix(each) for each in PREFIXES if name.startswith(each)), name)
-
-
-def _environment() -> dict[str, str]:
-    """The environment's options of the HTTP client."""
-    own = {name: value for name, value in os.environ.items() if name.lower().startswith(PREFIXES)}
-    return {name: value for name, value in own.items() if bare_name(name) in _CLIENT}
+def _environment(bare_names: Collection[str]) -> dict[str, str]:
+    """Those of the environment's options that have one of these names without a prefix."""
+    own = {name.lower(): value for name, value in os.environ.items() if name.lower().startswith(PREFIXES)}
+    return {name: value for name, value in own.items() if bare_name(name) in bare_names}
 
 
 def _number(name: str, text: str) -> int | float | timedelta:
