@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import group
 
 from serve.serving import PATIENCE
 
@@ -65,6 +66,13 @@ def worker(where: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         finally:
             if process.poll() is None:
                 kill(process)
+
+
+def tasks_run(jobs: Any) -> None:
+    """A group of tasks runs, and one that fails is tried again."""
+    results = group(jobs.add.s(number, number) for number in range(30)).apply_async().get(PATIENCE)
+    assert results == [2 * number for number in range(30)]
+    assert jobs.persist.delay("käse").get(PATIENCE) == {"text": "käse", "retries": 2}
 
 
 def seen_with_one_rejected(queue: Any) -> list[Any]:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kombu import Connection
+from kombu.transport.SQS import AccessDeniedQueueException
 
-from clients.celery_workers import application, seen_with_one_rejected, worker
+from clients.celery_workers import application, seen_with_one_rejected, tasks_run, worker
 from lakequeue import LakeQueue
 from serve.serving import KEYS, PATIENCE, ServerProcess, key_file, sqs, wait_until
 
 pytestmark = pytest.mark.clients
+OPTIONS = {"region": "eu-west-1", "is_secure": False, "wait_time_seconds": 1}
 
 
 def broker(server: ServerProcess) -> str:
@@ -30,15 +33,8 @@ def jobs(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield jobs
 
 
-def test_a_group_of_tasks_runs(jobs: Any) -> None:
-    from celery import group
-
-    results = group(jobs.add.s(number, number) for number in range(30)).apply_async().get(PATIENCE)
-    assert results == [2 * number for number in range(30)]
-
-
-def test_a_task_is_tried_again(jobs: Any) -> None:
-    assert jobs.persist.delay("käse").get(PATIENCE) == {"text": "käse", "retries": 2}
+def test_tasks_run_and_are_tried_again(jobs: Any) -> None:
+    tasks_run(jobs)
 
 
 def test_a_task_with_a_countdown_waits(jobs: Any) -> None:
@@ -66,10 +62,8 @@ def test_nothing_is_left_in_the_queue(jobs: Any, served: ServerProcess) -> None:
 def test_kombu_delivers_what_is_acknowledged_once_and_what_is_rejected_again(
     served: ServerProcess, predefined: bool
 ) -> None:
-    from kombu import Connection
-
     name = f"kombu-{predefined}".lower()
-    options: dict[str, Any] = {"region": "eu-west-1", "is_secure": False, "wait_time_seconds": 1}
+    options: dict[str, Any] = dict(OPTIONS)
     if predefined:
         url = sqs(served.url).create_queue(QueueName=name)["QueueUrl"]
         key, secret = KEYS.values()
@@ -85,10 +79,7 @@ def test_kombu_delivers_what_is_acknowledged_once_and_what_is_rejected_again(
 
 @pytest.mark.spec("FAI-1", "FAI-2")
 def test_a_quiet_tenant_of_kombu_does_not_wait_behind_a_noisy_one(served: ServerProcess) -> None:
-    from kombu import Connection
-
-    options = {"region": "eu-west-1", "is_secure": False, "wait_time_seconds": 1}
-    with Connection(broker(served), transport_options=options) as connection:
+    with Connection(broker(served), transport_options=OPTIONS) as connection:
         queue = connection.SimpleQueue("kombu-tenants")
         for number in range(30):
             queue.put({"tenant": "noisy", "number": number}, MessageGroupId="noisy")
@@ -115,9 +106,6 @@ def test_a_task_of_a_quiet_tenant_does_not_wait_behind_those_of_a_noisy_one(jobs
 
 def test_kombu_says_that_it_may_not_acknowledge(tmp_path: Path) -> None:
     """It looks for the code of AWS, `AccessDenied`; another one it would pass over."""
-    from kombu import Connection
-    from kombu.transport.SQS import AccessDeniedQueueException
-
     secret = "receiver-secret-of-tests"
     rules = [{"queues": ["orders"], "actions": ["ReceiveMessage", "SendMessage", "GetQueueAttributes"]}]
     keys = key_file(tmp_path / "keys.json", {"AKIDRECEIVER": {"secret": secret, "rules": rules}})
@@ -128,7 +116,7 @@ def test_kombu_says_that_it_may_not_acknowledge(tmp_path: Path) -> None:
             "access_key_id": "AKIDRECEIVER",
             "secret_access_key": secret,
         }
-        options = {"region": "eu-west-1", "is_secure": False, "predefined_queues": {"orders": known}}
+        options = OPTIONS | {"predefined_queues": {"orders": known}}
         address = f"sqs://AKIDRECEIVER:{secret}@localhost:{server.port}/"
         with Connection(address, transport_options=options) as connection:
             orders = connection.SimpleQueue("orders")

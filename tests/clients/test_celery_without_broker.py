@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -13,9 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import kombu
 import pytest
+from kombu.exceptions import ChannelError, OperationalError
 
-from clients.celery_workers import application, kill, seen_with_one_rejected, start, worker
+import lakequeue.integrations.celery  # noqa: F401  # makes kombu know lakequeue://
+from clients.celery_workers import application, kill, seen_with_one_rejected, start, tasks_run, worker
 from lakequeue import InvalidOptions, LakeQueue, UnsupportedOperation
 from serve.serving import PATIENCE, wait_until
 
@@ -42,16 +47,6 @@ def lines(path: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-@pytest.fixture
-def kombu() -> Any:
-    """The library, with the transport for roots."""
-    import kombu
-
-    import lakequeue.integrations.celery  # noqa: F401
-
-    return kombu
-
-
 @pytest.fixture(scope="module")
 def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("celery")
@@ -64,15 +59,8 @@ def jobs(where: Path) -> Iterator[Any]:
         yield jobs
 
 
-def test_a_group_of_tasks_runs(jobs: Any) -> None:
-    from celery import group
-
-    results = group(jobs.add.s(number, number) for number in range(30)).apply_async().get(PATIENCE)
-    assert results == [2 * number for number in range(30)]
-
-
-def test_a_task_is_tried_again(jobs: Any) -> None:
-    assert jobs.persist.delay("käse").get(PATIENCE) == {"text": "käse", "retries": 2}
+def test_tasks_run_and_are_tried_again(jobs: Any) -> None:
+    tasks_run(jobs)
 
 
 def test_a_task_with_a_countdown_waits_in_the_queue_not_in_a_worker(jobs: Any, where: Path) -> None:
@@ -207,21 +195,17 @@ def test_events_of_workers_are_seen(jobs: Any) -> None:
 def test_a_root_on_an_object_store_is_a_broker_too(s3_root: str, tmp_path: Path) -> None:
     address = f"lakequeue://{s3_root.replace('://', '/')}"
     with application(address, tmp_path, visibility=10) as jobs, worker(tmp_path):
-        results = [jobs.add.delay(number, number) for number in range(5)]
-        assert [result.get(PATIENCE) for result in results] == [0, 2, 4, 6, 8]
-        assert jobs.persist.delay("käse").get(PATIENCE) == {"text": "käse", "retries": 2}
+        tasks_run(jobs)
 
 
 def test_a_priority_is_refused_where_a_queue_has_none(jobs: Any) -> None:
-    from kombu.exceptions import OperationalError
-
     with pytest.raises(OperationalError, match="priority: queue celery was created without priorities"):
         jobs.add.apply_async((1, 2), priority=3)
 
 
 @pytest.mark.spec("JOB-5")
 @pytest.mark.parametrize("top", [2, 10])
-def test_urgent_tasks_overtake(kombu: Any, tmp_path: Path, top: int) -> None:
+def test_urgent_tasks_overtake(tmp_path: Path, top: int) -> None:
     declared = kombu.Queue("urgent", kombu.Exchange("urgent"), "urgent", max_priority=top)
     with kombu.Connection(broker(tmp_path), transport_options={"queue_name_prefix": PREFIX}) as connection:
         with connection.Producer() as producer:
@@ -318,25 +302,19 @@ def test_workers_that_are_killed_lose_no_task(tmp_path: Path, kills: int) -> Non
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[Any]:
-    from kombu import Connection
-
-    import lakequeue.integrations.celery  # noqa: F401
-
-    with Connection(broker(tmp_path)) as connection:
+    with kombu.Connection(broker(tmp_path)) as connection:
         yield connection
 
 
 def received(connection: Any, *queues: Any, number: int, **options: Any) -> list[Any]:
     """The bodies of messages that come from queues."""
-    from kombu import Consumer
-
     found: list[Any] = []
 
     def keep(body: Any, message: Any) -> None:
         found.append(body)
         message.ack()
 
-    with Consumer(connection, list(queues), callbacks=[keep], **options):
+    with kombu.Consumer(connection, list(queues), callbacks=[keep], **options):
         while len(found) < number:
             connection.drain_events(timeout=PATIENCE)
         with pytest.raises(TimeoutError):
@@ -358,7 +336,7 @@ def test_kombu_delivers_what_is_acknowledged_once_and_what_is_rejected_again(con
     [("direct", ["a", "b"], [1, 1]), ("topic", ["a.*", "#"], [1, 2]), ("fanout", ["", ""], [2, 2])],
 )
 def test_exchanges_of_other_processes_are_known(
-    kombu: Any, connection: Any, kind: str, keys: list[str], arrive: list[int]
+    connection: Any, kind: str, keys: list[str], arrive: list[int]
 ) -> None:
     exchange = kombu.Exchange(f"of-{kind}", type=kind)
     queues = [kombu.Queue(f"{kind}-{key}-{place}", exchange, key) for place, key in enumerate(keys)]
@@ -371,7 +349,7 @@ def test_exchanges_of_other_processes_are_known(
     assert [len(received(connection, queue, number=n)) for queue, n in zip(queues, arrive, strict=True)] == arrive
 
 
-def test_what_is_acknowledged_in_one_queue_stays_in_another(kombu: Any, connection: Any, tmp_path: Path) -> None:
+def test_what_is_acknowledged_in_one_queue_stays_in_another(connection: Any, tmp_path: Path) -> None:
     exchange = kombu.Exchange("all", type="fanout")
     queues = [kombu.Queue(name, exchange) for name in ("one", "two")]
     found: dict[str, Any] = {}
@@ -391,7 +369,7 @@ def test_what_is_acknowledged_in_one_queue_stays_in_another(kombu: Any, connecti
     assert lake.queue("one").counts().visible == 1
 
 
-def test_no_more_is_held_than_the_prefetch_count(kombu: Any, connection: Any, tmp_path: Path) -> None:
+def test_no_more_is_held_than_the_prefetch_count(connection: Any, tmp_path: Path) -> None:
     queue = kombu.Queue("q")
     producer = connection.Producer()
     for number in range(10):
@@ -414,7 +392,7 @@ def test_no_more_is_held_than_the_prefetch_count(kombu: Any, connection: Any, tm
 
 @pytest.mark.parametrize("end", ["close", "cancel"])
 def test_what_was_received_but_not_delivered_is_handed_back_and_delivered_once(
-    kombu: Any, connection: Any, tmp_path: Path, end: str
+    connection: Any, tmp_path: Path, end: str
 ) -> None:
     """Two channels of a connection, of which the first ends what it consumes when it has one message of five."""
     queue = kombu.Queue("q")
@@ -436,7 +414,7 @@ def test_what_was_received_but_not_delivered_is_handed_back_and_delivered_once(
     wait_until(lambda: lake.counts().visible + lake.counts().in_flight == 0)
 
 
-def test_two_channels_of_a_connection_consume_from_a_queue(kombu: Any, connection: Any, tmp_path: Path) -> None:
+def test_two_channels_of_a_connection_consume_from_a_queue(connection: Any, tmp_path: Path) -> None:
     queue, found = kombu.Queue("q"), []
     channels = [connection.channel() for _ in range(2)]
     with (
@@ -456,7 +434,7 @@ def test_two_channels_of_a_connection_consume_from_a_queue(kombu: Any, connectio
     assert lake.counts().visible == 0
 
 
-def test_a_queue_that_was_deleted_and_made_again_is_read(kombu: Any, connection: Any, tmp_path: Path) -> None:
+def test_a_queue_that_was_deleted_and_made_again_is_read(connection: Any, tmp_path: Path) -> None:
     queue = kombu.Queue("q")(connection.default_channel)
     queue.declare()
     assert queue.get() is None
@@ -468,13 +446,13 @@ def test_a_queue_that_was_deleted_and_made_again_is_read(kombu: Any, connection:
     assert queue.get().payload == "a"
 
 
-def test_a_root_that_another_process_makes_is_seen(kombu: Any, connection: Any, tmp_path: Path) -> None:
+def test_a_root_that_another_process_makes_is_seen(connection: Any, tmp_path: Path) -> None:
     queue = kombu.Queue("q")(connection.default_channel)
     LakeQueue(str(tmp_path / "root")).create_queue("q")
     assert queue.queue_declare(passive=True).queue == "q"
 
 
-def test_a_message_is_sent_while_another_queue_is_deleted(kombu: Any, connection: Any, tmp_path: Path) -> None:
+def test_a_message_is_sent_while_another_queue_is_deleted(connection: Any, tmp_path: Path) -> None:
     exchange, root = kombu.Exchange("e", type="topic"), str(tmp_path / "root")
     queue = kombu.Queue("q", exchange, "#")(connection.default_channel)
     queue.declare()
@@ -489,7 +467,7 @@ def test_a_message_is_sent_while_another_queue_is_deleted(kombu: Any, connection
 
 
 @pytest.mark.parametrize("length", [105, 106, 255])
-def test_an_exchange_may_have_a_long_name(kombu: Any, connection: Any, length: int) -> None:
+def test_an_exchange_may_have_a_long_name(connection: Any, length: int) -> None:
     exchanges = [kombu.Exchange("e" * (length - 1) + last) for last in "xy"]
     queues = [kombu.Queue(exchange.name[-1], exchange, "k")(connection.default_channel) for exchange in exchanges]
     for queue in queues:
@@ -498,7 +476,7 @@ def test_an_exchange_may_have_a_long_name(kombu: Any, connection: Any, length: i
     assert [queue.get() is None for queue in queues] == [True, False]
 
 
-def test_a_binding_beyond_the_limits_is_refused(kombu: Any, connection: Any, tmp_path: Path) -> None:
+def test_a_binding_beyond_the_limits_is_refused(connection: Any, tmp_path: Path) -> None:
     exchange, channel = kombu.Exchange("ex"), connection.default_channel
     with pytest.raises(UnsupportedOperation, match=r"exchange 'ex' with routing key 'k{300}'.* 256 characters"):
         kombu.Queue("q", exchange, "k" * 300)(channel).declare()
@@ -507,9 +485,7 @@ def test_a_binding_beyond_the_limits_is_refused(kombu: Any, connection: Any, tmp
         kombu.Queue("q", exchange, "k")(channel).declare()
 
 
-def test_queues_are_declared_purged_and_deleted(kombu: Any, connection: Any) -> None:
-    from kombu.exceptions import ChannelError
-
+def test_queues_are_declared_purged_and_deleted(connection: Any) -> None:
     queue = kombu.Queue("q", durable=False)(connection.default_channel)
     with pytest.raises(ChannelError, match="NOT_FOUND"):
         queue.queue_declare(passive=True)
@@ -526,9 +502,7 @@ def test_queues_are_declared_purged_and_deleted(kombu: Any, connection: Any) -> 
         queue.queue_declare(passive=True)
 
 
-def test_a_task_beyond_the_longest_delay_is_delayed_as_long_as_can_be(
-    kombu: Any, connection: Any, tmp_path: Path
-) -> None:
+def test_a_task_beyond_the_longest_delay_is_delayed_as_long_as_can_be(connection: Any, tmp_path: Path) -> None:
     connection.Producer().publish(
         "a", routing_key="q", declare=[kombu.Queue("q")], headers={"task": "t", "eta": "2999-01-01T00:00:00+00:00"}
     )
@@ -536,7 +510,7 @@ def test_a_task_beyond_the_longest_delay_is_delayed_as_long_as_can_be(
     assert (counts.visible, counts.delayed) == (0, 1)
 
 
-def test_a_queue_that_its_owner_declared_and_left_is_gone(kombu: Any, connection: Any, tmp_path: Path) -> None:
+def test_a_queue_that_its_owner_declared_and_left_is_gone(connection: Any, tmp_path: Path) -> None:
     with connection.clone() as owner:
         received(owner, kombu.Queue("replies", auto_delete=True), number=0)
         assert LakeQueue(str(tmp_path / "root")).all_queues()
@@ -554,19 +528,19 @@ def test_a_queue_that_its_owner_declared_and_left_is_gone(kombu: Any, connection
         ({"queue_attributes": {"shard": 2}}, "queue_attributes"),
     ],
 )
-def test_a_wrong_option_is_named(kombu: Any, tmp_path: Path, options: dict[str, Any], problem: str) -> None:
+def test_a_wrong_option_is_named(tmp_path: Path, options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidOptions) as refused:
         kombu.Connection(broker(tmp_path), transport_options=options).connect()
     assert problem in str(refused.value)
     assert not (tmp_path / "root").exists()
 
 
-def test_an_address_without_a_root_is_refused(kombu: Any) -> None:
+def test_an_address_without_a_root_is_refused() -> None:
     with pytest.raises(InvalidOptions, match="broker_url: lakequeue:// names no root"):
         kombu.Connection("lakequeue://").connect()
 
 
-def test_storage_options_are_not_shown(kombu: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_storage_options_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     options = {"storage_options": {"AWS_SECRET_ACCESS_KEY": "not-to-be-shown"}}
     with kombu.Connection(broker(tmp_path), transport_options=options) as connection:
@@ -578,3 +552,32 @@ def test_storage_options_are_not_shown(kombu: Any, tmp_path: Path, caplog: pytes
             repr(connection.transport.broker),
         ]
     assert "not-to-be-shown" not in "".join([*shown, caplog.text])
+
+
+FORKS = """
+import os, sys
+import kombu
+import lakequeue.integrations.celery
+
+def connected():
+    return kombu.Connection(sys.argv[1])
+
+with connected() as connection, kombu.Consumer(connection, [kombu.Queue("q")], on_message=print):
+    child = os.fork()
+    if child:
+        sys.exit(os.waitpid(child, 0)[1])
+    with connected() as other:
+        queue = other.SimpleQueue("q")
+        for receive in (lambda: queue.get(block=False), queue.consumer.consume):
+            try:
+                receive()
+            except lakequeue.errors.UnsupportedOperation as error:
+                print(error, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_forked_process_says_that_it_cannot_receive(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKS, broker(tmp_path)]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=PATIENCE)
+    assert done.stdout.count("a process that was forked from a worker can send, but not receive") == 2, done

@@ -174,6 +174,14 @@ def test_a_repeated_try_sends_once_to_a_fifo_queue(airflow: Airflow) -> None:
     assert queue.counts().visible == 2
 
 
+def test_what_is_no_list_of_messages_is_refused_not_sent_by_its_keys(airflow: Airflow) -> None:
+    from lakequeue.integrations.airflow import LakeQueuePublishOperator
+
+    publish = LakeQueuePublishOperator(task_id="t", queue_name="orders", messages={"parcel": 7})  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameterValue, match=r"messages .*a text or a list"):
+        publish.execute({})
+
+
 def connection(**fields: Any) -> Any:
     from airflow.sdk import Connection
 

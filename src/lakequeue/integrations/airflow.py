@@ -16,14 +16,14 @@ from typing import Any
 
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.errors import LakeQueueError, MissingPackage
+from lakequeue.integrations import MOST_AT_ONCE
 from lakequeue.integrations.airflow_triggers import (
     DEFAULT_CONNECTION,
-    MOST_AT_ONCE,
     LakeQueueEventTrigger,
     LakeQueueSensorTrigger,
     root_of,
 )
-from lakequeue.model.arguments import check_whole
+from lakequeue.model.arguments import check_type, check_whole
 
 try:
     from airflow.providers.common.messaging.providers.base_provider import BaseMessageQueueProvider
@@ -100,6 +100,7 @@ class LakeQueuePublishOperator(BaseOperator):
         lakequeue_conn_id: id of the connection; templated.
 
     Raises:
+        InvalidParameterValue: ``messages`` is neither a text nor a list.
         QueueServiceError: a message is refused; then none was sent, or the error names those that were not.
     """
 
@@ -122,6 +123,7 @@ class LakeQueuePublishOperator(BaseOperator):
         self.delay, self.attributes, self.lakequeue_conn_id = delay, attributes, lakequeue_conn_id
 
     def execute(self, context: Mapping[str, Any]) -> list[str]:
+        check_type("messages", self.messages, Sequence, "a text or a list")
         queue = LakeQueueHook(self.lakequeue_conn_id).queue(self.queue_name)
         run = context["ti"]
         task = json.dumps([run.dag_id, run.task_id, run.map_index, run.run_id])

@@ -11,14 +11,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from lakequeue import Message, Outage, aio
-from lakequeue.errors import (
-    InvalidOptions,
-    LakeQueueError,
-    MissingPackage,
-    OverLimit,
-    QueueClientError,
-    RequestThrottled,
-)
+from lakequeue.errors import InvalidOptions, LakeQueueError, MissingPackage
+from lakequeue.integrations import MOST_AT_ONCE, PASSING
 from lakequeue.model.arguments import check_string, check_type, check_whole
 from lakequeue.model.messages import text_of
 
@@ -31,13 +25,9 @@ except ModuleNotFoundError as error:
     raise MissingPackage.of("lakequeue.integrations.airflow", "airflow", error) from None
 
 DEFAULT_CONNECTION = "lakequeue_default"
-MOST_AT_ONCE = 1_000
-"""Most messages of one receive, and of a watched queue that wait for their events to be stored."""
 _WAIT_TIME = 20
 """Seconds of one long poll; the most that every profile allows."""
 _OUTAGE = Outage()
-_PASSING = (QueueClientError, RequestThrottled, OverLimit)
-"""Errors that waiting may end."""
 
 _log = logging.getLogger("lakequeue")
 _lakes: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], aio.LakeQueue] = WeakValueDictionary()
@@ -73,7 +63,7 @@ class LakeQueueSensorTrigger(_Arguments, BaseTrigger):
     """Waits for messages of a queue for one task; its event is a list of them."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        async for _, messages in _received(**self.arguments, passing=_PASSING):
+        async for _, messages in _received(**self.arguments, passing=PASSING):
             yield TriggerEvent([_shown(message) for message in messages])
             return
 
@@ -135,11 +125,10 @@ class _Watch(SharedStreamProducer):
         async for queue, messages in _received(**self._arguments, passing=(Exception,)):
             self._queue, new = queue, []
             for message in messages:
-                again = next((one for one in (self._claimed, self._stored) if message.message_id in one), None)
-                if again is None:
+                known = self._stored if message.message_id in self._stored else self._claimed
+                if message.message_id not in known:
                     new.append(message)
-                    again = self._claimed
-                again[message.message_id] = message.receipt_handle
+                known[message.message_id] = message.receipt_handle
             for message in new:
                 yield _shown(message), message.message_id
             await self._delete_stored()
@@ -169,7 +158,7 @@ class _Watch(SharedStreamProducer):
             await self._queue.delete(handle)  # type: ignore[union-attr]
         except LakeQueueError as error:
             _log.warning("a message whose event is stored is not deleted yet: %s", error)
-            return not isinstance(error, _PASSING)
+            return not isinstance(error, PASSING)
         return True
 
     async def aclose(self) -> None:

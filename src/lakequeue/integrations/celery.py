@@ -22,6 +22,7 @@ from lakequeue.errors import (
     QueueDoesNotExist,
     QueueServiceError,
     RequestThrottled,
+    UnsupportedOperation,
 )
 
 try:
@@ -98,15 +99,22 @@ class Channel(virtual.Channel):
     def broker(self) -> Any:
         return self.connection.broker
 
+    @property
+    def _receiving(self) -> Broker:
+        """The broker of this process; UnsupportedOperation in a child that a worker has forked."""
+        if not isinstance(self.broker, Broker):
+            raise UnsupportedOperation("a process that was forked from a worker can send, but not receive")
+        return self.broker
+
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
-        """Consumes from a queue; in a child that a worker has forked, kombu's error says that it cannot."""
+        broker = self._receiving
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         _Relay.serve()
         for tag, one in list(self._subscriptions.items()):
             if one.ended and one.name not in self._auto_delete:
                 del self._subscriptions[tag]
         self._subscriptions[consumer_tag] = Subscription(
-            self.broker,
+            broker,
             queue,
             self.qos.prefetch_count,
             no_ack,
@@ -116,12 +124,13 @@ class Channel(virtual.Channel):
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         """One message, without renewal: what is to be held for long is consumed."""
-        source, found = self.broker.used(queue, lambda source: (source, source.receive(1, wait_time=0)))
+        broker = self._receiving
+        source, found = broker.used(queue, lambda source: (source, source.receive(1, wait_time=0)))
         for message in found:
             try:
                 payload = payload_of(message)
             except Malformed as error:
-                if is_refused(self.broker, queue, message, error):
+                if is_refused(broker, queue, message, error):
                     source.change_visibility(message, 0)
                 else:
                     source.delete(message)

@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any
 
 from lakequeue import LakeQueue, Message, Queue
-from lakequeue.errors import MissingPackage, OverLimit, QueueClientError, RequestThrottled
+from lakequeue.errors import MissingPackage
+from lakequeue.integrations import MOST_AT_ONCE, PASSING
 from lakequeue.model.arguments import check_callable, check_string, check_whole
 
 try:
@@ -24,9 +25,6 @@ try:
     )
 except ModuleNotFoundError as error:
     raise MissingPackage.of("lakequeue.integrations.dagster", "dagster", error) from None
-
-MOST_AT_ONCE = 1_000
-"""Most messages of one tick."""
 
 
 class LakeQueueResource(ConfigurableResource):
@@ -97,7 +95,7 @@ def message_sensor(
             messages = queue.receive(max_messages, visibility_timeout, wait_time=0)
             runs, done = _runs(context, name, messages, run_request)
             _delete(queue, done)
-        except (QueueClientError, RequestThrottled, OverLimit) as error:
+        except PASSING as error:
             context.log.warning(f"the messages of {queue_name} wait: {error}")
             return SkipReason(f"the messages of {queue_name} wait: {error}")
         handles = {one.message_id: one.receipt_handle for one in messages if one.message_id in runs}
