@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from consumer.harness import LONG_ENOUGH, Harness, sleeper
+from consumer.harness import LONG_ENOUGH, Harness, raises, sleeper
 from lakequeue import (
     ComputedRenewal,
     Consumer,
@@ -159,6 +159,22 @@ def test_async_handlers_fail_as_others_do(
     harness.consume(harness.handler(answer=answer, asynchronous=asynchronous), 41)
     assert [at for at, _ in harness.queue.deletes()] == [30] * 3
     assert "by a handler" in caplog.text and "the handler was cancelled" in caplog.text
+
+
+def test_what_waits_behind_a_failed_message_is_given_back_outside_the_event_loop(fifo: Harness) -> None:
+    fifo.send("a1", "a2", "a3")
+    threads: dict[str, str] = {}
+
+    def note(verb: str, bodies: list[str]) -> None:
+        if verb == "change":
+            threads.update(dict.fromkeys(bodies, threading.current_thread().name))
+
+    fifo.queue.before = note
+    handler = fifo.handler(1, raises(ValueError(), "a1"), asynchronous=True)
+    with fifo.running(fifo.consumer(handler)):
+        fifo.clock.advance(2)
+        assert threads.keys() == {"a2", "a3"} and "lakequeue event loop" not in threads.values()
+        assert fifo.other.counts().visible == 2
 
 
 @pytest.mark.spec("HBN-20")

@@ -37,6 +37,7 @@ class Rounds:
         self._heartbeat = heartbeat
         self._lock = threading.Lock()
         self._done: list[Done] = []
+        self._behind: list[Job] = []  # what waited behind messages that failed
         self._failures: dict[str, str] = {}
 
     # --- what becomes of a message
@@ -56,8 +57,8 @@ class Rounds:
             return self.finish([job, *self._held.end_rest(job)])
         if outcome is Outcome.SUCCESS:
             return self._settle_later(Done(job, hold=hold))
-        # before the one that failed: the group stays blocked, which keeps its order
-        self.give_back(self._held.end_rest(job))
+        with self._lock:  # for the next round: this may be the thread of an event loop
+            self._behind += self._held.end_rest(job)
         # if its renewal failed, another consumer may have it by now (HNS-14)
         again_in = self._again_in(job, outcome, in_doubt=hold is not None and hold.failed)
         if again_in is None:
@@ -112,22 +113,25 @@ class Rounds:
         Args:
             may_claim: whether messages are wanted.
         """
-        due, failures = self._due()
-        if not due and not failures:
-            return None
-        # what failed is tried alone: the claim may be what fails
-        room = self._held.room(due) if may_claim and not any(done.failures for done in due) else 0
-        hands = self._held.free_hands(due)
-        options = self._run.options
-        timeout = options.renewal.receive_timeout
-        asked = Request(room, timeout, consumer=options.name, hands=hands, enough=self._held.concurrency)
-        wanted = [(done.job.handle, self._timeout(done.again_in)) for done in due]
-        began = monotonic()
+        due, failures, behind = self._due()
         try:
+            # before the one that failed: the group stays blocked, which keeps its order
+            self.give_back(behind)
+            if not due and not failures:
+                return None
+            # what failed is tried alone: the claim may be what fails
+            room = self._held.room(due) if may_claim and not any(done.failures for done in due) else 0
+            hands = self._held.free_hands(due)
+            options = self._run.options
+            timeout = options.renewal.receive_timeout
+            asked = Request(room, timeout, consumer=options.name, hands=hands, enough=self._held.concurrency)
+            wanted = [(done.job.handle, self._timeout(done.again_in)) for done in due]
+            began = monotonic()
             found = exchange(self._queue, wanted, asked if room else None, failures)
         except BaseException:
             with self._lock:
                 self._done, self._failures = due + self._done, failures | self._failures
+                self._behind = behind + self._behind
             raise
         self._held.ahead.round(int((monotonic() - began) * MICROS))
         self._held.keep_free(hands if room else None)
@@ -140,11 +144,12 @@ class Rounds:
                 self._unsettled(done, error)
         return found if room else attrs.evolve(found, refused=None)
 
-    def _due(self) -> tuple[list[Done], dict[str, str]]:
-        """What the next round settles, and the failures that it records."""
+    def _due(self) -> tuple[list[Done], dict[str, str], list[Job]]:
+        """What the next round settles, the failures that it records, and what it gives back."""
         now, due = self._run.clock.now(), list[Done]()
         with self._lock:
             known, self._done = self._done, []
+            behind, self._behind = self._behind, []
             failures, self._failures = self._failures, {}
         for done in known:
             if done.job.context.lost:
@@ -154,7 +159,7 @@ class Rounds:
                 due.append(done)
             else:
                 self._add(done)
-        return due, failures
+        return due, failures, behind
 
     def _settle_later(self, done: Done) -> None:
         if self._add(done):
