@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from insides import forget, messages_of, place_of
 from lakequeue import LakeQueue, Queue
 from lakequeue.model.clock import Clock
-from lakequeue.shard.commands import Outgoing
+from lakequeue.shard.runs import Outgoing
 from lakequeue.storage import layout
 
 PLACES = ["disk", pytest.param("s3", marks=pytest.mark.objectstore)]
@@ -143,7 +143,7 @@ def sent_bodies(queue: Queue) -> list[str]:
 def unfinished(queue: Queue) -> list[Outgoing]:
     """What is on its way to another queue."""
     moves = [shard.ledger.query(lambda machine: machine.outgoing()) for shard in queue._runtime.shards]
-    return [move for move in moves if move is not None]
+    return [move for move in moves if move]
 
 
 def drain(queue: Queue) -> list[str]:

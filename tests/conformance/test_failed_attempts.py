@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta, timezone
 
+import pyarrow as pa
 import pytest
 
 from conformance.harness import Harness, every_engine
 from insides import shard_of
 from lakequeue import DeadLetterReason, LakeQueue, Message, Queue, RedrivePolicy, SendEntry
-from lakequeue.model.failures import failed_together, parse_attempts
+from lakequeue.model.failures import parse_attempts
 from lakequeue.operations.exchange import exchange
 from lakequeue.shard import runs
+from lakequeue.storage import layout
+from lakequeue.storage.ledger import run_rows
+from lakequeue.storage.run_columns import to_runs
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, each_case, replace
 
@@ -121,8 +125,9 @@ def test_neighbours_that_fail_together_are_one_run(harness: Harness):
 def test_a_batch_that_fails_together_is_an_attempt_of_each():
     at = datetime(2026, 1, 1, tzinfo=timezone.utc)
     reason = DeadLetterReason.of(ValueError("no: é"), at, "batch on host")
-    run = runs.Run(0, 9).failed(failed_together(reason, 10))
-    assert run.failed_together == 10 and parse_attempts(run.attempts) == (reason,)
+    run = runs.Run(0, 9).failed(reason.json(), 10)
+    assert to_runs(run_rows([run], [], None)) == [run]
+    assert run.failed_together == 10 and parse_attempts(run.failed_attempts) == (reason,)
 
 
 def reason(**changed: str) -> str:
@@ -141,7 +146,7 @@ def test_what_is_damaged_counts_as_none(harness: Harness, damaged: str):
 
     def damage(machine) -> None:
         [run] = machine._state.runs
-        machine._state.runs.put(run._replace(target_key=damaged))
+        machine._state.runs.put(run._replace(failed_attempts=damaged))
 
     shard_of(queue).ledger.query(damage)
     assert queue.peek()[0].attempts == ()
@@ -161,7 +166,9 @@ def test_a_damaged_note_of_who_has_a_message_counts_as_none(harness: Harness, cl
 
     def damage(machine) -> None:
         [run] = machine._state.runs
-        machine._state.runs.put(run._replace(attempt_id=damaged))
+        [cells] = run_rows([run], [], None).to_pylist()
+        rows = pa.Table.from_pylist([cells | {"run": cells["run"] | {"attempt_id": damaged}}], layout.RECEIPTS)
+        machine._state.runs.put(*to_runs(rows))
 
     shard_of(queue).ledger.query(damage)
     assert queue.peek()[0].consumer is None
@@ -173,12 +180,12 @@ def test_a_damaged_note_of_who_has_a_message_counts_as_none(harness: Harness, cl
 MUTATIONS = [
     Mutation(
         "only the last attempt is kept",
-        replace(runs, "with_attempt", lambda attempts, note, kept=runs.with_attempt: kept(None, note)),
+        replace(runs, "with_attempt", lambda attempts, failure, kept=runs.with_attempt: kept(None, failure)),
         {attempts_stay: "JOB-10"},
     ),
     Mutation(
         "a hand-back forgets them",
-        replace(runs.Run, "attempts", property(lambda run: None)),
+        replace(runs.Run, "failed_attempts", None),
         {attempts_stay: "JOB-10"},
     ),
 ]

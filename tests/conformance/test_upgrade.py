@@ -149,7 +149,7 @@ def test_an_older_lakequeue_may_complete_the_moves_of_a_root_that_was_not_upgrad
     bring = move._bring
 
     def seen(queue: Any, shard: Any, outgoing: Any, target: Any) -> bool:
-        marked.append(outgoing.target_key)
+        marked.append(outgoing[0][1].target_key)
         return bring(queue, shard, outgoing, target)
 
     monkeypatch.setattr(move, "_bring", seen)

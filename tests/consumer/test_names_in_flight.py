@@ -62,7 +62,7 @@ def test_who_gives_no_name_stores_nothing(lq: LakeQueue):
     queue.send("a")
     queue.receive()
     [run] = shard_of(queue).ledger.query(lambda machine: machine.runs)
-    assert run.attempt_id is None
+    assert run.consumer is None
     rows = DeltaTable(layout.receipts_path(lq.root, queue.key, 0)).to_pyarrow_table().to_pylist()
     assert [row["run"]["attempt_id"] for row in rows if row["run"]] == [None]
 

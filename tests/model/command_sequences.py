@@ -540,7 +540,12 @@ class Comparison(Commands):
         for run in runs:
             assert run.first <= run.last < head.head_offset
             for offset in range(run.first, run.last + 1):
-                told[offset] = (*run[2:11], run.deliveries)
+                told[offset] = (
+                    *run[2:8],
+                    *run[11:14],
+                    run.deliveries,
+                    run.move and (run.move.number, run.move.redrive),
+                )
         for offset in range(head.head_offset, len(told)):
             told[offset] = FRESH
         assert told == [_columns(message) for message in model.messages]
@@ -631,6 +636,7 @@ def _columns(message: Message) -> Any:
         message.attempted_at,
         message.attempt_place,
         message.here(),
+        None if message.move_number is None else (message.move_number, message.redrive),
     )
 
 

@@ -147,11 +147,12 @@ class Message:
     first_received_at: int | None = None
     attempt_id: str | None = None
     attempted_at: int | None = None
-    attempt_place: int | None = None  # of a redrive: how often it was received before
+    attempt_place: int | None = None
     rewindable: bool = False  # deleted, and kept for a rewind
     deleted_at: int | None = None
     first_sent_at: int | None = None
     move_number: int | None = None
+    redrive: bool = False
     held: bool = False
 
     def copy(self) -> Message:
@@ -424,20 +425,19 @@ class Model:
             self.begin_move(self.dead(self.deliverable()[: max(count, MOVED_AT_ONCE)])[:MOVED_AT_ONCE])
         return Claimed(lease, self.now, [], True)
 
-    def begin_move(self, offsets: list[int], count: int | None = None) -> None:
+    def begin_move(self, offsets: list[int], redrive: bool = False) -> None:
         if offsets:
             self.move_number += 1
             self.pass_head(max(offsets) + 1)
         for offset in offsets:
             old = self.messages[offset]
-            kept = old.count if count is None else count
             self.messages[offset] = replace(
-                Message(old.sent_at, old.delay, old.group, status=MOVING, count=kept),
+                Message(old.sent_at, old.delay, old.group, status=MOVING, count=old.count),
                 first_sent_at=old.first_sent_at,
                 received_at=old.received_at,
                 first_received_at=old.first_received_at,
                 move_number=self.move_number,
-                attempt_place=None if count is None else old.count,
+                redrive=redrive,
             )
 
     def move(self, spans: list[tuple[int, int]]) -> int | None:
@@ -445,7 +445,7 @@ class Model:
             return None
         wanted = {offset for first, last in spans for offset in range(first, last + 1)}
         offsets = [offset for offset, state in enumerate(self.states()) if state == "visible" and offset in wanted]
-        self.begin_move(offsets, 0)
+        self.begin_move(offsets, redrive=True)
         return len(offsets)
 
     def moved(self, number: int) -> int:
@@ -457,8 +457,7 @@ class Model:
     def move_back(self, number: int) -> int:
         back = [message for message in self.moving() if message.move_number == number]
         for message in back:
-            message.move_number = None
-            message.count, message.attempt_place = message.count or message.attempt_place or 0, None
+            message.move_number, message.redrive = None, False
             message.before = message.count
             self.hand_back(message)
         return len(back)

@@ -191,7 +191,8 @@ class Shard:
 
     def _outgoing(self) -> str:
         return " ".join(
-            f"{first}-{last} received {count}" for first, last, count, *_ in self.machine.outgoing().parts
+            f"{run.first}-{run.last} received {0 if part.redrive else run.receive_count}"
+            for run, part in self.machine.outgoing()
         )
 
     def _purge(self) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
-from lakequeue.model.failures import DeadLetterReason, failed_together
+from lakequeue.model.failures import DeadLetterReason
 from lakequeue.shard import state
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -210,12 +210,10 @@ def batch(machine: ShardMachine, at: float, most: int, leased: int = 0) -> tuple
     claim = Claim(most, None, f"at-{at}", dead_letter_keys={DEAD_LETTER_QUEUE: "key"}, leased=leased)
     claimed = ask(machine, at, claim)
     if claimed.moving:
-        outgoing = machine.outgoing()
-        assert outgoing is not None
-        [(first, last, _, failure, _)] = outgoing.parts
-        assert first == last and failure == reason("boom").json()
-        ask(machine, at, Moved(outgoing.number))
-        return batch(machine, at, most)[0], first
+        [(run, part)] = machine.outgoing()
+        assert run.size == 1 and part.note == reason("boom").json()
+        ask(machine, at, Moved(part.number))
+        return batch(machine, at, most)[0], run.first
     return [offset for span in claimed.spans for offset in range(span.first, span.last + 1)], None
 
 
@@ -224,8 +222,8 @@ def reason(text: str) -> DeadLetterReason:
 
 
 def fail(machine: ShardMachine, at: float, offsets: list[int]) -> None:
-    note = failed_together(reason("boom"), len(offsets))
-    ask(machine, at, LeaseRelease(f"at-{at}", [(offset, offset) for offset in offsets], failure=note))
+    spans = [(offset, offset) for offset in offsets]
+    ask(machine, at, LeaseRelease(f"at-{at}", spans, reason("boom").json(), len(offsets)))
 
 
 def a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone() -> None:

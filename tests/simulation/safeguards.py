@@ -20,7 +20,7 @@ from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.shard import move
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.shard.runs import IN_FLIGHT
+from lakequeue.shard.runs import IN_FLIGHT, Run
 from lakequeue.shard.state import ShardState
 from lakequeue.storage import folder, ledger, snapshot
 from lakequeue.storage.delta_log import checkpoint_name
@@ -202,7 +202,7 @@ def _store_otherwise(patch: Patch, **columns: None) -> None:
 
 def let_attempts_live_on(patch: Patch) -> None:
     patch.setattr(ShardState, "forget_attempt", lambda *_: None)
-    patch.setattr("lakequeue.shard.state._unattempted", lambda run: run)
+    patch.setattr(Run, "unattempted", lambda run: run)
 
 
 def use_a_number_again(patch: Patch) -> None:

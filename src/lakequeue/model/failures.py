@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -58,38 +57,11 @@ class DeadLetterReason:
         return json.dumps(attrs.asdict(self) | {"at": format_instant(self.at)})
 
 
-_HELD = '{"consumer": '
-_TOGETHER = '{"together": '
-_TOGETHER_IN = re.compile(rf"{_TOGETHER}([1-9][0-9]{{0,6}}), ")
-
-
-def held_by(consumer: str) -> str:
-    """What is kept with the messages that a consumer has in flight, where the reason of a failure is later."""
-    return f"{_HELD}{json.dumps(consumer)}}}"
-
-
-def failed_together(reason: DeadLetterReason, count: int) -> str:
-    """What is kept with ``count`` messages that failed as one batch, for a reason that one may have caused."""
-    return f"{_TOGETHER}{count}, {reason.json()[1:]}"
-
-
-def together_in(note: str | None) -> int | None:
-    """How many messages failed as one batch, by the note of one; None if it did not fail so."""
-    found = None if note is None else _TOGETHER_IN.match(note)
-    return None if found is None else int(found[1])
-
-
-def reason_of(note: str | None) -> str | None:
-    """The reason that is kept with a message, in JSON; None if there is only its consumer."""
-    if note is not None and note.startswith(_TOGETHER):
-        return "{" + note.partition(", ")[2]
-    return None if note is None or note.startswith(_HELD) else note
-
-
-def consumer_of(note: str | None) -> str | None:
-    """The consumer of a note of either kind; None if it is damaged."""
+@lru_cache(maxsize=256)  # messages that a consumer has often have the same
+def consumer_of(text: str | None) -> str | None:
+    """The consumer that JSON names, such as a reason; None if it is damaged."""
     try:
-        consumer: str | None = None if note is None else json.loads(note)["consumer"]
+        consumer: str | None = None if text is None else json.loads(text)["consumer"]
         str.encode(consumer or "")
         return consumer
     except _NO_JSON:
@@ -121,9 +93,9 @@ _LETTER = '{"attempts":'
 
 
 @lru_cache(maxsize=256)  # those of messages that fail together are equal
-def with_attempt(attempts: str | None, note: str) -> str | None:
-    """The last failed attempts once there is one more, that of a note."""
-    known, reason = list(parse_attempts(attempts)), parse_reason(reason_of(note))
+def with_attempt(attempts: str | None, failure: str) -> str | None:
+    """The last failed attempts once there is one more."""
+    known, reason = list(parse_attempts(attempts)), parse_reason(failure)
     if reason is not None and reason not in known[-1:]:  # a repeated commit brings it again
         known.append(reason)
     return _json(known[-MOST_ATTEMPTS:]) if known else None

@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS
-from lakequeue.model.failures import attempts_in, consumer_of, reason_in
+from lakequeue.model.failures import attempts_in, reason_in
 from lakequeue.model.names import sequence_number
 from lakequeue.model.states import MessageState
 from lakequeue.operations.results import WITH_VISIBLE_AT
 from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
+from lakequeue.storage.run_columns import consumers, failed_attempts
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 SCHEMA = pa.schema(
@@ -168,8 +169,8 @@ class Judge:
             "source_queue": lambda: _source_names(_whole(rows["source_queue"])),
             "moved_at": lambda: pc.if_else(pc.is_valid(rows["source_queue"]), pa.array(came_at), None),
             "dead_letter_reason": lambda: _mapped(reason_in, _letters(rows)),
-            "attempts": lambda: _attempts(rows, runs, at),
-            "consumer": lambda: pc.if_else(pa.array(state == IN_FLIGHT), _consumers(runs).take(at), None),
+            "attempts": lambda: pc.coalesce(failed_attempts(runs).take(at), _mapped(attempts_in, _letters(rows))),
+            "consumer": lambda: pc.if_else(pa.array(state == IN_FLIGHT), consumers(runs).take(at), None),
             "sequence_number": lambda: self._sequence_numbers(offsets),
             "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
             "log_offset": lambda: pa.array(offsets),
@@ -254,21 +255,9 @@ def _letters(rows: pa.Table | pa.RecordBatch) -> pa.Array:
     return _whole(pc.if_else(pc.is_valid(rows["source_receive_count"]), rows["send_id"], None))
 
 
-def _attempts(rows: pa.Table | pa.RecordBatch, runs: pa.RecordBatch, at: pa.Array) -> pa.Array:
-    """Failed attempts in JSON: since a message came here, or of a dead letter, before that."""
-    here = pc.if_else(pc.equal(runs["state"], MessageState.MOVING.value), None, runs["target_key"])
-    return pc.coalesce(here.take(at), _mapped(attempts_in, _letters(rows)))
-
-
 def _mapped(function: Callable[[str | None], str | None], texts: pa.Array) -> pa.Array:
     """What a function makes of texts, of which most are NULL."""
     return texts if texts.null_count == len(texts) else pa.array(map(function, texts.to_pylist()), pa.string())
-
-
-def _consumers(runs: pa.RecordBatch) -> pa.Array:
-    """The consumers that have runs in flight, as far as they gave a name."""
-    notes = pc.if_else(pc.is_null(runs["attempted_at"]), runs["attempt_id"], None)
-    return pa.array(map(consumer_of, notes.to_pylist()), pa.string())
 
 
 def attribute_texts(attributes: pa.MapArray) -> pa.MapArray:

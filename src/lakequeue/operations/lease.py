@@ -14,7 +14,7 @@ from lakequeue.errors import InvalidParameterValue, LeaseLost
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_visibility_timeout, check_whole
 from lakequeue.model.clock import MICROS, Duration, from_micros
-from lakequeue.model.failures import DeadLetterReason, failed_together
+from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import is_message_id
 from lakequeue.operations import tasks
 from lakequeue.operations.receive import Part, Request, claim
@@ -162,8 +162,8 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
 
 def release(leased: LeasedMessages, error: BaseException | None = None) -> LeaseCounts:
     """Makes every message of the lease visible at once; an error is kept as what they failed with together."""
-    failure = None if error is None else failed_together(_reason(leased, error), leased.count)
-    return settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans, failure=failure))
+    failure = None if error is None else _reason(leased, error).json()
+    return settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans, failure, leased.count))
 
 
 def _reason(leased: LeasedMessages, error: BaseException | None) -> DeadLetterReason:

@@ -28,7 +28,8 @@ from lakequeue.operations.settle import Settling
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
-from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Outgoing, Result
+from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Result
+from lakequeue.shard.runs import MovePart, Outgoing, Run
 from lakequeue.shard.spans import ranges
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.messages.deliver_moved import Cells, Source
@@ -259,11 +260,12 @@ def _living(queue: OpenQueue, arn: str) -> QueueRow | None:
 def finish(queue: OpenQueue, shard: OpenShard) -> None:
     """Completes the move of a shard that is under way, if any."""
     with queue.finishing_moves:  # a second thread of the process finds nothing to do
-        move = shard.ledger.query(lambda machine: machine.outgoing())
-        if move is None:
+        outgoing = shard.ledger.query(lambda machine: machine.outgoing())
+        if not outgoing:
             return
+        _, move = outgoing[0]
         target = queue.root.living(Destination.parse(move.target_key).key)
-        if target is not None and not _bring(queue, shard, move, target):
+        if target is not None and not _bring(queue, shard, outgoing, target):
             # its log is closed: until the catalog shows that too, its messages would be moved again and again
             OpenQueue(queue.root, target).delete()
             target = None
@@ -273,7 +275,7 @@ def finish(queue: OpenQueue, shard: OpenShard) -> None:
         end = MoveBack if target is None else Moved
         ended = queue.command(shard, end(move.number))
         if end is Moved and ended:  # else another process counts them
-            queue.tally(dead_lettered=sum(last - first + 1 for first, last, count, *_ in move.parts if count))
+            queue.tally(dead_lettered=sum(run.size for run, part in outgoing if not part.redrive))
 
 
 def finish_all(queue: OpenQueue) -> None:
@@ -282,8 +284,9 @@ def finish_all(queue: OpenQueue) -> None:
         finish(queue, shard)
 
 
-def _bring(queue: OpenQueue, shard: OpenShard, move: Outgoing, target: QueueRow) -> bool:
+def _bring(queue: OpenQueue, shard: OpenShard, outgoing: Outgoing, target: QueueRow) -> bool:
     """Copies the messages to the log of the target; False if that was deleted."""
+    _, move = outgoing[0]
     source = Source(queue.key, shard.number, move.number)
     place = Destination.parse(move.target_key)
     if not place.shards:  # marked in a root of layout 4
@@ -295,29 +298,23 @@ def _bring(queue: OpenQueue, shard: OpenShard, move: Outgoing, target: QueueRow)
     priority = min(shard.number % queue.attributes.classes, classes - 1)
     turn = priority + turn % (place.shards // classes) * classes
     messages: dict[int, list[Cells]] = {}
-    for first, last, count, failure, first_received_at in move.parts:
-        for row in shard.reader.messages(first, last):
+    for run, part in outgoing:
+        for row in shard.reader.messages(run.first, run.last):
             if row is not None and row["body"]:  # else it expired meanwhile, or has arrived and is forgotten
                 group = row["group_id"] or ""
                 index = shard_of_group(group, place.shards) if place.by_group else turn
-                messages.setdefault(index, []).append(_cells(queue, row, count, failure, first_received_at, fifo))
+                messages.setdefault(index, []).append(_cells(queue, row, run, part, fifo))
     shards = queue.root.shards(target)
     return all(shards[index].sender.deliver(source, cells, queue.now, dedup) for index, cells in messages.items())
 
 
-def _cells(
-    queue: OpenQueue,
-    row: dict[str, Any],
-    count: int,
-    failure: str | None,
-    first_received_at: int | None,
-    fifo: bool,
-) -> Cells:
+def _cells(queue: OpenQueue, row: dict[str, Any], run: Run, part: MovePart, fifo: bool) -> Cells:
     # a redrive, which has no count, is a fresh start; retention of dead letters goes on on standard queues
+    count, first_received_at = 0 if part.redrive else run.receive_count, run.first_received_at
     first_sent_at: datetime | None = row["first_sent_at"] or row["sent_at"]
     return {name: row[name] for name in _CARRIED} | {
         "delay_seconds": None if fifo else 0.0,
-        "send_id": failure,
+        "send_id": part.note,
         "source_queue": queue.arn,
         "source_receive_count": count or None,
         "first_sent_at": first_sent_at if count and not fifo else None,

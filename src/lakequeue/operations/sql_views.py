@@ -183,7 +183,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
     The run of a message is the last run that begins at or before it, if it includes it. A window over messages
     and runs together finds it, in chunks of offsets, without a range join and in parallel. Rows that were emptied
-    are left out if a ledger has their messages as stored: Spark read it before.
+    are left out if a ledger has their messages as stored: Spark read it before. For runs see ``run_columns``.
     """
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""

@@ -93,13 +93,14 @@ class LeaseExtend:
 class LeaseRelease:
     """Hands back at once the messages that a lease still holds; ``unseen`` ones count as never received by it.
 
-    ``failure``: see ``LeaseDelete``.
+    ``failure``: see ``LeaseDelete``; ``failed_together``: of how many messages, if they failed as one batch.
     """
 
     lease_id: str
     spans: Spans
-    unseen: bool = False
     failure: str | None = None
+    failed_together: int | None = None
+    unseen: bool = False
 
 
 @attrs.frozen
@@ -265,18 +266,6 @@ class ClaimResult:
     def message_count(self) -> int:
         """Messages claimed."""
         return sum(span.last - span.first + 1 for span in self.spans)
-
-
-@attrs.frozen
-class Outgoing:
-    """An unfinished move: ranges ``(first, last, receive_count, failure, first_received_at)``, lowest first.
-
-    A count of 0 means a redrive, which forgets earlier receives.
-    """
-
-    number: int
-    target_key: str
-    parts: tuple[tuple[int, int, int, str | None, int | None], ...]
 
 
 @attrs.frozen

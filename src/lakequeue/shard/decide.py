@@ -35,7 +35,6 @@ from lakequeue.shard.commands import (
     Move,
     MoveBack,
     Moved,
-    Outgoing,
     Purge,
     RecordFailure,
     Result,
@@ -45,7 +44,7 @@ from lakequeue.shard.commands import (
 )
 from lakequeue.shard.expire import advance, next_expiry, oldest_sent_at
 from lakequeue.shard.peek import Holding, deleted_runs, holdings, stored_runs
-from lakequeue.shard.runs import Head, Log, Run
+from lakequeue.shard.runs import Head, Log, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 
@@ -179,16 +178,9 @@ class ShardMachine:
         """When the oldest stored message was sent; None if nothing is stored."""
         return oldest_sent_at(self._at(now))
 
-    def outgoing(self) -> Outgoing | None:
+    def outgoing(self) -> Outgoing:
         """The unfinished move to another queue, if there is one."""
-        runs = self._state.moving_runs()
-        if not runs:
-            return None
-        return Outgoing(
-            runs[0].move_number or 0,
-            runs[0].target_key or "",
-            tuple((run.first, run.last, run.receive_count, run.failure, run.first_received_at) for run in runs),
-        )
+        return self._state.moving_runs()
 
     def stored(self, now: int) -> int:
         """Messages neither deleted nor expired (STA-10, QUE-21)."""

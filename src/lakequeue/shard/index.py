@@ -114,8 +114,8 @@ class ShardIndex:
             if run.state == MOVING:
                 moving.append((run.first, run.last))
                 continue
-            if run.attempt is not None:
-                self.attempts.setdefault(run.attempt, []).append((run.first, run.last))
+            if run.attempt_id is not None:
+                self.attempts.setdefault(run.attempt_id, []).append((run.first, run.last))
             if run.visible_at is None:
                 never_received.append(run)
             elif run.visible_at <= now:
@@ -311,12 +311,11 @@ class ShardIndex:
         """Runs of fresh messages; dead letters keep their receive count and first receive (DLQ-4)."""
         if first > last:
             return
-        for dead_letters in self.log.dead_letters(first, last):
-            if first < dead_letters.first:
-                yield Run(first, dead_letters.first - 1)
-            run = Run(dead_letters.first, dead_letters.last, first_received_at=dead_letters.first_received_at)
-            yield run._replace(receive_count=dead_letters.receive_count, move_number=dead_letters.receive_count)
-            first = dead_letters.last + 1
+        for start, end, count, _, received_at in self.log.dead_letters(first, last):
+            if first < start:
+                yield Run(first, start - 1)
+            yield Run(start, end, receive_count=count, first_received_at=received_at, receives_before=count)
+            first = end + 1
         if first <= last:
             yield Run(first, last)
 

@@ -12,7 +12,7 @@ import attrs
 
 from lakequeue.model.failures import attempts_in, letter_note
 from lakequeue.shard.commands import Move, MoveBack, Moved, Spans
-from lakequeue.shard.runs import MOVING, Run
+from lakequeue.shard.runs import MOVING, MovePart, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 MOVED_AT_ONCE = 1_000
@@ -43,20 +43,10 @@ def set_aside(state: ShardState, runs: Sequence[Run], target_key: str, *, redriv
     number = state.head.move_number + 1
     state.head = attrs.evolve(state.head, move_number=number)
     for run in runs:
-        aside = Run(
-            run.first,
-            run.last,
-            MOVING,
-            receive_count=run.receive_count,
-            received_at=run.received_at,
-            first_received_at=run.first_received_at,
-            attempt_id=letter_note(run.failure, run.attempts),
-            move_number=number,
-            target_key=target_key,
-        )
-        if redrive:  # a fresh start; the count is kept where it has no other meaning
-            aside = aside._replace(receive_count=0, attempt_id=None, attempt_place=run.receive_count)
-        state.set_aside(aside)
+        note = None if redrive else letter_note(run.failure, run.failed_attempts)
+        count, instants = run.receive_count, (run.received_at, run.first_received_at)
+        move = MovePart(number, target_key, note, redrive)
+        state.set_aside(Run(run.first, run.last, MOVING, None, count, None, *instants, move=move))
 
 
 def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
@@ -73,21 +63,20 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
 def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
     """Removes what arrived at the target; its message groups queue behind those that wait (DLQ-10)."""
     runs = _of(state, command.number)
-    for run in runs:
+    for run, _ in runs:
         state.remove(run)
     state.serve_groups()
-    return sum(run.size for run in runs), bool(runs)
+    return sum(run.size for run, _ in runs), bool(runs)
 
 
 def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
     """Makes visible again what could not be moved because the target is gone, as often received as it was."""
     runs = _of(state, command.number)
-    for run in runs:
-        count = run.receive_count or run.attempt_place or 0
-        run = run._replace(target_key=attempts_in(run.attempt_id), receive_count=count)
-        state.hand_back(run._replace(move_number=count or None))  # they count anew (DLQ-13)
-    return sum(run.size for run in runs), bool(runs)
+    for run, part in runs:  # they count anew (DLQ-13)
+        count, attempts = run.receive_count, attempts_in(part.note)
+        state.hand_back(run._replace(move=None, receives_before=count, failed_attempts=attempts))
+    return sum(run.size for run, _ in runs), bool(runs)
 
 
-def _of(state: ShardState, number: int) -> list[Run]:
-    return [run for run in state.moving_runs() if run.move_number == number]
+def _of(state: ShardState, number: int) -> Outgoing:
+    return [(run, part) for run, part in state.moving_runs() if part.number == number]

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import NamedTuple
 
-from lakequeue.model.failures import consumer_of
 from lakequeue.shard.runs import Run
 from lakequeue.shard.state import ShardState
 
@@ -52,8 +51,8 @@ def holdings(state: ShardState) -> dict[str | None, Holding]:
     found: dict[str | None, Holding] = {}
     for run in state.runs:
         if state.live(run) and run.received_at is not None:
-            name = None if run.attempt is not None else consumer_of(run.attempt_id)
-            found[name] = Holding(run.size, run.received_at, run.received_at).with_(found.get(name))
+            other = found.get(run.consumer)
+            found[run.consumer] = Holding(run.size, run.received_at, run.received_at).with_(other)
     return found
 
 

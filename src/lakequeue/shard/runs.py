@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import attrs
 from sortedcontainers import SortedDict
 
-from lakequeue.model.failures import reason_of, together_in, with_attempt
+from lakequeue.model.failures import consumer_of, with_attempt
 from lakequeue.model.states import MessageState
 
 VISIBLE = MessageState.VISIBLE.value
@@ -21,8 +21,17 @@ DELETED = MessageState.DELETED.value
 MOVING = MessageState.MOVING.value
 
 
+class MovePart(NamedTuple):
+    """What a run is a part of that is on its way to another queue."""
+
+    number: int
+    target_key: str
+    note: str | None  # what dead letters keep of the handlers that failed with them, see `model.failures`
+    redrive: bool  # whether the messages arrive as if never received (DLQ-8)
+
+
 class Run(NamedTuple):
-    """Consecutive messages in the same state: one row of ``receipts``.
+    """Consecutive messages in the same state: one row of ``receipts``; ``storage.run_columns`` knows its columns.
 
     ``visible_at`` None: never received, so each message becomes available when the log says so. A ``visible`` run
     with a ``lease_id`` was handed back by that lease (VIS-4). An ``in_flight`` run whose ``visible_at`` has passed
@@ -40,46 +49,38 @@ class Run(NamedTuple):
     visible_at: int | None = None
     received_at: int | None = None
     first_received_at: int | None = None
-    attempt_id: str | None = None
+    receives_before: int = 0  # of the receives, those before they came here as dead letters or a move failed
+    failed_attempts: str | None = None  # which handlers failed with them, in JSON, see `model.failures`
+    move: MovePart | None = None  # of a `moving` run
+    attempt_id: str | None = None  # the receive request attempt whose answer the run is a part of (ATT-3)
     attempted_at: int | None = None
-    attempt_place: int | None = None  # rank of the run in the answer to its attempt; `moving`: see `set_aside`
-    move_number: int | None = None  # unless `moving`: receives before it came here, see `deliveries`
-    target_key: str | None = None  # unless `moving`: see `attempts`
+    attempt_place: int | None = None  # rank of the run in that answer
+    consumer: str | None = None  # who has the messages in flight, if it gave a name and no attempt id
+    failure: str | None = None  # why the handler failed that had them last, in JSON
+    failed_together: int | None = None  # number of messages of the batch that failed so, if one did
 
     @property
     def deliveries(self) -> int:
-        """How often the messages were received since they came here as dead letters or a move failed (DLQ-13)."""
-        return self.receive_count - (0 if self.state == MOVING else self.move_number or 0)
+        """How often the messages were received here, which the maximum of receives is for (DLQ-13)."""
+        return self.receive_count - self.receives_before
 
     @property
     def size(self) -> int:
         """Messages in the run."""
         return self.last - self.first + 1
 
-    @property
-    def attempt(self) -> str | None:
-        """The receive request attempt id whose answer the run is a part of (ATT-3)."""
-        return None if self.attempted_at is None else self.attempt_id
+    def failed(self, failure: str, together: int | None = None) -> Run:
+        """The run once a handler has failed with it, whose consumer the failure names; see ``RecordFailure``."""
+        return self.unattempted()._replace(
+            consumer=consumer_of(failure) if self.state == IN_FLIGHT else None,
+            failure=failure,
+            failed_together=together,
+            failed_attempts=with_attempt(self.failed_attempts, failure),
+        )
 
-    @property
-    def failure(self) -> str | None:
-        """Why the handler failed that had the messages last, in JSON; see ``RecordFailure``."""
-        return None if self.attempted_at is not None else reason_of(self.attempt_id)
-
-    @property
-    def attempts(self) -> str | None:
-        """Which handlers failed with the messages, in JSON; see ``model.failures``."""
-        return None if self.state == MOVING else self.target_key
-
-    def failed(self, note: str) -> Run:
-        """The run once a handler has failed with it, for the reason in a note."""
-        attempts = with_attempt(self.attempts, note)
-        return self._replace(attempt_id=note, attempted_at=None, attempt_place=None, target_key=attempts)
-
-    @property
-    def failed_together(self) -> int | None:
-        """Number of messages of the batch that failed last with these; None: they did not fail as a batch."""
-        return None if self.attempted_at is not None else together_in(self.attempt_id)
+    def unattempted(self) -> Run:
+        """The run without its attempt, its consumer and why that failed."""
+        return Run._make([*self[:_RECEIVED], *[None] * (len(self) - _RECEIVED)])
 
     def deleted(self, now: int) -> Run:
         """The run once it was deleted."""
@@ -88,6 +89,10 @@ class Run(NamedTuple):
     def alike(self, other: Run) -> bool:
         """Whether everything but the range is equal, so that neighbours form one run."""
         return self[2:] == other[2:]
+
+
+Outgoing = list[tuple[Run, MovePart]]  # an unfinished move, lowest offset first
+_RECEIVED = Run._fields.index("attempt_id")  # from here on: what the next receive replaces
 
 
 def joined_runs(runs: Iterable[Run]) -> list[Run]:

@@ -87,8 +87,8 @@ def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, boo
     if run is None or run.lease_id != command.lease_id or run.state == MOVING:
         return None, False
     part = run._replace(first=command.offset, last=command.offset)
-    if run.attempt is not None:
-        state.forget_attempt(run.attempt)
+    if run.attempt_id is not None:
+        state.forget_attempt(run.attempt_id)
     state.runs.put(part.failed(command.failure))
     return None, True
 
@@ -148,7 +148,7 @@ def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts
             if command.unseen:
                 first = run.first_received_at if run.receive_count > 1 else None
                 run = run._replace(receive_count=run.receive_count - 1, first_received_at=first)
-            state.hand_back(run, command.failure)
+            state.hand_back(run, command.failure, command.failed_together)
             done += run.size
     return _counts(command.spans, done), done > 0
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from lakequeue.shard.index import ShardIndex
-from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Run, joined_runs
+from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outgoing, Run, joined_runs
 from lakequeue.shard.spans import Span, apart
 
 TIMED_RUNS = 1000
@@ -47,11 +47,11 @@ class ShardState(ShardIndex):
 
     def hide(self, run: Run, visible_at: int) -> bool:
         """Lets the receipt of a run, or part of one, end at ``visible_at``; False if it already does."""
-        if run.visible_at == visible_at and run.attempt is None:
+        if run.visible_at == visible_at and run.attempt_id is None:
             return False
         self.leave(run)
-        unattempted = run if run.attempt is None else _unattempted(run)  # who has it, or why it failed, stays
-        self.set_runs([unattempted._replace(visible_at=visible_at)])
+        hidden = run._replace(visible_at=visible_at, attempt_id=None, attempted_at=None, attempt_place=None)
+        self.set_runs([hidden])
         return True
 
     def group_room(self, run: Run) -> list[Run]:
@@ -60,18 +60,18 @@ class ShardState(ShardIndex):
             return [run]
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
-    def hand_back(self, run: Run, failure: str | None = None) -> None:
+    def hand_back(self, run: Run, failure: str | None = None, together: int | None = None) -> None:
         """Makes a run visible now; lease and receive count stay with it (VIS-4, VIS-16), and why it failed."""
         self.leave(run)
-        self._set_back(run, [(run.first, run.last)], failure)
+        self._set_back(run, [(run.first, run.last)], failure, together)
 
-    def _set_back(self, run: Run, spans: Sequence[Span], failure: str | None) -> None:
+    def _set_back(self, run: Run, spans: Sequence[Span], failure: str | None, together: int | None = None) -> None:
         """Makes parts of a run visible now that are in no index: ascending ranges that do not touch.
 
         All enter the indexes in one step: one by one, half a million of a million took 2.5 times as long.
         """
-        back = _unattempted(run._replace(state=VISIBLE, visible_at=self.now))
-        back = back if failure is None else back.failed(failure)
+        back = run._replace(state=VISIBLE, visible_at=self.now)
+        back = back.unattempted() if failure is None else back.failed(failure, together)
         runs = [back._replace(first=first, last=last) for first, last in spans]
         self.set_runs(runs[:1])  # only the first and the last can touch what lies around the run
         self.runs.put_apart(runs[1:-1])
@@ -85,9 +85,9 @@ class ShardState(ShardIndex):
         self.runs.put(run)
         self.moving.add(run.first, run.last)
 
-    def moving_runs(self) -> list[Run]:
+    def moving_runs(self) -> Outgoing:
         """Runs on their way to another queue; all belong to one move."""
-        return [run for first, last in self.moving for run in self.runs.pieces(first, last)]
+        return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: str | None = None) -> None:
         """Deletes a run, or part of one (DEL-3), and adds it to the history if the queue keeps one (RWD-4).
@@ -180,18 +180,18 @@ class ShardState(ShardIndex):
         self.moving.discard(run.first, run.last)
         if self.live(run):
             self.count_in_flight(run.first, run.last, -1)
-        if run.attempt is not None:
-            self.forget_attempt(run.attempt)
+        if run.attempt_id is not None:
+            self.forget_attempt(run.attempt_id)
 
     def attempt(self, attempt_id: str) -> list[Run]:
         """Runs of the stored messages that an attempt received."""
         spans = self.attempts.get(attempt_id, [])
-        return [run for span in spans for run in self.runs.pieces(*span) if run.attempt == attempt_id]
+        return [run for span in spans for run in self.runs.pieces(*span) if run.attempt_id == attempt_id]
 
     def forget_attempt(self, attempt_id: str) -> None:
         """Forgets an attempt, so that its retry is a new receive."""
         for run in self.attempt(attempt_id):
-            self.runs.put(_unattempted(run))
+            self.runs.put(run.unattempted())
         self.attempts.pop(attempt_id, None)
 
     @property
@@ -235,7 +235,3 @@ class ShardState(ShardIndex):
         """The head with its floor brought up to date."""
         known = [first for first in (self.runs.first, self.history.first) if first is not None]
         return attrs.evolve(self.head, floor_offset=min([*known, self.head.head_offset]))
-
-
-def _unattempted(run: Run) -> Run:
-    return run._replace(attempt_id=None, attempted_at=None, attempt_place=None)

@@ -105,20 +105,15 @@ RUN = pa.struct(
         ("visible_at", INSTANT),
         ("received_at", INSTANT),
         ("first_received_at", INSTANT),
-        # Without attempted_at: which consumer has the messages, or why its handler failed, in JSON, until they are
-        # dead letters. It has no column of its own, as older processes would not know that.
         ("attempt_id", pa.string()),
         ("attempted_at", INSTANT),
         ("attempt_place", pa.int32()),
-        # Of a moving run. Else how often dead letters were received before they came here, which is no part of the
-        # maximum of receives; NULL is none. For the same reason it has no column of its own.
         ("move_number", pa.int64()),
-        # Of a moving run. Else which handlers failed with the messages, in JSON, for the same reason.
         ("target_key", pa.string()),
     ]
 )
-"""State of every message of a run. NULL on the head row, or ``visible_at`` is when the bucket of the rate limit is
-full again (``model.rates``): Spark's MERGE writes rows, and no second application id."""
+"""State of every message of a run, see ``run_columns``. NULL on the head row, or ``visible_at`` is when the bucket
+of the rate limit is full again (``model.rates``): Spark's MERGE writes rows, and no second application id."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from itertools import repeat
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +25,7 @@ from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.messages.forgotten import Forgotten
 from lakequeue.storage.messages.read import ShardLog
+from lakequeue.storage.run_columns import of_runs, to_runs
 from lakequeue.storage.store_failures import first_line
 
 RANGE_ROWS = 10_000
@@ -76,7 +76,7 @@ class Ledger:
             if offsets or states or counts > (part is rows):  # the head has none
                 wrong = f"the state {states.pop()}" if states else "no offset" if offsets else "no receive count"
                 raise DamagedTable(self.table.path, None, f"it has a run with {wrong}; another program wrote it")
-        return head, _runs(unsettled), _runs(settled)
+        return head, to_runs(unsettled), to_runs(settled)
 
     def machine(self, log: Callable[[], ShardLog]) -> ShardMachine:
         """The shard in the loaded snapshot; ``log`` reads the newest one, after the head that refers to it.
@@ -260,7 +260,7 @@ def run_rows(
     """Rows of ``receipts``: the head if given, then ``puts``, then (only with ``op``) ``deletes``."""
     given = [head] if head else []
     heads, count = len(given), len(puts) + len(deletes) + len(given)
-    first, last, state, *details = zip(*puts, strict=True) if puts else ((), (), (), *repeat((), len(layout.RUN)))
+    first, last, state, *details = of_runs(puts)
     arrays = {
         "settled": pa.repeat(settled, count),
         "first_offset": [*[layout.HEAD_OFFSET] * heads, *first, *deletes],
@@ -293,23 +293,6 @@ def _head_cells(head: Head) -> dict[str, Any]:
     return {field.name: getattr(head, field.name) for field in layout.HEAD} | {
         "attributes": list(head.attributes.items())
     }
-
-
-def _runs(rows: pa.Table) -> list[Run]:
-    # column by column: an object per cell takes twenty times as long
-    details = rows["run"].combine_chunks().flatten()
-    columns = [rows[name].combine_chunks() for name in ("first_offset", "last_offset", "state")]
-    return list(map(Run._make, zip(*map(_values, [*columns, *details]), strict=True)))
-
-
-def _values(column: pa.Array) -> list[Any]:
-    if column.null_count == len(column):
-        return [None] * len(column)
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())
-    numbers = pa.types.is_integer(column.type) and not column.null_count
-    values: list[Any] = column.to_numpy().tolist() if numbers else column.to_pylist()
-    return values
 
 
 def _head(cells: dict[str, Any], run: dict[str, Any] | None) -> Head:

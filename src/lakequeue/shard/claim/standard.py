@@ -11,7 +11,6 @@ import attrs
 
 from lakequeue.errors import OverLimit
 from lakequeue.model.clock import MICROS
-from lakequeue.model.failures import held_by
 from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult, Spans
 from lakequeue.shard.move import MOVED_AT_ONCE, dead, set_aside
 from lakequeue.shard.runs import IN_FLIGHT, Run, joined_runs
@@ -76,18 +75,18 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int) -> list[Run]:
     """The runs of claimed messages."""
     attempt_id, consumer, now = command.attempt_id, command.consumer, state.now
-    note = held_by(consumer) if attempt_id is None and consumer is not None else attempt_id
     return [
-        run._replace(
+        run.unattempted()._replace(
             state=IN_FLIGHT,
             lease_id=command.lease_id,
             receive_count=run.receive_count + 1,
             visible_at=visible_at,
             received_at=now,
             first_received_at=now if run.first_received_at is None else run.first_received_at,
-            attempt_id=note,
+            attempt_id=attempt_id,
             attempted_at=None if attempt_id is None else now,
             attempt_place=None if attempt_id is None else place,
+            consumer=consumer if attempt_id is None else None,
         )
         for place, span in enumerate(spans)
         for run in state.take([span])
@@ -150,10 +149,10 @@ def _halved(
     runs = [run for first, last in picked for run in state.known(first, last)]
     if not any(run.failed_together for run in runs):
         return list(picked), [], False
-    together, batch = runs[0].failed_together, runs[0].attempt_id
-    if together:
+    batches = [(run.failed_together, run.failure) for run in runs]
+    if together := runs[0].failed_together:
         room = 0 if others else max(1, together // 2)
-        same = next((place for place, run in enumerate(runs) if run.attempt_id != batch), len(runs))
+        same = next((place for place, batch in enumerate(batches) if batch != batches[0]), len(runs))
     else:
         room = sum(run.size for run in runs)
         same = next(place for place, run in enumerate(runs) if run.failed_together)

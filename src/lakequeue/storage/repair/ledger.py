@@ -99,5 +99,5 @@ def _fresh(found: FoundShard, spans: Sequence[Range]) -> list[Run]:
         counted = np.array(rows["source_receive_count"].fill_null(0).to_numpy())
         for offset, count in zip(each.offsets[counted > 0].tolist(), counted[counted > 0].tolist(), strict=True):
             if runs.at(offset) is not None:
-                runs.put(Run(offset, offset, receive_count=count, move_number=count))
+                runs.put(Run(offset, offset, receive_count=count, receives_before=count))
     return list(runs)
