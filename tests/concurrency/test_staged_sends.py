@@ -32,7 +32,7 @@ from lakequeue.storage.delta_log import LiveFile, read_entry
 from lakequeue.storage.engines import commit, disk_turn
 from lakequeue.storage.engines.disk_turn import turn
 from lakequeue.storage.engines.file_lock import FileLock
-from lakequeue.storage.folder import Entry, LocalFolder
+from lakequeue.storage.folder import Entry, Folder
 from lakequeue.storage.messages import append, merge_segments, staged_sends
 from lakequeue.storage.messages.read import LogFile
 
@@ -98,14 +98,15 @@ def test_a_sender_that_cannot_list_sends_its_own(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     here, there = pair
-    files = LocalFolder.files
+    kind = type(appender_of(here).table.folder)
+    files = kind.files
 
-    def refused(self: LocalFolder, prefix: str = "", after: str | None = None) -> Any:
+    def refused(self: Folder, prefix: str = "", after: str | None = None) -> Any:
         if prefix == staged_sends.FOLDER:
             raise error
-        return files(self, prefix, after)
+        return files(self, prefix, after)  # type: ignore[arg-type]  # it is of this kind
 
-    monkeypatch.setattr(LocalFolder, "files", refused)
+    monkeypatch.setattr(kind, "files", refused)
     abandoned(here, "dead")
     there.send("a")
     assert bodies(there) == ["a"]
