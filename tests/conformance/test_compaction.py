@@ -33,7 +33,7 @@ from lakequeue.storage import cleaning, layout, ledger, passes
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.folder import LocalFolder
+from lakequeue.storage.folder import Folder, LocalFolder
 from lakequeue.storage.messages import merge_segments
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
@@ -73,7 +73,7 @@ def log_files_of(queue: Queue, name: str) -> list[str]:
     return sorted(entry.name for entry in tables_of(queue).files(f"0/{name}/_delta_log"))
 
 
-def tables_of(queue: Queue) -> LocalFolder:
+def tables_of(queue: Queue) -> Folder:
     path = place_of(queue)
     return Store(path).folder(layout.tables_path(path, queue.key))
 
