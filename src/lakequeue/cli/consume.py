@@ -66,10 +66,9 @@ def consume(
         "NAME",
         "--name",
     ),
-    drain_timeout: float = option(
+    drain_timeout: float = duration_option(
         30,
         "How long running handlers get after SIGTERM or SIGINT; then their messages are handed back.",
-        "DURATION",
         parser=at_least(0),
     ),
     give_up_after: float | None = duration_option(None, "End once storage has failed for this long; else wait."),

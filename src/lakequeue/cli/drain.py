@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lakequeue.cli import render
 from lakequeue.cli.lines import MAX_LINE_BYTES, batches, max_batch
-from lakequeue.cli.options import DryRun, Name, Yes, option, queue_argument
+from lakequeue.cli.options import DryRun, Name, Yes, duration_option, option, queue_argument
 from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import at_least, shown_duration
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueClientError, UnsupportedOperation
@@ -45,10 +45,9 @@ def drain(
         "EXPR",
     ),
     group: str | None = option(None, "To a FIFO queue: one message group for all messages.", "ID"),
-    wait: float = option(
+    wait: float = duration_option(
         HOLD + 10,
         "To a FIFO queue: how long to wait until no message is in flight, as order would be lost.",
-        "DURATION",
         parser=at_least(0),
     ),
     yes: Yes = False,

@@ -79,7 +79,7 @@ Visibility = Annotated[
 
 
 Every = Annotated[
-    float | None, option(..., "Time between the starts of two batches.", "DURATION", parser=at_least(0))
+    float | None, duration_option(..., "Time between the starts of two batches.", parser=at_least(0))
 ]
 
 

@@ -169,9 +169,7 @@ def reschedule(
     queue: Name,
     message_id: MessageId,
     at: Moment | None = instant_option(None, "When"),
-    within: float | None = option(
-        None, "Time from now, instead of an instant.", "DURATION", "--in", parser=from_now
-    ),
+    within: float | None = duration_option(None, "Time from now, instead of an instant.", "--in", parser=from_now),
 ) -> None:
     """Let one message that waits become visible at another time."""
     if (at is None) == (within is None):

@@ -15,6 +15,7 @@ from lakequeue.cli.options import (
     Where,
     Yes,
     argument,
+    duration_option,
     option,
     queue_option,
 )
@@ -35,7 +36,7 @@ def rewind(
     ctx: Context,
     queue: Name,
     to: Moment | None = argument(None, f"An instant, {INSTANT_HELP}.", "[INSTANT]", parser=moment),
-    ago: float | None = option(None, "Time before now, instead of an instant.", "DURATION", parser=from_now),
+    ago: float | None = duration_option(None, "Time before now, instead of an instant.", parser=from_now),
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:

@@ -69,9 +69,9 @@ def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
     return typer.Option(default, *names, help=help, **more)
 
 
-def duration_option(default: Any, help: str, *names: str, **more: Any) -> Any:
+def duration_option(default: Any, help: str, *names: str, parser: Any = duration, **more: Any) -> Any:
     """An option whose value is a duration."""
-    return option(default, help, "DURATION", *names, parser=duration, **more)
+    return option(default, help, "DURATION", *names, parser=parser, **more)
 
 
 def instant_option(default: Any, help: str, *names: str) -> Any:

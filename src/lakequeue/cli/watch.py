@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lakequeue.cli import documents, output, render
-from lakequeue.cli.options import Names, option
+from lakequeue.cli.options import Names, duration_option, option
 from lakequeue.cli.queues import listed
 from lakequeue.cli.session import Context, Session, usage
 from lakequeue.cli.values import at_least
@@ -31,7 +31,7 @@ def watch(
     ctx: Context,
     queues: Names = None,
     prefix: str = typer.Option("", help="Only names with this prefix."),
-    every: float = option(2, "Interval between two updates.", "DURATION", parser=at_least(0)),
+    every: float = duration_option(2, "Interval between two updates.", parser=at_least(0)),
     count: int | None = option(None, "Number of updates; until Ctrl-C if not given.", "N", min=1),
 ) -> None:
     """Watch depth, age and rates of queues until Ctrl-C; --json prints one line per update."""
