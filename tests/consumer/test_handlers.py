@@ -303,6 +303,21 @@ def test_every_option_of_a_backoff_is_checked() -> None:
     ]
 
 
+@pytest.mark.parametrize("factor", [float("inf"), float("nan"), -float("inf"), True, "2", None])
+def test_a_backoff_has_a_finite_factor(factor: Any) -> None:
+    with pytest.raises(InvalidOptions, match="factor: must be a finite number of at least 1, not "):
+        RetryBackoff(factor=factor)
+
+
+@pytest.mark.parametrize("factor", [1e308, 10**400, 1.5])
+@pytest.mark.parametrize("first", [0, 1e-6, 1, 900])
+def test_a_backoff_of_any_finite_factor_ends_at_its_longest_delay(first: float, factor: float) -> None:
+    backoff = RetryBackoff(first, factor, longest=43_200)
+    delays = [backoff(count) for count in range(1, 200)]
+    assert delays == sorted(delays) and delays[0] == first
+    assert delays[-1] == (43_200 if first else 0)
+
+
 def test_a_backoff_with_jitter_is_shorter_by_up_to_its_share() -> None:
     plain, spread = RetryBackoff(10, longest=100), RetryBackoff(10, longest=100, jitter=0.25)
     for count in range(1, 7):

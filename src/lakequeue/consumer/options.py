@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +28,7 @@ class RetryBackoff:
 
     Args:
         first: seconds after the first receive.
-        factor: each further delay is so many times the one before, 1 or more.
+        factor: each further delay is so many times the one before; finite, 1 or more.
         longest: seconds of the longest delay, up to twelve hours.
         jitter: the share of each delay, 0 to 1, that is random, so that messages that failed together do not come
             again together: 0.2 makes of 10 s any time from 8 to 10 s.
@@ -47,9 +48,9 @@ class RetryBackoff:
             value = getattr(self, name)
             if not _is_duration(value, LONGEST_RECEIPT):
                 problems.append(f"{name}: must be 0 to {LONGEST_RECEIPT // MICROS} seconds, not {value!r}")
-        if isinstance(self.factor, bool) or not isinstance(self.factor, (int, float)) or not self.factor >= 1:
-            problems.append(f"factor: must be a number of at least 1, not {self.factor!r}")
-        if isinstance(self.jitter, bool) or not isinstance(self.jitter, (int, float)) or not 0 <= self.jitter <= 1:
+        if not (_is_plain_number(self.factor) and 1 <= self.factor < math.inf):
+            problems.append(f"factor: must be a finite number of at least 1, not {self.factor!r}")
+        if not (_is_plain_number(self.jitter) and 0 <= self.jitter <= 1):
             problems.append(f"jitter: must be a number of 0 to 1, not {self.jitter!r}")
         if problems:
             raise InvalidOptions(problems)
@@ -60,7 +61,7 @@ class RetryBackoff:
         for _ in range(receive_count - 1):
             if delay >= longest or self.factor == 1:
                 break
-            delay = min(round(delay * self.factor), longest)
+            delay = round(min(delay * self.factor, longest))  # the product may be infinite
         delay = min(delay, longest)
         return seconds(delay - round(delay * self.jitter * random.random()))
 
@@ -215,6 +216,11 @@ def _is_duration(value: Any, longest: int) -> bool:
         return 0 <= duration_micros(value) <= longest
     except (TypeError, ValueError):
         return False
+
+
+def _is_plain_number(value: object) -> bool:
+    """Returns True for an int or a float, False for a bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_number(value: object, most: int) -> bool:
