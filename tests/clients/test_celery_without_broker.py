@@ -215,6 +215,7 @@ def test_urgent_tasks_overtake(tmp_path: Path, top: int) -> None:
                 )
         queue = LakeQueue(str(tmp_path / "root")).queue(f"{PREFIX}urgent")
         assert queue.attributes(["priorities"]) == {"priorities": min(top + 1, 10)}
+        queue.set_attributes(priorities_strict=True)
         received = [queue.receive()[0].priority for _ in range(5)]
     assert received == [min(top, 9), 2, 1, 0, 0]
 

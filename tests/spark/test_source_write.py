@@ -131,7 +131,7 @@ def test_columns_match_as_the_session_compares_names(
 @pytest.mark.parametrize("way", ["send_dataframe", "write", "stream_to_queue"])
 def test_rows_have_priorities(spark: SparkSession, tmp_path: Path, way: str) -> None:
     lq = LakeQueue(str(tmp_path / "root"), spark=spark)
-    queue, source = lq.create_queue("orders", priorities=3), str(tmp_path / "rows")
+    queue, source = lq.create_queue("orders", priorities=3, priorities_strict=True), str(tmp_path / "rows")
     spark.sql("SELECT string(id) AS body, nullif(id % 3, 0) AS priority FROM range(0, 12, 1, 3)").write.format(
         "delta"
     ).save(source)

@@ -25,6 +25,16 @@ def test_a_consumer_that_always_finds_messages_at_home_still_looks_at_every_shar
     assert looks == {shard: 1 for shard in range(shards) if shard != home.current}
 
 
+@pytest.mark.spec("JOB-5")
+@pytest.mark.parametrize("receives", [1, 2, 15])
+def test_processes_of_few_receives_start_elsewhere_as_often_as_one_of_many(receives: int) -> None:
+    homes = [HomeShard(3) for _ in range(2_000)]
+    found = [shard for home in homes for _ in range(receives) if (shard := home.elsewhere()) is not None]
+    share = 2_000 * receives / ELSEWHERE_EVERY
+    assert 0.5 * share < len(found) < 1.5 * share  # five standard deviations and more
+    assert min(Counter(found).values()) > 0.1 * share and len(set(found)) == 3
+
+
 def test_a_home_is_left_where_races_are_lost_for_a_shard_where_nobody_is() -> None:
     home = HomeShard(4)
     begin, other = home.current, (home.current + 1) % 4

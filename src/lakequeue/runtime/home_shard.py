@@ -36,7 +36,10 @@ class HomeShard:
         self._moving = threading.Lock()
         self._patience = _LEAST
         self._strain = 0.0
-        self._quiet = self._misses = self._receives = self._elsewhere = 0
+        self._quiet = self._misses = 0
+        # from 0, processes that receive only a few times would never start elsewhere
+        self._receives = self._chance.randrange(ELSEWHERE_EVERY)
+        self._elsewhere = self._chance.randrange(shards)
         self._seen: dict[int, object] = {}
         self.current = self._chance.randrange(shards) if first is None else first
 
@@ -49,7 +52,10 @@ class HomeShard:
         return self._from(self.current)
 
     def elsewhere(self) -> int | None:
-        """Returns, on every ``ELSEWHERE_EVERY``-th call, another shard to try before the home; otherwise None."""
+        """Returns, on every ``ELSEWHERE_EVERY``-th call, another shard to try before the home; otherwise None.
+
+        Chance decides which of the first calls begins that.
+        """
         with self._lock:
             self._receives += 1
             if self._receives % ELSEWHERE_EVERY or self._shards == 1:
