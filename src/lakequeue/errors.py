@@ -265,13 +265,17 @@ class ResourceNotFoundException(QueueServiceError):
     status = 404
 
 
+REPEAT = "repeating it is safe, except a send without an id (dedup_id, send_id), which may be stored twice"
+"""When a call with an unknown outcome may be repeated."""
+
+
 class QueueClientError(LakeQueueError):
     """Storage or environment failed, not the request (ERR-2).
 
     Attributes:
         message: what failed.
         outcome_unknown: True if the call may have taken effect; then repeat it with the same ids or handles,
-            which is safe.
+            see ``REPEAT``.
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:

@@ -133,6 +133,7 @@ def cut_off(method: str, landed: bool) -> Iterator[None]:
         with pytest.raises(QueueClientError) as caught:
             yield
     assert caught.value.outcome_unknown
+    assert "except a send without an id" in caught.value.message
 
 
 @contextmanager

@@ -17,6 +17,10 @@ from lakequeue.errors import (
     QueueServiceError,
     coded_for,
 )
+from lakequeue.model.messages import BatchFailure
+from lakequeue.runtime.group_commit import _interrupted
+from lakequeue.serve.errors import ErrorResponse
+from lakequeue.storage.messages.staged_sends import unknown
 
 AWS = "AWS.SimpleQueueService."
 TABLE = {
@@ -88,6 +92,15 @@ def test_a_client_error_is_no_service_error_and_has_a_message():
     damaged = DamagedTable("table", "file", "is torn")
     damaged.outcome_unknown = True
     assert vars(pickle.loads(pickle.dumps(damaged))) == vars(damaged)
+
+
+@pytest.mark.spec("ERR-2")
+def test_an_unknown_outcome_says_that_a_send_without_an_id_may_be_stored_twice():
+    found = [_interrupted(), unknown("no answer")]
+    for error in found:
+        assert error.outcome_unknown
+        for text in (error.message, BatchFailure.of("0", error).message, ErrorResponse.of(error).message):
+            assert "except a send without an id" in text
 
 
 @pytest.mark.spec("HBN-17")

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import attrs
 
 from lakequeue.errors import (
+    REPEAT,
     BatchFailed,
     InvalidMessageContents,
     InvalidParameterValue,
@@ -217,7 +218,7 @@ class BatchFailure:
         if isinstance(error, QueueServiceError):
             number = cmq_code_of(error, profile_name)
             return cls(id, error.code, error.message, error.sender_fault, number, error.template, error.names)
-        outcome = "it may have taken effect: repeat it" if error.outcome_unknown else "nothing was changed"
+        outcome = f"it may have taken effect; {REPEAT}" if error.outcome_unknown else "nothing was changed"
         return cls(id, UNAVAILABLE, f"Storage failed; {outcome}.", False)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
-from lakequeue.errors import QueueClientError
+from lakequeue.errors import REPEAT, QueueClientError
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -115,4 +115,4 @@ class GroupCommit(Generic[Request, Answer]):
 
 
 def _interrupted() -> QueueClientError:
-    return QueueClientError("the commit was interrupted; repeating it is safe", outcome_unknown=True)
+    return QueueClientError(f"the commit was interrupted; {REPEAT}", outcome_unknown=True)

@@ -9,7 +9,7 @@ import uuid
 
 import attrs
 
-from lakequeue.errors import InvalidAttributeValue, QueueClientError, QueueServiceError, RequestThrottled
+from lakequeue.errors import REPEAT, InvalidAttributeValue, QueueClientError, QueueServiceError, RequestThrottled
 from lakequeue.model.attributes import ATTRIBUTE_NAMES
 from lakequeue.model.messages import BatchFailure
 from lakequeue.model.redrive_policies import MEMBERS
@@ -119,7 +119,7 @@ class ErrorResponse:
                     error.request_id,
                 )
             case QueueClientError():
-                unknown = " It may have taken effect; repeat it." if error.outcome_unknown else ""
+                unknown = f" It may have taken effect; {REPEAT}." if error.outcome_unknown else ""
                 message = f"The storage of the queues failed.{unknown}"
                 return cls(_FRAMEWORK + "ServiceUnavailable", "ServiceUnavailable", message, 503, False, new_id())
         return cls(_FRAMEWORK + "InternalFailure", "InternalFailure", "The server failed.", 500, False, new_id())

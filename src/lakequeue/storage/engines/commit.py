@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import attrs
 
-from lakequeue.errors import DamagedTable, QueueClientError, RequestThrottled
+from lakequeue.errors import REPEAT, DamagedTable, QueueClientError, RequestThrottled
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name, read_entry
 from lakequeue.storage.engines.interface import LostRace, StaleSnapshot
@@ -298,8 +298,7 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
 
 def _unknown(table: Table, error: Exception, reason: str) -> QueueClientError:
     return QueueClientError(
-        f"the outcome of a commit to {table.path} is unknown ({first_line(error)}; {reason}); "
-        "repeating it is safe",
+        f"the outcome of a commit to {table.path} is unknown ({first_line(error)}; {reason}); {REPEAT}",
         outcome_unknown=True,
     )
 

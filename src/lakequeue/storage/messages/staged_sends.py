@@ -25,7 +25,7 @@ from itertools import takewhile
 import attrs
 import pyarrow as pa
 
-from lakequeue.errors import QueueClientError
+from lakequeue.errors import REPEAT, QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Table, write_file
@@ -81,7 +81,8 @@ def unknown(reason: object) -> QueueClientError:
     """The error of a sender that gives up on a file that others may add."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
-        f"the outcome of a send is unknown: other processes may commit its messages ({text})", outcome_unknown=True
+        f"the outcome of a send is unknown: other processes may commit its messages ({text}); {REPEAT}",
+        outcome_unknown=True,
     )
 
 
