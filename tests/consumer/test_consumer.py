@@ -364,7 +364,7 @@ def test_a_stop_finishes_what_runs_and_hands_back_what_waits(fifo: Harness) -> N
 
 
 @pytest.mark.spec("HBN-1")
-def test_a_stop_hands_back_what_does_not_end_in_time(harness: Harness) -> None:
+def test_a_stop_hands_back_what_does_not_end_in_time(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     harness.send("A")
     handler = harness.handler(1_000)
     consumer = harness.consumer(handler)
@@ -378,6 +378,53 @@ def test_a_stop_hands_back_what_does_not_end_in_time(harness: Harness) -> None:
     assert harness.queue.changes() == [(25, 30), (35, 0)]  # kept until then
     assert harness.queue.deletes() == []
     assert harness.visible() == ["A"]
+    said = "orders: the handlers of 1 messages did not end within 30 s; 1 of these were handed back"
+    assert caplog.messages == [said]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("batch", [None, 2])
+def test_a_run_counts_the_messages_whose_handlers_did_not_end(
+    harness: Harness, asynchronous: bool, batch: int | None
+) -> None:
+    bodies = [str(number) for number in range(6)]
+    harness.send(*bodies)
+
+    def stuck(each: Any) -> float:
+        return 1_000 if "5" in str([message.body for message in each] if batch else each.body) else 0
+
+    handler = harness.handler(stuck, asynchronous=asynchronous)
+    consumer = harness.consumer(handler, batch=batch)
+    with harness.running(consumer) as running:
+        harness.clock.advance(5)
+        assert (consumer.handled, consumer.unended) == (6 - (batch or 1), 0)
+        consumer.stop(timeout=1)
+        harness.clock.advance(1)
+        assert running.join() is None
+    assert (consumer.unended, consumer.handed_back) == (batch or 1,) * 2
+    harness.clock.advance(0)
+    assert (consumer.handled, consumer.failed) == (6 - (batch or 1), 0)  # what ended later does not count
+    assert len(harness.visible()) == (batch or 1)
+
+
+@pytest.mark.parametrize("harm", ["storage", "another consumer"])
+def test_messages_that_could_not_be_handed_back_are_not_counted_as_such(
+    harness: Harness, caplog: pytest.LogCaptureFixture, harm: str
+) -> None:
+    harness.send("A", "B")
+    consumer = harness.consumer(sleeper(1_000), renewal=NoRenewal(), concurrency=2)
+    with harness.running(consumer) as running:
+        if harm == "storage":
+            harness.clock.advance(5)
+            harness.fails(QueueClientError("the disk is gone"), verbs="change", until=600)
+        else:
+            harness.clock.advance(120)
+            assert len(harness.other.receive(10)) == 2
+        consumer.stop(timeout=1)
+        harness.clock.advance(1)
+        assert running.join() is None
+    assert (consumer.handled, consumer.failed, consumer.unended, consumer.handed_back) == (0, 0, 2, 0)
+    assert "the handlers of 2 messages did not end within 1 s; 0 of these were handed back" in caplog.text
 
 
 def test_a_second_stop_may_shorten_the_first(harness: Harness) -> None:

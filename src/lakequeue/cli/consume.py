@@ -121,6 +121,8 @@ def consume(
     waiting = _waiting(consumed, consumer.name) if ended and consumer.failed else ""
     why = "stopped" if stopping.signals else waiting or ("it is empty" if len(names) == 1 else "they are empty")
     counted = f"{consumer.handled:,} handled, {consumer.failed:,} failed"
+    if consumer.unended:
+        counted += f", {consumer.unended:,} did not end in time, {consumer.handed_back:,} of them handed back"
     logging.getLogger("lakequeue").info("consumed %s, %s: %s", name, why, counted)
     if len(stopping.signals) > 1:
         raise typer.Exit(128 + stopping.signals[-1])

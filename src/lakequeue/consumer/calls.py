@@ -11,7 +11,7 @@ from typing import Any
 
 from lakequeue.consumer.handler import Outcome, checked_outcome, is_async
 from lakequeue.consumer.held import HeldMessages
-from lakequeue.consumer.jobs import Call, Job, Run
+from lakequeue.consumer.jobs import Call, Job, Run, State
 from lakequeue.consumer.rounds import Rounds
 from lakequeue.errors import LeaseLost
 from lakequeue.model.clock import MICROS
@@ -126,9 +126,10 @@ class Calls:
         elif raised is not None:  # meant for the process: stop in an orderly way
             self._run.broken(raised)
             outcome = Outcome.FAILED_RETRY_NOW
-        with self._counting:
-            self.handled += outcome is Outcome.SUCCESS
-            self.failed += outcome is not Outcome.SUCCESS
+        if job.state is State.RUNNING:  # else a stop took it back
+            with self._counting:
+                self.handled += outcome is Outcome.SUCCESS
+                self.failed += outcome is not Outcome.SUCCESS
         if outcome is not Outcome.SUCCESS and not job.context.lost:
             reason = DeadLetterReason.of(raised, self._run.clock.now(), options.name)
             self._rounds.add_failure(message.receipt_handle, reason.json())

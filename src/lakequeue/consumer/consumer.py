@@ -248,6 +248,16 @@ class Consumer:
         return sum(loop.calls.failed for loop in self._loops)
 
     @property
+    def unended(self) -> int:
+        """Messages of the last run whose handlers had not ended when it ended; 0 while it runs."""
+        return sum(loop.unended for loop in self._loops)
+
+    @property
+    def handed_back(self) -> int:
+        """Those ``unended`` messages that the run made visible; the others come again at their timeout."""
+        return sum(loop.handed_back for loop in self._loops)
+
+    @property
     def health(self) -> Health:
         """The state of the consumer; reads no storage."""
         each = [self._health(place) for place in range(len(self._options))]

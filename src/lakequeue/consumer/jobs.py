@@ -84,6 +84,7 @@ class Done:
         hold: how the receipt stood when its handler ended.
         failures: attempts that failed.
         due: when to try again; None: at once.
+        settled: True once a commit deleted it, or made it visible.
     """
 
     job: Job
@@ -91,6 +92,7 @@ class Done:
     hold: Hold | None = None
     failures: int = 0
     due: datetime | None = None
+    settled: bool = False
 
 
 @attrs.define

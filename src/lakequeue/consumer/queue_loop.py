@@ -15,7 +15,7 @@ from functools import partial
 from lakequeue.consumer.calls import Calls
 from lakequeue.consumer.handler import Context
 from lakequeue.consumer.held import HeldMessages
-from lakequeue.consumer.jobs import Job, Run, State, Turn, hold_of
+from lakequeue.consumer.jobs import Done, Job, Run, State, Turn, hold_of
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
@@ -64,6 +64,8 @@ class QueueLoop:
         held: the active messages, and which of them hands take next.
         rounds: settles them, and claims others.
         calls: the calls of the handler with them.
+        unended: messages whose handlers had not ended when the run ended.
+        handed_back: those of them that were made visible.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class QueueLoop:
         self._hands = hands
         self._fatal = fatal
         self._error: BaseException | None = None
+        self.unended = self.handed_back = 0
         self.interrupt = Interrupt()
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
         run = Run(options, self.outages, observers, self.interrupt.set, self.fail)
@@ -280,14 +283,23 @@ class QueueLoop:
 
     def _stop(self) -> None:
         """Ends the heartbeat. Messages still being handled become visible, and are lost to their handlers."""
+        released = list[Done]()
         try:
             running = self.held.end_all(State.RUNNING)
-            self.rounds.release(running)
+            self.unended = len(running)
+            released = self.rounds.release(running)
             self.rounds.run(may_claim=False)
             self._lose([*running, *self.held.jobs()])  # also those whose delete would be tried again
             self.rounds.run(may_claim=False)
         finally:
             self._heartbeat.stop()
+            self.handed_back = sum(done.settled for done in released)
+            if self.unended:
+                _log.warning(
+                    "%s: the handlers of %s messages did not end within %s s; %s of these were handed back",
+                    *(self.queue.name, self.unended, seconds(duration_micros(self._controls.grace))),
+                    self.handed_back,
+                )
 
     def _lose(self, jobs: Sequence[Job]) -> None:
         """Marks the receipts of handlers as lost."""

@@ -135,8 +135,9 @@ class Rounds:
             raise
         self._held.ahead.round(int((monotonic() - began) * MICROS))
         self._held.keep_free(hands if room else None)
-        good = [done.job for done, error in zip(due, found.errors, strict=True) if error is None]
-        if good:
+        for done, error in zip(due, found.errors, strict=True):
+            done.settled = error is None
+        if good := [done.job for done in due if done.settled]:
             self._run.outages.worked("deleting")
             self.finish(good)
         for done, error in zip(due, found.errors, strict=True):
@@ -206,14 +207,18 @@ class Rounds:
             return None
         return seconds(max(again_in, 0 if settings(self._queue).allow_zero_visibility else MICROS))
 
-    def release(self, jobs: Sequence[Job]) -> None:
-        """Has the next round make messages visible whose handlers did not end in time."""
-        for job in jobs:
-            self._heartbeat.drop(job.handle)
-            if job.context.lost:
-                self.forget([job])
-            else:
-                self._add(Done(job, again_in=0))
+    def release(self, jobs: Sequence[Job]) -> list[Done]:
+        """Has the next round make messages visible whose handlers did not end in time.
+
+        Returns:
+            Those whose receipts are not lost; ``settled`` says after the round which are visible.
+        """
+        self.forget([job for job in jobs if job.context.lost])
+        released = [Done(job, again_in=0) for job in jobs if not job.context.lost]
+        for done in released:
+            self._heartbeat.drop(done.job.handle)
+            self._add(done)
+        return released
 
     def give_back(self, jobs: Sequence[Job]) -> None:
         """Ends messages that no handler has begun, and makes them visible."""
