@@ -412,6 +412,12 @@ CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
 """CMQ's numbers for a batch of deletes (ERR-7)."""
 
 
+def cannot_listen(host: str, port: int, error: OSError) -> OSError:
+    """The error of a port that cannot be listened at, which names address and port."""
+    reason = error.strerror.partition(" (while")[0] if error.strerror else str(error)
+    return OSError(f"cannot listen at {host}, port {port}: {reason}")
+
+
 def cmq_code_of(error: QueueServiceError, profile_name: str) -> int | None:
     """CMQ's number for an error, on the ``cmq`` profile only (ERR-7)."""
     if profile_name != "cmq":

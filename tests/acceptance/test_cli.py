@@ -59,18 +59,6 @@ def test_batches_of_lines_keep_within_the_bytes_of_a_call(run: Run, tmp_path: Pa
     assert "(line 5; 1 of 6 refused)" in result.stderr
 
 
-def test_a_line_that_is_no_text_ends_the_command_and_says_what_was_sent(
-    run: Run, orders: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lakequeue.cli.lines.READ", 8)
-    result = run("send", "orders", "-", input=b"one\ntwo\nb\xffd\n")
-    assert result.exit_code == 2
-    assert result.stderr == (
-        "error: usage: line 3 is not UTF-8; see lakequeue send --help (2 messages sent before that)\n"
-    )
-    assert orders.counts().visible == 2
-
-
 @pytest.mark.spec("ERR-2")
 def test_a_part_that_fails_after_others_leaves_the_outcome_of_the_command_unknown(
     run: Run, orders: Queue, monkeypatch: pytest.MonkeyPatch

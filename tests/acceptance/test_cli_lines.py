@@ -36,6 +36,53 @@ def test_a_line_without_end_is_refused_alone(run: Run, orders: Queue, line: str,
     assert told in done.stderr and "(line 2; 1 of 3 refused)" in done.stderr and done.stderr.count("\n") == 1
 
 
+_JSON = b'{"body": "%s"}'
+
+
+@pytest.mark.parametrize("read", [7, lines.READ])
+@pytest.mark.parametrize("source", ["pipe", "file"])
+@pytest.mark.parametrize("form", [b"%s", _JSON], ids=["plain", "json"])
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (b"b\xffd", "The line is not UTF-8: byte {} is 0xff."),
+        (b"\xed\xa0\x80", "The line is not UTF-8: byte {} is 0xed."),  # half a surrogate pair
+        (b"x\xe2\x82", "The line is not UTF-8: byte {} is 0xe2."),  # the beginning of a character
+        (b"b\x00d", None),
+        (b"y" * 60, "The line is too long for a message."),
+    ],
+    ids=["wrong byte", "surrogate", "cut off", "NUL", "too long"],
+)
+def test_a_bad_line_stops_no_other(
+    run: Run, orders: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    read: int, source: str, form: bytes, bad: bytes, told: str | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(lines, "READ", read)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 50)
+    given = b"\r\n".join(
+        form % each for each in (b"one", b"two", bad, b"", b"four", bad)
+    )  # without a last newline
+    given = given.replace(form % b"", b"")
+    (tmp_path / "lines").write_bytes(given)
+    where = ("-",) if source == "pipe" else ("--lines", str(tmp_path / "lines"))
+    done = run("send", "orders", *where, *(["--jsonl"] if form == _JSON else []), input=given)
+    assert (done.exit_code, done.stdout) == (1, "sent 3 messages\n")
+    assert "(line 3; 2 of 5 refused)" in done.stderr and "line 6: " in done.stderr
+    if told is not None:
+        offset = next((place for place, byte in enumerate(bad) if byte > 127), 0) + (form == _JSON) * 10 + 1
+        assert done.stderr.count(told.format(offset)) == 2
+    assert [message.body for message in orders.peek()] == ["one", "two", "four"]
+
+
+@pytest.mark.parametrize("form", ["%s", '{"body": "%s"}'], ids=["plain", "json"])
+def test_a_byte_order_mark_is_no_part_of_the_first_message(run: Run, orders: Queue, form: str) -> None:
+    given = "\ufeff" + "\n".join(form % each for each in ("one", "\ufefftwo"))
+    jsonl = [] if form == "%s" else ["--jsonl"]
+    for text, sent in (given, 2), ("\ufeff\r\n" + form % "three", 1), ("\ufeff", 0):
+        assert run("send", "orders", "-", *jsonl, input=text).stdout.startswith(f"sent {sent} ")
+    assert [message.body for message in orders.peek()] == ["one", "\ufefftwo", "three"]
+
+
 # --- export
 
 

@@ -274,7 +274,10 @@ def test_an_outage_shows_in_the_metrics(harness: Harness) -> None:
 
 def test_a_port_in_use_is_refused(harness: Harness) -> None:
     port = free_port()
-    with harness.running(harness.consumer(sleeper(0), metrics_port=port)), pytest.raises(OSError):
+    with (
+        harness.running(harness.consumer(sleeper(0), metrics_port=port)),
+        pytest.raises(OSError, match=rf"^cannot listen at 127\.0\.0\.1, port {port}: Address already in use$"),
+    ):
         harness.consumer(sleeper(0), metrics_port=port).run()
 
 

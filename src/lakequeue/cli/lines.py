@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 import io
 import json
 import math
@@ -17,9 +18,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lakequeue.cli import documents
-from lakequeue.cli.session import usage
 from lakequeue.cli.values import duration
-from lakequeue.errors import BatchRequestTooLong, InvalidParameterValue, MissingParameter, QueueServiceError
+from lakequeue.errors import (
+    BatchRequestTooLong,
+    InvalidMessageContents,
+    InvalidParameterValue,
+    MissingParameter,
+    QueueServiceError,
+)
 from lakequeue.model.messages import BatchFailure, BatchResult, SendEntry
 from lakequeue.model.profiles import profile
 from lakequeue.model.validation import TRACE_HEADER, normalize_attributes
@@ -34,8 +40,8 @@ MAX_LINE_BYTES = 2 * READ
 MAX_BATCH = 5_000
 """Maximum entries of a batch on queues without a limit."""
 
-Line = tuple[int, str]
-Parse = Callable[[int, str], SendEntry | BatchFailure]
+Line = tuple[int, bytes]
+Parse = Callable[[int, str], SendEntry]
 
 
 def send_lines(
@@ -48,15 +54,15 @@ def send_lines(
 
     Args:
         queue: the queue.
-        stream: lines in UTF-8; empty lines are skipped.
-        parse: makes an entry of the number of a line and its text, or says why there is none.
+        stream: lines in UTF-8; empty lines and a byte order mark are skipped.
+        parse: makes an entry of the number of a line and its text; its QueueServiceError refuses the line.
         sent: called after each batch with its result, whose ids are line numbers, and the number of bytes read
             for it. Refused lines do not stop the others.
     """
     rules = profile(queue.attributes()["profile"])
     max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
     for arrived, read in _arrivals(stream):
-        parsed = [parse(number, text) for number, text in arrived if text]
+        parsed = [_parsed(number, line, parse) for number, line in arrived if line]
         entries = [each for each in parsed if isinstance(each, SendEntry)]
         failed = [each for each in parsed if isinstance(each, BatchFailure)]
         if failed:
@@ -72,23 +78,35 @@ def max_batch(queue: Queue) -> int:
 
 
 def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:
-    """The numbered lines that each read completes, and the number of bytes read."""
+    """Yields the numbered lines that each read completes, and how many bytes it read; cuts long lines."""
     rest, number = b"", 0
     while chunk := stream.read1(READ):
         *complete, rest = (rest + chunk).split(b"\n")
-        yield [_line(number + index, line) for index, line in enumerate(complete, 1)], len(chunk)
+        yield (
+            [(number + index, _stripped(number + index, line)) for index, line in enumerate(complete, 1)],
+            len(chunk),
+        )
         number += len(complete)
-        if len(rest) > MAX_LINE_BYTES:
-            usage(f"line {number + 1} is too long for a message")
+        rest = rest[: MAX_LINE_BYTES + 1]
     if rest:
-        yield [_line(number + 1, rest)], 0
+        yield [(number + 1, _stripped(number + 1, rest))], 0
 
 
-def _line(number: int, line: bytes) -> Line:
+def _stripped(number: int, line: bytes) -> bytes:
+    """A line without its end, and the first one without a byte order mark."""
+    return (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r")
+
+
+def _parsed(number: int, line: bytes, parse: Parse) -> SendEntry | BatchFailure:
     try:
-        return number, line.rstrip(b"\r").decode()
-    except UnicodeDecodeError:
-        usage(f"line {number} is not UTF-8")
+        if len(line) > MAX_LINE_BYTES:
+            raise InvalidParameterValue("The line is too long for a message.")
+        return parse(number, line.decode())
+    except UnicodeDecodeError as error:
+        reason = f"The line is not UTF-8: byte {error.start + 1} is 0x{line[error.start]:02x}."
+        return BatchFailure.of(str(number), InvalidMessageContents(reason))
+    except QueueServiceError as error:
+        return BatchFailure.of(str(number), error)
 
 
 def batches(entries: Sequence[SendEntry], max_entries: int, max_bytes: int) -> Iterator[list[SendEntry]]:
@@ -158,12 +176,9 @@ class Reader:
         self._fifo = queue.fifo
         self._needs_dedup = queue.fifo and not queue.attributes()["content_based_deduplication"]
 
-    def entry(self, number: int, line: str) -> SendEntry | BatchFailure:
-        """The message of a line, or why there is none; the id is the number of the line."""
-        try:
-            return SendEntry(id=str(number), **self._options | self._arguments(line))
-        except QueueServiceError as error:
-            return BatchFailure.of(str(number), error)
+    def entry(self, number: int, line: str) -> SendEntry:
+        """Makes an entry of a line, with its number as id; QueueServiceError says why there is none."""
+        return SendEntry(id=str(number), **self._options | self._arguments(line))
 
     def _arguments(self, line: str) -> dict[str, Any]:
         try:

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from lakequeue.consumer.handler import Outcome
 from lakequeue.consumer.observers import COUNTERS, HISTOGRAMS, Observer
 from lakequeue.consumer.outages import Health
+from lakequeue.errors import cannot_listen
 from lakequeue.model.messages import Message
 
 REQUEST_SECONDS = 5.0
@@ -74,7 +75,10 @@ class Endpoint:
             OSError: the port is in use, or the address is not one of this machine.
         """
         port, host = self._address
-        server, thread = start_http_server(port, host, self._registry)
+        try:
+            server, thread = start_http_server(port, host, self._registry)
+        except OSError as error:
+            raise cannot_listen(host, port, error) from None
         server.RequestHandlerClass = _impatient(server.RequestHandlerClass)
         try:
             yield

@@ -18,7 +18,7 @@ from types import FrameType
 import attrs
 import uvicorn
 
-from lakequeue.errors import InvalidOptions
+from lakequeue.errors import InvalidOptions, cannot_listen
 from lakequeue.serve.app import Application
 from lakequeue.serve.connection import Connection
 from lakequeue.serve.listener import Listener, descriptors_for
@@ -145,6 +145,7 @@ class Server(uvicorn.Server):
             # threads may wait for storage that never answers; killing them leaves the tables consistent
             signal.signal(sig, signal.SIG_DFL)
             os.kill(os.getpid(), sig)
+            os._exit(128 + sig)  # the first process of a container outlives its own signal
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -189,8 +190,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
-        reason = error.strerror.partition(" (while")[0] if error.strerror else str(error)
-        raise OSError(f"cannot listen at {host}, port {port}: {reason}") from None
+        raise cannot_listen(host, port, error) from None
 
 
 def is_loopback(host: str) -> bool:
