@@ -14,8 +14,7 @@ import typer
 
 from lakequeue import CompactionSummary
 from lakequeue.cli import job, render
-from lakequeue.cli.output import write
-from lakequeue.cli.session import usage
+from lakequeue.cli.session import Session, usage
 from lakequeue.cli.values import at_least
 from lakequeue.spark.compaction import compact_every, compact_once
 
@@ -45,7 +44,7 @@ def main(
     with job.opened_root("lakequeue compaction", root, queue, region, engine) as (spark, lake):
 
         def report(summaries: list[CompactionSummary]) -> None:
-            write(render.compacted(summaries))
+            Session().changed(None, render.compacted(summaries))
             if views is not None:
                 lake.create_views(spark, views)
 

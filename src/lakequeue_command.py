@@ -5,16 +5,20 @@ answer an interrupt with a stack trace.
 """
 
 import gc
+import os
 import signal
 import sys
+from typing import Any
 
 
 def main() -> None:
     """Runs the command line."""
+    _open_streams()
+    end_by_sigterm()
     handler = signal.getsignal(signal.SIGINT)
     ours = handler is signal.default_int_handler  # else whoever started it ignores the signal
     if ours:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, _ENDS)
     gc.set_threshold(20_000, 20, 20)  # 50 ms of a short command went into collections while modules are imported
     from lakequeue.cli import main as command
     from lakequeue.cli import session
@@ -29,7 +33,29 @@ def main() -> None:
     finally:
         gc.freeze()  # and 50 ms into the last ones, of what the interpreter ends with
         if ours:  # while the interpreter ends
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, _ENDS)
+
+
+def end_by_sigterm() -> None:
+    """Lets SIGTERM end the first process of a container, until the command has a handler of its own."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _ENDS)
+
+
+def _end(number: int, _: Any) -> None:
+    os._exit(128 + number)
+
+
+_ENDS: Any = _end if os.getpid() == 1 else signal.SIG_DFL
+"""Handler that ends the process at once: the first one of a container ignores signals with the default action."""
+
+
+def _open_streams() -> None:
+    """Connects streams that the caller closed to nothing, before a file of the root gets their descriptors."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False, encoding="utf-8"))
 
 
 if __name__ == "__main__":

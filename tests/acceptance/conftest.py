@@ -48,10 +48,16 @@ def run(root: str) -> Run:
 def start(root: str, request: pytest.FixtureRequest) -> Start:
     """Starts a command on the root as a process of its own, which ends with the test at the latest."""
 
-    def process(*args: str, program: str = PROGRAM, env: dict[str, str] | None = None, **streams: Any) -> Any:
+    def process(
+        *args: str,
+        program: str = PROGRAM,
+        env: dict[str, str] | None = None,
+        before: tuple[str, ...] = (),
+        **streams: Any,
+    ) -> Any:
         package = str(Path(lakequeue.__file__).parents[1])
         started = subprocess.Popen(
-            [sys.executable, "-c", program, *args],
+            [*before, sys.executable, "-c", program, *args],
             env=os.environ | {"PYTHONPATH": package, "LAKEQUEUE_ROOT": root, "TERM": "xterm"} | (env or {}),
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | streams,
         )

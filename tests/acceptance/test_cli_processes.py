@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -179,13 +181,14 @@ def test_an_export_whose_reader_has_enough_ends_quietly(orders: Queue, start: St
     assert (process.stderr.read(), process.wait(30)) == ("", 0)  # type: ignore[union-attr]
 
 
-def test_messages_that_nobody_could_read_are_not_deleted(orders: Queue, start: Start) -> None:
+def test_messages_that_no_reader_has_are_not_deleted(orders: Queue, start: Start) -> None:
     orders.send("precious")
     reader, writer = os.pipe()
     os.close(reader)
     process = start("receive", "orders", "--delete", stdout=writer)
     os.close(writer)
-    assert (process.communicate(timeout=30)[1], process.returncode) == ("", 3)
+    told = process.communicate(timeout=30)[1]
+    assert process.returncode == 3 and "  body      precious\n" in told and "the messages are not deleted" in told
     assert orders.counts().in_flight == 1
 
 
@@ -331,3 +334,64 @@ def test_an_outage_is_logged_once_and_ends_no_block(
         for _ in range(3):
             clock.advance(60)
     assert len(looks) >= 3 and [record.message.count("storage is gone") for record in caplog.records] == [1]
+
+
+# --- the first process of a container
+
+
+NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
+apart = pytest.mark.skipif(
+    subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0, reason="may make no namespace"
+)
+
+
+def inside(process: subprocess.Popen[str]) -> int:
+    """The id outside of the process that is the first one in its namespace."""
+    return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+
+
+@apart
+@pytest.mark.parametrize("after", [0.0, 0.1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "command", ["consume orders time:sleep", "serve", "schedule run", "compact", "send orders -"]
+)
+def test_a_signal_ends_the_first_process_of_a_container_while_modules_are_imported(
+    start: Start, orders: Queue, command: str, number: int, after: float
+) -> None:
+    process = start(*command.split(), program=IMPORTING, before=NAMESPACE)
+    assert read(process.stdout) == "importing\n"
+    time.sleep(after)
+    os.kill(inside(process), number)
+    assert process.wait(30) == 128 + number
+    assert process.stderr.read() in ("", "interrupted\n")  # type: ignore[union-attr]
+
+
+@apart
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_first_process_of_a_container_without_a_handler_of_its_own(
+    start: Start, orders: Queue, number: int
+) -> None:
+    with Terminal() as keyboard, Terminal() as terminal:
+        process = start("send", "orders", "-", stdin=keyboard.its, stderr=terminal.its, before=NAMESPACE)
+        terminal.until("Ctrl-D ends")
+        os.kill(inside(process), number)
+        assert process.wait(30) == 128 + number
+
+
+@apart
+def test_a_second_signal_ends_a_server_that_is_the_first_process(start: Start, orders: Queue) -> None:
+    process = start("serve", "--port", "0", before=NAMESPACE)
+    port = int(read(process.stderr).rpartition(":")[2])
+    assert read(process.stderr).startswith("console: ")
+    slow = socket.create_connection(("127.0.0.1", port), 30)
+    slow.sendall(
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nX-Amz-Target: AmazonSQS.ListQueues\r\n\r\n{"
+    )
+    first = inside(process)
+    while process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.kill(first, signal.SIGTERM)
+        time.sleep(0.2)
+    assert process.returncode == 143
+    slow.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
 from datetime import timedelta
@@ -123,10 +124,13 @@ def test_the_command_prints_findings_and_its_exit_code_tells_damage(victim: Vict
     empty(entries(victim.messages)[-1])
     damaged = run(app, ["check", "orders"])
     assert damaged.exit_code == 1 and damaged.stderr == ""
-    assert "damage: orders: is empty\n  in      " in damaged.stdout
+    assert f"damage: orders: _delta_log/{entries(victim.messages)[-1].name} is empty\n  in      " in damaged.stdout
     document = json.loads(run(app, ["check", "--json"]).stdout)
     assert document["damaged"] and document["findings"][0]["queue"] == "orders"
     assert document["versions"].keys() >= {"lakequeue", "pyarrow", "obstore"}
+    shutil.rmtree(victim.receipts)
+    for command in ["check"], ["doctor"]:
+        assert "damage: orders: 0/receipts is missing\n" in run(app, command).stdout
     nobody = run(app, ["check", "nobody"])
     assert nobody.exit_code == 1 and "QueueDoesNotExist" in nobody.stderr
 

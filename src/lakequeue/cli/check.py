@@ -103,7 +103,7 @@ def repair(
     last = "nothing was repaired" if done else "nothing to repair"
     if any(each.applied for each in done):
         last = "repaired; lakequeue check looks again"
-    ctx.obj.answer([attrs.asdict(each) for each in done], "\n".join([*map(repair_text, done), last]))
+    ctx.obj.changed([attrs.asdict(each) for each in done], "\n".join([*map(repair_text, done), last]))
     if not all(each.applied for each in done):
         raise typer.Exit(REFUSED)
 
@@ -141,10 +141,12 @@ def _messages(what: str, ranges: list[tuple[int, int]], ids: dict[int, str]) -> 
 def finding_text(finding: Finding) -> str:
     """A finding as lines: what is wrong where, and what repair does."""
     place = f"{finding.table}/{finding.file}" if finding.file else finding.table
-    kind = "damage" if finding.damage else "warning"
+    kind, problem = "damage" if finding.damage else "warning", finding.problem
+    if finding.file or problem.startswith(("is ", "has ")):  # a sentence without its subject
+        problem = f"{finding.file or '/'.join(place.rsplit('/', 2)[1:])} {problem}"
     return "\n".join(
         [
-            f"{kind}: {finding.queue or 'the root'}: {finding.problem}",
+            f"{kind}: {finding.queue or 'the root'}: {problem}",
             f"  in      {place}",
             f"  repair  {finding.repair}",
         ]

@@ -159,6 +159,7 @@ class _Stopping:
         if len(self.signals) > 2:  # storage may never answer; being killed leaves the tables consistent
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+            os._exit(128 + number)  # the first process of a container outlives its own signal
         self._consumer.stop(self._drain_timeout if len(self.signals) == 1 else 0)
 
 

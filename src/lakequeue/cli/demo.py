@@ -44,7 +44,7 @@ def demo(
     where = None if input_dir is None else str(input_dir)
     status = run_demo(ctx.obj.root or None, where, console, with_spark=not no_spark)
     if ctx.obj.json:
-        ctx.obj.answer({"root": ctx.obj.root, "complete": status == DONE}, "")
+        ctx.obj.changed({"root": ctx.obj.root, "complete": status == DONE}, "")
     raise typer.Exit(status)
 
 

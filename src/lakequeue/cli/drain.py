@@ -94,7 +94,7 @@ def drain(
                 _send(source, target, _group(group_by, group), report)
     counts = source.counts()
     left = {name: getattr(counts, name) for name in ("visible", "in_flight", "delayed", "held")}
-    ctx.obj.answer(
+    ctx.obj.changed(
         document | {"messages": done, "left": left}, f"moved {render.count(done, 'message')} from {queue} to {to}"
     )
     if any(left.values()):

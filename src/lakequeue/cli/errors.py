@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from lakequeue.cli.help import CommandGroup
-from lakequeue.cli.output import OutputClosed, StderrHandler, discard_output, print_error
+from lakequeue.cli.output import OutputClosed, StderrHandler, print_error
 from lakequeue.cli.session import DONE, ENVIRONMENT, INTERRUPTED, REFUSED, USAGE, Session
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
 
@@ -102,7 +102,6 @@ def report_error(session: Session, error: BaseException) -> int:
         case KeyboardInterrupt():
             return session.fail(INTERRUPTED, "interrupted", "interrupted")
         case OutputClosed():
-            discard_output()
             return ENVIRONMENT
         case QueueServiceError():
             details = {

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from lakequeue.cli import lines, render
 from lakequeue.cli.options import Name, Parameter, Where, option
-from lakequeue.cli.output import OutputClosed, discard_output
+from lakequeue.cli.output import OutputClosed
 from lakequeue.cli.session import Context, Session, json_text, usage
 from lakequeue.errors import QueueClientError
 from lakequeue.model.arguments import Condition
@@ -63,17 +63,15 @@ def export(
                 advance(count, ctx.obj.done)
     if out is not None:
         document = {"queue": queue, "messages": count, "file": str(out)}
-        ctx.obj.answer(document, f"wrote {render.count(count, 'message')} of {queue} into {out}")
+        ctx.obj.changed(document, f"wrote {render.count(count, 'message')} of {queue} into {out}")
 
 
 @contextmanager
 def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], None]]:
     """Yields a function that writes a line: to standard output, or to a file that is there when it is whole."""
     if out is None:
-        try:
+        with suppress(OutputClosed):  # `export | head` has what it wants
             yield session.line
-        except OutputClosed:  # `export | head` has what it wants
-            discard_output()
         return
     part = out.with_name(f"{out.name}.part")
     try:

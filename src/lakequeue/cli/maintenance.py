@@ -85,7 +85,7 @@ def purge(ctx: Context, queue: Name, yes: Yes = False) -> None:
 
         ctx.obj.ask(f"Remove {render.count(depth(purged).stored, 'message')} from {queue}?")
     purged.purge()
-    ctx.obj.answer({"queue": queue, "purged": True}, f"queue {queue} is purged")
+    ctx.obj.changed({"queue": queue, "purged": True}, f"queue {queue} is purged")
 
 
 def erase(ctx: Context, queue: Name, message_id: MessageId, yes: Yes = False) -> None:
@@ -95,7 +95,9 @@ def erase(ctx: Context, queue: Name, message_id: MessageId, yes: Yes = False) ->
         ctx.obj.ask(f"Erase message {message_id} from {queue}? Nothing brings it back.")
     erased = owner.erase(message_id)
     outcome = "is erased" if erased else "was erased before"
-    ctx.obj.answer({"queue": queue, "message_id": message_id, "erased": erased}, f"message {message_id} {outcome}")
+    ctx.obj.changed(
+        {"queue": queue, "message_id": message_id, "erased": erased}, f"message {message_id} {outcome}"
+    )
 
 
 def upgrade(ctx: Context, yes: Yes = False) -> None:
@@ -107,7 +109,7 @@ def upgrade(ctx: Context, yes: Yes = False) -> None:
     outcome = (
         f"{render.count(upgraded, 'queue')} of {lake.root} upgraded" if upgraded else f"{lake.root} is up to date"
     )
-    ctx.obj.answer({"root": lake.root, "upgraded": upgraded}, outcome)
+    ctx.obj.changed({"root": lake.root, "upgraded": upgraded}, outcome)
 
 
 def compact(
@@ -131,7 +133,7 @@ def compact(
                 lambda number, total, name: advance(number, name, total), processes=processes, now=now
             )
     results = [attrs.asdict(summary) for summary in done]
-    ctx.obj.answer(results if queue is None else results[0], render.compacted(done))
+    ctx.obj.changed(results if queue is None else results[0], render.compacted(done))
     render.require_done(done)
 
 
@@ -153,7 +155,7 @@ def copy(
     with render.progress("copying", None) as advance:
         copied = lake.copy(to, queue, lambda done, total, name: advance(done, name, total))
     columns = [field.name for field in attrs.fields(type(copied[0]))] if copied else []
-    ctx.obj.answer(
+    ctx.obj.changed(
         [attrs.asdict(each) for each in copied],
         render.table(columns, [attrs.astuple(each) for each in copied], empty="no queues"),
     )

@@ -27,6 +27,7 @@ from lakequeue.cli.options import (
     option,
     parse_pairs,
 )
+from lakequeue.cli.output import OutputFailed
 from lakequeue.cli.session import REFUSED, Context, Session, usage
 from lakequeue.cli.values import Moment, duration, from_now, shown_duration
 from lakequeue.errors import InvalidParameterValue
@@ -86,7 +87,7 @@ def send(
         _send_lines(ctx.obj, target, cast(BufferedIOBase, sys.stdin.buffer), None, parse)
     else:
         sent = target.send(body or "", dedup_id=dedup_id, **options)
-        ctx.obj.answer(documents.sent(sent), render.sent_text(sent, group))
+        ctx.obj.changed(documents.sent(sent), render.sent_text(sent, group))
 
 
 def receive(
@@ -104,14 +105,17 @@ def receive(
     source = ctx.obj.queue(queue)
     with render.spinner("waiting for messages"):
         messages = source.receive(max_messages, visibility_timeout, wait, attempt_id)
+    printed = True
     if messages or ctx.obj.json:
-        ctx.obj.answer(
+        printed = ctx.obj.changed(
             [documents.message(message) for message in messages],
             "\n".join(render.message_text(message) for message in messages),
         )
     else:
         ctx.obj.note("no messages")
     if delete and messages:
+        if not printed:
+            raise OutputFailed("the messages are not deleted, because standard output does not have them")
         failed = source.delete_batch([message.receipt_handle for message in messages]).failed
         _fail_if_refused(ctx.obj, _numbered(failed, 0), len(messages), "message")
 
@@ -125,7 +129,7 @@ def delete(
     source = ctx.obj.queue(queue)
     if len(handles) == 1:
         source.delete(handles[0])
-        ctx.obj.answer({"queue": queue, "deleted": 1, "failed": []}, "deleted 1 message")
+        ctx.obj.changed({"queue": queue, "deleted": 1, "failed": []}, "deleted 1 message")
         return
     failed: list[BatchFailure] = []
     size = max_batch(source)
@@ -134,7 +138,7 @@ def delete(
         failed += _numbered(source.delete_batch(part).failed, start)
         if deleted := start + len(part) - len(failed):
             ctx.obj.done = f"{render.count(deleted, 'message')} deleted"
-    ctx.obj.answer(
+    ctx.obj.changed(
         {"queue": queue, "deleted": deleted, "failed": [documents.failure(each) for each in failed]},
         f"deleted {render.count(deleted, 'message')}",
     )
@@ -152,14 +156,14 @@ def change_visibility(
     """Change how long a received message stays hidden."""
     ctx.obj.queue(queue).change_visibility(handle, seconds)
     text = "the message is visible" if seconds == 0 else f"the message stays hidden for {shown_duration(seconds)}"
-    ctx.obj.answer({"queue": queue, "receipt_handle": handle, "visibility_timeout": seconds}, text)
+    ctx.obj.changed({"queue": queue, "receipt_handle": handle, "visibility_timeout": seconds}, text)
 
 
 def cancel(ctx: Context, queue: Name, message_id: MessageId) -> None:
     """Delete one message by its id, even while a consumer has it."""
     cancelled = ctx.obj.queue(queue).cancel(message_id)
     outcome = "is cancelled" if cancelled else "was gone before"
-    ctx.obj.answer(
+    ctx.obj.changed(
         {"queue": queue, "message_id": message_id, "cancelled": cancelled}, f"message {message_id} {outcome}"
     )
 
@@ -179,7 +183,7 @@ def reschedule(
     if not source.reschedule(message_id, instant):
         raise InvalidParameterValue(f"Message {message_id} does not wait; lakequeue show {queue} {message_id}")
     text = f"message {message_id} is visible from {render.instant(instant)} on"
-    ctx.obj.answer({"queue": queue, "message_id": message_id, "visible_at": instant}, text)
+    ctx.obj.changed({"queue": queue, "message_id": message_id, "visible_at": instant}, text)
 
 
 def peek(
@@ -245,7 +249,7 @@ def _send_lines(session: Session, queue: Queue, stream: BufferedIOBase, size: in
 
         send_lines(queue, stream, parse, sent)
     document = {"successful": successful, "failed": [documents.failure(each) for each in failed]}
-    session.answer({"queue": queue.name} | document, f"sent {render.count(number, 'message')}")
+    session.changed({"queue": queue.name} | document, f"sent {render.count(number, 'message')}")
     _fail_if_refused(session, failed, number + len(failed), "line")
 
 

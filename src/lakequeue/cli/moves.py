@@ -57,7 +57,7 @@ def rewind(
     if clamped or late:
         ctx.obj.note(f"rewound to {render.instant(done)}, the earliest instant in the rewind range of {queue}")
     text = f"{render.count(count, 'message')} of {queue} visible again"
-    ctx.obj.answer(document | {"rewound_to": done, "messages": count}, text)
+    ctx.obj.changed(document | {"rewound_to": done, "messages": count}, text)
 
 
 def _within_range(verb: Callable[[datetime], int], queue: Queue, wanted: Moment) -> tuple[int, datetime, bool]:
@@ -114,7 +114,7 @@ def redrive(
 
         moved = source.redrive(max_messages, where, report, destination, parameters=parameter or ())
     where_to = "moved back" if to is None else f"moved to {to}"
-    ctx.obj.answer({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} {where_to}")
+    ctx.obj.changed({"queue": queue, "messages": moved}, f"{render.count(moved, 'message')} of {queue} {where_to}")
 
 
 def _by_target(targets: dict[str, int]) -> str:

@@ -25,7 +25,11 @@ _AS_IT_IS: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False
 """A name or a text may hold what looks like markup: links, or the end of a style that never began."""
 
 
-class OutputClosed(Exception):
+class OutputFailed(OSError):
+    """Standard output cannot be written."""
+
+
+class OutputClosed(OutputFailed):
     """The reader of standard output has closed it."""
 
 
@@ -39,24 +43,32 @@ def write(content: RenderableType) -> None:
 
     Raises:
         OutputClosed: the reader has closed standard output.
+        OutputFailed: the disk is full, or the caller closed standard output, which then is ``os.devnull``.
     """
     text = printable(content) if isinstance(content, str) else rendered(content)
     encoding = sys.stdout.encoding or "utf-8"
+    if sys.__stdout__ is None:
+        raise OutputFailed("standard output is closed")
     try:
         sys.stdout.write(text.rstrip("\n").encode(encoding, "backslashreplace").decode(encoding) + "\n")
         sys.stdout.flush()
-    except BrokenPipeError as error:
-        raise OutputClosed from error
+    except OSError as error:
+        discard(sys.stdout)
+        kind = OutputClosed if isinstance(error, BrokenPipeError) else OutputFailed
+        raise kind(f"standard output cannot be written: {error.strerror}") from error
 
 
-def discard_output() -> None:
-    """Keeps Python from printing an error at exit, when it flushes into the closed pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def discard(stream: Any) -> None:
+    """Keeps Python from failing at exit, when it flushes a stream that cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_error(text: str, title: str = "") -> None:
-    """Writes a line to standard error; the title is red."""
-    typer.echo((typer.style(title, fg="red") + " " if title else "") + printable(text), err=True)
+    """Writes a line to standard error, if that can be written; the title is red."""
+    try:
+        typer.echo((typer.style(title, fg="red") + " " if title else "") + printable(text), err=True)
+    except OSError:
+        discard(sys.stderr)
 
 
 class StderrHandler(logging.Handler):

@@ -58,7 +58,7 @@ def plot(
         ctx.obj.note(f"not known: {render.instant(first)} to {render.instant(last)}")
     if len(spans) > SPANS:
         ctx.obj.note(f"not known: {len(spans) - SPANS} more spans")
-    ctx.obj.answer(drawn, f"drew {render.count(len(points), 'point')} into {out}")
+    ctx.obj.changed(drawn, f"drew {render.count(len(points), 'point')} into {out}")
 
 
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:

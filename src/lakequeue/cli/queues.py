@@ -74,7 +74,7 @@ def create(
     except QueueNameExists as error:
         error.hint = f"lakequeue show {queue} shows what it has, lakequeue set {queue} changes it"
         raise
-    ctx.obj.answer(documents.queue(created), f"queue {created.name} is ready")
+    ctx.obj.changed(documents.queue(created), f"queue {created.name} is ready")
 
 
 def list_(
@@ -190,7 +190,7 @@ def set_(
     changed = ctx.obj.queue(queue)
     changed.set_attributes(**changes)
     attributes = changed.attributes() if ctx.obj.json else {}
-    ctx.obj.answer({"queue": changed.name, "attributes": attributes}, f"queue {changed.name} is changed")
+    ctx.obj.changed({"queue": changed.name, "attributes": attributes}, f"queue {changed.name} is changed")
 
 
 def tag(ctx: Context, queue: Name, tags: list[str] = typer.Argument(..., metavar="KEY=VALUE...")) -> None:
@@ -231,7 +231,7 @@ def resume(ctx: Context, queue: Name, group: _Group = None) -> None:
 def _answer_pause(session: Session, queue: str, group: str | None, reason: str | None) -> None:
     document = {"queue": queue} | ({} if group is None else {"group_id": group}) | {"paused": reason}
     what = f"queue {queue}" if group is None else f"group {group} of {queue}"
-    session.answer(document, f"{what} is {'resumed' if reason is None else 'paused'}")
+    session.changed(document, f"{what} is {'resumed' if reason is None else 'paused'}")
 
 
 def delete_queue(ctx: Context, queue: Name, yes: Yes = False) -> None:
@@ -242,7 +242,7 @@ def delete_queue(ctx: Context, queue: Name, yes: Yes = False) -> None:
 
         ctx.obj.ask(f"Delete {queue} with {render.count(depth(deleted).stored, 'message')}?")
     ctx.obj.lake().delete_queue(queue)
-    ctx.obj.answer({"queue": queue, "deleted": True}, f"queue {queue} is deleted")
+    ctx.obj.changed({"queue": queue, "deleted": True}, f"queue {queue} is deleted")
 
 
 def listed(
@@ -276,4 +276,4 @@ def depths_of(queues: Sequence[Queue]) -> tuple[dict[str, Depth], dict[str, Lake
 
 def _answer_tags(session: Session, queue: Queue) -> None:
     tags = queue.tags()
-    session.answer({"queue": queue.name, "tags": tags}, render.table(["tag", "value"], tags.items()))
+    session.changed({"queue": queue.name, "tags": tags}, render.table(["tag", "value"], tags.items()))

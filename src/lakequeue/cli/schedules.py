@@ -50,7 +50,7 @@ def _add(
         group_id=group,
         priority=priority,
     )
-    ctx.obj.answer(attrs.asdict(added), f"schedule {name}: next message at {render.instant(added.next_due)}")
+    ctx.obj.changed(attrs.asdict(added), f"schedule {name}: next message at {render.instant(added.next_due)}")
 
 
 def _list(ctx: Context) -> None:
@@ -74,25 +74,25 @@ def _list(ctx: Context) -> None:
 def _pause(ctx: Context, name: ScheduleName) -> None:
     """Send nothing for a schedule until it is resumed."""
     ctx.obj.lake().schedules.pause(name)
-    ctx.obj.answer({"schedule": name, "paused": True}, f"schedule {name} is paused")
+    ctx.obj.changed({"schedule": name, "paused": True}, f"schedule {name} is paused")
 
 
 def _resume(ctx: Context, name: ScheduleName) -> None:
     """End a pause; times in it are not sent."""
     ctx.obj.lake().schedules.resume(name)
-    ctx.obj.answer({"schedule": name, "paused": False}, f"schedule {name} runs")
+    ctx.obj.changed({"schedule": name, "paused": False}, f"schedule {name} runs")
 
 
 def _run_now(ctx: Context, name: ScheduleName) -> None:
     """Send the message of a schedule at once; its times stay."""
     sent = ctx.obj.lake().schedules.run_now(name)
-    ctx.obj.answer(documents.sent(sent), render.sent_text(sent, None))
+    ctx.obj.changed(documents.sent(sent), render.sent_text(sent, None))
 
 
 def _remove(ctx: Context, name: ScheduleName) -> None:
     """Remove a schedule; messages that it sent stay."""
     ctx.obj.lake().schedules.remove(name)
-    ctx.obj.answer({"schedule": name, "removed": True}, f"schedule {name} is removed")
+    ctx.obj.changed({"schedule": name, "removed": True}, f"schedule {name} is removed")
 
 
 def _run(
@@ -103,7 +103,7 @@ def _run(
     schedules = ctx.obj.lake().schedules
     if once:
         sent = schedules.run_due()
-        ctx.obj.answer({"messages": sent}, f"{render.count(sent, 'message')} sent")
+        ctx.obj.changed({"messages": sent}, f"{render.count(sent, 'message')} sent")
         return
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

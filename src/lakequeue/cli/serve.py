@@ -133,7 +133,7 @@ def deploy_files(
         _copy(_PROJECT / "conf" / "grafana", folder / "grafana")
         shutil.copy(_PROJECT / "conf" / "prometheus" / "alerts.yml", folder)
     written = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    ctx.obj.answer({"folder": str(folder), "files": written}, f"{render.count(len(written), 'file')} in {folder}")
+    ctx.obj.changed({"folder": str(folder), "files": written}, f"{render.count(len(written), 'file')} in {folder}")
 
 
 def _copy(source: Path, target: Path) -> None:  # pip compiles what it installs

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import attrs
 import typer
 
-from lakequeue.cli.output import print_error, printable, write
+from lakequeue.cli.output import OutputFailed, print_error, printable, rendered, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +88,20 @@ class Session:
     def answer(self, document: object, shown: RenderableType) -> None:
         """Prints a result: a JSON document with ``--json``, else a text or table."""
         write(json_text(document, indent=2) if self.json else shown)
+
+    def changed(self, document: object, shown: RenderableType) -> bool:
+        """Prints the result of a change, which is no failure if standard output cannot be written.
+
+        Returns:
+            False if the result went to standard error instead.
+        """
+        try:
+            self.answer(document, shown)
+        except OutputFailed as error:
+            self.note(f"{error}; done all the same:")
+            print_error(json_text(document) if self.json else shown if isinstance(shown, str) else rendered(shown))
+            return False
+        return True
 
     def line(self, document: object) -> None:
         """Prints one of several results as one line of JSON."""

@@ -209,7 +209,7 @@ def _register(session: Session, schema: str) -> None:
             "configure a catalog, in spark-defaults.conf"
         )
     session.lake(spark).create_views(spark, schema)
-    session.answer({"schema": schema}, f"the views are in {schema}")
+    session.changed({"schema": schema}, f"the views are in {schema}")
 
 
 def _spark(session: Session, **settings: str) -> SparkSession:

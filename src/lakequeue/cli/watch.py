@@ -44,10 +44,8 @@ def watch(
         with lake.clock.participant(), _shown(ctx.obj) as show:
             for update in islice(_updates(lake, set(queues or ()), prefix, every), count):
                 show(update)
-    except KeyboardInterrupt:  # the user ends it
+    except (KeyboardInterrupt, output.OutputClosed):  # the user ends it, or the reader of its lines
         return
-    except output.OutputClosed:  # or the reader of its lines
-        output.discard_output()
 
 
 def _updates(lake: LakeQueue, names: set[str], prefix: str, every: float) -> Iterator[dict[str, Any]]:
