@@ -140,6 +140,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         },
     )
-    session.range(1).count()
+    _start_workers(session, tmp_path_factory.mktemp("first-stream"))
     yield session
     session.stop()
+
+
+def _start_workers(session: SparkSession, folder: Path) -> None:
+    """Starts each kind of Python process once, before a test needs it: from a cold disk that takes long."""
+    from lakequeue.spark import stream_from_queue
+
+    session.range(1).mapInArrow(lambda batches: batches, "id long").count()
+    queue = LakeQueue(str(folder / "root"), spark=session).create_queue("first")
+    queue.send("first")
+    stream_from_queue(queue, lambda rows, _: None, str(folder / "checkpoint"), "availableNow").awaitTermination()
+    assert queue.counts().visible == 0

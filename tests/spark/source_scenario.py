@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lakequeue import LakeQueue
+from lakequeue.spark.streams import started
 
 
 def four_lines(spark: Any, root: str, place: Path) -> None:
@@ -31,13 +32,13 @@ def four_lines(spark: Any, root: str, place: Path) -> None:
     messages = spark.readStream.format("lakequeue").options(**here, queue="orders", maxMessages="40").load()
     writer = messages.select("body", "message_attributes").writeStream.format("lakequeue")
     writer = writer.options(**here, queue="copies", checkpointLocation=str(place / "to-copies"))
-    assert writer.trigger(availableNow=True).start().awaitTermination(200)
+    assert started(writer.trigger(availableNow=True).start).awaitTermination(200)
     assert (orders.counts().visible, orders.counts().in_flight, copies.counts().visible) == (0, 0, 100)
 
     copied = spark.readStream.format("lakequeue").options(**here, queue="copies").load()
     files = copied.select("body", "message_id", "receive_count").writeStream.format("parquet")
     files = files.options(path=str(place / "files"), checkpointLocation=str(place / "to-files"))
-    assert files.trigger(availableNow=True).start().awaitTermination(200)
+    assert started(files.trigger(availableNow=True).start).awaitTermination(200)
     rows = spark.read.parquet(str(place / "files")).collect()
     assert sorted(row.body for row in rows) == sorted(f"order {number}" for number in range(100))
     assert (copies.counts().visible, copies.counts().in_flight) == (0, 0)

@@ -17,6 +17,7 @@ from typing import Any
 
 from lakequeue import frame_verbs
 from lakequeue.spark.source import LakeQueueSource, QueueStreamReader, QueueStreamWriter, QueueWriter
+from lakequeue.spark.streams import started
 from lakequeue.storage.bulk import lease_batches, manifests, write_files
 from lakequeue.storage.engines.point import Table
 
@@ -137,8 +138,7 @@ def run(spark: Any, source: str, kind: str, root: str, folder: str, checkpoint: 
             source_worker.handled(folder, batch, [row.body for row in messages.select("body").collect()])
 
         writer = reader.option("maxMessages", 2).load().writeStream.foreachBatch(handle)
-    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    query.awaitTermination()
+    started(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start).awaitTermination()
 
 
 if __name__ == "__main__":

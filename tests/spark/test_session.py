@@ -7,13 +7,17 @@ import os
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyspark
 import pytest
 
 from lakequeue import LakeQueue
 from lakequeue.errors import QueueClientError
 from lakequeue.spark import session
+from lakequeue.spark.compiled_home import compiled_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +31,49 @@ def test_the_session_is_utc_and_knows_delta(spark: SparkSession) -> None:
     assert int(spark.conf.get("spark.databricks.delta.snapshotPartitions")) <= 2
     assert "DeltaCatalog" in spark.conf.get("spark.sql.catalog.spark_catalog")
     assert session.build_session().sparkContext is spark.sparkContext
+
+
+@pytest.mark.core
+@pytest.mark.spark
+def test_python_workers_import_compiled_files(spark: SparkSession) -> None:
+    def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import py4j
+        import pyspark
+
+        for module in (pyspark, py4j):
+            compiled = module.__cached__ if os.path.exists(module.__cached__) else None
+            yield pa.record_batch({"name": [module.__name__], "compiled": [compiled]})
+
+    rows = spark.range(0, 1, 1, 1).mapInArrow(loaded, "name string, compiled string").collect()
+    assert {row.name for row in rows if row.compiled is not None} == {"pyspark", "py4j"}
+
+
+@pytest.mark.parametrize(
+    ("master", "changed"),
+    [
+        ("local", True),
+        ("local[2]", True),
+        ("local[*,4]", True),
+        ("local-cluster[2,1,512]", False),
+        ("yarn", False),
+    ],
+)
+@pytest.mark.parametrize("before", [None, "given"])
+def test_only_a_jvm_that_runs_the_workers_gets_a_home_with_links(
+    monkeypatch: pytest.MonkeyPatch, master: str, changed: bool, before: str | None
+) -> None:
+    home = None
+    if before is None:
+        monkeypatch.delenv("SPARK_HOME", raising=False)
+    else:
+        home = os.path.dirname(pyspark.__file__)
+        monkeypatch.setenv("SPARK_HOME", home)
+    with compiled_home(master):
+        linked = os.environ.get("SPARK_HOME")
+    assert (linked != home) == changed
+    assert os.environ.get("SPARK_HOME") == home
+    if changed:
+        assert os.path.samefile(f"{linked}/jars", f"{os.path.dirname(pyspark.__file__)}/jars")
 
 
 @pytest.mark.spark

@@ -11,6 +11,7 @@ from chispa import assert_df_equality
 
 from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.spark import register
+from lakequeue.spark.streams import started
 from lakequeue.storage import layout
 from lakequeue.storage.messages import append, merge_segments
 
@@ -146,8 +147,8 @@ def test_storage_options_are_in_no_failure(spark: SparkSession, lq: LakeQueue, t
         if way == "read":
             frame.collect()
         else:
-            started = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("noop")
-            started.trigger(availableNow=True).start().awaitTermination()
+            stream = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).format("noop")
+            started(stream.trigger(availableNow=True).start).awaitTermination()
     told = f"{raised.value!r} {raised.value} {getattr(raised.value, '_stackTrace', '')}"
     assert "USER_RAISED_EXCEPTION" in told
     assert "hunter2" not in told

@@ -13,6 +13,7 @@ from insides import place_of
 from lakequeue import InvalidOptions, LakeQueue, Queue, QueueDoesNotExist, SendEntry
 from lakequeue.spark.options import Options, Use
 from lakequeue.spark.source_schema import error_in
+from lakequeue.spark.streams import started
 from lakequeue.testing import ManualClock
 from mutations import Patch
 from serve.serving import wait_until
@@ -298,7 +299,7 @@ def handled(spark: SparkSession, queue: Queue, tmp_path: Path) -> Callable[..., 
             batches.append(sorted(row.body for row in messages.collect()))
 
         writer = rows.load().writeStream.foreachBatch(handle).trigger(**trigger)
-        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        started(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start).awaitTermination()
         return batches
 
     return run
@@ -335,9 +336,9 @@ def test_a_batch_whose_handler_fails_is_repeated_with_the_same_messages(
     writer = rows.option("maxMessages", 2).load().writeStream.foreachBatch(handle)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     with pytest.raises(StreamingQueryException, match="boom"):
-        writer.start().awaitTermination()
+        started(writer.start).awaitTermination()
     orders.send("d")
-    query = writer.start()
+    query = started(writer.start)
     # the last batch is deleted although no other one follows
     wait_until(lambda: orders.counts().visible == orders.counts().in_flight == 0, "the deletion")
     query.stop()
@@ -352,7 +353,7 @@ def test_some_columns_by_a_schema(tmp_path: Path, spark: SparkSession, queue: Qu
     found: list[Any] = []
     stream = rows.schema("state string, body string, queue string").load()
     writer = stream.writeStream.foreachBatch(lambda messages, _: found.extend(messages.collect()))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    started(writer.trigger(availableNow=True).start).awaitTermination()
     assert [row.asDict() for row in found] == [{"state": "in_flight", "body": "a", "queue": "orders"}]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from concurrency.harness import sent_bodies
 from concurrency.stopping import older
@@ -25,7 +27,7 @@ from lakequeue import (
     SendEntry,
 )
 from lakequeue.frame_verbs import lease_of_handle
-from lakequeue.spark import stream_from_queue, stream_to_queue
+from lakequeue.spark import stream_from_queue, stream_to_queue, streams
 from lakequeue.spark.source_schema import error_in
 from lakequeue.spark.streams import process_lease
 from lakequeue.storage.bulk import commit_files
@@ -375,3 +377,44 @@ def test_wrong_options_are_named_all_at_once(tmp_path: Path, present: Queue, che
     without = LakeQueue(str(tmp_path / "root")).queue("orders")
     with pytest.raises(QueueClientError, match="stream_from_queue needs Spark"):
         stream_from_queue(without, print, checkpoint)
+
+
+@pytest.fixture
+def late_worker(spark: SparkSession, tmp_path: Path, monkeypatch: Patch) -> Path:
+    """While this file exists, a Python process of a stream removes it and never connects."""
+    late, python = tmp_path / "late", tmp_path / "python"
+    take = f"case \"$*\" in *python_streaming_source_runner*) rm '{late}' 2>&- && exit;; esac"
+    python.write_text(f"#!/bin/sh\n{take}\nexec '{sys.executable}' \"$@\"\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    return late
+
+
+@pytest.mark.spec("RCV-6")
+def test_a_stream_whose_python_process_connects_too_late_starts_again_and_loses_nothing(
+    late_worker: Path,
+    tmp_path: Path,
+    spark: SparkSession,
+    checkpoint: str,
+    monkeypatch: Patch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue = LakeQueue(str(tmp_path / "root"), spark=spark).create_queue("orders")
+    queue.send_batch([SendEntry(body) for body in "abc"])
+    handled: list[str] = []
+
+    def start() -> StreamingQuery:
+        late_worker.touch()
+        handle = lambda rows, _: handled.extend(row.body for row in rows.collect())  # noqa: E731
+        return stream_from_queue(queue, handle, checkpoint, "availableNow")
+
+    monkeypatch.setattr(streams, "_STARTS", 1)
+    with pytest.raises(StreamingQueryException, match="failed to connect back"):
+        start().awaitTermination()
+    assert not [each for each in caplog.messages if "starts again" in each]
+    monkeypatch.setattr(streams, "_STARTS", 2)
+    start().awaitTermination()
+    assert len([each for each in caplog.messages if "starts again" in each]) == 1
+    assert not late_worker.exists()
+    assert sorted(handled) == ["a", "b", "c"]
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)

@@ -10,6 +10,7 @@ import pytest
 
 from lakequeue import LakeQueue, Queue
 from lakequeue.spark import register, stream_from_queue, stream_to_queue
+from lakequeue.spark.streams import started
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.engines.spark import SparkEngine
 from lakequeue.storage.stores import Store
@@ -99,7 +100,7 @@ def test_the_data_source_writes_looks_and_streams(tmp_path: Path, spark: SparkSe
     messages = spark.readStream.format("lakequeue").options(root=lq.root, queue="orders").load()
     writer = messages.select("body").writeStream.format("lakequeue").options(root=lq.root, queue="copies")
     writer = writer.option("checkpointLocation", str(tmp_path / "progress")).trigger(availableNow=True)
-    assert writer.start().awaitTermination(200)
+    assert started(writer.start).awaitTermination(200)
     assert (orders.counts().visible, copies.counts().visible) == (0, 100)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from lakequeue.errors import MissingPackage, QueueClientError
+from lakequeue.spark.compiled_home import compiled_home
 from lakequeue.storage.engines.spark_access import packages, quiet_about_pandas
 from lakequeue.storage.providers import PROVIDERS, scheme_of
 from lakequeue.storage.roots import root_of
@@ -119,7 +120,8 @@ def build_session(
     if not submitted and not running and SparkContext._gateway is None:
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list(builder._options.items()))
-        _launch(conf)
+        with compiled_home(conf.get("spark.master", "local")):
+            _launch(conf)
     try:
         session = builder.getOrCreate()
     except PySparkRuntimeError as error:

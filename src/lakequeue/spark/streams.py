@@ -6,7 +6,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -31,6 +31,10 @@ _NOT_OF_MESSAGES = (errors.LeaseLost, errors.QueueDoesNotExist, errors.QueueClie
 """Errors for which smaller batches are no remedy."""
 _STOPPED = re.compile(r"InterruptedException|Job \d+ cancelled")
 """In an error of Spark: somebody has stopped the query."""
+_LATE = "Python worker failed to connect back"
+_STARTS = 6
+_POLL = 0.05
+"""Seconds between two reads of the status of a query that starts."""
 AVAILABLE_NOW = "availableNow"
 """Trigger of a query that processes what is there, then ends."""
 
@@ -64,7 +68,8 @@ def stream_to_queue(
             that can be sent, ``queue``, ``refused_at`` and ``reason``; the root's storage options hold for it.
 
     Returns:
-        The running query. The exception from ``awaitTermination`` names the error that ended it.
+        The running query, whose sources have started. The exception from ``awaitTermination`` names the error
+        that ended it.
 
     Raises:
         InvalidParameterValue: ``df`` is no stream, or its columns cannot be sent.
@@ -124,8 +129,9 @@ def stream_from_queue(
         renewal: extends the lease while the function runs, see ``Lease.keep_alive``; None: no extension.
 
     Returns:
-        The running query. The exception from ``awaitTermination`` names the error that ended it, such as
-        QueueDoesNotExist, or LeaseLost if all messages of a batch were lost because it took too long.
+        The running query, whose source has started. The exception from ``awaitTermination`` names the error that
+        ended it, such as QueueDoesNotExist, or LeaseLost if all messages of a batch were lost because it took too
+        long.
 
     Raises:
         InvalidOptions: options are out of range; names all.
@@ -235,5 +241,33 @@ def _start(writer: DataStreamWriter, q: Queue, trigger: str | None, checkpoint: 
         writer = writer.trigger(availableNow=True)
     elif trigger is not None:
         writer = writer.trigger(processingTime=trigger)
-    named = writer.queryName(f"lakequeue {q.name} {uuid.uuid4().hex[:8]}")
-    return named.option("checkpointLocation", checkpoint).start()
+    writer = writer.option("checkpointLocation", checkpoint)
+    return started(lambda: writer.queryName(f"lakequeue {q.name} {uuid.uuid4().hex[:8]}").start())
+
+
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Starts a query, and returns it when its sources run or when it has ended.
+
+    Spark gives the Python process of a source 10 s to connect, fixed in its code. A query that ends because a busy
+    machine needed longer has read nothing, so it is started again, at most ``_STARTS`` times in all.
+
+    Args:
+        start: starts the query; called again for each new start.
+    """
+    from pyspark.errors import PySparkException, StreamingQueryException
+
+    for left in reversed(range(_STARTS)):
+        try:
+            query = start()
+            with suppress(StreamingQueryException):  # the query reports it to the caller
+                while query.status["message"].startswith("Initializing") and not query.awaitTermination(_POLL):
+                    pass
+            error = query.exception()
+        except PySparkException as failed:  # Spark Connect starts the process of foreachBatch in this call
+            if not left or _LATE not in str(failed):
+                raise
+            error = failed
+        if error is None or not left or _LATE not in str(error):
+            return query
+        _log.warning("a stream starts again: a Python process of Spark did not connect in 10 s (busy machine?)")
+    raise AssertionError("the last start returns or raises")
