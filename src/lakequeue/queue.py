@@ -470,7 +470,8 @@ class Queue(QueueProperties):
         Other messages do not change. Returns the number of messages that became visible.
 
         Args:
-            to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``.
+            to: an aware instant, at most the queue's ``rewind_range`` ago; see ``min_rewind_time``. Less than a
+                second earlier counts as the earliest instant.
 
         Raises:
             UnsupportedOperation: the queue keeps no history.
@@ -486,7 +487,10 @@ class Queue(QueueProperties):
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """The earliest instant to which ``rewind`` can go now; None without rewind (RWD-24)."""
+        """The earliest instant to which ``rewind`` can go now; None without rewind (RWD-24).
+
+        ``rewind`` takes it for a second more, so ``queue.rewind(queue.min_rewind_time)`` works.
+        """
         return attributes.min_rewind_time(self._runtime)
 
     def attributes(self, names: Sequence[str] = ("All",), *, wire: bool = False) -> dict[str, Any]:

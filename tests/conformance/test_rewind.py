@@ -102,6 +102,24 @@ def test_shards_are_rewound_and_history_does_not_count_as_stored(harness: Harnes
     assert sorted(bodies(harness.queue())) == sorted("abcabc")
 
 
+@pytest.mark.spec("RWD-11", "RWD-24")
+def test_the_earliest_instant_works_a_moment_later(harness: Harness, clock: ManualClock) -> None:
+    queue = harness.create(rewind_range=HOUR, shards=2)
+    send_each(queue, clock, "a", "b", every=0)
+    earliest = clock.now()
+    clock.advance(HOUR - 1)
+    delete(queue, "a", "b")
+    clock.advance(1)
+    assert queue.min_rewind_time == earliest
+    assert queue.rewindable(earliest) == 2
+    clock.advance(0.999999)
+    assert queue.rewindable(earliest) == queue.rewind(earliest) == 0  # what was sent then is out of range
+    clock.advance(0.000001)
+    for verb in queue.rewindable, queue.rewind:
+        with pytest.raises(errors.InvalidParameterValue, match="Must be between"):
+            verb(earliest)
+
+
 @pytest.mark.spec("RWD-11")
 @pytest.mark.parametrize("to", [datetime(2026, 1, 1), "yesterday", None])
 def test_an_instant_without_a_zone_is_refused(harness: Harness, to: object) -> None:

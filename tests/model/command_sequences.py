@@ -347,7 +347,7 @@ class Commands:
             to = self.log[offsets[-1 - b % min(4, len(offsets))]].sent_at
         else:
             to = now - self.model.settings.rewind if a % 16 == 6 else now
-        to += (0, 0, 0, 0, 1, -1)[c % 6]
+        to += (0, 0, 0, 1, -1, -1_000_000)[c % 6]
         self.add(Rewind(to), "rewind", to)
 
     def expire(self, a: int, b: int, c: int) -> None:

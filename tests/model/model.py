@@ -658,7 +658,7 @@ class Model:
     def rewind(self, to: int) -> int:
         if self.settings.rewind == 0:
             raise Refused("UnsupportedOperation")
-        if to < self.earliest() or to > self.now:
+        if to <= self.earliest() - 1_000_000 or to > self.now:
             raise Refused("InvalidParameterValue", "parameter to is invalid")
         if to == self.now:
             return 0

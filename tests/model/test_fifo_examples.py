@@ -182,6 +182,11 @@ how far and how near a rewind may go [RWD-11 RWD-13 RWD-19] retention=20000 rewi
     10000   rewind 6399 -> InvalidParameterValue; rewind 10000.000001 -> InvalidParameterValue
     10000   rewind 6400.000001 -> 0; rewind 6400 -> 1
 
+the earliest instant may be a moment old when it is used [RWD-11 RWD-24] retention=20000 rewind_range=3600
+    6400    send A; receive -> A1; delete A1
+    6401    send B; receive -> B1; delete B1
+    10001   rewind 6400 -> InvalidParameterValue; rewind 6400.000001 -> 1; receive -> B1
+
 a queue without a range has no rewind [RWD-15]
     0       rewind 0 -> UnsupportedOperation
 

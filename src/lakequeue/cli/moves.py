@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import attrs
@@ -21,15 +21,9 @@ from lakequeue.cli.options import (
 )
 from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import INSTANT_HELP, Moment, from_now, moment
-from lakequeue.errors import InvalidParameterValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lakequeue import Queue
-
-_MARGINS = (0.1, 1, 10)
-"""Seconds after the earliest instant of a rewind; it moves on between its reading and the rewind."""
 
 
 def rewind(
@@ -44,7 +38,8 @@ def rewind(
     if (to is None) == (ago is None):
         usage("give either an INSTANT or --ago DURATION")
     rewound, wanted = ctx.obj.queue(queue), to if to is not None else Moment(ago=ago)
-    count, instant, clamped = _within_range(rewound.rewindable, rewound, wanted)
+    instant, clamped = _within_range(rewound, wanted)
+    count = rewound.rewindable(instant)
     since = f"sent at {render.instant(instant)} or later"
     document = {"queue": queue, "rewound_to": instant, "messages": count}
     if dry_run:
@@ -53,32 +48,25 @@ def rewind(
         return
     if count and not yes:
         ctx.obj.ask(f"Make {render.count(count, 'deleted message')} of {queue} visible again, {since}?")
-    count, done, late = _within_range(rewound.rewind, rewound, attrs.evolve(wanted, at=instant))
+    done, late = _within_range(rewound, attrs.evolve(wanted, at=instant))
+    count = rewound.rewind(done)
     if clamped or late:
         ctx.obj.note(f"rewound to {render.instant(done)}, the earliest instant in the rewind range of {queue}")
     text = f"{render.count(count, 'message')} of {queue} visible again"
     ctx.obj.changed(document | {"rewound_to": done, "messages": count}, text)
 
 
-def _within_range(verb: Callable[[datetime], int], queue: Queue, wanted: Moment) -> tuple[int, datetime, bool]:
-    """Calls a verb with the instant; with the earliest one if the time before now is just the rewind range.
+def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
+    """The instant; the earliest one, and True, if the time before now is at most the rewind range.
 
     Otherwise a rewind by the whole range would always come too late.
-
-    Returns:
-        Its result, the instant, and whether that is the earliest one.
     """
-    instant, clamped = wanted.instant(queue.clock), False
-    for margin in _MARGINS:
-        try:
-            return verb(instant), instant, clamped
-        except InvalidParameterValue:
-            earliest, attributes = queue.min_rewind_time, queue.attributes()
-            reach = min(attributes["rewind_range"], attributes["message_retention_period"])
-            if wanted.ago is None or earliest is None or not 0 <= wanted.ago <= reach:
-                raise
-            instant, clamped = earliest + timedelta(seconds=margin), True
-    return verb(instant), instant, clamped
+    instant, attributes = wanted.instant(queue.clock), queue.attributes()
+    earliest = queue.min_rewind_time
+    reach = min(attributes["rewind_range"], attributes["message_retention_period"])
+    if wanted.ago is None or not 0 <= wanted.ago <= reach or earliest is None or earliest <= instant:
+        return instant, False
+    return earliest, True
 
 
 def redrive(

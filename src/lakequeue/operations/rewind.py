@@ -16,9 +16,9 @@ from lakequeue.storage.reserve import reserve
 def rewind(queue: OpenQueue, to: datetime) -> int:
     """Makes deleted messages that were sent at an instant or later visible again; returns how many (RWD-9)."""
     with queue.service("rewind") as call:
-        command = Rewind(check_instant("to", to))
+        command, now = Rewind(check_instant("to", to)), queue.now()  # reading many shards may take long
         for shard in queue.shards:  # check all shards first, so that a refusal changes none
-            shard.ledger.query(lambda machine: machine.check_rewind(command, queue.now()))
+            shard.ledger.query(lambda machine: machine.check_rewind(command, now))
         count, checked, steps = 0, attrs.evolve(command, checked=True), Steps("rewind")
         for shard in queue.shards:
             with steps.step():
@@ -30,10 +30,8 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
 def rewindable(queue: OpenQueue, to: datetime) -> int:
     """How many messages a rewind would make visible now; errors as in ``rewind``."""
     with queue.service("rewindable"):
-        command = Rewind(check_instant("to", to))
-        return sum(
-            shard.ledger.query(lambda machine: machine.rewindable(command, queue.now())) for shard in queue.shards
-        )
+        command, now = Rewind(check_instant("to", to)), queue.now()
+        return sum(shard.ledger.query(lambda machine: machine.rewindable(command, now)) for shard in queue.shards)
 
 
 def purge(queue: OpenQueue) -> None:

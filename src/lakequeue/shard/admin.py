@@ -28,6 +28,8 @@ from lakequeue.shard.runs import IN_FLIGHT, MOVING, VISIBLE, Head, Run, joined_r
 from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
+_GRACE = MICROS
+"""A rewind to less than this before the earliest instant goes to that instant: it moves on between two calls."""
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
@@ -57,7 +59,7 @@ def check_rewind(state: ShardState, command: Rewind) -> None:
         reason = "The queue cannot be rewound: its {} is 0."
         raise UnsupportedOperation(reason, names=["rewind_range"], cmq_code=6050)
     earliest = state.now - state.attributes.rewind_micros
-    if not earliest <= command.to <= state.now:
+    if not earliest - _GRACE < command.to <= state.now:
         reason = f"Must be between {_text(earliest)} and {_text(state.now)}."
         raise InvalidParameterValue.of(_text(command.to), "to", reason, cmq_code=10680)
 
