@@ -339,9 +339,10 @@ def events_of(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> list[
         events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
         fsync(descriptor)
 
-    def linked(source: str, target: str) -> None:
-        link(source, target)
-        events.append(("link", target))
+    def linked(source: str, target: str, *, src_dir_fd: int | None, dst_dir_fd: int | None) -> None:
+        above = "" if dst_dir_fd is None else os.readlink(f"/proc/self/fd/{dst_dir_fd}") + "/"
+        link(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        events.append(("link", above + target))
 
     def unlinked(path: str, *, dir_fd: int | None = None) -> None:
         above = "" if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}") + "/"

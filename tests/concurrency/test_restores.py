@@ -1,10 +1,11 @@
-"""A backup is restored under a process that keeps its handles (DUR-80)."""
+"""A backup is restored under a process that keeps its handles (DUR-80), and during its calls (DUR-85)."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart
+from concurrency.staged import stages
 from insides import engine_of, shard_of
 from lakequeue import DamagedTable, LakeQueue, LakeQueueError, Message, Queue
 from lakequeue.storage import layout, snapshot
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines import commit
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.messages.body_cache import BodyCache
 from lakequeue.storage.snapshot import Snapshot
 from lakequeue.testing import ManualClock
@@ -150,6 +154,83 @@ def test_another_history_is_noticed_once_and_used(
     assert not lq.check()
 
 
+class Moment:
+    """Calls ``act`` right before the file operation with a number, and notes all of them."""
+
+    def __init__(self, patch: Patch, act: Callable[[], object], number: int | None) -> None:
+        self.done: list[str] = []
+        self._patch, self._act, self._number = patch, act, number
+
+    def watch(self) -> None:
+        for name in ("open", "link", "replace", "stat", "fsync", "unlink"):
+            self._patch.setattr(os, name, partial(self._call, name, getattr(os, name)))
+
+    def _call(self, name: str, call: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        self.done.append(name)
+        if len(self.done) - 1 == self._number:
+            self._patch.undo()
+            self._act()
+        return call(*given, **more)
+
+
+CHANGES: dict[str, Callable[[Queue], object]] = {
+    "send": VERBS["send"],
+    "receive": lambda queue: [message.body for message in queue.receive()],
+    "staged send": lambda queue: queue.send("sent"),
+}
+
+
+def during(tmp_path: Path, clock: ManualClock, verb: str, restore: Restore, number: int | None) -> list[str]:
+    """Restores a backup before a file operation of a verb; judges the answer, and returns all operations."""
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    [lq] = apart(root, clock, 1)
+    queue = lq.create_queue("orders")
+    queue.send("kept")
+    shutil.copytree(root, backup)
+    queue.send("lost")
+    if verb == "staged send":
+        stages(queue)
+    with pytest.MonkeyPatch.context() as patch:
+        moment = Moment(patch, partial(restore, backup, root), number)
+        moment.watch()
+        try:
+            answer: object = CHANGES[verb](queue)
+        except DamagedTable as error:
+            answer = error
+    if number is None:
+        return moment.done
+    fresh = apart(root, clock, 1)[0].queue("orders")
+    assert not fresh_findings(root, clock)
+    if not isinstance(answer, DamagedTable):  # all that was left may be restored, and so may what was done
+        assert not {"link", "stat"} & set(moment.done[number + 1 :]), f"{answer} before {moment.done[number:]}"
+    else:
+        for each in (VERBS["counts"], VERBS["send"], VERBS["counts"]):  # it is the only error
+            each(queue)
+    clock.advance(60)
+    bodies = [message.body for message in fresh.receive(10)]
+    assert bodies == ["kept", *(["sent"] if isinstance(answer, DamagedTable) else [])]
+    return moment.done
+
+
+def before_each_operation(tmp_path: Path, clock: ManualClock, verb: str = "send") -> None:
+    operations = during(tmp_path / "none", clock, verb, by_a_swap, None)
+    assert "link" in operations
+    for number in range(len(operations)):
+        during(tmp_path / str(number), clock, verb, by_a_swap, number)
+
+
+def fresh_findings(root: Path, clock: ManualClock) -> list[Any]:
+    return list(apart(root, clock, 1)[0].check())
+
+
+@pytest.mark.spec("DUR-85")
+@pytest.mark.parametrize("verb", CHANGES)
+def test_a_restore_before_any_file_operation_of_a_call_is_reported(
+    tmp_path: Path, clock: ManualClock, verb: str
+) -> None:
+    before_each_operation(tmp_path, clock, verb)
+
+
 @pytest.mark.spec("DUR-80")
 @pytest.mark.parametrize("restore", [by_a_swap, in_place])
 @pytest.mark.parametrize("grown", [False, True])
@@ -280,6 +361,16 @@ MUTATIONS = [
         "an entry of the same number is the same entry",
         replace(Snapshot, "_compare", lambda *_: None),
         {what_is_sent_is_there: "DUR-80"},
+    ),
+    Mutation(
+        "a commit is acknowledged without a look at its place",
+        replace(Table, "_is_still_based", lambda _: True),
+        {before_each_operation: "DUR-85"},
+    ),
+    Mutation(
+        "a commit goes where the path leads",
+        replace(LocalFolder, "pinned", lambda folder: nullcontext(folder)),
+        {before_each_operation: "DUR-85"},
     ),
     Mutation("bodies stay cached by offset", _keep_bodies, {what_is_received_is_what_was_sent: "DUR-80"}),
 ]

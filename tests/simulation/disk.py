@@ -84,11 +84,12 @@ class Disk:
         new.ino, new.top = self.ino, _copy(self.top)
         return new
 
-    def node(self, path: str) -> File | Directory:
-        node: Any = self.top
+    def node(self, path: str, start: File | Directory | None = None) -> File | Directory:
+        """What a path leads to, below ``start`` if it is relative."""
+        node: Any = self.top if start is None else start
         try:
-            for name in path[len(ROOT) + 1 :].split("/"):
-                if name:
+            for name in (path[len(ROOT) + 1 :] if start is None else path).split("/"):
+                if name not in ("", "."):
                     node = node.names[name]
         except KeyError:
             raise FileNotFoundError(2, "No such file or directory", path) from None
@@ -97,9 +98,9 @@ class Disk:
         found: File | Directory = node
         return found
 
-    def place(self, path: str) -> tuple[Directory, str]:
+    def place(self, path: str, start: File | Directory | None = None) -> tuple[Directory, str]:
         folder, name = posixpath.split(path)
-        node = self.node(folder)
+        node = self.node(folder, start)
         if not isinstance(node, Directory):
             raise NotADirectoryError(20, "Not a directory", folder)
         return node, name
@@ -253,6 +254,9 @@ class System:
     def ours(self, path: Any) -> bool:
         return isinstance(path, str) and path.startswith(ROOT)
 
+    def _below(self, number: int | None) -> File | Directory | None:
+        return None if number is None else self.opened[number].node
+
     def descriptor(self, file: OpenFile) -> int:
         self._numbers += 1
         self.opened[self._numbers] = file
@@ -280,11 +284,11 @@ class System:
             st_dev=1,
         )
 
-    def stat(self, path: Any) -> Any:
-        if not self.ours(path):
+    def stat(self, path: Any, dir_fd: int | None = None) -> Any:
+        if dir_fd is None and not self.ours(path):
             return os.stat(path)
         self.world.step("stat")
-        return self._stat(self.disk.node(path))
+        return self._stat(self.disk.node(path, self._below(dir_fd)))
 
     def fstat(self, number: int) -> Any:
         return self._stat(self.opened[number].node)
@@ -301,35 +305,37 @@ class System:
     def isfile(self, path: str) -> bool:
         return isinstance(self._found(path), File) if self.ours(path) else os.path.isfile(path)
 
-    def _found(self, path: str) -> File | Directory | None:
+    def _found(self, path: str, start: File | Directory | None = None) -> File | Directory | None:
         try:
-            return self.disk.node(path)
+            return self.disk.node(path, start)
         except OSError:
             return None
 
     def access(self, path: Any, mode: int, **more: Any) -> bool:
         return self.exists(path) if self.ours(path) else os.access(path, mode, **more)
 
-    def link(self, source: str, target: str) -> None:
+    def link(self, source: str, target: str, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
         self.world.step("link")
-        folder, name = self.disk.place(target)
+        folder, name = self.disk.place(target, self._below(dst_dir_fd))
         if name in folder.names:
             raise FileExistsError(17, "File exists", target)
-        folder.change({name: self.disk.node(source)}, self.world.stamp)
+        folder.change({name: self.disk.node(source, self._below(src_dir_fd))}, self.world.stamp)
         self.world.step("linked")  # others see it, and a power cut may take it away
 
-    def unlink(self, path: str) -> None:
+    def unlink(self, path: str, dir_fd: int | None = None) -> None:
         self.world.step("unlink" if path.endswith(".draft") else "trim")
-        folder, name = self.disk.place(path)
+        folder, name = self.disk.place(path, self._below(dir_fd))
         if name not in folder.names:
             raise FileNotFoundError(2, "No such file or directory", path)
         folder.change({name: None}, self.world.stamp)
 
-    def replace(self, source: str, target: str) -> None:
+    def replace(
+        self, source: str, target: str, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
+    ) -> None:
         self.world.step("rename")
-        before, old = self.disk.place(source)
-        after, new = self.disk.place(target)
-        node = self.disk.node(source)
+        before, old = self.disk.place(source, self._below(src_dir_fd))
+        after, new = self.disk.place(target, self._below(dst_dir_fd))
+        node = self.disk.node(source, self._below(src_dir_fd))
         if before is after:
             before.change({old: None, new: node}, self.world.stamp)
         else:
@@ -338,9 +344,9 @@ class System:
 
     rename = replace
 
-    def mkdir(self, path: str, mode: int = 0o777) -> None:
+    def mkdir(self, path: str, mode: int = 0o777, dir_fd: int | None = None) -> None:
         self.world.step("mkdir")
-        folder, name = self.disk.place(path)
+        folder, name = self.disk.place(path, self._below(dir_fd))
         if name in folder.names:
             raise FileExistsError(17, "File exists", path)
         folder.change({name: Directory(self.disk.number(), self.world.stamp)}, self.world.stamp)
@@ -355,28 +361,28 @@ class System:
             if not exist_ok:
                 raise
 
-    def rmdir(self, path: str) -> None:
+    def rmdir(self, path: str, dir_fd: int | None = None) -> None:
         self.world.step("rmdir")
-        node = self.disk.node(path)
+        node = self.disk.node(path, self._below(dir_fd))
         if not isinstance(node, Directory) or node.names:
             raise OSError(39, "Directory not empty", path)
-        folder, name = self.disk.place(path)
+        folder, name = self.disk.place(path, self._below(dir_fd))
         folder.change({name: None}, self.world.stamp)
 
-    def unlink_below(self, root: str, name: str) -> int:
+    def unlink_below(self, root: str, name: str, descriptor: int | None) -> int:
         """As that of ``no_links``."""
-        size = self.stat(f"{root}/{name}").st_size
-        self.unlink(f"{root}/{name}")
+        size = self.stat(f"{root}/{name}", descriptor).st_size
+        self.unlink(f"{root}/{name}", descriptor)
         return int(size)
 
-    def rmtree(self, root: str, name: str) -> None:
+    def rmtree(self, root: str, name: str, descriptor: int | None = None) -> None:
         """As that of ``no_links``."""
-        for folder, _, names in sorted(self.walk(f"{root}/{name}"), reverse=True):
+        for folder, _, names in sorted(self.walk(f"{root}/{name}", self._below(descriptor)), reverse=True):
             for each in names:
                 with suppress(OSError):
-                    self.unlink(f"{folder}/{each}")
+                    self.unlink(f"{folder}/{each}", descriptor)
             with suppress(OSError):
-                self.rmdir(folder)
+                self.rmdir(folder, descriptor)
 
     def chmod(self, path: str, mode: int) -> None:
         self.world.step("chmod")
@@ -388,14 +394,17 @@ class System:
             raise NotADirectoryError(20, "Not a directory", path)
         return list(node.names)
 
-    def walk(self, path: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    def fwalk(self, path: str, dir_fd: int) -> Iterator[tuple[str, list[str], list[str], None]]:
+        return ((*each, None) for each in self.walk(path, self._below(dir_fd)))
+
+    def walk(self, path: str, start: File | Directory | None = None) -> Iterator[tuple[str, list[str], list[str]]]:
         self.world.step("list")
-        node = self._found(path)
+        node = self._found(path, start)
         if isinstance(node, Directory):
             inner = [name for name, each in node.names.items() if isinstance(each, Directory)]
             yield path, inner, [name for name, each in node.names.items() if isinstance(each, File)]
             for name in inner:
-                yield from self.walk(f"{path}/{name}")
+                yield from self.walk(f"{path}/{name}", start)
 
     @contextmanager
     def scandir(self, path: str) -> Iterator[list[Any]]:
@@ -408,17 +417,18 @@ class System:
 
     # --- content
 
-    def file(self, path: Any, mode: str = "r", **more: Any) -> Any:
+    def file(self, path: Any, mode: str = "r", opener: Any = None, **more: Any) -> Any:
         """As `open`."""
-        if not self.ours(path):
-            return builtins.open(path, mode, **more)
+        number = getattr(getattr(opener, "__self__", None), "_descriptor", None)  # of a folder that is pinned
+        if number is None and not self.ours(path):
+            return builtins.open(path, mode, opener=opener, **more)
         self.world.step("open")
         if "r" in mode:
-            node = self.disk.node(path)
+            node = self.disk.node(path, self._below(number))
             if not isinstance(node, File):
                 raise IsADirectoryError(21, "Is a directory", path)
             return OpenFile(self, node, process=self.world.running)
-        folder, name = self.disk.place(path)
+        folder, name = self.disk.place(path, self._below(number))
         node = folder.names.get(name)
         if node is None or "x" in mode or not isinstance(node, File):
             if node is not None:
@@ -435,9 +445,14 @@ class System:
         file.node.modified = self.world.stamp
         return self.world.stamp
 
-    def open(self, path: str, flags: int = os.O_RDONLY) -> int:
+    def open(self, path: str, flags: int = os.O_RDONLY, dir_fd: int | None = None) -> int:
         self.world.step("open")
-        return self.descriptor(OpenFile(self, self.disk.node(path), process=self.world.running))
+        node = self.disk.node(path, self._below(dir_fd))
+        return self.descriptor(OpenFile(self, node, process=self.world.running))
+
+    def open_folder(self, root: str, name: str) -> int:
+        """As that of ``no_links``."""
+        return self.open(f"{root}/{name}")
 
     def close(self, number: int) -> None:
         self.opened.pop(number, None)

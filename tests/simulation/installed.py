@@ -166,6 +166,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         "no_links": SimpleNamespace(
             crooked=lambda *_: None,
             table_folder=lambda local: local,
+            open_folder=system.open_folder,
             unlink=system.unlink_below,
             rmdir=lambda root, name: system.rmdir(f"{root}/{name}"),
             rmtree=system.rmtree,

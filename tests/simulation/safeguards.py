@@ -233,7 +233,8 @@ def never_sync_a_checkpoint(patch: Patch) -> None:
     replace = LocalFolder.replace
 
     def replaced(self: LocalFolder, name: str, data: bytes) -> None:
-        replace(LocalFolder(self.uri, syncs=False) if "checkpoint" in name else self, name, data)
+        folder = LocalFolder(self.uri, syncs=False, descriptor=self._descriptor)
+        replace(folder if "checkpoint" in name else self, name, data)
 
     patch.setattr(LocalFolder, "replace", replaced)
     patch.setattr(log_trimming, "_holds", lambda *_: True)
@@ -289,15 +290,15 @@ def write_no_draft_again(patch: Patch) -> None:
     """A compactor removes the draft of a process that stands still, which then fails."""
 
     def place(self: LocalFolder, place: Any, data: bytes, target: str) -> None:
-        draft = self.path(f"{folder.uuid.uuid4().hex}.draft")
-        with folder.open(draft, "wb") as file:  # type: ignore[attr-defined]
+        draft, here = self._path(f"{folder.uuid.uuid4().hex}.draft"), self._descriptor
+        with folder.open(draft, "wb", opener=self._opener) as file:  # type: ignore[attr-defined]
             file.write(data)
             self._sync_file(file)
         try:
-            place(draft, target)
+            place(draft, target, src_dir_fd=here, dst_dir_fd=here)
         finally:
             with suppress(FileNotFoundError):
-                folder.os.unlink(draft)
+                folder.os.unlink(draft, dir_fd=here)
         self._sync(folder.os.path.dirname(target))
 
     def in_folder(self: LocalFolder, path: str, act: Any, new_folder: bool = True) -> Any:

@@ -73,11 +73,11 @@ def test_the_draft_of_a_stopped_process_may_be_removed_by_a_compactor(
     call = {"create": "link", "replace": "replace"}[verb]
     place, drafts = getattr(os, call), []
 
-    def while_stopped(draft: str, target: str) -> None:
+    def while_stopped(draft: str, target: str, **folders: None) -> None:
         drafts.append(draft)
         if len(drafts) == 1 and not placed:
             os.unlink(draft)
-        place(draft, target)
+        place(draft, target, **folders)
         if len(drafts) == 1 and verb == "create":
             os.unlink(draft)
 

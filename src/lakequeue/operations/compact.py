@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import count
 from multiprocessing import get_context, parent_process
 from threading import Thread
@@ -33,7 +33,7 @@ from lakequeue.storage import cleaning, layout, passes, stats
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.engines.point import Engine
-from lakequeue.storage.folder import Freed
+from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
 from lakequeue.storage.reserve import reserve
 from lakequeue.storage.roots import local_path
@@ -372,8 +372,13 @@ def _remove(root: Root, row: QueueRow) -> CompactionSummary:
     with summary.step("removing a deleted queue"):
         # by a wrong clock it would be too early
         storage_now(root.engine.store.folder(layout.queues_path(root.path)))
-        root.remove(row)
-        summary.freed(cleaning.remove_tables(root.engine.store.folder(layout.tables_path(root.path, row.key))))
+        tables = root.engine.store.folder(layout.tables_path(root.path, row.key))
+        with ExitStack() as held:
+            pinned: AbstractContextManager[Folder] = tables.pinned()
+            with suppress(FileNotFoundError):  # a pass that was interrupted has removed it
+                tables = held.enter_context(pinned)
+            root.remove(row)
+            summary.freed(cleaning.remove_tables(tables))
     return summary
 
 

@@ -25,6 +25,7 @@ from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
 from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
 from lakequeue.storage.messages.merge_segments import merge_recent
 from lakequeue.storage.messages.staged_sends import StagedSend, unknown
+from lakequeue.storage.snapshot import OtherHistory
 from lakequeue.storage.store_failures import first_line
 
 LOOKS = 3
@@ -141,7 +142,7 @@ class ShardSender:
         except (QueueServiceError, StaleAttributes):
             raise
         except DamagedTable as error:
-            error.outcome_unknown = batch.shared is not None
+            error.outcome_unknown |= batch.shared is not None
             raise
         except Exception as error:
             if batch.shared is None or getattr(error, "outcome_unknown", False):
@@ -287,6 +288,9 @@ class ShardSender:
                 appender.forget_ids_below(head.floor_offset)
             merge_recent(appender.table, head.floor_offset, None if dedup is None else now - dedup, confirm)
             appender.refresh()
+        except OtherHistory as error:  # the call must report it, as the next handle no longer knows
+            error.outcome_unknown = True
+            raise
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._tables.messages, first_line(error))
             self._appender = None

@@ -178,8 +178,10 @@ class Catalog:
                     continue
                 if took_messages(self._engine, queues / name):
                     _log.warning("%s/q/%s has messages, and no row in the catalog: it is kept", self.root, name)
-                else:
-                    freed += cleaning.remove_tables(queues / name, until)
+                    continue
+                with (queues / name).pinned() as folder:
+                    if name not in {row.key for row in self.rows()}:  # of a root that was put back it would be
+                        freed += cleaning.remove_tables(folder, until)
         return freed
 
     def prepare(self, mode: int = 0o700) -> None:

@@ -99,7 +99,14 @@ def vacuum(
     Raises:
         LockHeld: another process holds the lock; what is left is removed the next time.
     """
-    folder, needed = table.folder, _needed_now(table, patience).union(waiting or ())
+    with table.folder.pinned() as folder:
+        return _vacuum(table, folder, retention, waiting, patience)
+
+
+def _vacuum(
+    table: Table, folder: Folder, retention: layout.Retention, waiting: Collection[str] | None, patience: float
+) -> Freed:
+    needed = _needed_now(table, folder, patience).union(waiting or ())
     keep = _kept_seconds(folder, retention)
     lists, now = _lists(folder), storage_now(folder)
     if _wants_list(lists, now, keep):
@@ -122,7 +129,7 @@ def vacuum(
     for start in range(0, len(names), _BATCH):
         # a process that wrote one of these files holds the lock until it has committed it
         with committing(table.path, exclusive=True, patience=patience):
-            named = {file.name for file in _newest(table)}
+            named = {file.name for file in _newest(table, folder)}
             freed += folder.remove(name for name in names[start : start + _BATCH] if name not in named)
     folder.remove(each.name for each in old[:-1])
     return freed
@@ -141,14 +148,14 @@ def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
     }
 
 
-def _needed_now(table: Table, patience: float) -> set[str]:
+def _needed_now(table: Table, folder: Folder, patience: float) -> set[str]:
     """The files of every version that the log still reaches on local disks, elsewhere of the newest one."""
-    if table.folder.local is None:
+    if folder.local is None:
         table.refresh()
         return {file.name for file in table.files()}
     # meanwhile nothing is trimmed
     with committing(table.path, exclusive=False, patience=patience):
-        return _named_since(table.folder, listed(table.folder).readable_from)
+        return _named_since(folder, listed(folder).readable_from)
 
 
 def _named_since(folder: Folder, version: int) -> set[str]:
@@ -162,12 +169,12 @@ def _named_since(folder: Folder, version: int) -> set[str]:
     return names
 
 
-def _newest(table: Table) -> list[LiveFile]:
-    if table.folder.local is None:
+def _newest(table: Table, folder: Folder) -> list[LiveFile]:
+    if folder.local is None:
         table.refresh()
         return table.files()
     # not by the handle, on whose snapshot its owner may be about to decide
-    return Snapshot(table.folder).files()
+    return Snapshot(folder).files()
 
 
 def _lists(folder: Folder) -> list[Entry]:
@@ -211,8 +218,7 @@ def free(table: Table, seconds: float) -> Freed:
     Raises:
         LockHeld: another process holds the lock; nothing was removed.
     """
-    folder = table.folder
-    with committing(table.path, exclusive=True, patience=PATIENCE):
+    with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()
         found, now = listed(folder), storage_now(folder)
         begin = found.readable_from

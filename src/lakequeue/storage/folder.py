@@ -148,12 +148,14 @@ class LocalFolder(_Shared):
     """A local directory; it need not exist yet.
 
     With ``syncs``, what is written is on the disk before the call returns, file and directory (DUR-1).
+    With a ``descriptor`` of the directory, files are reached through it instead of the path; see ``pinned``.
     """
 
-    def __init__(self, uri: str, prefix: str = "", *, syncs: bool = True) -> None:
+    def __init__(self, uri: str, prefix: str = "", *, syncs: bool = True, descriptor: int | None = None) -> None:
         super().__init__(uri, prefix)
         self.local: str = local_path(self.uri)  # type: ignore[assignment]  # whoever opens it has looked
         self.syncs = syncs
+        self._descriptor = descriptor
 
     def __truediv__(self, name: str) -> LocalFolder:
         """A directory below this one."""
@@ -163,40 +165,77 @@ class LocalFolder(_Shared):
         """Path of a file."""
         return os.path.join(self.local, self._below(name))
 
+    @contextmanager
+    def pinned(self) -> Iterator[LocalFolder]:
+        """Opens the directory and yields it as a folder that stays the same one if its path leads elsewhere.
+
+        A root that is swapped for a backup during a call neither gets what the call writes nor loses what it
+        removes (DUR-85). ``place`` and ``parquet`` still read by the path.
+
+        Raises:
+            FileNotFoundError: the directory does not exist, or symbolic links lead there.
+        """
+        descriptor = no_links.open_folder(self._root, self._prefix)
+        try:
+            yield LocalFolder(self.uri, syncs=self.syncs, descriptor=descriptor)
+        finally:
+            os.close(descriptor)
+
+    def is_at_path(self) -> bool:
+        """Returns False if the path no longer leads to the directory that is pinned."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                return os.path.samestat(os.fstat(self._descriptor), os.stat(self.local))
+        return self._descriptor is None
+
+    def _path(self, name: str) -> str:
+        """Path of a file for a call that gets the descriptor, too."""
+        return self.path(name) if self._descriptor is None else self._below(name) or "."
+
     def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
         """The same, after a look at the way to it from the root; DamagedTable if it is no plain one (DUR-72)."""
-        found = no_links.crooked(self._root, self._at(name), is_kind)
+        found = no_links.crooked(self._root, self._at(name), is_kind, self._descriptor)
         if found is not None:
             raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
-        return self.path(name)
+        return self._path(name)
 
     def place(self, name: str) -> str:
         """Path or URI of a file for whoever opens it by itself; DamagedTable if no plain way leads there."""
-        return self._sound(name)
+        self._sound(name)
+        return self.path(name)
 
     @property
     def _root(self) -> str:
-        return self.local.removesuffix(self._prefix).rstrip("/")
+        return self.local.removesuffix(self._prefix).rstrip("/") if self._descriptor is None else "."
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file; on local disks also whether there is such a directory."""
-        return os.path.exists(self.path(name))
+        with suppress(OSError, ValueError):
+            self._stat(name)
+            return True
+        return False
 
     def entry(self, name: str) -> Entry:
         """A file as a listing has it; FileNotFoundError if there is none."""
-        status = os.stat(self.path(name))
+        status = self._stat(name)
         return Entry(name, status.st_size, status.st_mtime, _mark(status))
 
+    def _stat(self, name: str) -> os.stat_result:
+        return os.stat(self._path(name), dir_fd=self._descriptor)
+
     def read_marked(self, name: str) -> tuple[bytes, Mark]:
-        with open(self._sound(name), "rb", buffering=0) as file:
+        with open(self._sound(name), "rb", buffering=0, opener=self._opener) as file:
             return file.read(), _mark(os.fstat(file.fileno()))
 
     def open(self, name: str, size: int) -> IO[bytes]:
         """Opens a file of a known size for reading; a remote one is read in parts."""
-        return open(self._sound(name), "rb")
+        return open(self._sound(name), "rb", opener=self._opener)
+
+    def _opener(self, path: str, flags: int) -> int:
+        return os.open(path, flags, 0o666, dir_fd=self._descriptor)
 
     def _source(self, name: str, size: int) -> Any:
-        return pa.OSFile(self._sound(name))
+        return pa.OSFile(self.place(name))
 
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
         """The results of a call for each item, in order; calls to remote storage run concurrently."""
@@ -229,29 +268,27 @@ class LocalFolder(_Shared):
         target = self._sound(name)
         self._in_folder(target, lambda: self._place(os.replace, data, target, with_name=False))
 
-    def _place(
-        self, place: Callable[[str, str], None], data: bytes, target: str, *, with_name: bool = True
-    ) -> Mark:
+    def _place(self, place: Callable[..., None], data: bytes, target: str, *, with_name: bool = True) -> Mark:
         """Puts a new local file where it belongs; if the process is killed, VACUUM removes what it wrote.
 
         VACUUM also takes the draft of a process that was stopped for an hour, before or after it was placed.
         """
         while True:
-            draft = self.path(f"{uuid.uuid4().hex}.draft")
-            with open(draft, "wb") as file:
+            draft = self._path(f"{uuid.uuid4().hex}.draft")
+            with open(draft, "wb", opener=self._opener) as file:
                 file.write(data)
                 file.flush()
                 self._sync_file(file)
                 mark = _mark(os.fstat(file.fileno()))
             try:
-                place(draft, target)
+                place(draft, target, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
                 break
             except FileNotFoundError:
-                if os.path.exists(draft):
+                if self.exists(os.path.basename(draft)):
                     raise
             finally:
                 with suppress(FileNotFoundError):
-                    os.unlink(draft)
+                    os.unlink(draft, dir_fd=self._descriptor)
         if with_name:
             self._sync(os.path.dirname(target))
         return mark
@@ -265,7 +302,7 @@ class LocalFolder(_Shared):
     def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
         """Opens a file for writing; a remote one exists when the block has ended well."""
         path = self._sound(name)
-        with self._in_folder(path, lambda: open(path, "wb"), new_folder) as file:
+        with self._in_folder(path, lambda: open(path, "wb", opener=self._opener), new_folder) as file:
             yield file
             self._sync_file(file)
         self._sync(os.path.dirname(path))
@@ -286,23 +323,25 @@ class LocalFolder(_Shared):
 
     def _make(self, path: str) -> None:
         """Makes a directory and those above it, each noted on disk in the one above."""
-        if os.path.isdir(path):
-            return
+        with suppress(OSError):
+            if stat.S_ISDIR(os.stat(path or ".", dir_fd=self._descriptor).st_mode):
+                return
         above = os.path.dirname(path)
         self._make(above)
         with suppress(FileExistsError):
-            os.mkdir(path)
+            os.mkdir(path, dir_fd=self._descriptor)
         self._sync(above)
 
     def sync(self, names: Iterable[str], *, above: bool = True) -> None:
         """Brings local files or directories that others wrote to the disk; ``above``: those they are in, too."""
-        paths = [self.path(name) for name in names] if self.syncs else []
+        paths = [self._path(name) for name in names] if self.syncs else []
         for path in [*paths, *({os.path.dirname(path) for path in paths} if above else ())]:
             self._sync(path)
 
     def _sync(self, path: str) -> None:
         if self.syncs:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # in somebody's root it may be a pipe
+            # in somebody's root it may be a pipe
+            descriptor = os.open(path or ".", os.O_RDONLY | os.O_NONBLOCK, dir_fd=self._descriptor)
             try:
                 _flush(descriptor)
             except OSError as error:
@@ -318,8 +357,8 @@ class LocalFolder(_Shared):
 
     def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
         """Files below a subdirectory, at any depth; with ``after`` only those whose names sort after it."""
-        for folder, folders, names in os.walk(self.path(prefix)):
-            inside = os.path.relpath(folder, self.local)
+        for folder, folders, names in self._walk(prefix):
+            inside = os.path.relpath(folder, self._path(""))
             below = "" if inside == "." else f"{inside}/"
             if after is not None:  # of a directory, all may sort before it
                 folders[:] = sorted(
@@ -331,16 +370,21 @@ class LocalFolder(_Shared):
                     if after is None or path > after:
                         yield self.entry(path)
 
+    def _walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        """As ``os.walk``; nothing if the subdirectory does not exist."""
+        if self._descriptor is None:
+            yield from os.walk(self.path(prefix))
+            return
+        with suppress(FileNotFoundError):
+            for folder, folders, names, _ in os.fwalk(self._path(prefix), dir_fd=self._descriptor):
+                yield folder, folders, names
+
     def folders(self, prefix: str = "") -> list[str]:
         """Names of the directories in a subdirectory."""
-        try:
-            with os.scandir(self.path(prefix)) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
-        except FileNotFoundError:
-            return []
+        return sorted(next(self._walk(prefix), ("", [], []))[1])
 
     def _unlink(self, name: str) -> int:
-        return no_links.unlink(self._root, name)
+        return no_links.unlink(self._root, name, self._descriptor)
 
     def remove_empty(self, name: str) -> None:
         """Removes a directory; OSError if it has something in it, or is behind a link."""
@@ -348,6 +392,13 @@ class LocalFolder(_Shared):
 
     def remove_all(self) -> None:
         """Removes the directory with everything below it, as far as that can be removed; follows no link."""
+        if self._descriptor is not None:
+            for name in self.folders():
+                no_links.rmtree(self._root, name, self._descriptor)
+            self.remove([file.name for file in self.files()])
+            with suppress(OSError):  # something else is at the path
+                os.rmdir(self.local)
+            return
         no_links.rmtree(self._root, self._prefix)
 
     def move(self, source: str, target: str) -> None:
@@ -372,6 +423,13 @@ class RemoteFolder(_Shared):
     @property
     def _store(self) -> ObjectStore:
         return self._client()
+
+    @contextmanager
+    def pinned(self) -> Iterator[RemoteFolder]:
+        yield self
+
+    def is_at_path(self) -> bool:
+        return True
 
     def place(self, name: str) -> str:
         return f"{self.uri}/{self._below(name)}"

@@ -17,13 +17,18 @@ _TABLE = r"(.*?)/?(q/[^/]+/[0-9]+/[^/]+|[^/]*)"
 """The root of a table, and where below it the table is."""
 
 
-def crooked(root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str | None:
-    """The part of the way from the root to a file that is a symbolic link, or the file if it is no plain one."""
+def crooked(
+    root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
+) -> str | None:
+    """The part of the way from the root to a file that is a symbolic link, or the file if it is no plain one.
+
+    A root without a slash at its beginning lies below the directory with the descriptor.
+    """
     path, parts = root, name.split("/")
     for place, part in enumerate(parts, 1):
         path = f"{path}/{part}"
         try:
-            mode = os.lstat(path).st_mode
+            mode = os.lstat(path, dir_fd=descriptor).st_mode
         except FileNotFoundError:
             return None
         if stat.S_ISLNK(mode) or (place == len(parts) and not is_kind(mode)):
@@ -37,6 +42,14 @@ def table_folder(local: str) -> str:
     if crooked(root, below, stat.S_ISDIR) is not None:
         raise FileNotFoundError(errno.ENOENT, "a symbolic link leads there", local)
     return os.path.realpath(local)
+
+
+def open_folder(root: str, name: str) -> int:
+    """Opens a directory below a root and returns its descriptor; FileNotFoundError if links lead there."""
+    path = f"{root}/{name}"
+    if crooked(root, name, stat.S_ISDIR) is not None:
+        raise FileNotFoundError(errno.ENOENT, "a symbolic link leads there", path)
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def touch(folder: str, name: str) -> None:
@@ -66,9 +79,9 @@ def open_lock(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
-def unlink(root: str, name: str) -> int:
+def unlink(root: str, name: str, descriptor: int | None = None) -> int:
     """Removes a file; returns its bytes. FileNotFoundError or NotADirectoryError if no plain way leads there."""
-    with _above(root, name) as (folder, leaf):
+    with _above(root, name, descriptor) as (folder, leaf):
         size = os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(leaf, dir_fd=folder)
     return size
@@ -80,9 +93,9 @@ def rmdir(root: str, name: str) -> None:
         os.rmdir(leaf, dir_fd=folder)
 
 
-def rmtree(root: str, name: str) -> None:
+def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
     """Removes a directory and what is below it, as far as that can be removed."""
-    with suppress(OSError), _above(root, name) as (folder, leaf):
+    with suppress(OSError), _above(root, name, descriptor) as (folder, leaf):
         for _, folders, files, inside in os.fwalk(leaf, topdown=False, dir_fd=folder):
             for each in files + folders:  # among the folders are links to some
                 with suppress(OSError):
@@ -94,11 +107,11 @@ def rmtree(root: str, name: str) -> None:
 
 
 @contextmanager
-def _above(root: str, name: str) -> Iterator[tuple[int, str]]:
+def _above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
     """The directory of a file, opened, and the file's name there."""
     *folders, leaf = name.split("/")
     with ExitStack() as opened:
-        descriptor = os.open(root or "/", os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(root or "/", os.O_RDONLY | os.O_DIRECTORY, dir_fd=below)
         opened.callback(os.close, descriptor)
         for part in folders:
             descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)

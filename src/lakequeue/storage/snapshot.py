@@ -144,16 +144,16 @@ class Snapshot(State):
             except FileNotFoundError:
                 break
         if self._folder.local is not None:
-            self._expect(base)
+            self._expect(base, self._folder)
 
-    def is_based(self) -> bool:
-        """Whether the entry of this version is in the log of a local disk, and is the one that was read.
+    def is_based(self, folder: Folder) -> bool:
+        """Whether the entry of this version is in the log of a local directory, and is the one that was read.
 
         Raises:
             OtherHistory: it is another one.
         """
         try:
-            self._expect(self._base)
+            self._expect(self._base, folder)
         except LogTrimmed:
             return False
         return True
@@ -163,10 +163,10 @@ class Snapshot(State):
         newest = self._newest.get(self.version)
         return _Base(self.version, self.mark, None if newest is None else newest.token)
 
-    def _expect(self, base: _Base) -> None:
+    def _expect(self, base: _Base, folder: Folder) -> None:
         # Entries are removed oldest first: if one exists, none after it was removed.
         try:
-            found = self._folder.entry(entry_name(base.version)).mark
+            found = folder.entry(entry_name(base.version)).mark
         except FileNotFoundError as error:
             raise LogTrimmed(f"{self._folder.uri} has no entry {base.version}") from error
         self._compare(base, found)

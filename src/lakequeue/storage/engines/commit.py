@@ -22,6 +22,7 @@ from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import local_path
+from lakequeue.storage.snapshot import OtherHistory
 from lakequeue.storage.store_failures import first_line, unsettled_version
 
 ATTEMPTS = 60
@@ -175,7 +176,7 @@ class _Commit:
         table, races = self.table, Races(_REPEATS)
         for _ in races:
             # no log entries may be removed from the check of the base to the answer, see `locks`
-            with committing(table.path, exclusive=table.commits_alone):
+            with table.pinned(), committing(table.path, exclusive=table.commits_alone):
                 landed = self._try() if self._may_commit() else self._came_late()
                 if landed is None:
                     return False
@@ -211,6 +212,8 @@ class _Commit:
         try:
             self.attempt(self.token)
         except Exception as error:
+            if isinstance(error, OtherHistory) and error.outcome_unknown:
+                raise
             tried = table.version + 1  # `add` may have moved on before it failed
             # A commit may land and still raise: post-commit work failed, or the answer was lost.
             by_another = isinstance(error, LostRace) and self.done_by_another()
@@ -256,7 +259,7 @@ def is_based(table: Table) -> bool:
         OtherHistory: the log is another one than the handle has read.
     """
     if local_path(table.path) is not None:
-        return table.state.is_based()
+        return table.is_based()
     version = table.version
     if abs(time.time() - table.state.confirmed_at) >= OLDEST_BASE:
         table.confirm()

@@ -93,6 +93,11 @@ def trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
         LockHeld: another process held the lock for ``patience`` seconds; nothing was removed.
         QueueClientError: this machine's clock and that of the storage differ (DUR-84).
     """
+    with table.pinned() as pinned:
+        return _trim_log(pinned, retention, patience)
+
+
+def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
     found = listed(table)
     last = max(found.entries, default=0)
     local, now = table.local is not None, storage_now(table)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import attrs
@@ -40,6 +41,7 @@ _ROW_GROUP = 4 * 2**20
 """Bytes of a row group in memory, about."""
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
+_PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
 
 
 class Table(TableVersion):
@@ -58,8 +60,9 @@ class Table(TableVersion):
     def __init__(self, store: Store, path: str, version: int | None = None) -> None:
         """Opens a version, None for the newest; older ones are read-only."""
         self.store = store
-        self.folder = store.folder(path)
-        super().__init__(self.folder, self._newest() if version is None else Snapshot(self.folder, version))
+        self.folder = self._writes = store.folder(path)
+        folder = self.folder
+        super().__init__(folder, self._newest(folder) if version is None else Snapshot(folder, version))
         self.history = object()
         """Another one once a snapshot was loaded that the one before did not lead to: what is known of older ones
         may not hold, as after a restore of a backup."""
@@ -96,10 +99,27 @@ class Table(TableVersion):
         try:
             self._unsettled |= follow(self.state)
         except LogTrimmed:
-            newest = self._newest()
+            newest = self._newest(self.folder)
             if newest.version < self.version:
                 raise OtherHistory(self.path, entry_name(self.version)) from None
             self.state, self.history = newest, object()
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Makes commits write to the directory that the path leads to now; see ``LocalFolder.pinned``."""
+        with self.folder.pinned() as self._writes:
+            try:
+                yield
+            finally:
+                self._writes = self.folder
+
+    def is_based(self) -> bool:
+        """Returns True if the log on a local disk has the entry of the loaded version.
+
+        Raises:
+            OtherHistory: the log has another entry of this version.
+        """
+        return self.state.is_based(self._writes)
 
     def learn(self, other: Table) -> None:
         """Takes note of the last commit of another handle of this process; only for speed, and thread-safe."""
@@ -108,7 +128,7 @@ class Table(TableVersion):
 
     def lost(self, file: LiveFile) -> Exception:
         """What it means that a file of the loaded snapshot is gone: StaleSnapshot if the newest has it no more."""
-        if file.path in self._newest().live:
+        if file.path in self._newest(self.folder).live:
             return super().lost(file)
         return StaleSnapshot(f"{file.name} of {self.path} was removed")
 
@@ -118,7 +138,7 @@ class Table(TableVersion):
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
         """Adds files that lie below the table in one commit; no files: an empty commit."""
-        self.folder.sync(file.path for file in files)  # other processes wrote them, maybe without syncs
+        self._writes.sync(file.path for file in files)  # other processes wrote them, maybe without syncs
         self._create_entry("WRITE", files, [], transactions, token, rebased=True)
 
     def replace(
@@ -176,13 +196,14 @@ class Table(TableVersion):
     def checkpoint(self) -> None:
         """Writes a checkpoint of the newest snapshot."""
         # of what is stored: this handle may have committed at a place that others have trimmed
-        write_checkpoint(self.folder, self._newest())
+        with self.folder.pinned() as folder:
+            write_checkpoint(folder, self._newest(folder))
 
-    def _newest(self) -> Snapshot:
-        snapshot = self._repeated(lambda: Snapshot(self.folder))
+    def _newest(self, folder: Folder) -> Snapshot:
+        snapshot = self._repeated(lambda: Snapshot(folder))
         # here as in `settle`: others may not have synced yet what is answered or built on now. Only here that
         # includes the directory above: beside eight senders, whose drafts are in it, its sync takes milliseconds.
-        self.folder.sync([LOG])
+        folder.sync([LOG])
         return snapshot
 
     def _repeated(self, read: Callable[[], _T]) -> _T:
@@ -202,7 +223,7 @@ class Table(TableVersion):
 
     def _write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet committed."""
-        return write_file(self.folder, rows, self.state.partitions)
+        return write_file(self._writes, rows, self.state.partitions)
 
     def _create_entry(
         self,
@@ -223,13 +244,14 @@ class Table(TableVersion):
 
         Raises:
             LostRace: another commit came first.
+            OtherHistory: ``outcome_unknown``: a backup was restored meanwhile.
         """
         self.settle()
         data = entries.entry(operation, added, removed, transactions, token)
         gone, before = {file.path for file in removed}, self.version
         # A root that went away since the check of the base, as a mount point does, must not be made again: the
         # commit would be acknowledged, and gone once the root is back.
-        while (mark := self.folder.create(entry_name(self.version + 1), data, new_folder=False)) is None:
+        while (mark := self._writes.create(entry_name(self.version + 1), data, new_folder=False)) is None:
             other = self.state.next() if rebased else None
             if (
                 other is None
@@ -243,8 +265,12 @@ class Table(TableVersion):
                     self.state.apply(other)
                 raise LostRace(f"{self.path} has moved on from version {before}")
             # as in `refresh`: a power cut could leave what is built on it now, without it
-            self.folder.sync([LOG], above=False)
+            self._writes.sync([LOG], above=False)
             self.state.apply(other)
+        if not self._is_still_based():
+            error = OtherHistory(self.path, None, _PUT_BACK)
+            error.outcome_unknown = True
+            raise error
         entry = attrs.evolve(parse(data), mark=mark, follows=self.state.mark)
         self.state.apply(entry)
         self._committed = self.version, entry
@@ -254,6 +280,15 @@ class Table(TableVersion):
             self._try_checkpoint()
         else:  # it reads the entries since the last one, in many requests
             threading.Thread(target=self._try_checkpoint, name="lakequeue-checkpoint").start()
+
+    def _is_still_based(self) -> bool:
+        """Returns whether the entry that was just created is in the log of the table, behind its base (DUR-85)."""
+        if self.folder.local is None:
+            return True  # a look costs a request
+        try:
+            return self._writes.is_at_path() and self.is_based()
+        except OtherHistory:
+            return False
 
     def _try_checkpoint(self) -> None:
         try:

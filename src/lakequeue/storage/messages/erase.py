@@ -86,9 +86,13 @@ def remove_former(table: Table, message_id: str) -> Freed:
     Raises:
         LockHeld: another process holds the table's lock.
     """
-    folder = table.folder
-    if folder.local is None:
+    if table.folder.local is None:
         return Freed()
+    with table.folder.pinned() as folder:
+        return _remove_former(table, folder, message_id)
+
+
+def _remove_former(table: Table, folder: Folder, message_id: str) -> Freed:
     table.refresh()
     live = {file.name for file in table.files()}
     former = [
@@ -100,7 +104,7 @@ def remove_former(table: Table, message_id: str) -> Freed:
         freed = folder.remove(name for name in former if name not in live)
         if freed.files:
             table.checkpoint()
-            trim_log(folder, attrs.evolve(layout.MESSAGES_RETENTION, log_minutes=0), PATIENCE)
+            trim_log(table.folder, attrs.evolve(layout.MESSAGES_RETENTION, log_minutes=0), PATIENCE)
     return freed
 
 
