@@ -103,6 +103,7 @@ class Schedules:
         Raises:
             InvalidParameterValue: there is none of this name.
         """
+        self._runtime.root.check_clock(f"schedule {name}")
         now = self._runtime.root.clock.now()
 
         def resumed(row: Schedule) -> Schedule | None:

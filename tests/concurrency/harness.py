@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
@@ -13,12 +14,22 @@ from deltalake import DeltaTable
 
 from insides import forget, messages_of, place_of
 from lakequeue import LakeQueue, Queue
-from lakequeue.model.clock import Clock
+from lakequeue.model.clock import Clock, SystemClock
 from lakequeue.shard.runs import Outgoing
 from lakequeue.storage import layout
 
 PLACES = ["disk", pytest.param("s3", marks=pytest.mark.objectstore)]
 """Where the root of a test may be."""
+
+
+class Wrong(SystemClock):
+    """The machine's clock, but wrong by this much."""
+
+    def __init__(self, by: timedelta) -> None:
+        self.by = by
+
+    def now(self) -> datetime:
+        return super().now() + self.by
 
 
 def apart(root: object, clock: Clock, count: int = 2) -> list[LakeQueue]:

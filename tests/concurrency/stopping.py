@@ -42,7 +42,7 @@ def stopped_in(patch: pytest.MonkeyPatch, meanwhile: Callable[[], Any]) -> Step:
 def time_flies(patch: pytest.MonkeyPatch, seconds: float) -> None:
     """Makes the machine's wall clock jump, as after a suspend, and the storage's with it."""
     clock_jumps(patch, seconds)
-    patch.setattr("lakequeue.storage.clock_guard._stamped", lambda _: time.time())
+    patch.setattr("lakequeue.storage.clock_guard._stamped", lambda *_: time.time())
 
 
 def clock_jumps(patch: pytest.MonkeyPatch, seconds: float) -> None:

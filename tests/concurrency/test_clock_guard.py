@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from concurrency.harness import apart
+from concurrency.harness import Wrong, apart
 from concurrency.steps import at
 from insides import shard_of
 from lakequeue import (
+    Consumer,
     InvalidParameterValue,
     LakeQueue,
     LakeQueueError,
+    Outage,
     PurgeQueueInProgress,
     Queue,
     QueueClientError,
 )
 from lakequeue.model.clock import SystemClock
-from lakequeue.operations import move
+from lakequeue.operations import move, relations
 from lakequeue.storage import clock_guard, layout
 from lakequeue.storage.clock_guard import AHEAD, ClockGuard
 from lakequeue.testing import ManualClock
-from mutations import Case, Mutation, Patch, believe_every_clock, each_case, replace
+from mutations import Case, Mutation, Patch, believe_every_clock, each_case, replace, shown_by
 
 DAYS = timedelta(days=1)
 VERBS: dict[str, Callable[[Queue], object]] = {
@@ -41,14 +44,28 @@ VERBS: dict[str, Callable[[Queue], object]] = {
 }
 
 
-class Wrong(SystemClock):
-    """The machine's clock, but wrong by this much."""
+def judged(queue: Queue) -> object:
+    views = relations.relations(queue._runtime.root, None, None)
+    return [view.to_table() for name, view in views.items() if name != "stats"]
 
-    def __init__(self, by: timedelta) -> None:
-        self.by = by
 
-    def now(self) -> datetime:
-        return super().now() + self.by
+READS: dict[str, Callable[[Queue], object]] = {
+    "receive": lambda queue: queue.receive(10),
+    "receive of nothing": lambda queue: queue.receive(visibility_timeout=0),
+    "receive_async": lambda queue: asyncio.run(queue.receive_async()),
+    "lease": lambda queue: queue.lease(10),
+    "counts": Queue.counts,
+    "counts by shard": Queue.shard_counts,
+    "counts by priority": Queue.priority_counts,
+    "counts as attributes": lambda queue: queue.attributes(["All"], wire=True),
+    "peek": Queue.peek,
+    "peek of chosen": lambda queue: queue.peek(where="body = 'a'"),
+    "groups": Queue.groups,
+    "rewindable": lambda queue: queue.rewindable(queue.created_at),
+    "redrivable": lambda queue: queue.redrivable(),
+    "views": judged,
+}
+"""Reads that leave out what has expired."""
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +94,7 @@ def a_year_ahead_nothing_expires(root: Path) -> None:
     queue = process(root).create_queue("orders", message_retention_period=3600)
     for body in "abc":
         queue.send(body)
-    assert process(root, 365 * DAYS).queue("orders").receive(10) == []  # that process believes that they are gone
-    for verb in ("send", "purge", "send_arrow"):
+    for verb in VERBS:
         with pytest.raises(QueueClientError, match=r"36\d days.* ahead of the storage's"):
             VERBS[verb](process(root, 365 * DAYS).queue("orders"))
     process(root, 365 * DAYS).compact()
@@ -98,6 +114,69 @@ def a_year_behind_nothing_is_sent_that_has_expired(root: Path) -> None:
                 pytest.fail("nobody will receive it", pytrace=False)
         process(root).queue(name).send("b")
         assert [message.body for message in process(root).queue(name).receive(10)] == ["b"]
+
+
+def ten_days_ahead_no_read_leaves_out_messages(root: Path, read: Callable[[Queue], object]) -> None:
+    queue = process(root).create_queue("orders", message_retention_period=3600, rewind_range=3600)
+    for body in "abc":
+        queue.send(body)
+    queue.delete(queue.receive()[0].receipt_handle)
+    with pytest.raises(QueueClientError, match=r"10 days|9 days.* ahead of the storage's"):
+        read(process(root, 10 * DAYS).queue("orders"))
+        pytest.fail("it says that there are none", pytrace=False)
+    assert len(process(root).queue("orders").receive(10)) == 2
+
+
+@pytest.mark.spec("DUR-82")
+@pytest.mark.parametrize("read", READS)
+def test_a_read_of_an_idle_queue_whose_messages_have_expired_looks_at_the_clock_once(
+    tmp_path: Path, read: str, looks: list[float]
+) -> None:
+    once(tmp_path, -3 * DAYS).create_queue("orders", message_retention_period=3600, rewind_range=3600).send("old")
+    queue = process(tmp_path).queue("orders")
+    with suppress(LakeQueueError):  # some refuse what is no dead-letter queue, or too old an instant
+        READS[read](queue)
+    assert queue.counts().visible == 0
+    assert looks == [clock_guard.SECOND_LOOK]
+
+
+@pytest.mark.spec("DUR-82")
+@pytest.mark.parametrize("read", READS)
+def test_a_read_that_leaves_nothing_out_looks_at_no_clock(tmp_path: Path, read: str, looks: list[float]) -> None:
+    once(tmp_path, -3 * DAYS).create_queue("orders", rewind_range=3600).send("old")
+    if read in ("receive", "receive of nothing", "receive_async", "lease"):
+        once(tmp_path, -3 * DAYS).queue("orders").purge()
+    with suppress(LakeQueueError):
+        READS[read](process(tmp_path).queue("orders"))
+    assert not looks
+
+
+@pytest.mark.spec("DUR-82")
+def test_a_consumer_whose_clock_is_ahead_does_not_end_as_if_all_were_done(tmp_path: Path) -> None:
+    process(tmp_path).create_queue("orders", message_retention_period=3600).send("a")
+    queue, handled = process(tmp_path, 10 * DAYS).queue("orders"), list[str]()
+    consumer = Consumer(
+        queue, lambda message, context: handled.append(message.body), outage=Outage(give_up_after=0.1)
+    )
+    with pytest.raises(QueueClientError, match="ahead of the storage's"):
+        consumer.run(until_empty=True)
+    assert not handled
+
+
+@pytest.mark.spec("DUR-82")
+def test_a_process_that_may_not_write_reads_by_its_own_clock(tmp_path: Path, monkeypatch: Patch) -> None:
+    once(tmp_path, -3 * DAYS).create_queue("orders", message_retention_period=3600).send("old")
+    asked = []
+
+    def refused(folder: object, create: bool) -> float:
+        assert not create
+        asked.append(folder)
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(clock_guard, "_stamped", refused)
+    queue = process(tmp_path).queue("orders")
+    assert queue.counts() == queue.counts() and not queue.peek()
+    assert len(asked) == 1
 
 
 @pytest.mark.spec("DUR-42", "DUR-82")
@@ -180,9 +259,9 @@ def test_a_pause_that_a_queue_has_seen_is_no_reason_for_doubts(tmp_path: Path, l
 @pytest.mark.spec("DUR-82")
 def test_a_clock_that_is_set_right_between_the_looks_is_refused_once(tmp_path: Path, monkeypatch: Patch) -> None:
     process(tmp_path).create_queue("orders").send("a")
-    lq = process(tmp_path, 365 * DAYS)
+    lq = process(tmp_path, 3 * DAYS)
     queue = lq.queue("orders")
-    queue.counts()  # in memory its time is a year ahead
+    queue.counts()  # in memory its time is three days ahead
 
     def set_right(seconds: float) -> None:
         lq.clock.by = 0 * DAYS  # type: ignore[attr-defined]
@@ -199,7 +278,7 @@ def test_a_clock_that_is_set_right_between_the_looks_is_refused_once(tmp_path: P
 @pytest.mark.spec("DUR-82")
 def test_time_that_only_memory_knows_does_not_get_into_the_ledger(tmp_path: Path) -> None:
     process(tmp_path).create_queue("orders").send("a")
-    lq = process(tmp_path, 365 * DAYS)
+    lq = process(tmp_path, 3 * DAYS)
     queue = lq.queue("orders")
     queue.counts()
     lq.clock.by = 0 * DAYS  # type: ignore[attr-defined]
@@ -241,6 +320,14 @@ MUTATIONS = [
         "every clock is believed",
         believe_every_clock,
         {a_year_ahead_nothing_expires: "DUR-82", a_year_behind_nothing_is_sent_that_has_expired: "DUR-82"},
+    ),
+    Mutation(
+        "every clock may let messages expire in a read",
+        replace(ClockGuard, "check_expiry", lambda *_: None),
+        {
+            shown_by(ten_days_ahead_no_read_leaves_out_messages, lambda root, read=read: (root, read)): "DUR-82"
+            for read in READS.values()
+        },
     ),
     Mutation(
         "every clock may make and delete queues",
@@ -292,3 +379,12 @@ def test_the_superuser_uses_the_idle_root_of_another_user(tmp_path: Path) -> Non
     process(tmp_path / "root").queue("orders").send("new")
     assert {each.stat().st_uid for each in (tmp_path / "root").rglob("_clock")} == {1234}
     assert not any(summary.failures for summary in process(tmp_path / "root").compact())
+
+
+@pytest.mark.spec("DUR-74")
+def test_the_look_of_a_read_at_the_clock_creates_no_file(tmp_path: Path) -> None:
+    clock = ManualClock(SystemClock().now() - 3 * DAYS)
+    apart(tmp_path, clock, 1)[0].create_queue("orders", message_retention_period=3600).send("old")
+    before = sorted(tmp_path.rglob("*"))
+    assert process(tmp_path).queue("orders").counts().visible == 0
+    assert sorted(tmp_path.rglob("*")) == before

@@ -68,7 +68,7 @@ def test_a_bulk_send_that_was_stopped_before_its_commit_until_its_files_were_too
             assert not queue.compact().failures
         if hours == 13:  # the files are there still, but would not be for long
             monkeypatch.setattr("lakequeue.storage.bulk.manifests.time.time", lambda: now() + hours * 3600)
-            monkeypatch.setattr("lakequeue.storage.clock_guard._stamped", lambda _: now() + hours * 3600)
+            monkeypatch.setattr("lakequeue.storage.clock_guard._stamped", lambda *_: now() + hours * 3600)
         return complete(*args)
 
     monkeypatch.setattr(commit_files, "complete", stopped)

@@ -67,6 +67,7 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
     """Changes attributes in the catalog, then in every shard; ``changes`` gets the current ones (QUE-25)."""
     with queue.service("set_attributes"):
+        queue.root.check_clock(queue.name)
         made = 0
 
         def change(newest: QueueRow) -> QueueRow:
@@ -147,6 +148,7 @@ def move_tasks(queue: OpenQueue) -> str | None:
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
     """Replaces these records; ``change`` is applied to the newest."""
     with queue.service("update_move_tasks"):
+        queue.root.check_clock(queue.name)
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))
 
 

@@ -385,6 +385,7 @@ def _remove(root: Root, row: QueueRow) -> CompactionSummary:
 def _compact_own_tables(root: Root, depths: list[stats.StatsRow], done: passes.Passes) -> CompactionSummary:
     summary = CompactionSummary(None)
     with summary.step("the table of statistics"):
+        root.check_clock("the statistics")
         stats.record(root.engine, root.path, depths, root.now())
         passes.save(root.engine.store, root.path, done)
         summary.freed(stats.sweep(root.engine, root.path))

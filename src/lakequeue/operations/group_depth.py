@@ -60,7 +60,7 @@ def group_sums(queue: OpenQueue) -> pa.Table:
 
         def judged(shard: int) -> JudgedShard:
             # files stay for a minute, which is enough to count: pinned, they would stay for a day at each count
-            return JudgedShard.load(queue.row, root.path, shard, root.engine.open, now)
+            return JudgedShard.load(queue.row, root.path, shard, root.engine.open, now, root.check_expiry)
 
         return summed(each(judged, range(len(queue.shards))), root.engine.store, queue.fifo)
 

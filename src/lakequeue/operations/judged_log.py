@@ -21,6 +21,7 @@ from lakequeue.operations.judge import JUDGED, NO_INSTANT, Judge, integers, log_
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.clock_guard import Doubt
 from lakequeue.storage.engines.commit import repeated
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger, check_head
@@ -49,8 +50,26 @@ class JudgedShard:
     """Whether messages may have been emptied that the ledger still had; see ``forgotten``."""
 
     @classmethod
-    def load(cls, row: QueueRow, root: str, shard: int, open_: Callable[[str], Table], now: int) -> JudgedShard:
-        """Reads the ledger and the list of files of a shard; ``open_`` opens a table by its path."""
+    def load(
+        cls,
+        row: QueueRow,
+        root: str,
+        shard: int,
+        open_: Callable[[str], Table],
+        now: int,
+        doubt: Doubt | None = None,
+    ) -> JudgedShard:
+        """Reads the ledger and the list of files of a shard.
+
+        Args:
+            row, root, shard: the queue, its root, and the number of the shard.
+            open_: opens a table by its path.
+            now: the instant of the states, in microseconds.
+            doubt: checks the clock that ``now`` comes from; None: ``now`` comes from no clock.
+
+        Raises:
+            QueueClientError: messages have expired by a clock that is not believed (DUR-82).
+        """
         messages = layout.messages_path(root, row.key, shard)
         ledger = Ledger(open_(layout.receipts_path(root, row.key, shard)))
         head, rows = repeated(ledger.table, ledger.rows)
@@ -58,6 +77,11 @@ class JudgedShard:
         log = LogReader(open_(messages)).log
         check_head(head, log.end, ledger.table.path)
         judge = Judge.of(row.name, row.region, shard, head, now, log.end, stored_runs(rows.slice(1)))
+        if doubt is not None:
+            kept = judge.attributes.retention_micros
+            begins = log.first_sent_at_or_after
+            expire = lambda: begins(head.committed_at - kept + 1) < begins(judge.instant - kept + 1)  # noqa: E731
+            doubt(judge.instant, head.committed_at, messages, expire)
         held_from = judge.held_from
         if judge.attributes.delayed_limit is not None:
             head, stored, history = ledger.load()

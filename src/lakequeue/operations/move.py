@@ -139,6 +139,7 @@ def redrive(
     steps = Steps("the redrive")
     with queue.service("redrive") as call, steps.rest():
         check_whole("max_messages", 1 if most is None else most)
+        queue.root.check_clock(queue.name)  # else the last steps would be refused
         key = _key_of(queue, destination)
         condition, moved = browse.predicate(where, interrupt), 0
         for shard in queue.shards:

@@ -276,7 +276,10 @@ class _Tables:
     def _depth(self, place: tuple[QueueRow, int]) -> ShardDepth:
         messages = layout.messages_path(self.root.path, place[0].key, place[1])
         machine = self._ledger(*place).machine(lambda: LogReader(self._open(messages)).log)
-        return ShardDepth.of(machine, self._instant())
+        depth = ShardDepth.of(machine, self._instant())
+        if self.now is None and machine.expired:
+            self.root.check_expiry(machine.now, machine.head.committed_at, messages, lambda: True)
+        return depth
 
     def _ledger(self, row: QueueRow, shard: int) -> Ledger:
         return Ledger(self._open(layout.receipts_path(self.root.path, row.key, shard)))
@@ -287,7 +290,8 @@ class _Tables:
         def judged(place: tuple[QueueRow, int]) -> JudgedShard:
             messages = layout.messages_path(self.root.path, place[0].key, place[1])
             pin_files(self.root.engine.store.folder(messages))  # they are read later, or in another process
-            return JudgedShard.load(place[0], self.root.path, place[1], self._open, now)
+            doubt = self.root.check_expiry if self.now is None else None
+            return JudgedShard.load(place[0], self.root.path, place[1], self._open, now, doubt)
 
         yield from each(judged, self.shards(condition, JUDGED))
 

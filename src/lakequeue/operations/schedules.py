@@ -71,6 +71,7 @@ class OpenSchedules:
             if there is not None and there.is_like(wanted):
                 return {}
             if there is None and len(rows) < MOST:
+                self.root.check_clock(f"schedule {wanted.name}")
                 return {wanted.id: wanted}
             reason = "There is another schedule of this name; remove it first."
             if there is None:

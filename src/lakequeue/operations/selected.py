@@ -73,6 +73,7 @@ def erase(queue: OpenQueue, message_id: str) -> bool:
     """Deletes a message for good and clears what was sent; see ``Queue.erase``."""
     steps, erased = Steps("the erasure"), False
     with queue.service("erase") as call, steps.rest():
+        queue.root.check_clock(queue.name)  # else its last step would be refused
         queue.learn_of_shards()
         places = _places(queue, message_id)
         if not places:

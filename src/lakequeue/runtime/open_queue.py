@@ -206,6 +206,7 @@ class OpenQueue:
         if row is None:
             self.root.forget_shards(self.key)
             return
+        self.root.check_clock(self.name)
         self.adopt(row)
         steps = Steps("the deletion")
         with steps.step():

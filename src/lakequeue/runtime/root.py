@@ -17,7 +17,7 @@ from lakequeue.runtime.calls import Tallies
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.shard_ledger import Shared
 from lakequeue.storage.catalog import Catalog, QueueRow
-from lakequeue.storage.clock_guard import ClockGuard
+from lakequeue.storage.clock_guard import ClockGuard, Doubt
 from lakequeue.storage.engines import process, spark_access
 from lakequeue.storage.engines.commit import retried
 from lakequeue.storage.engines.interface import is_storage_failure
@@ -165,6 +165,11 @@ class Root:
     def check_clock(self, what: str) -> None:
         """Compares the clock with that of the storage, see ``ClockGuard.check_now``."""
         self._tables.guard.check_now(what)
+
+    @property
+    def check_expiry(self) -> Doubt:
+        """Checks the clock by which messages of a table have expired, see ``ClockGuard.check_expiry``."""
+        return self._tables.guard.check_expiry
 
     def prepare(self) -> None:
         """Creates the root if it is missing; QueueClientError if it holds something else or cannot be written."""

@@ -19,6 +19,7 @@ from lakequeue.runtime.shard_races import RaceCounts
 from lakequeue.runtime.waiters import Waiters
 from lakequeue.shard.commands import (
     Claim,
+    ClaimResult,
     Command,
     Counts,
     Decision,
@@ -214,17 +215,24 @@ class ShardLedger:
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
+            QueueClientError: messages have expired by a clock that is not believed (DUR-82).
         """
+
+        def answered() -> _T:
+            machine = self._fresh_machine()
+            if machine.head.closed:
+                raise QueueDoesNotExist()
+            answer = query(machine)
+            self._check_expiry(machine)
+            return answer
+
         with self._held():
             for _ in range(LOADS):
-                machine = self._fresh_machine()
-                if machine.head.closed:
-                    raise QueueDoesNotExist()
                 try:
-                    return query(machine)
+                    return answered()
                 except StaleSnapshot:  # files of its log were merged, dropped or erased, and removed, since
                     self._machine = None
-            return query(self._fresh_machine())
+            return answered()
 
     def purged_offset(self) -> int:
         """The offset below which all messages are purged now."""
@@ -320,6 +328,7 @@ class ShardLedger:
                 self._machine = None
                 return None
         if not decision.commit:
+            self._check_expiry(machine)
             return decision.results
         if not reread and not is_based(self._open_log().table):
             self._machine = None  # the log has other messages now
@@ -369,6 +378,8 @@ class ShardLedger:
 
     def _commit(self, call: _Call, machine: ShardMachine, decision: Decision) -> list[Result] | None:
         ledger, races = self._open_ledger(), call.races
+        if any(isinstance(result.value, ClaimResult) and result.value.moving for result in decision.results):
+            self._shared.guard.check_now(self._tables.messages)  # else the dead letters could not be sent
         ids = self.settle_clock(decision.head.committed_at, machine.head.committed_at, ledger.table)
         with self._turns.commit():
             done = ledger.commit(decision, machine, call.rewrite, ids)
@@ -395,19 +406,37 @@ class ShardLedger:
             QueueClientError: it is further ahead than the shard ever paused, or behind, and the clock is not
                 believed.
         """
-        guard = self._shared.guard
-        if instant - last <= guard.ahead and not guard.is_behind(instant, last):
+        if self._is_usual(instant, last, 0):
             return {}
+        last, pause = self._last_commit(last, table)
+        if self._is_usual(instant, last, pause):
+            return {}
+        self._shared.guard.check(instant, last, self._tables.messages)
+        return {layout.PAUSE_ID: -(-(instant - last) // MICROS)} if instant > last else {}
+
+    def _check_expiry(self, machine: ShardMachine) -> None:
+        """Raises the error of ``settle_clock`` if messages have expired, without a commit, by a doubtful clock."""
+        guard, now, last = self._shared.guard, machine.now, machine.head.committed_at
+        if not machine.expired or self._is_usual(now, last, 0) or not guard.is_doubted():
+            return
+        last, pause = self._last_commit(last, self._open_ledger().table)
+        if not self._is_usual(now, last, pause):
+            guard.check_expiry(now, last, self._tables.messages)
+
+    def _is_usual(self, instant: int, last: int, pause: int) -> bool:
+        """True if no clock is doubted at an instant, after a commit at ``last`` and a longest pause before."""
+        guard = self._shared.guard
+        return instant - last <= max(guard.ahead, pause) and not guard.is_behind(instant, last)
+
+    def _last_commit(self, last: int, table: Table) -> tuple[int, int]:
+        """The instant of the shard's last commit, and the longest pause between two of them, in microseconds."""
         with self._held():
             ledger, reader = self._open_ledger(), self._open_log()
             reader.refresh()  # others may have sent: what this process knows may be old
             log = reader.table
             last = max(last, ledger.head().committed_at, log.transaction(layout.CLOCK_ID))
             pauses = [each.transaction(layout.PAUSE_ID) for each in (ledger.table, log, table)]
-        if instant - last <= max(guard.ahead, max(pauses) * MICROS) and not guard.is_behind(instant, last):
-            return {}
-        guard.check(instant, last, self._tables.messages)
-        return {layout.PAUSE_ID: -(-(instant - last) // MICROS)} if instant > last else {}
+        return last, max(pauses) * MICROS
 
     @contextmanager
     def _held(self) -> Iterator[None]:

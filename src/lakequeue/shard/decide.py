@@ -80,6 +80,11 @@ class ShardMachine:
         return self._state.now
 
     @property
+    def expired(self) -> int:
+        """Number of messages that retention has removed since the last commit."""
+        return self._state.expired
+
+    @property
     def attributes_version(self) -> int:
         """Version of the attributes in the head."""
         return self._state.head.attributes_version

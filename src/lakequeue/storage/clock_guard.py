@@ -10,10 +10,12 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeAlias
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.storage import no_links
+from lakequeue.storage.engines.interface import is_storage_failure
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.layout import queues_path
 from lakequeue.storage.roots import local_path
@@ -34,6 +36,9 @@ _STAMP_SECONDS = 60.0
 _stamps: dict[str, tuple[float, float]] = {}
 """The time that the last look found, and by the monotonic clock when it was, by object store."""
 
+Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
+"""``ClockGuard.check_expiry``."""
+
 _log = logging.getLogger("lakequeue")
 
 
@@ -47,6 +52,7 @@ class ClockGuard:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._believed: float | None = None  # that clock minus the monotonic one, in seconds
+        self._incomparable: float | None = None  # the same, when a read could not compare it with the storage's
         self.now: Callable[[], int] | None = None
         """The process's clock; None: one that is set by hand, as in tests, which is never doubted."""
         self.ahead = _ahead()
@@ -60,11 +66,16 @@ class ClockGuard:
         """Whether an instant that the clock has shown lies too far before that of the last commit."""
         return self.now is not None and last - instant > TOLERANCE * MICROS
 
-    def check(self, instant: int, last: int, where: str) -> None:
+    def check(self, instant: int, last: int, where: str, *, create: bool = True) -> None:
         """Checks that a commit may be made at an instant, the last one having been at ``last``.
 
         On object stores the store's clock decides. On a disk, whose clock is the machine's, it is read again after
         ``SECOND_LOOK``. What was believed once is believed until the clock is set.
+
+        Args:
+            instant, last: in microseconds.
+            where: the table.
+            create: whether a local root may get the file whose time is compared; else it must be there.
 
         Raises:
             QueueClientError: the clock is not believed; nothing was changed.
@@ -77,13 +88,41 @@ class ClockGuard:
         _log.warning("%s; it is compared with that of the storage", doubt)
         if local_path(self._store.root) is not None and instant > last:
             time.sleep(SECOND_LOOK)
-        difference = self._difference(self.now)
+        difference = self._difference(self.now, create)
         if abs(self._offset(self.now) - before) > TOLERANCE or abs(difference) > TOLERANCE:
             raise QueueClientError(
                 f"{doubt}, and is {_told(difference)} the storage's, or was just set. "
                 f"Nothing was changed: set it right, or {AHEAD} to more seconds"
             )
         self._believed = before
+
+    def check_expiry(
+        self, instant: int, last: int, where: str, expired: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Checks the clock by which messages expire that a read leaves out, as ``check`` does.
+
+        The clock of a process that may not write cannot be compared, and is believed. It costs nothing once the
+        clock is believed, or within ``ahead`` of the last commit: then ``expired`` is not called.
+
+        Raises:
+            QueueClientError: ``expired`` returns True, and the clock is not believed.
+        """
+        if instant - last <= self.ahead or not self.is_doubted() or not expired():
+            return
+        assert self.now is not None
+        before = self._offset(self.now)
+        try:
+            self.check(instant, last, where, create=False)  # a read makes no file (DUR-74)
+        except Exception as error:
+            if isinstance(error, QueueClientError) or not is_storage_failure(error):
+                raise
+            self._incomparable = before
+
+    def is_doubted(self) -> bool:
+        """True if a read may compare the clock with the storage's: it did not do so since the clock was set."""
+        if self.now is None or self._doubted(self.now) is None:
+            return False
+        return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
 
     def check_now(self, what: str) -> None:
         """Checks the clock by which a queue begins or ends; no commit before tells that it is wrong (DUR-82).
@@ -102,9 +141,9 @@ class ClockGuard:
         if local_path(self._store.root) is None:  # else both may be wrong: a commit far ahead is looked at twice
             self._believed = before
 
-    def _difference(self, now: Callable[[], int]) -> float:
+    def _difference(self, now: Callable[[], int], create: bool = True) -> float:
         """Seconds by which the clock is ahead of the storage's, however long that takes to answer."""
-        before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)))
+        before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)), create)
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     def _doubted(self, now: Callable[[], int]) -> float | None:
@@ -158,9 +197,9 @@ def _told(ahead: float) -> str:
     return f"{timedelta(seconds=round(abs(ahead)))} {'ahead of' if ahead > 0 else 'behind'}"
 
 
-def _stamped(table: Folder) -> float:
-    """When a file was written that is written now."""
+def _stamped(table: Folder, create: bool = True) -> float:
+    """When a file was written that is written now; without ``create`` a local file must be there."""
     if table.local is not None:
-        return no_links.stamp(table.path(_STAMP))
+        return no_links.stamp(table.path(_STAMP), create=create)
     table.write(_STAMP, b"")
     return table.entry(_STAMP).modified + 1.0  # they tell whole seconds

@@ -56,12 +56,14 @@ def touch(folder: str, name: str) -> None:
     """Makes a file, or gives it the time of now; the superuser does so to nobody else's directory."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
-    stamp(f"{folder}/{name}")
+    stamp(f"{folder}/{name}", create=True)
 
 
-def stamp(path: str) -> float:
-    """Makes a file, or gives it the time of now, and returns that time, in seconds."""
-    descriptor = open_lock(path, os.O_WRONLY | os.O_CREAT)
+def stamp(path: str, *, create: bool) -> float:
+    """Gives a file the time of now, and returns that time in seconds; makes the file only with ``create``."""
+    descriptor = (
+        open_lock(path, os.O_WRONLY | os.O_CREAT) if create else os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    )
     try:
         os.utime(descriptor)
         return os.fstat(descriptor).st_mtime
