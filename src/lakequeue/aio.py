@@ -23,7 +23,7 @@ from lakequeue import client as sync_client
 from lakequeue import lease as sync_lease
 from lakequeue import queue as sync_queue
 from lakequeue import schedules as sync_schedules
-from lakequeue.entry_verbs import Request, receive_async
+from lakequeue.entry_verbs import Request, Wrapped, receive_async
 from lakequeue.model import messages
 from lakequeue.model.arguments import check_type, check_whole
 from lakequeue.model.clock import Clock, Duration, Interrupt
@@ -124,6 +124,7 @@ def _receiving(
     @functools.wraps(method)
     async def verb(self: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> list[Message]:
         request = Request(*args, **kwargs)  # type: ignore[arg-type]  # its fields are the arguments of receive
+        await self._open()
         found = await receive_async(self._sync, request, self._threads)
         return [self._own(message) for message in found]
 
@@ -176,12 +177,8 @@ def _queues(queues: list[sync_queue.Queue], threads: LoopThreads) -> list[Queue]
     return [Queue(queue, threads) for queue in queues]
 
 
-class Queue(_Face[sync_queue.Queue], sync_queue.QueueProperties):
+class Queue(Wrapped, _Face[sync_queue.Queue], sync_queue.QueueProperties):
     """``lakequeue.Queue`` for asyncio; get one from ``LakeQueue``."""
-
-    def __init__(self, sync: sync_queue.Queue, threads: LoopThreads) -> None:
-        super().__init__(sync, threads)
-        self._follow(sync)
 
     async def __aenter__(self) -> Queue:
         return self
@@ -297,7 +294,7 @@ class Schedules(_Face[sync_schedules.Schedules]):
             await self._threads(lambda: block.__exit__(None, None, None))
 
 
-class LakeQueue(_Face[sync_client.LakeQueue], sync_client.RootProperties):
+class LakeQueue(Wrapped, _Face[sync_client.LakeQueue], sync_client.RootProperties):
     """``lakequeue.LakeQueue`` for asyncio, with threads of its own; ``async with`` ends them.
 
     Leaving the block waits until the work of cancelled calls has ended, too. Without it, the threads end with the
@@ -338,7 +335,6 @@ class LakeQueue(_Face[sync_client.LakeQueue], sync_client.RootProperties):
             poll_interval=poll_interval,
         )
         super().__init__(lake, OwnThreads(threads))
-        self._follow(lake)
 
     async def __aenter__(self) -> LakeQueue:
         return self

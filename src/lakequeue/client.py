@@ -20,6 +20,7 @@ from lakequeue.model.arguments import (
 from lakequeue.model.clock import Clock, Duration, SystemClock
 from lakequeue.operations import queues
 from lakequeue.queue import Queue
+from lakequeue.runtime.pickled import PickledRoot, Reopened
 from lakequeue.runtime.root import Root
 from lakequeue.storage.roots import root_of
 from lakequeue.storage.stores import DURABILITY, Store
@@ -37,28 +38,23 @@ if TYPE_CHECKING:
     from lakequeue.schedules import Schedules
 
 MAX_LISTED = 1_000
-NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
-"""Variable of the environment that allows roots on network file systems, if it is 1."""
 _CLOCK = ("now", "wait", "wait_async", "participant")
 
 
-class RootProperties:
+class RootProperties(Reopened[PickledRoot, Root]):
     """What a root was opened with, for ``LakeQueue`` and ``aio.LakeQueue``."""
 
-    _runtime: Root
-
-    def _follow(self, other: RootProperties) -> None:
-        self._runtime = other._runtime
+    _values = PickledRoot
 
     @property
     def root(self) -> str:
         """Local path or URI of the root."""
-        return self._runtime.path
+        return self._known.path
 
     @property
     def region(self) -> str:
         """Region of the queues that it creates and lists (NAM-6)."""
-        return self._runtime.region
+        return self._known.region
 
     @property
     def clock(self) -> Clock:
@@ -75,6 +71,10 @@ class LakeQueue(RootProperties):
     """Queues under one root directory or URI. Thread-safe; opening it starts no JVM.
 
     As a context manager it closes the root's tables at the end; a later call opens them again.
+
+    Pickled, as for a task of Spark, Dask or Ray or a process of ``multiprocessing``, it is the root, the region
+    and the options without secrets. The other process opens the root when it first uses the copy, with the
+    credentials of its own environment and without a session. Equal copies share one open root there (JOB-13).
 
     Args:
         root: local path or URI; it must be writable and contain nothing else. ``create_queue`` creates it.
@@ -142,10 +142,9 @@ class LakeQueue(RootProperties):
         for level in durability, os.environ.get(DURABILITY) or None:
             if level not in (None, "power", "process"):
                 raise InvalidParameterValue.of(repr(level), "durability", 'Must be "power" or "process".')
-        store = Store(root_of(root), storage_options, durability)
+        store = Store(root_of(root), storage_options, durability, network_file_system)
         store.check()
-        if not (network_file_system or os.environ.get(NETWORK_FILE_SYSTEM) == "1"):
-            store.check_mount()
+        store.check_use()
         poll = None if poll_interval is None else check_poll_interval(poll_interval)
         self._runtime = Root(store, clock or SystemClock(), region, root_mode, used, engine == "spark", poll)
 
@@ -157,7 +156,7 @@ class LakeQueue(RootProperties):
         self._runtime.release()
 
     def __repr__(self) -> str:
-        return f"LakeQueue({self.root!r}, region={self.region!r}, engine={self._runtime.engine.name!r})"
+        return f"LakeQueue({self.root!r}, region={self.region!r}, engine={self._known.engine.name!r})"
 
     @property
     def schedules(self) -> Schedules:

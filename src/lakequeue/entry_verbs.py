@@ -10,7 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError
@@ -51,12 +51,14 @@ __all__ = ["EVENTS", "Depth", "Exchanged", "SelectedOutcome", "Send", "SendOutco
 __all__ += ["FreeHands", "Request", "Room", "Search", "each", "is_permanent", "local_path", "page_of", "predicate"]
 
 _Below = TypeVar("_Below")
+_Read = TypeVar("_Read", covariant=True)
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
 
-class _Face(Protocol[_Below]):
-    _runtime: _Below
+class _Face(Protocol[_Read]):
+    @property
+    def _runtime(self) -> _Read: ...
 
 
 def of_face(
@@ -72,6 +74,29 @@ def of_face(
 
 
 # --- consumers, asyncio
+
+
+class Wrapped:
+    """A ``LakeQueue`` or ``Queue`` around a synchronous one. Copies pickled together share their threads."""
+
+    _sync: Any
+
+    @property
+    def _runtime(self) -> Any:
+        return self._sync._runtime
+
+    @property
+    def _known(self) -> Any:
+        return self._sync._known
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    async def _open(self) -> None:
+        """Opens a copy that was not used yet, off the event loop."""
+        if "_runtime" not in vars(self._sync):
+            await self._threads(lambda: self._runtime)  # type: ignore[attr-defined]  # of `aio`'s faces
+
 
 exchange = of_face(rounds.exchange)
 receive_for_hands = of_face(receive.receive)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import attrs
 
@@ -48,6 +48,12 @@ class Lease:
         self._visible_at = leased.visible_at
         self._claimed = Hold.fresh(leased.received_at, self._visible_at, leased.queue.now())
         self._heartbeat: HeartbeatScheduler[str] | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Lease cannot be pickled, as this process extends and settles it: pass the queue and the receipt "
+            "handles of lease.messages or lease.batches(), which Queue.delete_batch takes in any process"
+        )
 
     @property
     def message_count(self) -> int:

@@ -27,6 +27,7 @@ from lakequeue.operations import attributes, browse, move, queues, receive, rewi
 from lakequeue.operations.depth import by_priority, by_shard, depth
 from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, SentRows, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.pickled import PickledQueue, Reopened
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,24 +42,20 @@ if TYPE_CHECKING:
 _A_RECEIPT = "a receipt handle or a received message"
 
 
-class QueueProperties:
-    """What a queue is, for ``Queue`` and ``aio.Queue``; reads no storage."""
+class QueueProperties(Reopened[PickledQueue, OpenQueue]):
+    """What a queue is, for ``Queue`` and ``aio.Queue``; reads no storage once the queue is open."""
 
-    def __init__(self, runtime: OpenQueue) -> None:
-        self._runtime = runtime
-
-    def _follow(self, other: QueueProperties) -> None:
-        self._runtime = other._runtime
+    _values = PickledQueue
 
     @property
     def name(self) -> str:
         """Name of the queue; that of a FIFO queue ends in ``.fifo``."""
-        return self._runtime.name
+        return self._known.name
 
     @property
     def region(self) -> str:
         """Region of the queue, part of its identity (NAM-6)."""
-        return self._runtime.region
+        return self._known.region
 
     @property
     def fifo(self) -> bool:
@@ -83,7 +80,7 @@ class QueueProperties:
     @property
     def key(self) -> str:
         """Name of the queue's directory: a hash of region and name, and the incarnation."""
-        return self._runtime.key
+        return self._known.key
 
     @property
     def arn(self) -> str:
@@ -102,9 +99,15 @@ class Queue(QueueProperties):
 
     As a context manager it closes the queue's tables at the end; a later call opens them again.
 
+    It can be pickled as a ``LakeQueue`` can. A copy stands for this queue only: once the queue was deleted, the
+    copy raises QueueDoesNotExist, even if another queue has the name now (JOB-13).
+
     Every method raises QueueDoesNotExist after the queue was deleted, RequestThrottled if other processes won
     every race for a commit (nothing was changed; try again), and QueueClientError if storage fails.
     """
+
+    def __init__(self, runtime: OpenQueue) -> None:
+        self._runtime = runtime
 
     def __enter__(self) -> Queue:
         return self

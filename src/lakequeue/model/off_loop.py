@@ -75,6 +75,9 @@ class OwnThreads(LoopThreads):
         self._lock = threading.Lock()
         self._executor: Executor | None = None
 
+    def __reduce__(self) -> tuple[type[OwnThreads], tuple[int]]:
+        return OwnThreads, (self._number,)
+
     @property
     def executor(self) -> Executor:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
@@ -109,6 +110,8 @@ _Key = tuple[str, frozenset[tuple[str, str]], bool, int]
 opened: weakref.WeakValueDictionary[_Key, _Tables] = weakref.WeakValueDictionary()
 """Roots in use in this process, by path, options and session of Spark."""
 _opened_lock = threading.Lock()
+by_id: weakref.WeakValueDictionary[str, Root] = weakref.WeakValueDictionary()
+"""Roots of this process by their ids, so that what was pickled in it is opened as what it was."""
 
 
 class Root:
@@ -125,6 +128,7 @@ class Root:
 
     Attributes:
         engine: the engine that commits.
+        id: unlike those of all other roots in any process.
         catalog: the table of queues; use it under ``lock``.
         lock: guards the catalog's handle.
         tallies: what was done with the messages of each queue.
@@ -141,7 +145,10 @@ class Root:
         poll_interval: int | None = None,
     ) -> None:
         process.check()
+        self.id = uuid.uuid4().hex
+        by_id[self.id] = self
         local = local_path(store.root) is not None
+        self.given_poll_interval = poll_interval
         self.poll_interval = poll_interval or (POLL_INTERVAL if local else REMOTE_POLL_INTERVAL)
         self._idle_poll_interval = poll_interval or (POLL_INTERVAL if local else IDLE_POLL_INTERVAL)
         self.path = store.root
@@ -149,7 +156,7 @@ class Root:
         self.region = region
         self.tallies = Tallies()
         self.spark = spark
-        self._mode = mode
+        self.mode = mode
         self._tables = tables = _tables(store, spark if through_spark else None)
         self.engine, self.catalog, self.lock = tables.engine, tables.catalog, tables.lock
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
@@ -174,7 +181,7 @@ class Root:
     def prepare(self) -> None:
         """Creates the root if it is missing; QueueClientError if it holds something else or cannot be written."""
         with self.storage_errors(), self.lock:
-            self.catalog.prepare(self._mode)
+            self.catalog.prepare(self.mode)
 
     def check(self) -> None:
         """Reads the catalog as a new process would; QueueClientError if that fails."""
@@ -301,10 +308,17 @@ def _tables(store: Store, spark: SparkSession | None) -> _Tables:
 
 @lru_cache(maxsize=8)
 def root_of_worker(
-    path: str, options: tuple[tuple[str, str], ...], region: str, durability: str | None = None
+    path: str,
+    options: tuple[tuple[str, str], ...],
+    region: str,
+    durability: str | None = None,
+    network_file_system: bool = False,
+    mode: int = 0,
+    poll_interval: int | None = None,
 ) -> Root:
     """A root that all work of a process shares which has no entry of its own, such as that of tasks of Spark.
 
     Opening its catalog takes ten times as long as a look for news.
     """
-    return Root(Store(path, dict(options), durability), SystemClock(), region, 0, None, False)
+    store = Store(path, dict(options), durability, network_file_system)
+    return Root(store, SystemClock(), region, mode, None, False, poll_interval)

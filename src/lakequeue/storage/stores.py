@@ -24,6 +24,8 @@ from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
 
 DURABILITY = "LAKEQUEUE_DURABILITY"
 """Variable of the environment that says what acknowledged messages survive."""
+NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
+"""Variable of the environment that allows roots on network file systems, if it is 1."""
 CHECKS = "checks"
 """Directory of a new remote root, where it is seen what the storage can do."""
 _CLIENT = frozenset(
@@ -55,6 +57,10 @@ _PORTABLE = _CLIENT | {
     *("storage_account_name", "storage_account_key"),
 }
 """What the environment says that is as true on another machine."""
+_SECRET = re.compile(
+    r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
+)
+"""In the bare names of options that are secrets, or are worth nothing without one."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
 """Beginnings of options that only delta-rs knows; they may stand among those that others share."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
@@ -84,12 +90,18 @@ class Store:
         root: local path or URI.
         options: options of delta-rs by their own names; those of the environment hold too.
         durability: ``power`` or ``process``; None: as the environment says, else ``power`` (DUR-1).
+        network_file_system: whether the root may be on a network file system.
     """
 
     def __init__(
-        self, root: str = "", options: Mapping[str, str] | None = None, durability: str | None = None
+        self,
+        root: str = "",
+        options: Mapping[str, str] | None = None,
+        durability: str | None = None,
+        network_file_system: bool = False,
     ) -> None:
         self.root = root
+        self.network_file_system = network_file_system
         self.options = dict(options or {})
         self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
         """Whether what is written to a local disk must be on it before a call returns."""
@@ -98,7 +110,7 @@ class Store:
         return f"Store({self.root!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """For processes on other machines, with what this one's environment says."""
+        """For tasks of Spark that lakequeue itself starts, with what this process's environment says."""
         return Store, (self.root, self.portable_options, "power" if self.syncs else "process")
 
     @cached_property
@@ -115,6 +127,17 @@ class Store:
         if local_path(self.root) is not None:
             return self.options
         return _environment(_PORTABLE) | self.options
+
+    @property
+    def public_options(self) -> dict[str, str]:
+        """The portable options without credentials, and without URLs that may contain some."""
+        if local_path(self.root) is not None:
+            return {}
+        return {
+            name: value
+            for name, value in self.portable_options.items()
+            if not _SECRET.search(bare_name(name)) and not re.search(r"://.*[@?]", value)
+        }
 
     def folder(self, path: str) -> Folder:
         """A directory of this storage; all of one root share their connections."""
@@ -152,6 +175,11 @@ class Store:
         local = local_path(self.root)
         if local is not None:
             check_local(local)
+
+    def check_use(self) -> None:
+        """Checks the same, unless the user or the environment allows such a root."""
+        if not (self.network_file_system or os.environ.get(NETWORK_FILE_SYSTEM) == "1"):
+            self.check_mount()
 
     def check_creates(self) -> None:
         """Checks that of two writers of a new file only one succeeds, on which every commit relies.
