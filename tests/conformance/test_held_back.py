@@ -10,7 +10,8 @@ import pytest
 from conformance.fifo import FifoHarness, bodies, send
 from conformance.harness import Call, Harness, every_engine, long_on_s3
 from insides import reopen
-from lakequeue import InvalidAttributeValue, InvalidParameterValue, LakeQueue, SendEntry
+from lakequeue import InvalidAttributeName, InvalidAttributeValue, InvalidParameterValue, LakeQueue, SendEntry
+from lakequeue.entry_verbs import settings
 
 
 def fill(queue, count: int, group: str | None = None) -> None:
@@ -124,6 +125,34 @@ def test_nobody_receives_from_a_paused_queue_and_all_else_goes_on(harness: Harne
     other.resume()
     assert other.attributes(["paused"]) == {"paused": None} and "Paused" not in other.attributes(wire=True)
     assert sorted(bodies(queue.receive(10))) == ["b", "c", "d"]
+
+
+@pytest.mark.spec("JOB-1")
+def test_a_pause_knows_since_when_it_lasts_until_its_reason_changes(harness: Harness, clock):
+    def said(queue):
+        queue.attributes()
+        return {
+            pause.group: (pause.reason, (pause.since - began).total_seconds()) for pause in settings(queue).pauses
+        }
+
+    began = clock.now()
+    queue = harness.create(paused="made so", paused_groups={"g": "it is down"})
+    assert said(harness.queue()) == {None: ("made so", 0), "g": ("it is down", 0)}
+    clock.advance(10)
+    queue.set_attributes(delay=5, paused="made so")
+    queue.pause("another", "h")
+    assert said(harness.queue()) == {None: ("made so", 0), "g": ("it is down", 0), "h": ("another", 10)}
+    clock.advance(10)
+    queue.pause("the bank is down")
+    queue.resume("g")
+    assert said(harness.queue()) == {None: ("the bank is down", 20), "h": ("another", 10)}
+    queue.resume()
+    clock.advance(10)
+    queue.pause("the bank is down")
+    assert said(harness.queue()) == {None: ("the bank is down", 30), "h": ("another", 10)}
+    assert "paused_since" not in queue.attributes() and "PausedSince" not in queue.attributes(wire=True)
+    with pytest.raises(InvalidAttributeName):
+        queue.set_attributes(paused_since="0")
 
 
 @pytest.mark.spec("JOB-1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,6 +119,25 @@ def test_several_queues_share_its_handlers(queue: Queue, run: Any, caplog: pytes
     other.purge()
     assert run(*arguments).exit_code == 0
     assert caplog.messages[-1] == "consumed orders, other, they are empty: 0 handled, 0 failed"
+
+
+@pytest.mark.spec("JOB-1")
+@pytest.mark.parametrize("group", [None, "acme"])
+def test_it_says_since_when_and_why_a_queue_is_paused(
+    queue: Queue, run: Any, caplog: pytest.LogCaptureFixture, group: str | None
+) -> None:
+    caplog.set_level("INFO")
+    queue.send("0", group_id="acme")
+    queue.pause("the bank is down", group)
+    assert run("orders", "application:handle", "--until-empty").exit_code == 1
+    what, resume = ("orders", "") if group is None else ("group acme of orders", " --group acme")
+    said = rf"{what} is paused since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ, reason the bank is down"
+    _, paused, ended = caplog.messages
+    assert re.fullmatch(f"{said}; lakequeue resume orders{resume} ends that", paused)
+    assert re.fullmatch(f"consumed orders, {said}: 0 handled, 0 failed", ended)
+    queue.purge()
+    assert run("orders", "application:handle", "--until-empty").exit_code == 0
+    assert caplog.messages[-1] == "consumed orders, it is empty: 0 handled, 0 failed"
 
 
 def test_it_can_end_with_an_error_if_a_handler_failed(queue: Queue, run: Any) -> None:

@@ -257,6 +257,22 @@ def test_a_pause_receives_nothing_and_lets_handlers_end(harness: Harness) -> Non
     assert harness.queue.deletes() == [(40, "A"), (101, "B")]
 
 
+@pytest.mark.spec("JOB-1")
+def test_a_consumer_logs_the_pause_of_its_queue_once_and_its_end(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with harness.running(harness.consumer(sleeper(0), wait_time=5)):
+        harness.clock.advance(20)
+        harness.queue.pause("the bank is down")
+        harness.clock.advance(20)
+        harness.queue.resume()
+        harness.clock.advance(20)
+    paused, resumed = [each for each in caplog.messages if "paused" in each]
+    assert "is paused since " in paused and ", reason the bank is down; lakequeue resume " in paused
+    assert resumed.endswith(" is no longer paused")
+
+
 def test_what_comes_while_a_pause_begins_is_handed_back(harness: Harness) -> None:
     harness.send("A")
     handler = harness.handler()

@@ -44,6 +44,11 @@ def test_alerts_name_only_what_is_served(known: Known, tmp_path: Path) -> None:
     }
 
 
+def test_the_alert_of_a_queue_from_which_nobody_receives_leaves_out_paused_ones() -> None:
+    [expression] = [rule["expr"] for rule in alerts() if rule["alert"] == "LakequeueNobodyReceives"]
+    assert "unless max by (queue) (lakequeue_queue_paused) > 0" in expression
+
+
 def test_alerts_are_complete() -> None:
     sections = re.findall(r"^## (.+)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
     assert [name for name in sections if name.startswith("Lakequeue")] == [rule["alert"] for rule in alerts()]

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -18,7 +18,7 @@ from lakequeue.cli.values import at_least, imported
 from lakequeue.model.log_lines import FAILED_WITH, JsonLines
 
 if TYPE_CHECKING:
-    from lakequeue import Queue, Renewal
+    from lakequeue import Consumer, Queue, Renewal
 
 
 RenewalName = Literal["heartbeat", "computed", "none"]
@@ -118,7 +118,7 @@ def consume(
     with lake.schedules.running():
         consumer.run(until_empty)
     ended = until_empty and not stopping.signals
-    waiting = _waiting(consumed, consumer.name) if ended and consumer.failed else ""
+    waiting = "; ".join(_left(consumed, consumer)) if ended else ""
     why = "stopped" if stopping.signals else waiting or ("it is empty" if len(names) == 1 else "they are empty")
     counted = f"{consumer.handled:,} handled, {consumer.failed:,} failed"
     if consumer.unended:
@@ -137,11 +137,19 @@ def _weights(given: str) -> list[int]:
         usage(f"--weights: must be whole numbers such as 3,1, not {given!r}")
 
 
-def _waiting(queues: Sequence[Queue], consumer: str) -> str:
-    """How many messages wait for a retry: they have no consumer, or this one until their timeout ends."""
-    failed = "receive_count > 0 AND (consumer IS NULL OR consumer = ?)"
-    found = sum(len(queue.peek(failed, 100, parameters=[consumer])) for queue in queues)
-    return f"{found}{' or more' * (found >= 100)} wait for a retry" if found else ""
+def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
+    """Why messages are left: their queue is paused, or they wait for a retry."""
+    from lakequeue.entry_verbs import settings
+
+    for queue in queues:
+        if (pauses := settings(queue).pauses) and queue.counts().visible:
+            yield from (pause.of(queue.name) for pause in pauses)
+    if consumer.failed:
+        # they have no consumer, or this one until their timeout ends
+        failed = "receive_count > 0 AND (consumer IS NULL OR consumer = ?)"
+        found = sum(len(queue.peek(failed, 100, parameters=[consumer.name])) for queue in queues)
+        if found:
+            yield f"{found}{' or more' * (found >= 100)} wait for a retry"
 
 
 class _Stopping:

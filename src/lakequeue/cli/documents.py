@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         QueueCounts,
         SendResult,
     )
+    from lakequeue.model.attributes import QueueAttributes
 
 
 def jsonable(value: object) -> object:
@@ -51,6 +52,10 @@ def _fields(value: object, names: str) -> dict[str, Any]:
 
 def queue(queue: Queue) -> dict[str, Any]:
     return _fields(queue, "name region fifo created_at")
+
+
+def pauses(settings: QueueAttributes) -> list[dict[str, Any]]:
+    return [attrs.asdict(pause) for pause in settings.pauses]
 
 
 def counts(name: str, counts: QueueCounts) -> dict[str, Any]:

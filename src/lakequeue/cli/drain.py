@@ -100,6 +100,8 @@ def drain(
     if any(left.values()):
         states = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in left.items() if number)
         ctx.obj.note(f"{states} left in {queue}; drain it again when they are visible")
+    for each in source, target:
+        ctx.obj.note_pauses(each)
 
 
 @contextmanager

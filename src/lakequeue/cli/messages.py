@@ -113,6 +113,7 @@ def receive(
         )
     else:
         ctx.obj.note("no messages")
+        ctx.obj.note_pauses(source)
     if delete and messages:
         if not printed:
             raise OutputFailed("the messages are not deleted, because standard output does not have them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from lakequeue.cli.options import (
 )
 from lakequeue.cli.session import Context, usage
 from lakequeue.cli.values import INSTANT_HELP, Moment, from_now, moment
+from lakequeue.errors import QueueDoesNotExist
 
 if TYPE_CHECKING:
     from lakequeue import Queue
@@ -84,6 +86,10 @@ def redrive(
     destination = None if to is None else ctx.obj.queue(to)
     with render.spinner("reading messages"):
         targets = source.redrivable(where, destination=destination, parameters=parameter or ())
+    lake = ctx.obj.lake()
+    for name in dict.fromkeys([queue, *targets]):
+        with suppress(QueueDoesNotExist):  # deleted meanwhile
+            ctx.obj.note_pauses(lake.queue(name))
     if max_messages is not None and max_messages < sum(targets.values()):
         shown, total = f"at most {max_messages:,} of " + _by_target(targets), max_messages
     else:

@@ -103,9 +103,10 @@ def list_(
         | {"messages": stored.get(queue.name), "counts": counts.get(queue.name)}
         | {"dead_letter_queue": targets.get(queue.name), "dead_letters": stored.get(targets.get(queue.name, ""))}
         | {"rate_limit": (own := settings(queue)).rate_limit, "paused": own.paused, "paused_groups": own.reasons}
+        | {"pauses": documents.pauses(own)}
         for queue in found
     ]
-    slowed = [name for name in ("rate_limit", "paused", "paused_groups") if any(each[name] for each in answer)]
+    slowed = [name for name in ("rate_limit", "pauses") if any(each[name] for each in answer)]
     states = render.states(each["counts"] for each in answer)
     rows = [
         [
@@ -113,12 +114,12 @@ def list_(
             *((each["counts"] or {}).get(state) for state in states),
             render.age((each["counts"] or {}).get("oldest_age")),
             *([each["dead_letters"]] if targets else []),
-            *(each[name] for name in slowed),
+            *(render.paused(queue) if name == "pauses" else each[name] for name in slowed),
         ]
-        for each in answer
+        for queue, each in zip(found, answer, strict=True)
     ]
     columns = ["queue", *render.titles(states), "oldest", *(["dead letters"] if targets else [])]
-    columns += render.titles(slowed)
+    columns += ["paused" if name == "pauses" else "rate limit" for name in slowed]
     ctx.obj.answer(answer, render.table(columns, rows))
 
 
@@ -137,6 +138,7 @@ def show(
     shown = ctx.obj.queue(queue)
     attributes, tags, shards = shown.attributes(), shown.tags(), shown.shard_counts()
     rows = [(name, render.setting(name, value)) for name, value in attributes.items()]
+    rows += [("pause", str(pause)) for pause in settings(shown).pauses]
     rows += [("created", render.instant(shown.created_at)), ("ARN", shown.arn)]
     rows += [(f"tag {key}", value) for key, value in tags.items()]
     parts = [attrs.asdict(shard) for shard in shards]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
     from rich.table import Table
 
-    from lakequeue import CompactionSummary, Message, SendResult
+    from lakequeue import CompactionSummary, Message, Queue, SendResult
 
 PREVIEW = 200
 """Maximum number of characters of a body in a table."""
@@ -31,7 +31,7 @@ FOLDED = 20
 """Least width of a column of text, which goes on in the next line; ids and names are never split."""
 LONG = 40
 """Length from which words fold; an instant is not so long."""
-_FOLDED = {"body", "error", "reason"}
+_FOLDED = {"body", "error", "paused", "reason"}
 
 
 def require_done(summaries: Sequence[CompactionSummary]) -> None:
@@ -111,6 +111,13 @@ def _indented(text: str) -> str:
 def instant(value: datetime | None) -> str:
     """An instant in UTC, with milliseconds."""
     return "" if value is None else value.astimezone(timezone.utc).strftime("%F %T.%f")[:-3] + "Z"
+
+
+def paused(queue: Queue) -> str:
+    """Why and since when a queue and its groups are paused; empty if they are not."""
+    from lakequeue.entry_verbs import settings
+
+    return "; ".join(map(str, settings(queue).pauses))
 
 
 def age(seconds: float | None) -> str:

@@ -112,6 +112,13 @@ class Session:
         if not self.json:
             print_error(text)
 
+    def note_pauses(self, queue: Queue) -> None:
+        """Notes on standard error that a queue or groups of it are paused."""
+        from lakequeue.entry_verbs import settings
+
+        for pause in settings(queue).pauses:
+            self.note(pause.advice(queue.name))
+
     def fail(self, status: int, code: str, message: str, details: dict[str, Any] | None = None) -> int:
         """Prints an error as one line, or as a JSON object with ``--json``; returns the exit code."""
         line = " ".join(message.split())

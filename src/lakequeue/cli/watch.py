@@ -66,7 +66,8 @@ def _updates(lake: LakeQueue, names: set[str], prefix: str, every: float) -> Ite
             now[queue.key] = found
             sent, consumed = found.rates_since(before[queue.key]) if queue.key in before else (None, None)
             rates = {"sent_per_second": _rounded(sent), "consumed_per_second": _rounded(consumed)}
-            rows.append(documents.counts(queue.name, found.counts) | rates | {"error": None})
+            paused = {"paused": render.paused(queue) or None}
+            rows.append(documents.counts(queue.name, found.counts) | rates | paused | {"error": None})
         yield {"at": at, "queues": rows}
         before = now
         lake.clock.wait(at + timedelta(seconds=every), threading.Event())
@@ -93,11 +94,11 @@ def _shown(session: Session) -> Iterator[Callable[[dict[str, Any]], None]]:
 def _table(update: dict[str, Any], rows: Sequence[dict[str, Any]] | None = None) -> render.Fitting | str:
     """The table of an update, or of some of its rows; all have the same columns."""
     states = render.states(update["queues"])
-    keys = ["queue", *states, "sent_per_second", "consumed_per_second", "oldest_age", "error"]
-    titles = ["queue", *render.titles(states), "sent/s", "done/s", "oldest", "error"]
-    width = len(keys) if any(row["error"] for row in update["queues"]) else len(keys) - 1
+    rare = [name for name in ("paused", "error") if any(row.get(name) for row in update["queues"])]
+    keys = ["queue", *states, "sent_per_second", "consumed_per_second", "oldest_age", *rare]
+    titles = ["queue", *render.titles(states), "sent/s", "done/s", "oldest", *rare]
     shown = [row | {"oldest_age": render.age(row.get("oldest_age"))} for row in rows or update["queues"]]
-    return render.table(titles[:width], [[row.get(key) for key in keys[:width]] for row in shown])
+    return render.table(titles, [[row.get(key) for key in keys] for row in shown])
 
 
 def _screen(update: dict[str, Any], height: int) -> RenderableType:

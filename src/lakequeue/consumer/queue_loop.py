@@ -32,6 +32,7 @@ from lakequeue.errors import (
 )
 from lakequeue.model.clock import NEVER, Duration, Interrupt, duration_micros, from_micros, seconds, to_micros
 from lakequeue.model.messages import UNAVAILABLE, Message
+from lakequeue.model.pauses import Pause
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 
 _REFUSED_PAUSE = timedelta(seconds=0.5)
@@ -84,6 +85,7 @@ class QueueLoop:
         self._hands = hands
         self._fatal = fatal
         self._error: BaseException | None = None
+        self._pauses = list[Pause]()
         self.unended = self.handed_back = 0
         self.interrupt = Interrupt()
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
@@ -134,6 +136,7 @@ class QueueLoop:
                 return
             if (error := self.outages.final) is not None:
                 raise error
+            self._log_pauses()
             now = self._clock.now()
             self._prepare()
             try:
@@ -178,6 +181,16 @@ class QueueLoop:
                 self._hands.found_empty(self.held, empty)
             elif found is None:
                 self._clock.wait(event or now + _BETWEEN_RECEIVES, self.interrupt)
+
+    def _log_pauses(self) -> None:
+        """Logs each pause of the queue or of a group once, and its end."""
+        name, pauses = self.queue.name, settings(self.queue).pauses
+        for pause in pauses:
+            if pause not in self._pauses:
+                _log.warning("%s", pause.advice(name))
+        if self._pauses and not pauses:
+            _log.info("%s is no longer paused", name)
+        self._pauses = pauses
 
     def _prepare(self) -> None:
         """Adapts what the pool holds before a round."""

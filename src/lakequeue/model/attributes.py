@@ -16,6 +16,7 @@ import attrs
 from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue, QueueClientError, coded_for, one_line
 from lakequeue.model.attribute_values import MAX_TEXT_BYTES, PARSERS, Seconds, as_text, parse_choice
 from lakequeue.model.clock import MICROS, duration_micros
+from lakequeue.model.pauses import Pause, pauses, started
 from lakequeue.model.profiles import DEFAULT_PROFILE, HOUR, Limits, Profile, profile, widest
 from lakequeue.model.rates import MOST_RATE, Pace, burst_problem
 from lakequeue.model.redrive_policies import (
@@ -57,7 +58,7 @@ _SCOPES = {"queue": "queue", "message_group": "messageGroup"}
 ThroughputLimit = Literal["per_queue", "per_message_group_id"]
 _THROUGHPUT_LIMITS = {"per_queue": "perQueue", "per_message_group_id": "perMessageGroupId"}
 _LAKE = DEFAULT_PROFILE
-HIDDEN = frozenset({"CreatedDeduplicationScope"})
+HIDDEN = frozenset({"CreatedDeduplicationScope", "PausedSince"})
 """Wire names of attributes that the tables store, but that users can neither set nor see."""
 
 MOST_PRIORITIES = 10
@@ -120,6 +121,8 @@ class QueueAttributes:
     """Why receives find nothing (JOB-1)."""
     paused_groups: str | None = _of("PausedGroups", "reasons", None)
     """Why they find nothing of message groups, by group in JSON."""
+    paused_since: str | None = _of("PausedSince", "text", None)
+    """Start of each pause in microseconds, by group in JSON, or by an empty text for the whole queue."""
     rate_limit: str | None = _of("RateLimit", "rate", None)
     """How many messages consumers receive in a time, such as ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
@@ -284,6 +287,15 @@ class QueueAttributes:
     def reasons(self) -> dict[str, str] | None:
         """Why message groups are paused, by group."""
         return None if self.paused_groups is None else json.loads(self.paused_groups)
+
+    @cached_property
+    def pauses(self) -> list[Pause]:
+        """The pauses of the queue and of its message groups (JOB-1)."""
+        return pauses(self.paused, self.reasons, self.paused_since)
+
+    def with_starts(self, before: Sequence[Pause], now: int) -> QueueAttributes:
+        """These attributes with the start of each pause, after those ``before``; ``now`` in microseconds."""
+        return attrs.evolve(self, paused_since=started(self.pauses, before, now))
 
     @cached_property
     def pace(self) -> Pace | None:

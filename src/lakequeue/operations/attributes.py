@@ -73,7 +73,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
         def change(newest: QueueRow) -> QueueRow:
             attributes = QueueAttributes.from_wire(newest.attributes)
             wanted = redrive_policies.located(changes(attributes), queue.region)
-            changed = attributes.with_changes(**wanted)
+            changed = attributes.with_changes(**wanted).with_starts(attributes.pauses, queue.now())
             if {"redrive_policy", "RedrivePolicy"} & wanted.keys():
                 check_redrive(queue.root, queue.region, queue.name, changed)
             row, first = attrs.evolve(newest, shards=changed.shards), max(newest.shards, made)

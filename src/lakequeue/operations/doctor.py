@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 import attrs
@@ -11,6 +10,7 @@ from lakequeue.errors import LakeQueueError
 from lakequeue.model import redrive_policies
 from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
+from lakequeue.model.pauses import Pause
 from lakequeue.model.schedules import LATE
 from lakequeue.operations.check import check
 from lakequeue.operations.depth import by_shard
@@ -70,6 +70,8 @@ class Health:
     """Why queues are paused, by name."""
     paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
     """Why message groups are paused, by queue and group."""
+    pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
+    """Both, and since when, by name of the queue."""
     schedules: list[str] = attrs.field(factory=list)
     """What is wrong with schedules of the region, one text each."""
     unreserved: list[str] = attrs.field(factory=list)
@@ -100,12 +102,8 @@ class Health:
                 )
         for name in self.letterless:
             yield f"{name}: its dead-letter queue does not exist; what fails is delivered again and again"
-        for name, reason in self.paused.items():
-            yield f"{name} is paused: {reason}; lakequeue resume {name} ends that"
-        for name, reasons in self.paused_groups.items():
-            for group, reason in reasons.items():
-                resume = f"lakequeue resume {name} --group {shlex.quote(group)}"
-                yield f"group {group} of {name} is paused: {reason}; {resume} ends that"
+        for name, pauses in self.pauses.items():
+            yield from (pause.advice(name) for pause in pauses)
         yield from self.schedules
         yield from self.unreadable
         yield from self.unreserved
@@ -131,6 +129,8 @@ def doctor(root: Root) -> Health:
                 health.paused[row.name] = queue.attributes.paused
             if queue.attributes.reasons:
                 health.paused_groups[row.name] = queue.attributes.reasons
+            if queue.attributes.pauses:
+                health.pauses[row.name] = queue.attributes.pauses
             for counts in by_shard(queue):
                 runs, files, committed_at = queue.shards[counts.shard].ledger.size()
                 newest = max(newest, committed_at)

@@ -174,6 +174,7 @@ class ConsoleApi:
                 "counts": attrs.asdict(now.counts),
                 "rates": self.depths.rates(queue, now),
                 "attributes": attributes,
+                "pauses": [str(pause) for pause in settings(queue).pauses],
                 "tags": queue.tags() if may["ListQueueTags"] else None,
                 "min_rewind_time": None if earliest is None else format_instant(earliest),
                 "dead_letter_queue": documents.name_of(queue.dead_letter_queue),

@@ -267,7 +267,7 @@ export function queue(name, tab, signal, reload) {
         setText(values[index], key === "oldest_age" ? duration(value) : number(value));
         values[index].classList.toggle("none", !value);
       });
-      const marks = [last.fifo ? "FIFO" : "standard", last.attributes.Profile, last.sources?.length ? "dead letters" : null, last.attributes.RateLimit && `at most ${last.attributes.RateLimit}`, last.attributes.Paused && `paused: ${last.attributes.Paused}`].filter(Boolean);
+      const marks = [last.fifo ? "FIFO" : "standard", last.attributes.Profile, last.sources?.length ? "dead letters" : null, last.attributes.RateLimit && `at most ${last.attributes.RateLimit}`, ...last.pauses].filter(Boolean);
       if (badges.dataset.marks !== marks.join()) {
         badges.dataset.marks = marks.join();
         badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)));

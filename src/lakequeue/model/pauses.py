@@ -1,0 +1,61 @@
+"""Pauses of queues and of message groups: why and since when receives find nothing (JOB-1)."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import attrs
+
+from lakequeue.model.clock import from_micros, to_micros
+
+
+@attrs.frozen
+class Pause:
+    """A pause of a queue, or of one message group.
+
+    Attributes:
+        group: the message group; None for the whole queue.
+        since: start of the pause; None if an older lakequeue paused it.
+    """
+
+    group: str | None
+    reason: str
+    since: datetime | None
+
+    def __str__(self) -> str:
+        return self._words if self.group is None else f"group {self.group} {self._words}"
+
+    @property
+    def _words(self) -> str:
+        began = "" if self.since is None else f" since {self.since:%F %T}Z"
+        return f"paused{began}, reason {self.reason}"
+
+    def of(self, queue: str) -> str:
+        """A line about a pause of this queue."""
+        return f"{queue if self.group is None else f'group {self.group} of {queue}'} is {self._words}"
+
+    def advice(self, queue: str) -> str:
+        """The same line with the command that ends the pause."""
+        group = "" if self.group is None else f" --group {shlex.quote(self.group)}"
+        return f"{self.of(queue)}; lakequeue resume {queue}{group} ends that"
+
+
+def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | None) -> list[Pause]:
+    """The pauses with these reasons, that of the queue first; ``since`` as ``started`` makes it."""
+    began = json.loads(since or "{}")
+    reasons = ({"": reason} if reason else {}) | dict(groups or {})
+    return [
+        Pause(group or None, why, from_micros(began[group]) if group in began else None)
+        for group, why in reasons.items()
+    ]
+
+
+def started(found: Sequence[Pause], before: Sequence[Pause], now: int) -> str | None:
+    """The start of each pause in microseconds as JSON: ``now``, or earlier if it had the same reason before."""
+    known = {(pause.group, pause.reason): pause.since for pause in before}
+    began = {pause.group or "": known.get((pause.group, pause.reason)) for pause in found}
+    micros = {group: now if since is None else to_micros(since) for group, since in began.items()}
+    return json.dumps(micros) if micros else None
