@@ -136,7 +136,6 @@ class QueueLoop:
                 return
             if (error := self.outages.final) is not None:
                 raise error
-            self._log_pauses()
             now = self._clock.now()
             self._prepare()
             try:
@@ -193,7 +192,8 @@ class QueueLoop:
         self._pauses = pauses
 
     def _prepare(self) -> None:
-        """Adapts what the pool holds before a round."""
+        """Adapts what the pool holds before a round, and logs new pauses of the queue."""
+        self._log_pauses()
         self.held.release_hands()
         self.held.resize(self._controls.concurrency)
         due = self.held.given_back_at()
