@@ -16,7 +16,7 @@ import attrs
 from lakequeue.errors import InvalidAttributeName, InvalidAttributeValue, QueueClientError, coded_for, one_line
 from lakequeue.model.attribute_values import MAX_TEXT_BYTES, PARSERS, Seconds, as_text, parse_choice
 from lakequeue.model.clock import MICROS, duration_micros
-from lakequeue.model.pauses import Pause, pauses, started
+from lakequeue.model.pauses import Pause, pauses
 from lakequeue.model.profiles import DEFAULT_PROFILE, HOUR, Limits, Profile, profile, widest
 from lakequeue.model.rates import MOST_RATE, Pace, burst_problem
 from lakequeue.model.redrive_policies import (
@@ -292,10 +292,6 @@ class QueueAttributes:
     def pauses(self) -> list[Pause]:
         """The pauses of the queue and of its message groups (JOB-1)."""
         return pauses(self.paused, self.reasons, self.paused_since)
-
-    def with_starts(self, before: Sequence[Pause], now: int) -> QueueAttributes:
-        """These attributes with the start of each pause, after those ``before``; ``now`` in microseconds."""
-        return attrs.evolve(self, paused_since=started(self.pauses, before, now))
 
     @cached_property
     def pace(self) -> Pace | None:

@@ -13,6 +13,7 @@ from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_tag_count
 from lakequeue.model.attributes import HIDDEN, QueueAttributes, selected
 from lakequeue.model.clock import MICROS, from_micros
+from lakequeue.model.pauses import started
 from lakequeue.operations.depth import depth
 from lakequeue.operations.pool import each
 from lakequeue.runtime.calls import Steps
@@ -73,7 +74,9 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
         def change(newest: QueueRow) -> QueueRow:
             attributes = QueueAttributes.from_wire(newest.attributes)
             wanted = redrive_policies.located(changes(attributes), queue.region)
-            changed = attributes.with_changes(**wanted).with_starts(attributes.pauses, queue.now())
+            changed = attributes.with_changes(**wanted)
+            since = started(changed.pauses, attributes.pauses, queue.now())
+            changed = attrs.evolve(changed, paused_since=since)
             if {"redrive_policy", "RedrivePolicy"} & wanted.keys():
                 check_redrive(queue.root, queue.region, queue.name, changed)
             row, first = attrs.evolve(newest, shards=changed.shards), max(newest.shards, made)

@@ -20,6 +20,7 @@ from lakequeue.model.arguments import check_tag_count, check_tags
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.names import new_key, validate_name
+from lakequeue.model.pauses import started
 from lakequeue.model.redrive_policies import Place
 from lakequeue.operations import attributes as queue_attributes
 from lakequeue.operations.attributes import check_redrive, make_tables
@@ -185,13 +186,14 @@ def check_cooldown(root: Root, name: str, seconds: float) -> None:
 
 def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str, str]) -> QueueRow:
     now = root.now()
+    attributes = attrs.evolve(attributes, paused_since=started(attributes.pauses, (), now))
     return QueueRow(
         name=name,
         region=root.region,
         key=new_key(root.region, name),
         created_at=now,
         modified_at=now,
-        attributes=attributes.with_starts((), now).to_stored(),
+        attributes=attributes.to_stored(),
         attributes_version=0,
         tags=tags,
         shards=attributes.shards,
