@@ -148,7 +148,7 @@ def steady(bench: Bench) -> Iterator[Figure]:
 
 
 def queues(bench: Bench) -> Iterator[Figure]:
-    """Creating queues in a root that has many; passes of the compactor over them when nobody uses them."""
+    """Creating queues in a root that has many, and listing them; passes of the compactor when nobody uses them."""
     clock, times = _Simulated(), list[float]()
     with bench.scratch() as scratch:
         lake = LakeQueue(f"{scratch}/queues", clock=clock, engine="point")
@@ -157,6 +157,9 @@ def queues(bench: Bench) -> Iterator[Figure]:
         tenth = len(times) // 10 or 1
         name = f"creating a queue beside {len(times):,} / beside {2 * tenth:,}"
         yield Figure(name, median(times[-tenth:]), median(times[tenth : 2 * tenth]), bound=1.5)
+        sides = lambda: lake.list_queues(limit=10), lake.list_queues
+        [(page, every)] = bench.alternate("lists", bench.sizes.warm_rounds, sides)
+        yield Figure(f"a page of 10 of {len(times):,} queues / all of them", page, every, bound=0.1)
         whole = seconds_of(lake.compact) / len(times)
         clock.instant += timedelta(minutes=1)
         lake.compact()  # finds them as they were; the next one only looks

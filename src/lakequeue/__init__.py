@@ -11,7 +11,7 @@ from lakequeue import errors
 from lakequeue.errors import *  # noqa: F403
 
 if TYPE_CHECKING:
-    from lakequeue.client import LakeQueue
+    from lakequeue.client import LakeQueue, QueuePage
     from lakequeue.consumer.consumer import Consumer
     from lakequeue.consumer.handler import Context, Outcome
     from lakequeue.consumer.options import RetryBackoff
@@ -70,6 +70,7 @@ __all__ = [
     "PeekedMessage",
     "Queue",
     "QueueCounts",
+    "QueuePage",
     "RedriveAllowPolicy",
     "RedrivePolicy",
     "Renewal",
@@ -88,7 +89,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     _NAMES = {
-        "client": "LakeQueue",
+        "client": "LakeQueue QueuePage",
         "consumer.consumer": "Consumer",
         "consumer.handler": "Context Outcome",
         "consumer.options": "RetryBackoff",

@@ -177,6 +177,10 @@ def _queues(queues: list[sync_queue.Queue], threads: LoopThreads) -> list[Queue]
     return [Queue(queue, threads) for queue in queues]
 
 
+def _page(page: sync_client.QueuePage[sync_queue.Queue], threads: LoopThreads) -> sync_client.QueuePage[Queue]:
+    return sync_client.QueuePage(_queues(page, threads), page.next_after)
+
+
 class Queue(Wrapped, _Face[sync_queue.Queue], sync_queue.QueueProperties):
     """``lakequeue.Queue`` for asyncio; get one from ``LakeQueue``."""
 
@@ -355,7 +359,7 @@ class LakeQueue(Wrapped, _Face[sync_client.LakeQueue], sync_client.RootPropertie
 
     create_queue = _answering(sync_client.LakeQueue.create_queue, Queue)
     queue = _answering(sync_client.LakeQueue.queue, Queue)
-    list_queues = _answering(sync_client.LakeQueue.list_queues, _queues)
+    list_queues = _answering(sync_client.LakeQueue.list_queues, _page)
     all_queues = _answering(sync_client.LakeQueue.all_queues, _queues)
     delete_queue = _verb(sync_client.LakeQueue.delete_queue)
     register_views = _verb(sync_client.LakeQueue.register_views)

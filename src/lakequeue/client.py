@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from lakequeue.errors import InvalidParameterValue, MissingPackage, QueueClientError
 from lakequeue.model.arguments import (
@@ -39,6 +39,19 @@ if TYPE_CHECKING:
 
 MAX_LISTED = 1_000
 _CLOCK = ("now", "wait", "wait_async", "participant")
+_Listed = TypeVar("_Listed")
+
+
+class QueuePage(list[_Listed]):
+    """Queues by name, and whether a limit left others out.
+
+    Attributes:
+        next_after: the last name if others follow: ``after`` of the next page. None on the last page.
+    """
+
+    def __init__(self, queues: Iterable[_Listed], next_after: str | None) -> None:
+        super().__init__(queues)
+        self.next_after = next_after
 
 
 class RootProperties(Reopened[PickledRoot, Root]):
@@ -213,13 +226,15 @@ class LakeQueue(RootProperties):
         check_string("name", name)
         return Queue(queues.find(self._runtime, name))
 
-    def list_queues(self, prefix: str = "", limit: int | None = None, after: str | None = None) -> list[Queue]:
+    def list_queues(
+        self, prefix: str = "", limit: int | None = None, after: str | None = None
+    ) -> QueuePage[Queue]:
         """Queues of the region, sorted by name.
 
         Args:
             prefix: only names with this prefix.
-            limit: maximum number of queues, 1 to 1,000.
-            after: only names after this one, such as the last name of the previous page.
+            limit: maximum number of queues, 1 to 1,000; None: no maximum.
+            after: only names after this one, such as ``next_after`` of the previous page.
 
         Raises:
             InvalidParameterValue: ``limit`` is out of range.
@@ -231,11 +246,12 @@ class LakeQueue(RootProperties):
         whole = isinstance(limit, int) and not isinstance(limit, bool)
         if limit is not None and not (whole and 1 <= limit <= MAX_LISTED):
             raise InvalidParameterValue.of(limit, "limit", f"Must be between 1 and {MAX_LISTED}.")
-        return [Queue(queue) for queue in queues.listed(self._runtime, prefix, limit or MAX_LISTED, after)]
+        found, more = queues.listed(self._runtime, prefix, limit, after)
+        return QueuePage(map(Queue, found), found[-1].name if more else None)
 
     def all_queues(self) -> list[Queue]:
-        """Every queue of the region, sorted by name."""
-        return [Queue(queue) for queue in queues.living(self._runtime)]
+        """Every queue of the region, sorted by name; ``list_queues()`` had a maximum in 0.2."""
+        return self.list_queues()
 
     def delete_queue(self, name: str) -> None:
         """Deletes a queue with everything in it.

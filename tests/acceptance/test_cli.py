@@ -18,20 +18,22 @@ HANDLE = "0123456789abcdef-01234567-0-0-" + "0" * 32 + "-" + "0" * 32
 
 @pytest.mark.spec("QUE-11", "QUE-12")
 @pytest.mark.parametrize(
-    ("args", "names"),
+    ("args", "names", "note"),
     [
-        ("", ["a1", "a2", "a3", "b1", "b2"]),
-        ("--prefix a", ["a1", "a2", "a3"]),
-        ("--limit 2 --after a2", ["a3", "b1"]),
+        ("", ["a1", "a2", "a3", "b1", "b2"], ""),
+        ("--prefix a", ["a1", "a2", "a3"], ""),
+        ("--limit 2 --after a2", ["a3", "b1"], "more queues follow: --after b1\n"),
+        ("--limit 2 --after a3", ["b1", "b2"], ""),
     ],
 )
-def test_list_goes_through_all_pages(
-    run: Run, lake: LakeQueue, monkeypatch: pytest.MonkeyPatch, args: str, names: list[str]
+def test_list_shows_all_queues_or_says_that_more_follow(
+    run: Run, lake: LakeQueue, monkeypatch: pytest.MonkeyPatch, args: str, names: list[str], note: str
 ) -> None:
     for name in ("a1", "a2", "a3", "b1", "b2"):
         lake.create_queue(name)
     assert client.MAX_LISTED == 1_000
     monkeypatch.setattr(client, "MAX_LISTED", 2)
+    assert run("list", *args.split()).stderr == note
     assert [queue["name"] for queue in json.loads(run("list", "--json", *args.split()).stdout)] == names
 
 

@@ -147,6 +147,7 @@ def test_every_verb_answers_as_the_synchronous_one(harness: Harness, clock: Manu
             policy = lakequeue.RedrivePolicy("dead", 1)
             async with await lq.create_queue("orders", redrive_policy=policy, rewind_range=3600) as queue:
                 assert [one.name for one in await lq.list_queues()] == ["dead", "orders"]
+                assert (await lq.list_queues(limit=1)).next_after == "dead"
                 assert [one.name for one in await dead.dead_letter_sources()] == ["orders"]
                 assert queue.dead_letter_queue == dead.arn
                 sent = await queue.send(json={"a": 1})

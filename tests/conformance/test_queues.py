@@ -7,6 +7,7 @@ import pytest
 from concurrency.harness import keep_to
 from conformance.harness import Harness, batch, bodies, handles, long_on_s3
 from lakequeue import LakeQueue, SendEntry, errors
+from lakequeue.runtime.root import Root
 from lakequeue.storage import catalog
 
 
@@ -192,12 +193,41 @@ def test_queues_are_listed_by_name_in_pages(harness: Harness):
     assert [q.name for q in lq.list_queues()] == ["B", "a", "b", "c-1", "c-2"]
     assert [q.name for q in lq.list_queues("c-")] == ["c-1", "c-2"]
     pages, after = [], None
-    while page := [q.name for q in lq.list_queues(limit=2, after=after)]:
-        pages.append(page)
-        after = page[-1]
+    while not pages or after is not None:
+        page = lq.list_queues(limit=2, after=after)
+        pages.append([q.name for q in page])
+        after = page.next_after
     assert pages == [["B", "a"], ["b", "c-1"], ["c-2"]]
+    assert [lq.list_queues("c-", limit).next_after for limit in (1, 2, 3, None)] == ["c-1", None, None, None]
+    assert (lq.list_queues(after="c-2"), lq.list_queues("d", 1).next_after) == ([], None)
     lq.delete_queue("a")
     assert [q.name for q in harness.open().list_queues()] == ["B", "b", "c-1", "c-2"]
+
+
+@pytest.mark.spec("QUE-11", "QUE-12", "DLQ-7")
+def test_only_the_queues_that_are_asked_for_are_opened(harness: Harness, monkeypatch: pytest.MonkeyPatch):
+    opened: list[str] = []
+    letters = harness.create("letters")
+    for number in range(12):
+        policy = {"redrive_policy": {"deadLetterTargetArn": letters.arn, "maxReceiveCount": 1}}
+        harness.create(f"queue-{number:02}", **(policy if number == 7 else {}))
+    lq, shards = harness.open(), Root.shards
+    monkeypatch.setattr(Root, "shards", lambda root, row: (opened.append(row.name), shards(root, row))[1])
+    assert [q.name for q in lq.list_queues("queue-0", 2, "queue-03")] == opened == ["queue-04", "queue-05"]
+    opened.clear()
+    assert [q.name for q in letters.dead_letter_sources()] == ["queue-07"]
+    assert set(opened) == {"letters", "queue-07"}
+
+
+@pytest.mark.spec("QUE-12")
+def test_without_a_limit_a_listing_has_no_maximum(harness: Harness, monkeypatch: pytest.MonkeyPatch):
+    for name in "abc":
+        harness.create(name)
+    monkeypatch.setattr("lakequeue.client.MAX_LISTED", 2)
+    lq = harness.open()
+    assert [q.name for q in lq.list_queues()] == [q.name for q in lq.all_queues()] == ["a", "b", "c"]
+    with pytest.raises(errors.InvalidParameterValue, match="Must be between 1 and 2"):
+        lq.list_queues(limit=3)
 
 
 @pytest.mark.spec("NAM-6", "NAM-7", "NAM-9")

@@ -60,7 +60,7 @@ def test_json_holds_ratios_of_the_rows_without_spark(tmp_path: Path) -> None:
     assert document["quick"]
     assert document["machine"]["cores"] >= 1 and document["machine"]["pyspark"]
     bounds = [2.5, 1.3, 1.2, *[None] * 6, *[300] * 3, *[3_000] * 3, 1.3, 1.3, None]
-    bounds += [3, 40, 1.3, 1.3, 1.1, 0.9, 1, 1, 1.3, 1.5, 0.2, 1.3, 1, None, 2.1]
+    bounds += [3, 40, 1.3, 1.3, 1.1, 0.9, 1, 1, 1.3, 1.5, 0.1, 0.2, 1.3, 1, None, 2.1]
     bounds += [150, 1.1, 1, 1.1, 0.9, 0.59, 0.59]
     assert [row["bound"] for row in document["rows"]] == bounds
     for row in document["rows"]:

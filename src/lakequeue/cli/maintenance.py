@@ -20,7 +20,7 @@ from lakequeue.cli.options import (
     parse_pairs,
     queue_option,
 )
-from lakequeue.cli.queues import depths_of, listed
+from lakequeue.cli.queues import depths_of
 from lakequeue.cli.session import Context, usage
 from lakequeue.errors import LakeQueueError
 
@@ -41,7 +41,7 @@ def counts(
     elif queue is not None:
         counted.append(documents.counts(queue, ctx.obj.queue(queue).counts()))
     else:
-        found, failed = depths_of([*listed(ctx.obj.lake())])
+        found, failed = depths_of(ctx.obj.lake().list_queues())
         counted = [documents.counts(name, depth.counts) for name, depth in found.items()]
     columns = ["queue", "visible", "in_flight", "delayed", "rewindable"]
     if any(each["held"] for each in counted):  # rare

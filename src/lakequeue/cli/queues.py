@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
@@ -87,12 +87,10 @@ def list_(
     from lakequeue.entry_verbs import settings
 
     lake = ctx.obj.lake()
-    found = list(listed(lake, prefix, limit, after))
+    found = lake.list_queues(prefix, limit, after)
     targets = {queue.name: arn.rpartition(":")[2] for queue in found if (arn := queue.dead_letter_queue)}
     known = {queue.name: queue for queue in found}
-    elsewhere = set(targets.values()) - known.keys()
-    if elsewhere:
-        known |= {queue.name: queue for queue in lake.all_queues() if queue.name in elsewhere}
+    known |= {queue.name: queue for queue in named(lake, set(targets.values()) - known.keys())}
     counted, failed = depths_of([*known.values()])
     for name, error in failed.items():
         ctx.obj.note(f"{name}: {error}")  # the others are listed all the same
@@ -120,6 +118,8 @@ def list_(
     ]
     columns = ["queue", *render.titles(states), "oldest", *(["dead letters"] if targets else [])]
     columns += ["paused" if name == "pauses" else "rate limit" for name in slowed]
+    if found.next_after is not None:
+        ctx.obj.note(f"more queues follow: --after {found.next_after}")
     ctx.obj.answer(answer, render.table(columns, rows))
 
 
@@ -247,17 +247,9 @@ def delete_queue(ctx: Context, queue: Name, yes: Yes = False) -> None:
     ctx.obj.changed({"queue": queue, "deleted": True}, f"queue {queue} is deleted")
 
 
-def listed(
-    lake: LakeQueue, prefix: str = "", limit: int | None = None, after: str | None = None
-) -> Iterator[Queue]:
-    """All queues by name; the API lists one page at a time."""
-    from lakequeue import client
-
-    page = lake.list_queues(prefix, limit, after)
-    yield from page
-    while limit is None and len(page) == client.MAX_LISTED:
-        page = lake.list_queues(prefix, limit, page[-1].name)
-        yield from page
+def named(lake: LakeQueue, names: Iterable[str]) -> list[Queue]:
+    """The queues of these names that exist, by name; no other queue is opened."""
+    return [queue for name in sorted(names) for queue in lake.list_queues(name, limit=1) if queue.name == name]
 
 
 def depths_of(queues: Sequence[Queue]) -> tuple[dict[str, Depth], dict[str, LakeQueueError]]:

@@ -14,7 +14,7 @@ import typer
 
 from lakequeue.cli import documents, output, render
 from lakequeue.cli.options import Names, duration_option, option
-from lakequeue.cli.queues import listed
+from lakequeue.cli.queues import named
 from lakequeue.cli.session import Context, Session, usage
 from lakequeue.cli.values import at_least
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
@@ -56,7 +56,7 @@ def _updates(lake: LakeQueue, names: set[str], prefix: str, every: float) -> Ite
     while True:
         now: dict[str, Depth] = {}
         at, rows = lake.clock.now(), []
-        wanted = [queue for queue in listed(lake, prefix) if not names or queue.name in names]
+        wanted = named(lake, names) if names else lake.list_queues(prefix)
         for queue, found in zip(wanted, depths(wanted), strict=True):
             if isinstance(found, QueueDoesNotExist):  # deleted since it was listed
                 continue

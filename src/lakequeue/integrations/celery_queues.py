@@ -202,9 +202,7 @@ class Broker:
         now = monotonic()
         if fresh or self._read_at is None or now - self._read_at > _BINDINGS_KEPT:
             found: dict[str, list[Binding]] = {}
-            for queue in self._lake.all_queues():
-                if not queue.name.startswith(self._prefix):
-                    continue
+            for queue in self._lake.list_queues(self._prefix):
                 with suppress(QueueDoesNotExist):  # it went meanwhile
                     for tag, value in queue.tags().items():
                         if tag.startswith(_BINDING):

@@ -132,24 +132,29 @@ def missing(root: Root, name: str) -> QueueDoesNotExist:
     return QueueDoesNotExist(hint=f"there is no {name} in {root.path}, region {root.region}{like}")
 
 
-def living(root: Root) -> list[OpenQueue]:
-    """Opens every living queue of the region, by name."""
-    rows = [row for row in root.rows() if row.deleted_at is None and row.region == root.region]
-    return [OpenQueue(root, row) for row in sorted(rows, key=lambda row: row.name)]
+def listed(root: Root, prefix: str, limit: int | None, after: str | None) -> tuple[list[OpenQueue], bool]:
+    """Opens the first queues with a prefix, by name, after a name; True if others follow (QUE-11, QUE-12)."""
+    rows = [row for row in _living(root) if row.name.startswith(prefix) and (after is None or row.name > after)]
+    rows.sort(key=lambda row: row.name)
+    return [OpenQueue(root, row) for row in rows[:limit]], len(rows) > len(rows[:limit])
 
 
-def listed(root: Root, prefix: str, limit: int, after: str | None) -> list[OpenQueue]:
-    """A page of these queues: names with a prefix, after a name (QUE-11, QUE-12)."""
-    queues = [queue for queue in living(root) if queue.name.startswith(prefix)]
-    return [queue for queue in queues if after is None or queue.name > after][:limit]
+def _living(root: Root) -> list[QueueRow]:
+    """The rows of the living queues of the region."""
+    return [row for row in root.rows() if row.deleted_at is None and row.region == root.region]
 
 
 def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
-    """Opens the queues of the region whose redrive policies name this one (DLQ-7)."""
+    """Opens the queues of the region whose redrive policies name this one, by name (DLQ-7)."""
+
+    def names_it(row: QueueRow) -> bool:
+        policy = QueueAttributes.from_wire(row.attributes).redrive if "RedrivePolicy" in row.attributes else None
+        return policy is not None and policy.dead_letter_queue == queue.arn
+
     with queue.service("dead_letter_sources"):
         queue.reload()
-        policies = [(source, source.attributes.redrive) for source in living(queue.root)]
-        return [source for source, policy in policies if policy and policy.dead_letter_queue == queue.arn]
+        rows = sorted(filter(names_it, _living(queue.root)), key=lambda row: row.name)
+        return [OpenQueue(queue.root, row) for row in rows]
 
 
 def delete(root: Root, name: str) -> None:

@@ -67,6 +67,8 @@ class Catalog:
         self._table: Table | None = None
         self._loaded: tuple[int, object] = -1, None
         self._rows: list[QueueRow] = []
+        self._by_key: dict[str, QueueRow] = {}
+        self._living: dict[tuple[str, str], QueueRow] = {}  # by region and name
         self._known: dict[str, list[QueueRow]] = {}  # by file
         self.warned = False
         """Whether it was said that the root has an older layout."""
@@ -90,6 +92,8 @@ class Catalog:
             known = self._known | dict(zip((file.path for file in new), rows, strict=True))
             self._known = {file.path: known[file.path] for file in files}
             self._rows = [row for rows in self._known.values() for row in rows]
+            self._by_key = {row.key: row for row in self._rows}
+            self._living = {(row.region, row.name): row for row in self._rows if row.deleted_at is None}
             self._loaded = newest
             for version in {row.layout_version for row in self._rows} - {layout.LAYOUT_VERSION}:
                 self._warn(version)
@@ -106,12 +110,13 @@ class Catalog:
 
     def live(self, region: str, name: str) -> QueueRow | None:
         """The queue of this name that is not deleted."""
-        matches = [row for row in self.rows() if (row.region, row.name) == (region, name)]
-        return next((row for row in matches if row.deleted_at is None), None)
+        self.rows()
+        return self._living.get((region, name))
 
     def incarnation(self, key: str) -> QueueRow | None:
         """The row of an incarnation."""
-        return next((row for row in self.rows() if row.key == key), None)
+        self.rows()
+        return self._by_key.get(key)
 
     def put(self, *rows: tuple[QueueRow, int]) -> bool:
         """Writes rows in one commit if each name's fence is still at its ``changes``; else False: read again."""

@@ -239,11 +239,12 @@ class Actions:
         prefix, limit = given.get("QueueNamePrefix", ""), given.get("MaxResults")
         _check_page(MAX_LISTED if limit is None else limit)
         after = _parse_token(given.get("NextToken"))
-        queues = self.lake.list_queues(prefix, limit, after)
-        urls = [queue_url(base_url, self.account, queue.name) for queue in queues]
-        more = limit is not None and len(queues) == limit and self.lake.list_queues(prefix, 1, queues[-1].name)
+        page = self.lake.list_queues(prefix, MAX_LISTED if limit is None else limit, after)
+        urls = [queue_url(base_url, self.account, queue.name) for queue in page]
         result = {"QueueUrls": urls} if urls else {}
-        return result | ({"NextToken": _token(queues[-1].name)} if more else {})
+        if limit is None or page.next_after is None:  # as in SQS, only a request with MaxResults gets a token
+            return result
+        return result | {"NextToken": _token(page.next_after)}
 
     def _list_sources(self, given: Structure, base_url: str) -> Structure:
         after = _parse_token(given.get("NextToken")) or ""
