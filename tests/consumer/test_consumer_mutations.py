@@ -7,6 +7,7 @@ from typing import Any
 
 from consumer import test_consumer as consuming
 from consumer import test_consumer_timelines as timelines
+from consumer import test_late as late
 from consumer import test_outages as failing
 from consumer import test_rounds as rounds
 from consumer.harness import Harness, raises, sleeper
@@ -241,6 +242,15 @@ MUTATIONS = [
         "keeps what it has not begun",
         replace("lakequeue.consumer.ahead.Ahead.behind", 10**12),
         {shown(rounds.test_a_consumer_that_falls_behind_gives_back_what_it_has_not_begun, **LONG): "HBN-23"},
+    ),
+    Mutation(
+        "begins what is over",
+        replace(policies.Hold, "is_over", lambda hold, now: False),
+        {
+            shown_by(
+                late.test_what_waits_longer_than_its_receipt_lasts_comes_again_in_order, lambda make: (make, 20)
+            ): "HBN-25 FIF-1"
+        },
     ),
     Mutation(
         "gives back the oldest first",

@@ -62,7 +62,7 @@ class Calls:
 
     @contextmanager
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
-        """Yields a call and what the handler gets: messages whose receipts are not lost; nothing if all are."""
+        """Yields a call and what the handler gets: the messages whose receipts are not lost or over, if any."""
         call, results = Call(self._run.now()), list[object]()
         try:
             with ExitStack() as ending:
@@ -94,11 +94,14 @@ class Calls:
 
     @contextmanager
     def _handling(self, job: Job, call: Call, results: list[object]) -> Iterator[None]:
-        """Has a message take part in a call, unless its receipt is lost; acts on its outcome, the last result."""
+        """Has a message take part in a call, unless its receipt is lost or over; acts on the last result."""
         try:
             if job.context.lost:
                 yield
                 return self._rounds.finish([job, *self._held.end_rest(job)])
+            if self._rounds.is_over(job):
+                yield
+                return self._rounds.return_late(job)
             call.jobs.appendleft(job)
             with self._run.observers.handling(job.context.message):
                 yield

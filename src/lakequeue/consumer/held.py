@@ -293,6 +293,22 @@ class HeldMessages:
                 other.state = State.ENDED
         return rest
 
+    def end_late(self, job: Job) -> list[Job]:
+        """Ends a message that is too late to be begun, and what waits behind it in its group."""
+        with self._lock:
+            job.state = State.ENDED
+            return [job, *self.end_rest(job)]
+
+    def end_again(self, job: Job) -> list[Job]:
+        """Ends later receives of a message that no handler has begun; the newest is the last."""
+        with self._lock:
+            message_id, again = job.context.message.message_id, list[Job]()
+            for other in self._active.values():
+                if other.state is State.WAITING and other.context.message.message_id == message_id:
+                    other.state = State.ENDED
+                    again.append(other)
+        return again
+
     def end_all(self, state: State) -> list[Job]:
         """Ends all messages that wait, or that are handled."""
         with self._lock:
@@ -304,8 +320,7 @@ class HeldMessages:
     def end_ahead(self) -> Sequence[Job]:
         """Ends what is held ahead, the newest first, and returns it; keeps no hand free any more."""
         with self._lock:
-            waiting = [job for job in self._active.values() if job.state is State.WAITING]
-            back = newest(waiting, len(self._active) - self._usable())
+            back = self._ahead()
             for job in back:
                 job.state = State.ENDED
             self.ahead.fell_behind()
@@ -321,10 +336,18 @@ class HeldMessages:
     def given_back_at(self) -> int | None:
         """When what nobody has begun is given back, in microseconds; None: nothing is held ahead unasked."""
         with self._lock:
-            if self._prefetch is not None or len(self._active) <= self._usable():
+            if self._prefetch is not None or not (waiting := self._ahead()):
                 return None
-            oldest = next((job.since for job in self._active.values() if job.state is State.WAITING), None)
-            return None if oldest is None else oldest + self.ahead.behind
+            return waiting[0].since + self.ahead.behind
+
+    def _ahead(self) -> Sequence[Job]:
+        """What is held ahead, the newest of what waits, in the order of receives."""
+        number = len(self._active) - self._usable()
+        return (
+            newest([job for job in self._active.values() if job.state is State.WAITING], number)
+            if number > 0
+            else ()
+        )
 
     def room(self, done: Sequence[Done] = ()) -> int:
         """Number of messages to ask for, when some are done."""

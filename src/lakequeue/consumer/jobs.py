@@ -85,6 +85,7 @@ class Done:
         failures: attempts that failed.
         due: when to try again; None: at once.
         settled: True once a commit deleted it, or made it visible.
+        handle: its receipt handle, or that of a later receive of it.
     """
 
     job: Job
@@ -93,6 +94,7 @@ class Done:
     failures: int = 0
     due: datetime | None = None
     settled: bool = False
+    handle: str = attrs.field(default=attrs.Factory(lambda done: done.job.handle, takes_self=True))
 
 
 @attrs.define

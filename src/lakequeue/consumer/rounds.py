@@ -17,6 +17,7 @@ from lakequeue.entry_verbs import Exchanged, Request, exchange, give_back, setti
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, RequestThrottled
 from lakequeue.model.clock import MICROS, Duration, seconds
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
+from lakequeue.renewal.policies import Hold
 
 _log = logging.getLogger("lakequeue")
 
@@ -37,7 +38,7 @@ class Rounds:
         self._heartbeat = heartbeat
         self._lock = threading.Lock()
         self._done: list[Done] = []
-        self._behind: list[Job] = []  # what waited behind messages that failed
+        self._behind: list[Job] = []  # what waited behind messages that failed, or too long
         self._failures: dict[str, str] = {}
 
     # --- what becomes of a message
@@ -56,7 +57,7 @@ class Rounds:
             _log.warning("%s: the receipt was lost while the handler ran", job)
             return self.finish([job, *self._held.end_rest(job)])
         if outcome is Outcome.SUCCESS:
-            return self._settle_later(Done(job, hold=hold))
+            return self._settle_later(self._deletion(job, hold))
         with self._lock:  # for the next round: this may be the thread of an event loop
             self._behind += self._held.end_rest(job)
         # if its renewal failed, another consumer may have it by now (HNS-14)
@@ -64,6 +65,30 @@ class Rounds:
         if again_in is None:
             return self.finish([job])
         self._settle_later(Done(job, again_in))
+
+    def _deletion(self, job: Job, hold: Hold | None) -> Done:
+        """The deletion of a handled message: by its newest receipt if it was received again and not begun."""
+        if hold is None or not hold.is_over(self._run.now()):
+            return Done(job, hold=hold)
+        again = self._held.end_again(job)
+        self.forget(again)
+        return Done(job, handle=again[-1].handle) if again else Done(job, hold=hold)
+
+    def is_over(self, job: Job) -> bool:
+        """Returns True if the receipt of a message has ended, by the queue's clock."""
+        hold = self._heartbeat.get(job.handle)
+        return hold is not None and hold.is_over(self._run.now())
+
+    def return_late(self, job: Job) -> None:
+        """Has the next round give back a message whose receipt ended before its handler began.
+
+        So does what waits behind the message, which keeps the order of its group.
+        """
+        _log.warning("%s: its receipt ended before a handler began, so it is given back", job)
+        with self._lock:
+            self._behind += self._held.end_late(job)
+        self._held.go_on(job.turn)
+        self._run.wake()
 
     def _again_in(self, job: Job, outcome: Outcome, in_doubt: bool) -> int | None:
         """Microseconds until a message that failed comes again; None: at its timeout."""
@@ -125,7 +150,7 @@ class Rounds:
             options = self._run.options
             timeout = options.renewal.receive_timeout
             asked = Request(room, timeout, consumer=options.name, hands=hands, enough=self._held.concurrency)
-            wanted = [(done.job.handle, self._timeout(done.again_in)) for done in due]
+            wanted = [(done.handle, self._timeout(done.again_in)) for done in due]
             began = monotonic()
             found = exchange(self._queue, wanted, asked if room else None, failures)
         except BaseException:
@@ -196,7 +221,7 @@ class Rounds:
         """Keeps the receipt of a message whose delete failed, and has that tried again."""
         done.failures += 1
         if done.hold is not None and done.failures == 1:
-            self._heartbeat.keep({done.job.handle: done.hold})
+            self._heartbeat.keep({done.handle: done.hold})
         done.due = self._run.clock.now() + self._run.outages.policy.pause(done.failures)
         self._add(done)
 

@@ -62,6 +62,10 @@ class Hold:
         """When the last attempt to extend it was made, or it began."""
         return self.received_at if self.attempted_at is None else self.attempted_at
 
+    def is_over(self, now: int) -> bool:
+        """Returns True if it has ended; False if it was never to hide the message, with a timeout of 0."""
+        return self.timeout > 0 and self.visible_at <= now
+
     def extended(self, now: int, timeout: int) -> Hold:
         """The receipt after an extension to ``timeout`` from now."""
         exhausted = self.received_at + LONGEST_RECEIPT - (now + timeout) < MICROS
