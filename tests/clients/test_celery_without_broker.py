@@ -81,14 +81,26 @@ MALFORMED = {
     "a task that is a number": {"body": "NQ=="},
     "no arguments": {"body": "W10="},
     "headers that are a list": {"headers": []},
-    "no id": {"headers": {"task": "jobs.add"}},
+    "no id": {"headers": {"task": "celery_jobs.add"}},
     "no properties": {"properties": None},
     "an id that is half a character": {"headers": {"task": "nothing", "id": "\ud800"}},
     "an id that is too long": {"headers": {"task": "nothing", "id": "x" * 300}},
     "the first protocol without an id": {"headers": {}, "body": "eyJ0YXNrIjogIngifQ=="},
     "a delivery_info that is a text": {"properties": {"body_encoding": "base64", "delivery_info": "x"}},
     "an unknown encoding": {"properties": {"body_encoding": "rot13", "delivery_info": {}}},
-    "an eta that is none": {"headers": {"task": "jobs.add", "id": "1", "eta": "soon"}},
+    "an eta that is none": {"headers": {"task": "celery_jobs.add", "id": "1", "eta": "soon"}},
+    **{
+        f"{name} {value!r}": {"headers": {"task": "celery_jobs.add", "id": "1", name: value} | more}
+        for name, value in [
+            ("timelimit", 5),
+            ("timelimit", ["a", "b"]),
+            ("shadow", [1]),
+            ("stamped_headers", [5, {}]),
+            ("retries", []),
+        ]
+        for more in ({}, {"eta": "2001-01-01T00:00:00Z"})
+    },
+    "an unknown compression": {"headers": {"task": "celery_jobs.add", "id": "1", "compression": "rot13"}},
 }
 
 
@@ -100,7 +112,7 @@ def malformed(change: Any) -> str:
         "body": "W1tdLCB7fSwgbnVsbF0=",
         "content-type": "application/json",
         "content-encoding": "utf-8",
-        "headers": {"task": "jobs.add", "id": "1"},
+        "headers": {"task": "celery_jobs.add", "id": "1"},
         "properties": {"body_encoding": "base64", "delivery_info": {}, "delivery_tag": "1"},
     }
     return json.dumps(whole | change)
@@ -117,10 +129,64 @@ def test_a_worker_goes_on_after_malformed_messages(jobs: Any, where: Path) -> No
 
 def test_a_worker_goes_on_after_ids_that_its_store_of_results_does_not_take(jobs: Any, where: Path) -> None:
     assert jobs.add.delay(1, 2).get(PATIENCE) == 3
-    for task in "nothing", "jobs.add":
+    for task in "nothing", "celery_jobs.add":
         tasks(where).send(malformed({"headers": {"task": task, "id": "../x"}}))
     wait_until(lambda: is_empty(where))
     assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+
+
+def test_a_worker_goes_on_after_a_message_at_which_celery_itself_fails(jobs: Any, where: Path) -> None:
+    """Its id is too long a file name for the store of results, in which Celery notes that the task has expired."""
+    assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+    expired = {"task": "celery_jobs.add", "id": "x" * 250, "expires": "2001-01-01T00:00:00Z"}
+    tasks(where).send(malformed({"headers": expired}))
+    assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+    wait_until(lambda: is_empty(where))
+    log = (where / "worker.log").read_text()
+    assert log.count("is tried again: Celery cannot take it: OSError") == 2
+    assert "is malformed: Celery cannot take it: OSError" in log
+    assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+
+
+AS_A_WORKER = {"__name__": "celery.worker.of_this_test"}
+exec("def drain(connection): connection.drain_events(timeout=60)", AS_A_WORKER)
+drain_as_a_worker: Any = AS_A_WORKER["drain"]
+
+
+@pytest.mark.parametrize("no_ack", [False, True])
+def test_an_error_in_a_worker_is_of_the_message_and_in_another_program_reaches_the_caller(
+    connection: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, no_ack: bool
+) -> None:
+    queue, lake = kombu.Queue("q"), LakeQueue(str(tmp_path / "root"))
+    dead = lake.create_queue("dead")
+    lake.create_queue("q", redrive_policy={"deadLetterTargetArn": dead.arn, "maxReceiveCount": 3})
+    connection.Producer().publish("a", routing_key="q")
+    found: list[Any] = []
+
+    def fail(message: Any) -> None:
+        found.append(message)
+        raise ZeroDivisionError
+
+    with kombu.Consumer(connection, [queue], on_message=fail, accept=["text/plain"], no_ack=no_ack) as consumer:
+        with pytest.raises(ZeroDivisionError):
+            connection.drain_events(timeout=PATIENCE)
+        if not no_ack:
+            assert lake.queue("q").counts().in_flight == 1
+            found[0].requeue()
+            for _ in range(2):
+                drain_as_a_worker(connection)
+        else:
+            connection.Producer().publish("a", routing_key="q")
+            drain_as_a_worker(connection)
+        connection.Producer().publish("good", routing_key="q")
+        consumer.on_message = found.append
+        drain_as_a_worker(connection)
+        assert found[-1].payload == "good" and len(found) == 3 + (not no_ack)
+        if not no_ack:
+            found[-1].ack()
+            wait_until(lambda: dead.counts().visible == 1)
+    wait_until(lambda: not lake.queue("q").counts().visible + lake.queue("q").counts().in_flight)
+    assert [each for each in caplog.messages if "ZeroDivisionError" in each and "is malformed" in each]
 
 
 def test_a_compressed_task_is_not_malformed(jobs: Any) -> None:

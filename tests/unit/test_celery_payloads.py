@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import resource
 import zlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kombu import compression
 from kombu.serialization import dumps
 from kombu.transport import virtual
 
-from lakequeue.integrations.celery_consumers import Malformed, eta_of, mark_delivery, payload_of
+from lakequeue.integrations import celery_payloads
+from lakequeue.integrations.celery_payloads import Malformed, eta_of, mark_delivery, payload_of
 
 TASK = {"task": "jobs.add", "id": "1"}
 FIRST = {"task": "jobs.add", "id": "1", "args": [1, 2], "kwargs": {}, "retries": 0, "eta": None}
@@ -82,7 +85,127 @@ def test_an_eta_is_read_as_celery_reads_it(eta: str | None) -> None:
     assert (found is None) == (eta is None) and (found is None or found.tzinfo is not None)
 
 
+CHECKED = {
+    "shadow": ["käse", ""],
+    "root_id": ["1"],
+    "parent_id": ["1"],
+    "group": ["1"],
+    "group_index": [0, 3],
+    "retries": [0, 3],
+    "replaced_task_nesting": [0, 2],
+    "timelimit": [[None, None], [5, 2.5]],
+    "eta": ["2026-01-02T03:04:05Z", ""],
+    "expires": ["2026-01-02T03:04:05.1+01:00"],
+    "argsrepr": ["(1, 2)"],
+    "kwargsrepr": ["{}"],
+    "lang": ["py"],
+    "origin": ["gen1@here"],
+    "ignore_result": [True, False],
+    "stamped_headers": [[], ["a"]],
+    "stamps": [{}, {"a": ["b"]}],
+    "chord": [{"task": "x"}],
+    "chain": [[], [{"task": "x"}]],
+    "errbacks": [[{"task": "x"}]],
+    "callbacks": [[{"task": "x"}]],
+    "groups": [["1"]],
+    "children": [[]],
+}
+"""What Celery reads in the main process of a worker, with values that it can take."""
+ANY = [*(5, -1, 1.5, 1e999, True, "x", "", "\ud800", [], [5], [[1]], [{}], {}, {"task": 1}), *([1], ["x", "y"])]
+ANY += [[-1, 1], [1e999, 1], [1, 2, 3], {"a": 1, "b": 2}, "0001-01-01T00:00:00", "9999-12-31T23:59:59+00:00"]
+
+_TEXTS = [value for value in ANY if isinstance(value, str) and value != "\ud800"]
+ALSO: dict[str, list[Any]] = {
+    **dict.fromkeys(
+        ("shadow", "root_id", "parent_id", "group", "argsrepr", "kwargsrepr", "lang", "origin"), _TEXTS
+    ),
+    **dict.fromkeys(("group_index", "retries", "replaced_task_nesting"), [5]),
+    **dict.fromkeys(("chain", "errbacks", "callbacks", "children"), [[]]),
+    **dict.fromkeys(("groups", "stamped_headers"), [[], ["x", "y"]]),
+    **dict.fromkeys(("eta", "expires"), [""]),
+    "ignore_result": [True],
+    "stamps": [value for value in ANY if isinstance(value, dict)],
+}
+"""Of ``ANY``, what a worker can take, though nobody sends it."""
+
+
+def with_one(name: str, value: Any) -> list[dict[str, Any]]:
+    """Messages that say something in a header, in the body of the first protocol, or with tasks that follow."""
+    follow = SECOND[:2] + [{name: value}]
+    return [
+        sent(SECOND, headers=TASK | {name: value}),
+        sent(FIRST | {name: value}, headers={}),
+        sent(FIRST, headers=TASK | {name: value}),
+        sent(follow),
+        sent(SECOND, headers=TASK | {name: value, "compression": "gzip"}, body=packed(SECOND)),
+    ]
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_each_value_that_celery_reads_is_checked(name: str) -> None:
+    for value in (*CHECKED[name], None):
+        for payload in with_one(name, value):
+            taken(json.dumps(payload))
+    for value in ANY:
+        for payload in with_one(name, value):
+            if value in ALSO.get(name, ()) and not (isinstance(value, bool) and name != "ignore_result"):
+                taken(json.dumps(payload))
+            else:
+                with pytest.raises(Malformed, match="no |decoded"):
+                    taken(json.dumps(payload))
+
+
+@pytest.mark.parametrize("name", ["reply_to", "correlation_id"])
+def test_properties_and_the_way_of_a_message_are_checked(name: str) -> None:
+    for value in (5, [], {}, "\ud800"):
+        properties = {"body_encoding": "base64", name: value}
+        with pytest.raises(Malformed, match=f"its {name} is no text"):
+            taken(json.dumps(sent(SECOND, properties=properties)))
+        route = {"body_encoding": "base64", "delivery_info": {"routing_key": value}}
+        with pytest.raises(Malformed, match="its routing_key is no text"):
+            taken(json.dumps(sent({"a": 1}, headers={}, properties=route)))
+
+
+def test_a_sender_cannot_say_by_which_consumer_a_message_came() -> None:
+    route = {"body_encoding": "base64", "delivery_info": {"consumer_tag": []}}
+    assert "consumer_tag" not in taken(json.dumps(sent(SECOND, properties=route))).delivery_info
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz", "zstd", "brotli"])
+@pytest.mark.parametrize("spare", [0, -1])
+def test_a_compressed_body_is_decompressed_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch, kind: str, spare: int
+) -> None:
+    if kind in {"zstd", "brotli"} and getattr(compression, kind, None) is None:
+        pytest.skip(f"{kind} is not installed")
+    body = json.dumps([[0] * 200_000, {}, None])
+    monkeypatch.setattr(celery_payloads, "_LARGEST", len(body) + spare)
+    data, name = compression.compress(body, kind)
+    payload = sent(SECOND, headers=TASK | {"compression": name}, body=coded(data))
+    if spare == 0:
+        message = taken(json.dumps(payload))
+        assert message.decode()[0] == [0] * 200_000
+        assert "compression" not in message.headers  # else kombu would decompress without a bound
+    else:
+        with pytest.raises(Malformed, match="not complete, or larger"):
+            taken(json.dumps(payload))
+
+
+def test_a_body_that_would_take_gigabytes_takes_no_more_than_its_bound() -> None:
+    zeros = zlib.compressobj(1)
+    body = b"".join(zeros.compress(bytes(2**20)) for _ in range(512)) + zeros.flush()
+    payload = sent(SECOND, headers=TASK | {"compression": "application/x-gzip"}, body=coded(body))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(Malformed, match="larger than 64 MiB"):
+        taken(json.dumps(payload))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 250 * 1024
+
+
 ENDING = {
+    "a part of a compressed body": json.dumps(
+        sent(SECOND, headers=TASK | {"compression": "gzip"}, body=coded(zlib.compress(b"[[], {}, null]")[:-3]))
+    ),
+    "tasks that follow in a list": json.dumps(sent([*SECOND[:2], ["args"]])),
     **{text: text for text in ("", "x", "5", "W10=", "bnVsbA==", "/w==")},
     "a list": json.dumps([sent(SECOND)]),
     "no arguments": json.dumps(sent([1])),

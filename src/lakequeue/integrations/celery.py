@@ -32,15 +32,8 @@ try:
 except ModuleNotFoundError as error:
     raise MissingPackage.of("lakequeue.integrations.celery", "celery", error) from None
 
-from lakequeue.integrations.celery_consumers import (
-    UNLIMITED,
-    Malformed,
-    Subscription,
-    eta_of,
-    is_refused,
-    mark_delivery,
-    payload_of,
-)
+from lakequeue.integrations.celery_consumers import UNLIMITED, Subscription, is_refused
+from lakequeue.integrations.celery_payloads import Malformed, eta_of, mark_delivery, payload_of
 from lakequeue.integrations.celery_queues import Binding, Broker
 
 _SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "bind", "bindings", "attended")
@@ -120,6 +113,8 @@ class Channel(virtual.Channel):
             no_ack,
             self.connection.inbox.put,
             self.connection._callbacks[queue],
+            self.qos.ack,
+            (*self.connection.connection_errors, *self.connection.channel_errors),
         )
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
+import sys
 import threading
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timezone
-from typing import Any, cast
+from types import FrameType
+from typing import Any
 
-from celery.utils.time import maybe_iso8601
-from kombu.compression import decompress
-from kombu.serialization import loads as decode
-from kombu.transport import virtual
-from kombu.utils.json import loads
+from kombu.utils.encoding import safe_repr
 
 from lakequeue import Consumer, Context, Message, Outcome
+from lakequeue.integrations.celery_payloads import (
+    Malformed,
+    checked,
+    envelope_of,
+    eta_of,
+    is_compressed,
+    mark_delivery,
+)
 from lakequeue.integrations.celery_queues import Broker
 
 _log = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ UNLIMITED = 1_000
 """Messages that a consumer without a prefetch count holds."""
 _SETTLING = 10
 """Seconds that a consumer gets to settle what was acknowledged, when its channel closes."""
+_DELIVERIES = 3
+"""Receives of a message after which an error of Celery's is due to the message, not to the moment."""
 
 
 class Subscription:
@@ -42,6 +47,8 @@ class Subscription:
         put: called with the subscription and what whoever drains events passes to ``deliver``: kombu's message, or
             an error that ended the consumer.
         callback: called with kombu's message when it is delivered.
+        forget: called with the tag of a message that kombu is not to settle any more.
+        broken: errors of the connection, which a worker handles itself.
     """
 
     def __init__(
@@ -52,17 +59,20 @@ class Subscription:
         no_ack: bool,
         put: Callable[[tuple[Subscription, Any]], None],
         callback: Callable[[dict[str, Any]], Any],
+        forget: Callable[[str], None],
+        broken: tuple[type[BaseException], ...],
     ) -> None:
         self.name = name
         self._broker, self._no_ack, self._put, self._callback = broker, no_ack, put, callback
-        self._held: dict[str, Callable[[Outcome], None]] = {}
+        self._forget, self._broken = forget, broken
+        self._held: dict[str, Callable[[Outcome | Malformed], None]] = {}
         self._delivered: set[str] = set()
         self._cancelled = False
         self.consumer = Consumer(broker.queue(name), self._handle, number or UNLIMITED, broker.renewal, prefetch=0)
         self._thread = threading.Thread(target=self._run, name=f"lakequeue consumer of {name}", daemon=True)
         self._thread.start()
 
-    def settle(self, tag: str, outcome: Outcome) -> bool:
+    def settle(self, tag: str, outcome: Outcome | Malformed) -> bool:
         """Settles a message, if it came from here."""
         settle = self._held.pop(tag, None)
         if settle is not None:
@@ -84,10 +94,18 @@ class Subscription:
         try:
             self._callback(message)
         except Exception as error:
-            if self._no_ack or tag in self._held:
+            if not self._no_ack and tag not in self._held:
+                # such as a store of results that does not take the id of a task that Celery has rejected
+                _log.error("queue %s: %s after a message was settled", self.name, type(error).__name__)
+            elif isinstance(error, (MemoryError, *self._broken)) or not _in_worker():
                 raise
-            # such as a store of results that does not take the id of an unknown task, which Celery has rejected
-            _log.error("queue %s: %s after a message was settled", self.name, type(error).__name__)
+            elif self._no_ack:
+                _log.error(
+                    "queue %s: a message is malformed: %s; it is deleted", self.name, safe_repr(error)[:200]
+                )
+            else:
+                self._forget(tag)
+                self.settle(tag, Undeliverable(f"Celery cannot take it: {safe_repr(error)[:200]}"))
         return True
 
     def cancel(self) -> None:
@@ -123,11 +141,21 @@ class Subscription:
 
     async def _handle(self, message: Message, context: Context) -> Outcome:
         try:
-            payload = payload_of(message)
+            return await self._outcome(message)
         except Malformed as error:
+            if isinstance(error, Undeliverable) and message.receive_count < _DELIVERIES:
+                _log.error("queue %s: message %s is tried again: %s", self.name, message.message_id, error)
+                return Outcome.FAILED_RETRY_NOW
             if await asyncio.to_thread(is_refused, self._broker, self.name, message, error):
                 return Outcome.FAILED_RETRY_NOW
             return Outcome.SUCCESS
+
+    async def _outcome(self, message: Message) -> Outcome:
+        payload = envelope_of(message)
+        if is_compressed(payload):
+            await asyncio.to_thread(checked, payload)
+        else:
+            checked(payload)
         eta = eta_of(payload)
         if eta is not None and self._broker.until(eta) > _EARLY:
             await asyncio.to_thread(self._broker.send, self.name, message.body, eta, message.priority)
@@ -138,7 +166,7 @@ class Subscription:
             return Outcome.SUCCESS
         loop, settled = asyncio.get_running_loop(), asyncio.Future[Outcome]()
 
-        def settle(outcome: Outcome) -> None:
+        def settle(outcome: Outcome | Malformed) -> None:
             with suppress(RuntimeError):  # the loop has ended, and the message was handed back
                 loop.call_soon_threadsafe(_set, settled, outcome)
 
@@ -153,74 +181,19 @@ class Subscription:
             self._delivered.discard(tag)
 
 
-class Malformed(ValueError):
-    """A message that kombu or Celery cannot read, and that would end a worker."""
+class Undeliverable(Malformed):
+    """A message at which Celery raised an error in the main process of a worker."""
 
 
-def payload_of(message: Message) -> dict[str, Any]:
-    """Kombu's message in one of a queue, to which anybody may have sent anything.
+def _in_worker() -> bool:
+    """True if a worker of Celery asked for the message.
 
-    Raises:
-        Malformed: says what is wrong with it.
+    Errors in the callbacks of other programs that use kombu reach their callers, as with every transport.
     """
-    try:
-        payload: dict[str, Any] = _loaded(message.body)
-        _need(isinstance(payload, dict), "it is no object")
-        headers, properties, body = _member(payload, "headers"), _member(payload, "properties"), payload["body"]
-        _member(properties, "delivery_info")
-        _need(isinstance(body, str), "its body is no text")
-        types = payload.get("content-type"), payload.get("content-encoding"), properties.get("body_encoding")
-        _need(all(isinstance(each, str | None) for each in types), "its content-type or an encoding is no text")
-        if types[2] and types[2].lower() != "utf-8":
-            body = virtual.Channel.codecs[types[2]].decode(body)
-        eta_of(payload)
-        if compression := headers.get("compression"):
-            body = decompress(body if isinstance(body, bytes) else body.encode(), compression)
-        task, arguments = headers, cast(Any, ([], {}, None))
-        if types[0] == "application/json":
-            arguments = decode(body, types[0], types[1], accept={types[0]})
-            if isinstance(arguments, dict):  # in the first protocol, which has all of a task in its body
-                task = headers if "task" in headers else arguments
-                arguments = arguments.get("args", []), arguments.get("kwargs", {}), None
-        if "task" in task:
-            _need(all(map(_is_name, (task.get("task"), task.get("id")))), "its task or id is no short text")
-            _need(types[0] not in (None, "application/data"), "its body is not encoded as a task")
-            args, kwargs, _ = arguments
-            _need(isinstance(args, list) and isinstance(kwargs, dict), "its body has no arguments")
-    except Malformed:
-        raise
-    except KeyError as error:
-        raise Malformed(f"it has no {error}, or that is unknown") from None
-    except Exception as error:  # a compression may raise its own
-        raise Malformed(f"it cannot be decoded ({type(error).__name__})") from None
-    return payload
-
-
-def _loaded(text: str) -> Any:
-    """What JSON says; kombu's messages to SQS are that once more in base64."""
-    try:
-        return loads(text)
-    except ValueError:
-        return loads(base64.b64decode(text, validate=True).decode())
-
-
-def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
-    """An object that senders other than kombu leave out; it is there from now on."""
-    if whole.get(name) is None:
-        whole[name] = {}
-    found: dict[str, Any] = whole[name]
-    _need(isinstance(found, dict), f"its {name} is no object")
-    return found
-
-
-def _is_name(found: object) -> bool:
-    """Whether something may name a task; stores of results end a worker at others."""
-    return isinstance(found, str) and len(found) < 256 and found.isprintable()
-
-
-def _need(true: bool, problem: str) -> None:
-    if not true:
-        raise Malformed(problem)
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("celery.worker."):
+        frame = frame.f_back
+    return frame is not None
 
 
 def is_refused(broker: Broker, name: str, message: Message, error: Malformed) -> bool:
@@ -231,22 +204,10 @@ def is_refused(broker: Broker, name: str, message: Message, error: Malformed) ->
     return left
 
 
-def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Completes kombu's message for this delivery; returns its tag. That of the sender is in all copies."""
-    properties = payload["properties"]
-    properties["delivery_info"]["redelivered"] = message.receive_count > 1
-    properties["delivery_tag"] = uuid.uuid4().hex
-    return str(properties["delivery_tag"])
-
-
-def _set(settled: asyncio.Future[Outcome], outcome: Outcome) -> None:
-    if not settled.done():
+def _set(settled: asyncio.Future[Outcome], outcome: Outcome | Malformed) -> None:
+    if settled.done():
+        return
+    if isinstance(outcome, Malformed):
+        settled.set_exception(outcome)
+    else:
         settled.set_result(outcome)
-
-
-def eta_of(message: dict[str, Any]) -> datetime | None:
-    """When a task is to run, if that is said."""
-    instant: datetime | None = maybe_iso8601(message["headers"].get("eta"))
-    if instant is None:
-        return None
-    return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)

@@ -1,0 +1,252 @@
+"""What a worker of Celery without a broker takes for a message; anybody may have sent anything to a queue."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import lzma
+import math
+import re
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any, TypeAlias
+
+from celery.utils.time import maybe_iso8601
+from kombu import compression
+from kombu.serialization import loads as decode
+from kombu.transport import virtual
+from kombu.utils.json import loads
+
+from lakequeue import Message
+
+_LARGEST = 64 * 2**20
+"""Bytes that a compressed body may have once it is decompressed."""
+
+_DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
+    bz2.decompress: bz2.BZ2Decompressor,
+    lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
+    zlib.decompress: zlib.decompressobj,
+}
+"""Classes that decompress a part, by the function that kombu calls; those of packages if they are installed."""
+if zstd := getattr(compression, "zstd", None):
+    _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
+if getattr(compression, "brotli", None):
+
+    class _Brotli:
+        """Decompresses byte by byte, as a byte can stand for 16 MiB, and brotli has no bound of its own."""
+
+        eof = False
+
+        def decompress(self, body: bytes, most: int) -> bytes:
+            whole, made = bytearray(), compression.brotli.Decompressor()
+            for byte in body:
+                whole += made.process(bytes([byte]))
+                if len(whole) > most:
+                    return b""
+            self.eof = made.is_finished()
+            return bytes(whole)
+
+    _DECOMPRESSORS[compression.brotli.decompress] = _Brotli
+_Check: TypeAlias = Callable[[Any], bool]
+_Table: TypeAlias = Mapping[str, tuple[_Check, str]]
+
+
+def _is_text(found: object) -> bool:
+    return isinstance(found, str) and not re.search("[\ud800-\udfff]", found)
+
+
+def _is_number(found: object) -> bool:
+    return isinstance(found, int | float) and math.isfinite(found) and found >= 0
+
+
+def _is_count(found: object) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool) and found >= 0
+
+
+def _is_flag(found: object) -> bool:
+    return found in (False, True)
+
+
+def _is_task(found: object) -> bool:
+    return isinstance(found, dict) and isinstance(found.get("task"), str)
+
+
+def _is_time(found: object) -> bool:
+    """Whether a text is an instant that fits in any time zone."""
+    instant = maybe_iso8601(found) if isinstance(found, str) else None
+    return found == "" or (instant is not None and 1 < instant.year < 9999)
+
+
+def _each(check: _Check) -> _Check:
+    return lambda found: isinstance(found, list) and all(map(check, found))
+
+
+_TASK: _Table = {
+    **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "text")),
+    **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "text")),
+    **dict.fromkeys(("eta", "expires"), (_is_time, "time")),
+    **dict.fromkeys(("group_index", "replaced_task_nesting", "retries"), (_is_count, "whole number")),
+    **dict.fromkeys(("ignore_result", "utc"), (_is_flag, "truth value")),
+    **dict.fromkeys(("callbacks", "chain", "errbacks"), (_each(_is_task), "list of tasks")),
+    "chord": (_is_task, "task"),
+    "children": (_each(lambda _: False), "empty list"),
+    "groups": (_each(_is_text), "list of texts"),
+    "stamped_headers": (_each(_is_text), "list of texts"),
+    "stamps": (lambda found: isinstance(found, dict), "object"),
+    "timelimit": (
+        lambda found: _each(lambda each: each is None or _is_number(each))(found) and len(found) == 2,
+        "pair of numbers",
+    ),
+}
+"""What Celery reads of a task in the main process of a worker, in headers, and in the body: the first protocol has
+everything there, and the second embeds the tasks that follow."""
+_PROPERTIES: _Table = {
+    **dict.fromkeys(("correlation_id", "reply_to"), (_is_text, "text")),
+    "priority": (_is_number, "number"),
+}
+_DELIVERY: _Table = dict.fromkeys(("exchange", "routing_key"), (_is_text, "text"))
+
+
+class Malformed(ValueError):
+    """A message that kombu or Celery cannot read, and that would end a worker."""
+
+
+def payload_of(message: Message) -> dict[str, Any]:
+    """Reads kombu's message in a message of a queue, and checks it.
+
+    Raises:
+        Malformed: says what is wrong with the message.
+    """
+    payload = envelope_of(message)
+    checked(payload)
+    return payload
+
+
+def envelope_of(message: Message) -> dict[str, Any]:
+    """Reads kombu's message, but not its body, which may be compressed.
+
+    Raises:
+        Malformed: says what is wrong with the message.
+    """
+    with _malformed():
+        payload: dict[str, Any] = _loaded(message.body)
+        _need(isinstance(payload, dict), "it is no object")
+        _member(payload, "headers")
+        properties = _member(payload, "properties")
+        _need(isinstance(payload["body"], str), "its body is no text")
+        _check(_PROPERTIES, properties)
+        _check(_DELIVERY, _member(properties, "delivery_info"))
+        types = payload.get("content-type"), payload.get("content-encoding"), properties.get("body_encoding")
+        _need(all(isinstance(each, str | None) for each in types), "its content-type or an encoding is no text")
+        eta_of(payload)
+    return payload
+
+
+def is_compressed(payload: dict[str, Any]) -> bool:
+    return bool(payload["headers"].get("compression"))
+
+
+def checked(payload: dict[str, Any]) -> None:
+    """Decodes a body and checks what it says; one that is compressed is decompressed for good.
+
+    Raises:
+        Malformed: says what is wrong with the message.
+    """
+    with _malformed():
+        headers, properties, body = payload["headers"], payload["properties"], payload["body"]
+        kind, encoding = payload.get("content-type"), payload.get("content-encoding")
+        coding = properties.get("body_encoding")
+        if coding and coding.lower() != "utf-8":
+            body = virtual.Channel.codecs[coding].decode(body)
+        if is_compressed(payload):
+            body = _decompressed(body if isinstance(body, bytes) else body.encode(), headers.pop("compression"))
+            payload["body"], properties["body_encoding"] = body, None
+        found: Any = decode(body, kind, encoding, accept={kind}) if kind == "application/json" else ([], {}, None)
+        first = found if isinstance(found, dict) else {}  # the first protocol has all of a task in its body
+        task = headers if "task" in headers else first
+        if "task" in task:
+            _need(all(map(_is_name, (task.get("task"), task.get("id")))), "its task or id is no short text")
+            _need(kind not in (None, "application/data"), "its body is not encoded as a task")
+            args, kwargs, embedded = (first.get("args", []), first.get("kwargs", {}), None) if first else found
+            _need(isinstance(args, list) and isinstance(kwargs, dict), "its body has no arguments")
+            _need(isinstance(embedded, dict | None), "what its body embeds is no object")
+            for each in (headers, first, embedded or {}):
+                _check(_TASK, each)
+
+
+def _check(table: _Table, found: dict[str, Any]) -> None:
+    """Checks what a table knows; removes what is NULL."""
+    for name in table.keys() & found.keys():
+        if found[name] is None:
+            del found[name]
+        else:
+            check, kind = table[name]
+            _need(check(found[name]), f"its {name} is no {kind}")
+
+
+def _decompressed(body: bytes, kind: Any) -> bytes:
+    """Decompresses a body as kombu would, but no more than ``_LARGEST`` bytes of it."""
+    made = _DECOMPRESSORS[compression.get_decoder(kind)]()
+    whole: bytes = made.decompress(body, _LARGEST)
+    _need(made.eof, f"its compressed body is not complete, or larger than {_LARGEST >> 20} MiB")
+    return whole
+
+
+@contextmanager
+def _malformed() -> Iterator[None]:
+    """Turns every error into ``Malformed``."""
+    try:
+        yield
+    except Malformed:
+        raise
+    except KeyError as error:
+        raise Malformed(f"it has no {error}, or that is unknown") from None
+    except Exception as error:  # a compression may raise its own
+        raise Malformed(f"it cannot be decoded ({type(error).__name__})") from None
+
+
+def _loaded(text: str) -> Any:
+    """What JSON says; kombu's messages to SQS are that once more in base64."""
+    try:
+        return loads(text)
+    except ValueError:
+        return loads(base64.b64decode(text, validate=True).decode())
+
+
+def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
+    """An object that senders other than kombu leave out; it is there from now on."""
+    if whole.get(name) is None:
+        whole[name] = {}
+    found: dict[str, Any] = whole[name]
+    _need(isinstance(found, dict), f"its {name} is no object")
+    return found
+
+
+def _is_name(found: object) -> bool:
+    """Whether something may name a task; stores of results end a worker at others."""
+    return isinstance(found, str) and len(found) < 256 and found.isprintable()
+
+
+def _need(true: bool, problem: str) -> None:
+    if not true:
+        raise Malformed(problem)
+
+
+def mark_delivery(payload: dict[str, Any], message: Message) -> str:
+    """Completes kombu's message for this delivery; returns its tag. That of the sender is in all copies."""
+    properties = payload["properties"]
+    properties["delivery_info"]["redelivered"] = message.receive_count > 1
+    properties["delivery_info"].pop("consumer_tag", None)  # kombu's own, by which it acknowledges
+    properties["delivery_tag"] = uuid.uuid4().hex
+    return str(properties["delivery_tag"])
+
+
+def eta_of(message: dict[str, Any]) -> datetime | None:
+    """When a task is to run, if that is said."""
+    instant: datetime | None = maybe_iso8601(message["headers"].get("eta"))
+    if instant is None:
+        return None
+    return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
