@@ -477,9 +477,9 @@ class LakeQueue(RootProperties):
         Args:
             name: of one queue of the region, which the catalog may have lost; None: all queues of the root.
             apply: False: only report what would be done.
-            clock: mend nothing but the time of queues that a process with a wrong clock set ahead: what was sent
-                at instants yet to come counts as sent now, and what was received then is visible again.
-                Messages that have expired stay gone. Set this machine's clock right before.
+            clock: set nothing but instants back that a process with a wrong clock stored ahead of time: what was
+                sent at instants yet to come counts as sent now, what was received then is visible again, and
+                schedules go on. Messages that have expired stay gone. Set this machine's clock right before.
             force: mend also a shard of which it cannot tell for certain which messages are lost or come again.
 
         Returns:

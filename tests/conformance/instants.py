@@ -44,14 +44,17 @@ def _instants(prefix: str, fields: Any) -> Iterator[str]:
 
 
 def stored(root: object) -> Instants:
-    """All instants in the newest versions of the tables of a local root."""
+    """All instants in the newest versions of the tables of a local root, but not in those of deleted queues."""
     found: Instants = set()
     logs = sorted(Path(str(root)).rglob("_delta_log"))
     tables = {log.parent: DeltaTable(str(log.parent)) for log in logs}
     rows = {path: table.to_pyarrow_table().to_pylist() for path, table in tables.items()}
     schedules = [row["id"] for path, kept in rows.items() if path.name == "schedules" for row in kept]
-    keys = [row["key"] for path, kept in rows.items() if path.name == "queues" for row in kept]
+    [queues] = [kept for path, kept in rows.items() if path.name == "queues"]
+    living = {row["key"] for row in queues if not row["deleted_at"]}
     for path, table in tables.items():
+        if path.parents[2].name == "q" and path.parents[1].name not in living:
+            continue
         for row in rows[path]:
             found |= set(_values(path.name, row))
             if path.name == "queues" and row["move_tasks"]:
@@ -62,7 +65,7 @@ def stored(root: object) -> Instants:
         if path.name == "messages":
             ids |= {layout.stream_id(f"schedule-{each}"): ("messages.schedule", 1) for each in schedules}
         if path.name == "stats":
-            ids = {layout.stats_id(key): ("stats.minute of the last row", 60_000_000) for key in keys}
+            ids = {layout.stats_id(key): ("stats.minute of the last row", 60_000_000) for key in living}
         for app_id, (name, unit) in ids.items():
             if version := table.transaction_version(app_id):
                 found.add((name, _EPOCH + timedelta(microseconds=version * unit)))

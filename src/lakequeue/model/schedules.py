@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -20,6 +21,8 @@ MISSED = ("last", "all", "none")
 """What is sent of times at which no process was there to send."""
 LATE = timedelta(minutes=5)
 """Age from which on a time is missed, for ``none``."""
+SKEW = timedelta(minutes=15)
+"""Difference of clocks that is ignored."""
 MOST_AT_ONCE = 100
 """Messages that ``all`` sends at one look; the next look goes on."""
 LONGEST_CRON = 200
@@ -99,6 +102,37 @@ class Schedule:
             InvalidParameterValue: the expression or the time zone cannot be read.
         """
         return None if self.cron is None else next(self._after(self.cron, instant), None)
+
+    def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
+        """True if a clock that was ahead has sent the schedule's next messages, or moved it past them.
+
+        Args:
+            now: by the right clock.
+            last: when the newest message was due that the queue has of the schedule; None if it is not known.
+        """
+        limit = now + SKEW
+        if last is not None and last > limit:
+            return True
+        return (
+            self.cron is not None and self.next_due > limit and self.next_due > (self.first_after(limit) or limit)
+        )
+
+    def set_back(self, now: datetime, last: datetime | None) -> Schedule:
+        """The schedule as if what happened at instants yet to come had happened now; see ``is_ahead``.
+
+        Its times begin anew after ``now``, with another id, as its queue refuses times before the last of an id.
+        """
+        then = None if self.last_due is None else min(self.last_due, now)
+        known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
+        if not self.is_ahead(now, last):
+            return known
+        following = self.first_after(now) or self.next_due
+        return attrs.evolve(known, next_due=following, id=uuid.uuid4().hex, last_error=None)
+
+    def why_silent(self) -> str:
+        """The error of a schedule that is ahead."""
+        then = "its next times lie before its last one, as a clock was ahead"
+        return f"{then}; lakequeue repair {self.queue} --clock sets it back"
 
     def due(self, now: datetime) -> list[datetime]:
         """The times for which messages are to be sent now, in order, as ``missed`` says."""

@@ -150,9 +150,12 @@ def doctor(root: Root) -> Health:
 def _schedules(root: Root) -> list[str]:
     found = []
     try:
-        for row in OpenSchedules(root).listed():
+        schedules = OpenSchedules(root)
+        for row in schedules.listed():
             if row.last_error is not None:
                 found.append(f"schedule {row.name}: {' '.join(row.last_error.split())}")
+            elif row.is_ahead(root.clock.now(), schedules.last_sent(row)):
+                found.append(f"schedule {row.name}: {row.why_silent()}")
             elif not row.paused and root.clock.now() - row.next_due > LATE:
                 found.append(f"schedule {row.name} is overdue: let lakequeue serve, consume or schedule run run")
     except LakeQueueError as error:

@@ -9,14 +9,16 @@ from contextlib import ExitStack, contextmanager
 import attrs
 
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import from_micros
 from lakequeue.model.damage import Repair
 from lakequeue.model.names import name_hash
 from lakequeue.operations.attributes import make_tables
 from lakequeue.operations.check import shards_of
+from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.root import Root
 from lakequeue.shard.spans import SpanSet
-from lakequeue.storage import layout
+from lakequeue.storage import layout, passes, stats
 from lakequeue.storage.catalog import QueueRow, table_of
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.point import Engine
@@ -27,11 +29,11 @@ from lakequeue.storage.inspection.ledger_rows import LedgerRows, newest_readable
 from lakequeue.storage.inspection.shards import FoundShard, doubts, find_shard
 from lakequeue.storage.inspection.unnamed_files import ids_of
 from lakequeue.storage.repair.catalog import found_rows
-from lakequeue.storage.repair.clock import clock_steps
+from lakequeue.storage.repair.clock import clock_steps, row_set_back
 from lakequeue.storage.repair.ledger import MendedLedger, ledger_steps, mended, new_ledger
 from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
 from lakequeue.storage.repair.messages import fence_step, log_step
-from lakequeue.storage.repair.steps import Step, files_step
+from lakequeue.storage.repair.steps import Step, done, files_step
 from lakequeue.storage.roots import is_local_folder
 from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
@@ -53,13 +55,47 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
     """Sets back clocks that were ahead, see ``LakeQueue.repair``."""
     done: list[Repair] = []
     with _mending(root, apply) as (engine, making):
-        for row, shard in shards_of(root, name):
+        rows = [row for row in root.rows() if name is None or (row.region, row.name) == (root.region, name)]
+        only_deleted = bool(name and rows) and all(row.deleted_at is not None for row in rows)
+        living = [] if only_deleted else shards_of(root, name)
+        for row, shard in living:
             paths = [path(root.path, row.key, shard) for path in (layout.messages_path, layout.receipts_path)]
             with _locked(paths, making):
                 messages, receipts = map(engine.open, paths)
                 steps = list(clock_steps(messages, receipts, root.now()))
                 done += _finished(Repair(row.name, row.region, shard, []), steps, making)
+        report = Repair(name, None if name is None else root.region, None, [])
+        done += _finished(report, list(_own_clock_steps(root, engine, name, rows)), making)
     return done
+
+
+def _own_clock_steps(root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]) -> Iterator[Step]:
+    """What sets the instants of the root's own tables back: of all queues, or of those that have a name."""
+    now, keys = root.now(), {row.key for row in rows}
+
+    def earlier() -> list[QueueRow]:
+        known = [(row, row_set_back(row, now)) for row in root.catalog.rows() if row.key in keys]
+        return [new for row, new in known if new != row]
+
+    with root.lock:
+        changed = sorted({row.name for row in earlier()})
+    if changed:
+        yield Step(f"sets instants of the catalog back: {', '.join(changed)}", lambda: root.put_rows(earlier))
+    path = layout.stats_path(root.path)
+    for key in (sorted(keys) if name is not None else [None]) if engine.exists(path) else []:
+        table = engine.open(path)
+        if stats.later(table, key, now):
+            text = "drops statistics of minutes yet to come"
+            yield Step(text, lambda table=table, key=key: done(stats.set_back(table, key, now), path))  # type: ignore[misc]
+    ended = passes.load(engine.store, root.path).ended_at
+    if name is None and ended is not None and ended > now:
+        text = "forgets the notes of a compaction yet to come"
+        yield Step(text, lambda: passes.save(engine.store, root.path, passes.Passes()))
+    schedules = OpenSchedules(root)
+    silent = schedules.set_back(name, from_micros(now))
+    if silent:
+        names = ", ".join(sorted(row.name for row in silent.values()))
+        yield Step(f"sets schedules back, which go on after now: {names}", lambda: schedules.replace(silent))
 
 
 @contextmanager

@@ -11,24 +11,26 @@ import logging
 import random
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import attrs
 import pyarrow as pa
 
-from lakequeue.errors import InvalidParameterValue
-from lakequeue.model.clock import format_instant, start_thread, to_micros
+from lakequeue.errors import InvalidParameterValue, QueueClientError
+from lakequeue.model.clock import format_instant, from_micros, start_thread, to_micros
 from lakequeue.model.messages import SendEntry, SendResult
+from lakequeue.model.redrive_policies import Place
 from lakequeue.model.schedules import Schedule
 from lakequeue.model.validation import validate_entry
 from lakequeue.operations.queues import find
 from lakequeue.operations.send import send
-from lakequeue.operations.send_dataframe import BulkSend, send_arrow
+from lakequeue.operations.send_dataframe import BulkSend, last_version, send_arrow
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage.bulk.manifests import SendKey
-from lakequeue.storage.layout import MESSAGES
+from lakequeue.storage.layout import MESSAGES, stream_id
 from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.store_failures import first_line
 
@@ -93,6 +95,34 @@ class OpenSchedules:
         with self.root.storage_errors():
             self._table.change(changed)
 
+    def last_sent(self, row: Schedule) -> datetime | None:
+        """When the newest message was due that its queue has of a schedule; None if there is none."""
+        queue = self.root.living_at(Place(row.region, row.queue))
+        if queue is None:
+            return None
+        version = last_version(OpenQueue(self.root, queue), stream_id(_stream(row)))
+        return from_micros(version - 1) if version else None
+
+    def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
+        """Schedules as they are without instants yet to come, by their ids now; only those that change (DUR-83).
+
+        Args:
+            queue: only the schedules of this queue, in the region; None: all of the root.
+            now: by the right clock.
+        """
+        found = {}
+        for row in self._table.rows():
+            if queue is None or (row.region, row.queue) == (self.root.region, queue):
+                new = row.set_back(now, self.last_sent(row))
+                if new != row:
+                    found[row.id] = new
+        return found
+
+    def replace(self, new: Mapping[str, Schedule]) -> None:
+        """Replaces schedules, by their ids, which may change."""
+        removed = {id: None for id, row in new.items() if row.id != id}
+        self._table.change(lambda rows: {row.id: row for row in new.values()} | removed)
+
     def run_now(self, name: str) -> SendResult:
         """Sends the message of a schedule at once; its times stay."""
         row = self._found(self.listed(), name)
@@ -101,11 +131,16 @@ class OpenSchedules:
     def run_due(self) -> int:
         """Sends what is due, and moves the schedules on; returns the number of messages that this call sent."""
         now, sent = self.root.clock.now(), 0
-        due = [row for row in self.listed() if not row.paused and row.next_due <= now]
-        if not due:
+        rows = [row for row in self.listed() if not row.paused]
+        due = [row for row in rows if row.next_due <= now]
+        silent = [row for row in rows if row.is_ahead(now) and row.last_error != row.why_silent()]
+        if not due and not silent:
             return 0
         self.root.check_clock("schedules")
         moved: dict[str, tuple[datetime, Schedule | None]] = {}
+        for row in silent:
+            _log.warning("schedule %s: %s", row.name, row.why_silent())
+            moved[row.id] = row.next_due, attrs.evolve(row, last_error=row.why_silent())
         for row in due:
             added, after = self._run(row, now)
             sent, moved[row.id] = sent + added, (row.next_due, after)
@@ -172,9 +207,12 @@ class OpenSchedules:
         cells = {"body": entry.body, "message_attributes": attributes, "group_id": entry.group_id}
         given = {name: cell for name, cell in (cells | {"dedup_id": entry.dedup_id}).items() if cell is not None}
         rows = pa.Table.from_pylist([given], schema=pa.schema([MESSAGES.field(name) for name in given]))
-        key = SendKey.of_batch(f"schedule-{row.id}", number)
+        key = SendKey.of_batch(_stream(row), number)
         # to the same shard in all attempts, as it alone knows whether the message was sent
-        return send_arrow(queue, rows, BulkSend(key, priority=row.priority, in_home_order=False))
+        sent = send_arrow(queue, rows, BulkSend(key, priority=row.priority, in_home_order=False))
+        if not sent and row.is_ahead(self.root.clock.now(), self.last_sent(row)):
+            raise QueueClientError(row.why_silent())
+        return sent
 
     def _named(self, rows: Sequence[Schedule], name: str) -> Schedule | None:
         return next((row for row in rows if (row.region, row.name) == (self.root.region, name)), None)
@@ -185,6 +223,11 @@ class OpenSchedules:
             reason = f"Region {self.root.region} has no such schedule; lakequeue schedule list shows them."
             raise InvalidParameterValue.of(name, "name", reason)
         return row
+
+
+def _stream(row: Schedule) -> str:
+    """The stream whose batches a schedule's messages are."""
+    return f"schedule-{row.id}"
 
 
 def _entry(row: Schedule, due: datetime, dedup_id: str = "-") -> SendEntry:

@@ -24,7 +24,7 @@ from lakequeue.shard.commands import (
     Rewrite,
     SetAttributes,
 )
-from lakequeue.shard.runs import IN_FLIGHT, MOVING, VISIBLE, Head, Run, joined_runs
+from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Run, joined_runs
 from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
@@ -196,26 +196,41 @@ LONGEST = 12 * 3600 * MICROS
 """Longest visibility timeout, in microseconds: what a receipt hides for longer was hidden by a wrong clock."""
 
 
-def set_back(head: Head, runs: Sequence[Run], now: int) -> tuple[Head, list[Run]]:
-    """Head and runs as if all that happened at instants yet to come had happened now; timeouts from there end.
+_HAPPENED = ("received_at", "first_received_at", "attempted_at")
+"""Instants of a run at which something happened."""
 
-    What was rescheduled keeps its instant (JOB-12), unless it expires first now; a rate limit's bucket is empty at
-    most (JOB-11).
+
+def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
+    """True if something happened to a shard at an instant yet to come; ``runs`` may be of its history too."""
+    marks = [head.committed_at, head.purged_at or 0]
+    settled = (run.visible_at or 0 for run in runs if run.state == DELETED)
+    return max(*marks, *settled, *(getattr(run, name) or 0 for run in runs for name in _HAPPENED)) > now
+
+
+def set_back(
+    head: Head, runs: Sequence[Run], history: Sequence[Run], now: int
+) -> tuple[Head, list[Run], list[Run]]:
+    """Head, runs and history as if all that happened at instants yet to come had happened now.
+
+    Timeouts from there end. What was rescheduled keeps its instant (JOB-12), unless it expires first now; a rate
+    limit's bucket is empty at most (JOB-11). The minute between two purges ends.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
-    pace, purged_at = attributes.pace, None if head.purged_at is None else min(head.purged_at, now)
+    pace = attributes.pace
+    purged_at = head.purged_at if head.purged_at is None or head.purged_at <= now else None
     paced_to = min(head.paced_to, now) if pace is None else pace.bounded(head.paced_to, now)
     head = attrs.evolve(head, committed_at=min(set_ahead, now), purged_at=purged_at, paced_to=paced_to)
     expiry = now + attributes.retention_micros
-    return head, joined_runs(
+    stored = joined_runs(
         _set_back(run, now, run.state == VISIBLE and set_ahead < (run.visible_at or 0) < expiry) for run in runs
     )
+    return head, stored, joined_runs(_set_back(run, now, False) for run in history)
 
 
 def _set_back(run: Run, now: int, keep: bool) -> Run:
     visible = run.visible_at
-    if visible is not None and not keep and ((run.received_at or 0) > now or visible > now + LONGEST):
+    hidden = run.state == DELETED or (run.received_at or 0) > now or (visible or 0) > now + LONGEST
+    if visible is not None and not keep and hidden:
         visible = min(visible, now)
-    instants = ("received_at", "first_received_at", "attempted_at")
-    known = {name: value for name in instants if (value := getattr(run, name)) is not None}
+    known = {name: value for name in _HAPPENED if (value := getattr(run, name)) is not None}
     return run._replace(visible_at=visible, **{name: min(value, now) for name, value in known.items()})

@@ -88,6 +88,33 @@ def parts(engine: Engine, root: str, since: int = 0) -> Iterator[pa.Table]:
         yield part.filter(pc.greater_equal(part["minute"].cast(pa.int64()), since))
 
 
+def later(table: Table, key: str | None, now: int) -> list[str]:
+    """Application ids of the queues, or of the queue with a key, that have rows for minutes yet to come."""
+    ids = [name for name in table.state.transactions if name != layout.STATS_FILES_ID]
+    known = ids if key is None else [layout.stats_id(key)]
+    return [name for name in known if table.transaction(name) > now // MINUTE]
+
+
+def set_back(table: Table, key: str | None, now: int) -> bool:
+    """Drops the rows for minutes yet to come (DUR-83); False if another commit came first."""
+    number, found = table.transaction(layout.STATS_FILES_ID), later(table, key, now)
+    fence = {layout.STATS_FILES_ID: number} | {name: table.transaction(name) for name in found}
+    ids = {layout.STATS_FILES_ID: number + 1} | dict.fromkeys(found, now // MINUTE - 1)
+    today = pa.scalar(now, layout.INSTANT).as_py().strftime("%Y-%m-%d")
+    days, kept = sorted({day for file in table.files() if (day := file.partition["day"]) >= today}), []
+    for day in days:
+        rows = _rows_of(table, day)
+        names = [layout.stats_id(each) for each in rows["key"].to_pylist()]
+        minutes = [instant // MINUTE for instant in rows["minute"].cast(pa.int64()).to_pylist()]
+        stay = [name not in ids or minute <= now // MINUTE for name, minute in zip(names, minutes, strict=True)]
+        for name, minute, stays in zip(names, minutes, stay, strict=True):
+            if stays and name in ids:
+                ids[name] = max(ids[name], minute)
+        kept.append(rows.filter(pa.array(stay, pa.bool_())))
+    parts = [rows for rows in kept if len(rows)]
+    return commit(table, fence, lambda token: table.replace({"day": days}, parts, ids, token))
+
+
 def sweep(engine: Engine, root: str) -> Freed:
     """Merges the small files of each day; removes unneeded files and log entries."""
     table = _open(engine, root)
@@ -102,18 +129,21 @@ def _files(table: Table, day: str) -> list[LiveFile]:
 
 
 def _merge(table: Table, day: str) -> None:
-    schema = layout.FILES["stats"]
     number = table.transaction(layout.STATS_FILES_ID)
     ids = {layout.STATS_FILES_ID: number + 1}
 
     def merge(token: str) -> None:
         # read at each attempt: after a lost race there are rows that the first one did not see
-        small = table.read(_files(table, day))
-        rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in small])
-        rows = rows.add_column(0, layout.STATS.field("day"), pa.array([day] * len(rows)))
-        table.replace({"day": [day]}, [rows], ids, token)
+        table.replace({"day": [day]}, [_rows_of(table, day)], ids, token)
 
     commit(table, {layout.STATS_FILES_ID: number}, merge)
+
+
+def _rows_of(table: Table, day: str) -> pa.Table:
+    """All rows of a day."""
+    schema = layout.FILES["stats"]
+    rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in table.read(_files(table, day))])
+    return rows.add_column(0, layout.STATS.field("day"), pa.array([day] * len(rows)))
 
 
 def _open(engine: Engine, root: str) -> Table:

@@ -1,66 +1,92 @@
-"""Bringing the clock of a shard back that a process with a wrong one set ahead (DUR-83)."""
+"""Setting back every instant that a process with a wrong clock stored ahead of time (DUR-83)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakequeue.model.clock import from_micros
-from lakequeue.shard.admin import set_back
+from lakequeue.shard.admin import is_ahead, set_back
 from lakequeue.storage import layout
+from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.merge_segments import rewrite
-from lakequeue.storage.messages.read import log_files
+from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.repair.steps import Step, done
 
-_INSTANTS = ("opened_at", "sent_at", "first_sent_at")
+_OF_MESSAGES, _OF_QUEUES = (
+    [field.name for field in schema if field.type == layout.INSTANT] for schema in (layout.MESSAGES, layout.QUEUES)
+)
+_OF_TASKS = ("started", "written")
+"""Instants of a move task, in milliseconds."""
 
 
 def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[Step]:
     """What brings log and ledger of a shard back to an instant; nothing if neither is ahead of it."""
-    clock, ledger = messages.transaction(layout.CLOCK_ID), Ledger(receipts)
+    clock, ledger, ahead = messages.transaction(layout.CLOCK_ID), Ledger(receipts), _files_ahead(messages, now)
     head, runs, history = ledger.load()
-    if clock > now:
-        sent = sum(count for _, count in _sent_after(messages, now))
-        text = f"sets the log's clock back from {from_micros(clock)}; {sent} messages count as sent now"
-        yield Step(text, lambda: _set_log_back(messages, now))
-    if head.committed_at > now:
-        back, mended = set_back(head, runs, now)
+    if clock > now or ahead:
+        sent = sum(count for _, count in ahead)
+        since = f" from {from_micros(clock)}" if clock > now else ""
+        text = f"sets the log's clock back{since}; {sent} messages count as sent now"
+        yield Step(text, lambda: _set_log_back(messages, [file for file, _ in ahead], now))
+    if is_ahead(head, [*runs, *history], now):
+        back, mended, settled = set_back(head, runs, history, now)
         hidden = sum(run.size for run in runs if (run.visible_at or 0) > now)
         hidden -= sum(run.size for run in mended if (run.visible_at or 0) > now)
-        new = attrs.evolve(back, epoch=head.epoch + 1)
+        new, ids = attrs.evolve(back, epoch=head.epoch + 1), {layout.PAUSE_ID: 0}
         text = f"sets the ledger's clock back from {from_micros(head.committed_at)}"
         yield Step(
             f"{text}; {hidden} messages are visible now",
-            lambda: done(ledger.rewrite(head.epoch, new, mended, history), receipts.path),
+            lambda: done(ledger.rewrite(head.epoch, new, mended, settled, ids), receipts.path),
         )
 
 
-def _sent_after(messages: Table, now: int) -> Iterator[tuple[int, int]]:
-    """Files with messages sent after an instant, the last one first: its first offset, and how many."""
-    for file in reversed(log_files(messages)):
-        [rows] = messages.read([file.file], ["sent_at"])
-        count = pc.sum(pc.greater(file.sent_at(rows), now)).as_py() or 0
-        if not count and file.opened_at <= now:
-            return
-        yield file.first, count
+def row_set_back(row: QueueRow, now: int) -> QueueRow:
+    """A row of the catalog as if what happened at instants yet to come had happened now."""
+    known = {name: getattr(row, name) for name in _OF_QUEUES}
+    earlier = {name: min(instant, now) for name, instant in known.items() if instant is not None}
+    return attrs.evolve(row, **earlier, move_tasks=_tasks_set_back(row.move_tasks, now // 1000))
 
 
-def _set_log_back(messages: Table, now: int) -> None:
+def _tasks_set_back(text: str | None, now: int) -> str | None:
+    try:
+        tasks = json.loads(text or "[]")
+        earlier = [task | {name: min(task[name], now) for name in _OF_TASKS} for task in tasks]
+    except (ValueError, TypeError, KeyError):  # the server starts anew
+        return text
+    return text if earlier == tasks else json.dumps(earlier)
+
+
+def _files_ahead(messages: Table, now: int) -> list[tuple[LogFile, int]]:
+    """Files with instants after ``now``, and how many of the messages of each were sent then."""
+    found = []
+    for file in log_files(messages):
+        names = [name for name in _OF_MESSAGES if name not in layout.MESSAGE_PARTITIONS]
+        [rows] = messages.read([file.file], names)
+        instants = [layout.with_later_columns(rows)[name].cast(pa.int64()) for name in names]
+        newest = max((pc.max(column).as_py() or 0 for column in instants), default=0)
+        if max(newest, file.opened_at) > now:
+            found.append((file, pc.sum(pc.greater(file.sent_at(rows), now)).as_py() or 0))
+    return found
+
+
+def _set_log_back(messages: Table, files: Sequence[LogFile], now: int) -> None:
     def earlier(rows: pa.Table) -> pa.Table:
-        for name in _INSTANTS:
+        for name in _OF_MESSAGES:
             instants = pc.min_element_wise(rows[name].cast(pa.int64()), now, skip_nulls=False)
             rows = layout.with_column(rows, name, instants.cast(layout.INSTANT))
         return rows
 
     # the first one first, so that instants never decrease with the offset
-    for first in sorted(first for first, _ in _sent_after(messages, now)):
+    for first in sorted(file.first for file in files):
         done(rewrite(messages, first, earlier), messages.path)
     fence = {layout.SEND_ID: messages.transaction(layout.SEND_ID)}
-    ids = {**fence, layout.CLOCK_ID: now}
+    ids = {**fence, layout.CLOCK_ID: min(messages.transaction(layout.CLOCK_ID), now), layout.PAUSE_ID: 0}
     done(commit(messages, fence, lambda token: messages.add([], ids, token)), messages.path)
