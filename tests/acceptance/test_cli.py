@@ -13,7 +13,7 @@ import lakequeue
 from acceptance.commands import Run
 from lakequeue import LakeQueue, Queue, SendEntry, client
 
-HANDLE = "0123456789abcdef-01234567-0-0-" + "0" * 32 + "-" + "0" * 32
+HANDLE = "0123456789abcdef01234567x0x0x" + "0" * 64
 
 
 @pytest.mark.spec("QUE-11", "QUE-12")

@@ -42,7 +42,7 @@ FOLDER = Path(__file__).parent / "transcripts"
 IDS = {
     "ID": re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\bMsg-\w{8}\b"),
     "SEQUENCE": re.compile(r"\b1\d{19}\b"),
-    "HANDLE": re.compile(r"\b[0-9a-f]{16}-[0-9a-f]{8}-\d+-\d+-[0-9a-f]{32}-[0-9a-f]{32}\b"),
+    "HANDLE": re.compile(r"\b[0-9a-f]{24}x\d+x\d+x[0-9a-f]{64}\b"),
 }
 
 

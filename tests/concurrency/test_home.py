@@ -38,7 +38,7 @@ def test_a_consumer_with_enough_to_do_at_home_forgets_no_shard(tmp_path: Path, f
     keep_to(consumer, 0)
     for _ in range(LATEST):
         [message] = consumer.receive()
-        seen[int(message.receipt_handle.split("-")[2])] += 1
+        seen[int(message.receipt_handle.split("x")[1])] += 1
     assert all(seen.values()), seen
     assert consumer._runtime.shards[0].shared.home.current == 0 and seen[0] >= LATEST * 0.9
 

@@ -194,8 +194,8 @@ def move(root: str, name: str, stop: str) -> None:
 
 def claim_of(receipt: str) -> tuple[int, str]:
     """Shard and lease id of a receipt."""
-    _, _, shard, _, lease, *_ = receipt.split("-")
-    return int(shard), lease
+    _, shard, _, lease_and_mac = receipt.split("x")
+    return int(shard), lease_and_mac[:32]
 
 
 def _note(diary: Diary, claims: dict[tuple[int, str], tuple[int, int]], message: Any) -> None:

@@ -52,7 +52,7 @@ def made(lake: LakeQueue, clock: ManualClock) -> Given:
     assert gone is not None and gone.delete().done == 36
     queue.send_batch(entries).raise_for_failures()
     messages: list[Message] = []
-    while len({message.receipt_handle.split("-")[2] for message in messages}) < 2:
+    while len({message.receipt_handle.split("x")[1] for message in messages}) < 2:
         messages += reopen(lake).queue("orders").receive(10)
     found = reopen(lake).queue("orders").lease(15)
     assert found is not None and len(found._runtime.parts) > 1

@@ -157,6 +157,12 @@ def test_an_unsigned_get_changes_nothing_and_receives_nothing(server: Running, p
             "AccessDenied",
             "Unsigned requests by GET only read; use POST.",
         )
+    unknown = {
+        "authorization": "AWS4-HMAC-SHA256 Credential=AKID/20260101/eu/sqs/aws4_request, SignedHeaders=host"
+    }
+    for headers, more in (unknown, {}), ({}, {"X-Amz-Signature": "0" * 64}):
+        told = refused(get(server, place, headers, Action=action, **fields, **more))[2]
+        assert told == "This server has no keys, so it cannot verify the signature of a request by GET; use POST."
     assert (queue.counts().visible, queue.counts().in_flight) == (1, 0)
     assert "made" not in [queue.name for queue in server.lake.list_queues()]
 

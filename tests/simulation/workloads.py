@@ -497,8 +497,8 @@ class Client:
         targets = self._targets(verb[1])
         if not targets:
             return
-        head, _, mac = targets[0].receipt_handle.rpartition("-")
-        forged = f"{head}-{mac[::-1]}"
+        head, mac = targets[0].receipt_handle[:-32], targets[0].receipt_handle[-32:]
+        forged = f"{head}{mac[::-1]}"
         if forged == targets[0].receipt_handle:
             return
         with self._call(verb):

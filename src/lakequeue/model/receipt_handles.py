@@ -1,7 +1,8 @@
 """Receipt handles: their format, signature and verification (RCP-9, RCP-15).
 
 A handle names the queue incarnation, the shard, the offset and the lease, and ends in a MAC whose key belongs to
-that lease alone. So Spark can compute the handles of one lease without a key to other leases.
+that lease alone. So Spark can compute the handles of one lease without a key to other leases. It has digits and
+letters only: Amazon's extended client for Python writes more in front of a handle, and a hyphen between.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ MAC_LENGTH = 32
 LONGEST_RECEIPT = 43_200 * MICROS
 """Microseconds from the receive to the latest possible end of a receipt, extensions included (VIS-9)."""
 
+BETWEEN = "x"
+"""Separates key, shard, offset and lease, whose digits are hexadecimal; the MAC of fixed length follows."""
 _TEXT = re.compile(
-    r"(?P<key>[0-9a-f]{16}-[0-9a-f]{8})-(?P<shard>0|[1-9][0-9]{0,8})-(?P<offset>0|[1-9][0-9]{0,18})"
-    r"-(?P<lease_id>[0-9a-f]{32})-(?P<mac>[0-9a-f]{32})"
+    rf"(?P<key>[0-9a-f]{{24}}){BETWEEN}(?P<shard>0|[1-9][0-9]{{0,8}}){BETWEEN}(?P<offset>0|[1-9][0-9]{{0,18}})"
+    rf"{BETWEEN}(?P<lease_id>[0-9a-f]{{32}})[0-9a-f]{{{MAC_LENGTH}}}"
 )
 
 
@@ -53,17 +56,23 @@ def lease_key(handle_key: bytes, lease_id: str) -> str:
     return hmac.new(handle_key, lease_id.encode(), hashlib.sha256).hexdigest()
 
 
+def around(key: str, lease_id: str) -> tuple[str, str]:
+    """The text before the shard of a handle, and the one between its offset and its MAC."""
+    return f"{key.replace('-', '')}{BETWEEN}", f"{BETWEEN}{lease_id}"
+
+
 class HandleSigner:
     """Signs the handles of one lease in one shard."""
 
     def __init__(self, key: str, shard: int, lease_id: str, handle_key: bytes) -> None:
-        self._before, self._after = f"{key}-{shard}-", f"-{lease_id}"
+        before, self._after = around(key, lease_id)
+        self._before = f"{before}{shard}{BETWEEN}"
         self._key = lease_key(handle_key, lease_id)
 
     def sign(self, offset: int) -> str:
         """The handle of the message at an offset."""
         plain = f"{self._before}{offset}{self._after}"
-        return f"{plain}-{hashlib.sha256((self._key + plain).encode()).hexdigest()[:MAC_LENGTH]}"
+        return f"{plain}{hashlib.sha256((self._key + plain).encode()).hexdigest()[:MAC_LENGTH]}"
 
 
 def encode(handle: ReceiptHandle, handle_key: bytes) -> str:
@@ -78,7 +87,7 @@ def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:
         ReceiptHandleIsInvalid: the text is malformed, not canonical, tampered with, or of another queue.
     """
     parts = _TEXT.fullmatch(text) if isinstance(text, str) else None
-    if parts is not None and parts["key"] == key:
+    if parts is not None and parts["key"] == key.replace("-", ""):
         handle = ReceiptHandle(key, int(parts["shard"]), int(parts["offset"]), parts["lease_id"])
         if hmac.compare_digest(encode(handle, handle_key), text):
             return handle

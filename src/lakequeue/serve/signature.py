@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 import attrs
 from botocore.auth import SIGV4_TIMESTAMP, SigV4Auth
@@ -57,6 +57,8 @@ class Signature:
     _request: RequestHead = attrs.field(repr=False)
     _headers: HTTPHeaders
     _signature: str = attrs.field(repr=False)
+    _queries: Set[str] = attrs.field(repr=False)
+    """What may have been signed of the query."""
 
     @classmethod
     def of(cls, request: RequestHead, now: datetime) -> Signature:
@@ -68,12 +70,11 @@ class Signature:
         """
         lifetime = WINDOW
         if "authorization" in request.headers:
-            parts, timestamp = _authorization(request), request.headers.get("x-amz-date", "")
+            parts, timestamp, own = _authorization(request), request.headers.get("x-amz-date", ""), ""
         else:
             parts = _url_parts(request)
             timestamp, lifetime = parts["Date"], timedelta(seconds=int(parts["Expires"]))
-            signed = [part for part in request.query.split("&") if not part.startswith(f"{_IN_URL}Signature=")]
-            request = attrs.evolve(request, query="&".join(signed))  # all but the signature itself
+            own = f"{_IN_URL}Signature"
         key_id, date, region, service, ending = _credential(parts["Credential"])
         made = _instant(timestamp)
         if not _SIGNATURE.fullmatch(parts["Signature"]):
@@ -87,7 +88,9 @@ class Signature:
         if body_hash is not None and not _SIGNATURE.fullmatch(body_hash):
             raise _incomplete("The body must be signed: X-Amz-Content-SHA256 must be its hash.")
         _check_window(timestamp, made, now, lifetime)
-        return cls(key_id, timestamp, region, request, headers, parts["Signature"])
+        # botocore signs a URL as it travels, where a space may be +
+        queries = {_canonical_query(request.query, own, encode) for encode in (_encoded, str)}
+        return cls(key_id, timestamp, region, request, headers, parts["Signature"], queries)
 
     def covers(self, header: str) -> bool:
         """Whether a header was signed."""
@@ -103,25 +106,45 @@ class Signature:
         if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
             raise _mismatch("X-Amz-Content-SHA256 is not the hash of the body.")
         auth = _Signer(Credentials(self.key_id, secret), SERVICE, self._region)
-        signed = _Signer.request(self._request, self._timestamp, self._headers, body_hash)
-        text = auth.string_to_sign(signed, auth.canonical_request(signed))
-        return hmac.compare_digest(auth.signature(text, signed), self._signature)
+        matching = False
+        for query in self._queries:
+            signed = _Signer.request(self._request, query, self._timestamp, self._headers, body_hash)
+            text = auth.string_to_sign(signed, auth.canonical_request(signed))
+            matching |= hmac.compare_digest(auth.signature(text, signed), self._signature)
+        return matching
 
 
 class _Signer(SigV4Auth):
     """Signs the headers that the client signed, not those that botocore would choose."""
 
     @staticmethod
-    def request(request: RequestHead, timestamp: str, headers: HTTPHeaders, body_hash: str) -> AWSRequest:
-        query = f"?{request.query}" if request.query else ""
+    def request(
+        request: RequestHead, query: str, timestamp: str, headers: HTTPHeaders, body_hash: str
+    ) -> AWSRequest:
         path = request.path.lstrip("/")  # several slashes are signed as one
-        url = f"http://{SERVICE}/{path}{query}".replace("#", "%23")  # a fragment would not be signed
+        url = f"http://{SERVICE}/{path}".replace("#", "%23")  # a fragment would not be signed
         signed = AWSRequest(request.method, url, {_BODY_HASH: body_hash})
-        signed.context.update(timestamp=timestamp, signed=headers)
+        signed.context.update(timestamp=timestamp, signed=headers, query=query)
         return signed
+
+    def canonical_query_string(self, request: AWSRequest) -> str:
+        query: str = request.context["query"]
+        return query
 
     def headers_to_sign(self, request: AWSRequest) -> HTTPHeaders:
         return request.context["signed"]
+
+
+def _canonical_query(query: str, left_out: str, encode: Callable[[str], str]) -> str:
+    """Names and values encoded and sorted."""
+    pairs = (part.partition("=") for part in query.split("&") if part)
+    encoded = sorted((encode(name), encode(value)) for name, _, value in pairs)
+    return "&".join(f"{name}={value}" for name, value in encoded if name != left_out)
+
+
+def _encoded(text: str) -> str:
+    """A name or value decoded and encoded again, because clients may escape more or less than they sign."""
+    return quote(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 
 def mismatch() -> RequestError:

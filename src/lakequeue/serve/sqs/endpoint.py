@@ -118,7 +118,7 @@ class Endpoint:
                 parse = partial(query_protocol.parameters, model, fields, http.scope["path"])
             call.action = model.name
             if by_get and pending.key is None and model.name not in READING:  # any page can cause a GET
-                raise RequestError("AccessDeniedException", "Unsigned requests by GET only read; use POST.", 403)
+                raise RequestError("AccessDeniedException", _no_key(head), 403)
             if not caller.may_on_any_queue(model.name):  # refused without parsing the parameters
                 raise access_denied(caller, model.name, "any queue")
             given = await _parse(body.content, parse)
@@ -240,6 +240,13 @@ def _named(headers: Mapping[str, str]) -> OperationModel | None:
         types = f"{json_protocol.RESPONSE_TYPE} or {query_protocol.CONTENT_TYPE}"
         raise RequestError("UnsupportedMediaType", f"Requests are {types}.", 415)
     return None
+
+
+def _no_key(head: RequestHead) -> str:
+    """Why a request by GET that changes something is refused by a server without keys."""
+    if "authorization" in head.headers or "X-Amz-Signature" in head.query:
+        return "This server has no keys, so it cannot verify the signature of a request by GET; use POST."
+    return "Unsigned requests by GET only read; use POST."
 
 
 def is_json(headers: Mapping[str, str]) -> bool:

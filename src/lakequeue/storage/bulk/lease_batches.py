@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.names import sequence_number
-from lakequeue.model.receipt_handles import MAC_LENGTH
+from lakequeue.model.receipt_handles import BETWEEN, MAC_LENGTH, around
 from lakequeue.storage import layout
 from lakequeue.storage.engines.spark_access import READ
 from lakequeue.storage.messages.read import check_order
@@ -100,15 +100,15 @@ def lease_frame(spark: SparkSession, places: Sequence[LeasePlace], lease: LeaseC
     rows = found[0] if len(found) == 1 else found[0].unionByName(found[1])
     rows = rows.where(F.col("body") != "")  # an empty one marks a message that was erased after the claim
     rows = rows.withColumn("offset", F.col("base_offset") + F.col("position"))
+    before, after = around(lease.key, lease.lease_id)
     plain = F.concat(
-        F.lit(f"{lease.key}-"), F.col("shard").cast("string"), F.lit("-"), F.col("offset").cast("string"),
-        F.lit(f"-{lease.lease_id}"),
-    )  # fmt: skip
+        F.lit(before), F.col("shard").cast("string"), F.lit(BETWEEN), F.col("offset").cast("string"), F.lit(after)
+    )
     mac = F.substring(F.sha2(F.concat(F.lit(lease.lease_key), plain), 256), 1, 32)
     return rows.select(
         "message_id",
         "body",
-        F.concat(plain, F.lit("-"), mac).alias("receipt_handle"),
+        F.concat(plain, mac).alias("receipt_handle"),
         F.coalesce("first_sent_at", "sent_at", "opened_at").alias("sent_at"),
         "message_attributes",
         "group_id",
@@ -347,7 +347,8 @@ class _Rows:
 
 def _receipt_handles(offsets: npt.NDArray[np.int64], shard: int, lease: LeaseColumns) -> pa.Array:
     """``HandleSigner.sign`` for many offsets: the digest of what all handles begin with is computed once."""
-    before, after = f"{lease.key}-{shard}-", f"-{lease.lease_id}"
+    before, after = around(lease.key, lease.lease_id)
+    before = f"{before}{shard}{BETWEEN}"
     begun, ending = hashlib.sha256((lease.lease_key + before).encode()), after.encode()
     digests = []
     for offset in offsets.tolist():
@@ -357,4 +358,4 @@ def _receipt_handles(offsets: npt.NDArray[np.int64], shard: int, lease: LeaseCol
     macs = pa.py_buffer(binascii.hexlify(b"".join(digests)))
     ends = pa.py_buffer(np.arange(0, len(macs) + 1, MAC_LENGTH, dtype=np.int32))
     signed = pa.StringArray.from_buffers(len(offsets), ends, macs)
-    return pc.binary_join_element_wise(before, pa.array(offsets).cast(pa.string()), f"{after}-", signed, "")
+    return pc.binary_join_element_wise(before, pa.array(offsets).cast(pa.string()), after, signed, "")
