@@ -15,7 +15,7 @@ from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import CommitFailedError
 from typer.testing import CliRunner
 
-from concurrency.harness import apart, elsewhere, small_segments
+from concurrency.harness import apart, elsewhere
 from concurrency.staged import abandoned, stages
 from insides import place_of, reopen
 from lakequeue import DamagedTable, LakeQueue, Queue, QueueClientError, RedrivePolicy
@@ -215,30 +215,6 @@ def test_no_dead_letter_is_delivered_below_a_head(lq: LakeQueue, queue: Queue) -
     lq.repair(apply=True, force=True)
     reopen(lq).queue("source").compact()
     assert [message.body for message in elsewhere(queue).receive(max_messages=10)] == ["dead"]
-
-
-@pytest.mark.spec("DUR-5")
-def test_messages_that_another_program_reordered_are_not_read_as_others(
-    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_segments(monkeypatch, 10)
-    queue = lq.create_queue("orders")
-    for number in range(10):
-        queue.send(f"body {9 - number}")
-    DeltaTable(folder(queue)).optimize.z_order(["body"])
-    for verb in (lambda q: q.receive(max_messages=10), lambda q: q.peek(limit=10)):
-        with pytest.raises(DamagedTable, match="does not hold its messages in order"):
-            verb(elsewhere(queue))
-
-
-@pytest.mark.spec("DUR-5")
-def test_files_that_another_program_joined_in_order_stay_readable_or_are_refused(queue: Queue) -> None:
-    DeltaTable(folder(queue)).optimize.compact()
-    try:
-        bodies = [message.body for message in elsewhere(queue).receive(max_messages=10)]
-    except DamagedTable:
-        return
-    assert bodies == [f"body {number}" for number in range(3, 10)]
 
 
 @pytest.mark.spec("DUR-5")

@@ -188,7 +188,6 @@ DAMAGE: dict[str, Callable[[Victim], object]] = {
     "file of messages torn": lambda victim: tear(live(victim.messages)[4]),
     "file of messages gone, and repaired by delta-rs": lambda victim: lose_and_repair(victim.messages, 4),
     "checkpoint torn": truncated_checkpoint,
-    "optimized": lambda victim: change(victim.messages, lambda table: table.optimize.compact()),
     "row deleted": lambda victim: change(victim.messages, lambda table: table.delete("body = '4'")),
     "log restored": lambda victim: change(victim.messages, lambda table: table.restore(4)),
     "feature added": lambda victim: change(

@@ -57,7 +57,7 @@ def exchange(
                 timeout = None if given is None else visibility(queue, given)
                 command = Claim(request.max_messages or 1, timeout, lease_id, consumer=request.consumer)
                 parts, refused = receive.claim(queue, command, request, settling)
-                claimed = receive.read(queue, parts)
+                claimed = receive.read(queue, parts, lease_id=lease_id)
                 receive.count(queue, claimed)
                 call.messages = len(claimed)
         except (QueueServiceError, QueueClientError) as error:

@@ -22,12 +22,15 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.clock_guard import Doubt
+from lakequeue.storage.delta_log import State
 from lakequeue.storage.engines.commit import repeated
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger, check_head
-from lakequeue.storage.messages.read import LogFile, LogReader
+from lakequeue.storage.messages.read import LogFile, LogReader, check_order
 from lakequeue.storage.parquet_files import row_groups
 from lakequeue.storage.stores import Store
+from lakequeue.storage.table_version import TableVersion
 
 ROWS = 8_192
 """Maximum number of messages in a batch."""
@@ -102,21 +105,32 @@ class JudgedShard:
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
         for index in surviving(known, condition):
             file = self.files[index]
-            with folder.parquet(file.file.name, file.size) as parquet:
-                for group, first in self._row_groups(parquet, index, condition):
-                    rows = _rows_of(parquet.metadata.row_group(group), needed)
-                    for batch in parquet.iter_batches(rows, [group], needed, use_threads=False):
-                        file.check(batch["position"], first, self.messages)
-                        offsets = np.arange(first, first + len(batch))
-                        first += len(batch)
-                        if offsets[0] < purged:
-                            batch = batch.slice(int(np.searchsorted(offsets, purged)))
-                            offsets = offsets[len(offsets) - len(batch) :]
-                        if self.outdated:
-                            whole = pc.not_equal(pc.fill_null(batch["delay_seconds"], 0), layout.EMPTIED)
-                            offsets, batch = offsets[whole.to_numpy(zero_copy_only=False)], batch.filter(whole)
-                        if len(batch):
-                            yield self.judge.judge(offsets, file.sent_at(batch).to_numpy(), batch, names)
+            for batch in self._rows(folder, index, needed, condition):
+                offsets = batch["position"].to_numpy() + file.base
+                if offsets[0] < purged:
+                    batch = batch.slice(int(np.searchsorted(offsets, purged)))
+                    offsets = offsets[len(offsets) - len(batch) :]
+                if self.outdated:
+                    whole = pc.not_equal(pc.fill_null(batch["delay_seconds"], 0), layout.EMPTIED)
+                    offsets, batch = offsets[whole.to_numpy(zero_copy_only=False)], batch.filter(whole)
+                if len(batch):
+                    yield self.judge.judge(offsets, file.sent_at(batch).to_numpy(), batch, names)
+
+    def _rows(
+        self, folder: Folder, index: int, needed: Sequence[str], condition: ds.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Columns of a file, or of its row groups that may have such messages, by offset (DUR-5)."""
+        file = self.files[index]
+        if file.is_foreign:  # its rows may be in any order
+            yield from file.rows_of(TableVersion(folder, State()), needed).to_batches(ROWS)
+            return
+        with folder.parquet(file.file.name, file.size) as parquet:
+            for group, first in self._row_groups(parquet, index, condition):
+                rows = _rows_of(parquet.metadata.row_group(group), needed)
+                for batch in parquet.iter_batches(rows, [group], needed, use_threads=False):
+                    check_order(batch["position"], first - file.base, self.messages, file.file.name)
+                    first += len(batch)
+                    yield batch
 
     def _row_groups(
         self, parquet: pq.ParquetFile, index: int, condition: ds.Expression | None

@@ -35,6 +35,7 @@ from lakequeue.shard.runs import IN_FLIGHT
 from lakequeue.storage.bulk import lease_batches
 from lakequeue.storage.bulk.lease_batches import LeaseColumns, LeasePlace, lease_frame
 from lakequeue.storage.cleaning import pin_files
+from lakequeue.storage.messages.merge_segments import put_in_order
 from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
@@ -232,6 +233,11 @@ def _places(queue: OpenQueue, part: Part) -> Iterator[LeasePlace]:
     folder = queue.root.engine.store.folder(part.shard.tables.messages)
     pin_files(folder)
     log = part.shard.ledger.log()
+    if any(file.is_foreign for first, last in part.spans for file in log.overlapping(first, last)):
+        table = queue.root.engine.open(part.shard.tables.messages)  # tasks find a message by the number of its row
+        for first, last in part.spans:
+            put_in_order(table, first, last)
+        log = part.shard.ledger.log()
     for span in part.claimed.spans:
         for file in log.overlapping(span.first, span.last):
             first, last = max(span.first, file.first), min(span.last, file.last)

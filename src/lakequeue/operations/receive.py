@@ -37,7 +37,8 @@ from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order
 from lakequeue.runtime.waiters import Waiter, log_watch
-from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease
+from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease, Spans
+from lakequeue.shard.spans import ranges
 from lakequeue.storage.engines.interface import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
@@ -358,7 +359,7 @@ def _polls(
             if waiter is not None:
                 waiter.found = True
             yield _Claimed(queue, claims, size)
-        messages = read(queue, parts, poll.request.attribute_names)
+        messages = read(queue, parts, poll.request.attribute_names, lease_id)
         if waiter is not None:
             waiters.announce(max(shard.ledger.attributes_version for shard in queue.shards))
             waiter.found = bool(messages)
@@ -385,9 +386,14 @@ def _polls(
         pause = min(2 * pause, queue.root.longest_pause(now - waiters.active_at))
 
 
-def read(queue: OpenQueue, parts: Sequence[Part], names: Sequence[str] = ("All",)) -> list[Message]:
-    """The messages of a claim, by send time."""
-    return _by_send_time(queue, [_messages(queue, part, names) for part in parts])
+def read(
+    queue: OpenQueue, parts: Sequence[Part], names: Sequence[str] = ("All",), lease_id: str | None = None
+) -> list[Message]:
+    """The messages of a claim, by send time.
+
+    Messages of the lease with this id that storage cannot read count as never received (DUR-8).
+    """
+    return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 
 def _size(parts: Sequence[Part]) -> int:
@@ -425,10 +431,11 @@ def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Messa
     return list(heapq.merge(*by_shard, key=lambda message: message.sent_at))
 
 
-def _messages(queue: OpenQueue, part: Part, names: Sequence[str]) -> list[Message]:
+def _messages(queue: OpenQueue, part: Part, names: Sequence[str], lease_id: str | None) -> list[Message]:
     shard, claimed = part
     signer = receipt_handles.HandleSigner(queue.key, shard.number, claimed.lease_id, queue.row.handle_key)
-    rows, unreadable = _rows(queue, part)
+    own = claimed.lease_id == lease_id  # an attempt that is repeated was counted before
+    rows, unreadable = _rows(queue, part, own)
     settler, priority = Settler(queue), shard.number % queue.attributes.classes
 
     def sequence(offset: int) -> str | None:
@@ -453,8 +460,10 @@ def _messages(queue: OpenQueue, part: Part, names: Sequence[str]) -> list[Messag
     return messages
 
 
-def _rows(queue: OpenQueue, part: Part) -> tuple[dict[int, Row], set[int]]:
+def _rows(queue: OpenQueue, part: Part, own: bool) -> tuple[dict[int, Row], set[int]]:
     """Claimed messages by offset, and the offsets of messages that storage cannot read now.
+
+    The latter count as never received if the claim is this call's ``own``.
 
     Raises an error only if it can read no message: an error hides all claimed messages until their timeout.
     """
@@ -475,6 +484,8 @@ def _rows(queue: OpenQueue, part: Part) -> tuple[dict[int, Row], set[int]]:
                 pending += [(middle + 1, last), (first, middle)]
                 continue
             if not rows and not pending:
+                if own:
+                    _uncount(queue, part, part.spans)
                 if isinstance(worst, DamagedTable):
                     worst.outcome_unknown = True
                     raise worst from None
@@ -484,8 +495,21 @@ def _rows(queue: OpenQueue, part: Part) -> tuple[dict[int, Row], set[int]]:
                     f"messages were claimed, but they cannot be read: {first_line(error)}", outcome_unknown=True
                 ) from error
             unreadable.update(range(first, last + 1))
-            _log.error("offsets %s to %s of %s cannot be read: %s", first, last, queue.name, first_line(error))
         else:
             # an empty body marks a message that was erased after the claim (SND-1, DUR-42)
             rows.update((offset, row) for offset, row in enumerate(found, first) if row and row["body"])
+    if unreadable:
+        spans = ranges(sorted(unreadable))
+        text = "%d messages of %s cannot be read, from offset %d to %d: %s"
+        _log.error(text, len(unreadable), queue.name, spans[0][0], spans[-1][1], worst and first_line(worst))
+        if own:
+            _uncount(queue, part, spans)
     return rows, unreadable
+
+
+def _uncount(queue: OpenQueue, part: Part, spans: Spans) -> None:
+    """Takes back the receive of messages that nobody sees; they stay hidden until their timeout."""
+    try:
+        queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))
+    except Exception as error:
+        _log.warning("a receive of %s counts messages that cannot be read: %s", queue.name, first_line(error))

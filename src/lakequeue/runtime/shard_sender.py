@@ -288,12 +288,23 @@ class ShardSender:
                 appender.forget_ids_below(head.floor_offset)
             merge_recent(appender.table, head.floor_offset, None if dedup is None else now - dedup, confirm)
             appender.refresh()
-        except OtherHistory as error:  # the call must report it, as the next handle no longer knows
-            error.outcome_unknown = True
-            raise
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._tables.messages, first_line(error))
-            self._appender = None
+            sent_by, self._appender = self._appender, None
+            if isinstance(error, OtherHistory) and sent_by is not None:
+                self._check_place(sent_by)
+
+    @staticmethod
+    def _check_place(appender: Appender) -> None:
+        """Raises OtherHistory, ``outcome_unknown``, if what was just sent is in a log that was put back since.
+
+        The next handle would no longer know it.
+        """
+        try:
+            appender.table.confirm()
+        except OtherHistory as error:
+            error.outcome_unknown = True
+            raise
 
     def deliver(self, source: Source, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
         """Appends messages that are moved here, unless they arrived before; False if the log is closed.

@@ -93,6 +93,7 @@ class LeaseExtend:
 class LeaseRelease:
     """Hands back at once the messages that a lease still holds; ``unseen`` ones count as never received by it.
 
+    ``unread`` ones do so, too, and stay hidden until their timeout: storage cannot read them now.
     ``failure``: see ``LeaseDelete``; ``failed_together``: of how many messages, if they failed as one batch.
     """
 
@@ -101,6 +102,7 @@ class LeaseRelease:
     failure: str | None = None
     failed_together: int | None = None
     unseen: bool = False
+    unread: bool = False
 
 
 @attrs.frozen

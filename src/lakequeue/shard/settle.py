@@ -145,10 +145,14 @@ def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts
     done = 0
     for run in list(held(state, command.lease_id, command.spans)):
         if run.state == IN_FLIGHT:
-            if command.unseen:
+            if (command.unseen or command.unread) and run.deliveries:
                 first = run.first_received_at if run.receive_count > 1 else None
                 run = run._replace(receive_count=run.receive_count - 1, first_received_at=first)
-            state.hand_back(run, command.failure, command.failed_together)
+            if command.unread:
+                state.leave(run)
+                state.set_runs([run])
+            else:
+                state.hand_back(run, command.failure, command.failed_together)
             done += run.size
     return _counts(command.spans, done), done > 0
 

@@ -87,6 +87,8 @@ class Entry:
     transactions: dict[str, int] = attrs.field(factory=dict)
     """Versions by application id."""
     token: str | None = None
+    program: str | None = None
+    """Name and version of a program that is not lakequeue; None if that is not known, too."""
     committed_at: int | None = None
     """Milliseconds since the epoch by the machine's clock."""
     metadata: Mapping[str, Any] | None = None
@@ -191,6 +193,8 @@ def parse(data: bytes) -> Entry:
             entry.transactions[f"{transaction['appId']}"] = whole(transaction["version"])
         elif info := action.get("commitInfo"):
             entry.token, entry.committed_at = info.get("userMetadata"), whole(info.get("timestamp") or 0) or None
+            if entry.token is None:
+                entry.program = str(info.get("engineInfo") or "another program")
             if str(info.get("operationMetrics", {}).get(ACTIONS, len(lines))) != str(len(lines)):
                 raise ValueError(f"has {len(lines)} lines of {info['operationMetrics'][ACTIONS]}")
         elif metadata := action.get("metaData"):

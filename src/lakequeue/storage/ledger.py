@@ -24,7 +24,7 @@ from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.messages.forgotten import Forgotten
-from lakequeue.storage.messages.read import ShardLog
+from lakequeue.storage.messages.read import ShardLog, is_foreign
 from lakequeue.storage.run_columns import of_runs, to_runs
 from lakequeue.storage.store_failures import first_line
 
@@ -142,9 +142,11 @@ class Ledger:
         return self._head(self._rows(heads))
 
     def has_excess_files(self, machine: ShardMachine) -> bool:
-        """Whether the loaded snapshot has more files than its runs (those of ``machine``) need."""
+        """Whether the loaded snapshot has files of another program, or more than ``machine``'s runs need."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
-        return len(self.table.files()) > needed + _SPARE_FILES
+        files = self.table.files()
+        foreign = not self.table.commits_alone and any(is_foreign(file.name) for file in files)
+        return foreign or len(files) > needed + _SPARE_FILES
 
     def commit(
         self,
@@ -225,7 +227,14 @@ class Ledger:
 
     def _rows(self, files: Sequence[LiveFile]) -> pa.Table:
         tables = (rows.select(_DATA.names).cast(_DATA) for rows in self.table.rows(files))
-        return pa.concat_tables([_DATA.empty_table(), *tables])
+        rows = pa.concat_tables([_DATA.empty_table(), *tables])
+        return _each_once(rows) if any(is_foreign(file.name) for file in files) else rows
+
+
+def _each_once(rows: pa.Table) -> pa.Table:
+    """Drops rows that equal another one: two compactions by another program leave them if they overlap."""
+    places = {repr(row): place for place, row in enumerate(rows.to_pylist())}
+    return rows if len(places) == len(rows) else rows.take(list(places.values()))
 
 
 def check_head(head: Head, end: int, table: str) -> None:

@@ -41,6 +41,17 @@ _LEARNED = 100
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
+_known_programs: set[tuple[str, str]] = set()
+"""Programs of which this process has warned, with the tables that they rewrote."""
+
+
+def _warn_of(program: str, table: str) -> None:
+    if (program, table) not in _known_programs:
+        _known_programs.add((program, table))
+        text = "%s was rewritten by %s. Its rows are read in order, and the compactor writes them anew"
+        _log.warning(text, table, program)
+
+
 class LogTrimmed(Exception):
     """Log entries that follow a snapshot were removed; load the newest snapshot."""
 
@@ -268,6 +279,8 @@ class Snapshot(State):
         self._newest.pop(self.version - _LEARNED, None)
         self.mark = entry.mark
         super().apply(entry)
+        if entry.program is not None and entry.added and entry.removed:
+            _warn_of(entry.program, self._folder.uri)
 
     def _check(self, found: Entry | State) -> None:
         """Takes note of a table's settings; DamagedTable if they are not those of a table of this place."""

@@ -24,7 +24,7 @@ from lakequeue.model.names import sequence_number
 from lakequeue.model.receipt_handles import BETWEEN, MAC_LENGTH, around
 from lakequeue.storage import layout
 from lakequeue.storage.engines.spark_access import READ
-from lakequeue.storage.messages.read import check_order
+from lakequeue.storage.messages.read import check_order, is_foreign
 from lakequeue.storage.parquet_files import row_groups
 from lakequeue.storage.roots import spark_uri
 from lakequeue.storage.stores import Store
@@ -249,14 +249,14 @@ def read_places(
     schema = schema_of(columns)
     directory, _, name = places[0].path.rpartition("/")
     folder = store.folder(directory)
+    foreign = is_foreign(places[0].path.rpartition("/messages/")[2])
     wanted = [name for name in _STORED if name in schema.names]
     if "sent_at" in schema.names:
         wanted += _SENT_AT
 
     def read() -> Iterator[_Rows]:
         with folder.parquet(name, places[0].size or folder.entry(name).size, layout.FILES["messages"]) as file:
-            for group, begin, parts in _row_groups(file, places):
-                rows = file.read_row_group(group, columns=["position", *wanted], use_threads=False)
+            for rows, begin, parts in _rows_by_group(file, places, ["position", *wanted], foreign):
                 check_order(rows["position"], begin, directory, name)
                 if len(parts) == 1:
                     rows = rows.slice(parts[0].start, parts[0].rows)
@@ -293,6 +293,20 @@ class _Part(NamedTuple):
     @property
     def rows(self) -> int:
         return self.stop - self.start
+
+
+def _rows_by_group(
+    file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
+) -> Iterator[tuple[pa.Table, int, list[_Part]]]:
+    """Yields rows of row groups with their first positions; those of a foreign file at once, in order."""
+    if foreign:
+        rows = file.read(columns, use_threads=False).sort_by("position")
+        begin = rows["position"][0].as_py()
+        parts = [_Part(each.first_position - begin, each.last_position + 1 - begin, each) for each in places]
+        yield rows, begin, parts
+        return
+    for group, begin, parts in _row_groups(file, places):
+        yield file.read_row_group(group, columns, use_threads=False), begin, parts
 
 
 def _row_groups(file: pq.ParquetFile, places: Sequence[LeasePlace]) -> Iterator[tuple[int, int, list[_Part]]]:

@@ -15,10 +15,11 @@ from lakequeue.errors import DamagedTable
 from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.shard.spans import apart
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import LiveFile
+from lakequeue.storage.delta_log import LiveFile, State
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages.read import Integers, LogFile, stretches
 from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.table_version import TableVersion
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -44,6 +45,8 @@ class FoundFile:
     """When its first and its last message were sent, in microseconds; None: not known."""
     doubt: str | None = None
     """What the log says of it that its rows do not, nor others: nothing tells which of them is right."""
+    harmless: bool = False
+    """True if the problem is only that another program rewrote it: calls read its rows in order, each once."""
     blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
     """Offsets of rows without a message: erased, ``forgotten``, or reported as lost by an earlier repair."""
 
@@ -93,6 +96,8 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
         problem = f"has {size} bytes instead of {file.size}"
     elif not np.array_equal(offsets, np.arange(offsets[0], offsets[0] + len(offsets))):
         problem = "does not hold its messages in order; another program wrote it"
+        harmless = _is_complete(folder, file)
+        return FoundFile(file, offsets, problem, harmless=harmless, blank=np.sort(offsets[blank]))
     elif bounds != [offsets[0], offsets[-1]]:
         problem = "holds other messages than its log says; another program wrote it"
     else:
@@ -101,6 +106,15 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
         times = sent[0].as_py(), sent[-1].as_py()
         return FoundFile(file, offsets, None, sent=times, doubt=doubt, blank=offsets[blank])
     return FoundFile(file, offsets, problem, blank=offsets[blank])
+
+
+def _is_complete(folder: Folder, file: LiveFile) -> bool:
+    """Returns True if a file holds each message from its first to its last, in whatever order."""
+    try:
+        LogFile.of(file).rows_of(TableVersion(folder, State()), [])
+    except DamagedTable:
+        return False
+    return True
 
 
 def _read(parquet: pq.ParquetFile) -> pa.Table:

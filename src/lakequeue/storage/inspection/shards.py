@@ -164,7 +164,9 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
     for each in found.files:
         if each.problem is not None and each.named:
             repair = "its messages are written anew in order" if len(each.offsets) else "its messages are lost"
-            yield finding(found.messages_path, each.file.name, each.problem, repair)
+            if each.harmless:
+                repair += ", as the compactor does, too"
+            yield finding(found.messages_path, each.file.name, each.problem, repair, damage=not each.harmless)
     if found.state is None:
         return
     for file, problem in doubts(found):

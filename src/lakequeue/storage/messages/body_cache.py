@@ -94,7 +94,6 @@ class BodyCache:
             if following < len(self._chunks):
                 stop = min(stop, self._chunks.keys()[following] - 1)
         rows = _read(table, file, offset, last, stop)
-        file.check(rows["position"], offset, table.path)
         rows = rows.select(_COLUMNS)
         # an id of a bulk send is of no use, and takes memory in each row
         dead_letters = pc.is_valid(rows["source_receive_count"])
@@ -110,12 +109,12 @@ class BodyCache:
 def _read(table: Table, file: LogFile, first: int, last: int, ahead: int) -> pa.Table:
     """Rows of a file up to the offset ``ahead``; up to ``last`` if others cannot be read (DUR-8)."""
     try:
-        return table.read_rows(file.file, first - file.first, ahead - file.first, ["position", *_COLUMNS])
+        return file.rows_of(table, _COLUMNS, first, ahead)
     except DamagedTable as error:
         if ahead > last:
             return _read(table, file, first, last, last)
         try:
-            ids = table.read_rows(file.file, first - file.first, last - file.first, ["message_id"])["message_id"]
+            ids = file.rows_of(table, ["message_id"], first, last)["message_id"]
         except DamagedTable:
             raise error from None
         more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""

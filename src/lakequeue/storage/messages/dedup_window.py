@@ -46,9 +46,9 @@ def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, In
         if file.last >= first
         and (file.opened_at > horizon if file.bulk else ends.get(file.base, horizon + 1) > horizon)
     ]
-    tables = table.read([file.file for file in recent], ["position", "group_id", "dedup_id", *_JUDGED])
+    names = ["group_id", "dedup_id", *_JUDGED]
+    tables = table.folder.for_each(lambda file: file.rows_of(table, names), recent)
     for file, rows in zip(recent, tables, strict=True):
-        file.check(rows["position"], file.first, table.path)
         sent = file.sent_at(rows).to_numpy()
         begin = max(first - file.first, int(np.searchsorted(sent, horizon, side="right")))
         rows = rows.slice(begin)

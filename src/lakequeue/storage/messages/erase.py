@@ -137,7 +137,7 @@ class _Blank:
         file = next((file for file in log_files(table) if file.first <= offset <= file.last), None)
         if file is None:  # its segment was dropped
             return False
-        row = table.read_rows(file.file, offset - file.first, offset - file.first, ["sent_at", "body", *_CLEARED])
+        row = file.rows_of(table, ["sent_at", "body", *_CLEARED], offset, offset)
         full = {name for name in ("body", *_CLEARED) if row[name][0].as_py()}
         if file.sent_at(row)[0].as_py() > self.keep_from:
             full -= _COUNTING

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakequeue.model.clock import MICROS
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import commit
+from lakequeue.storage.engines.commit import commit, retried
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages.forgotten import Forgotten
 from lakequeue.storage.messages.read import LogFile, log_files
@@ -98,9 +98,10 @@ def merge_all(
             return None  # a restore: its messages may be others
         found = (
             _next_step(seen, floor, drop_before, _any_small)
+            or _foreign_step(table, seen)
             or _cut_step(seen, floor, drop_before)
             or (forgotten and _empty_step(seen, now, drop_before, forgotten, done))
-            or _open_step(seen, floor, now, drop_before)
+            or _open_step(table, seen, floor, now, drop_before)
         )
         if forgotten is None or found is None or found.outcome.dropped:
             return found
@@ -126,6 +127,21 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
 
     step = _Step([segment], rows, MergeCounts(), with_send=segment is seen.open_one)
     return _replace(table, seen, step, lambda: None)
+
+
+def put_in_order(table: Table, first: int, last: int) -> None:
+    """Rewrites segments with offsets of a range in which another program wrote a file.
+
+    Raises:
+        RequestThrottled: too many lost races.
+    """
+
+    def done() -> bool | None:
+        found = (file for file in log_files(table) if file.last >= first and file.first <= last)
+        foreign = next((file for file in found if _is_foreign(table, [file])), None)
+        return foreign is None or (rewrite(table, foreign.first, lambda rows: rows) and None)
+
+    retried(done, "the log of the queue is too busy")
 
 
 @attrs.frozen
@@ -236,16 +252,30 @@ def _merge(segments: list[Segment]) -> _Step:
     return _Step(segments, lambda table: [_merged(table, segments)], MergeCounts(merged=len(segments)))
 
 
-def _open_step(seen: _Snapshot, floor: int, now: int, drop_before: int | None) -> _Step | None:
+def _open_step(table: Table, seen: _Snapshot, floor: int, now: int, drop_before: int | None) -> _Step | None:
     """A step for the open segment. It keeps its base, as a sender may be about to append to it."""
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
         return None
     if segment[-1].last < floor and (drop_before is None or last_sent_at < drop_before):
         return attrs.evolve(_drop([segment]), with_send=True)
-    if len(segment) > 1 and now - last_sent_at > IDLE:
-        return attrs.evolve(_merge([segment]), with_send=True)
+    if now - last_sent_at > IDLE:
+        if len(segment) > 1:
+            return attrs.evolve(_merge([segment]), with_send=True)
+        if _is_foreign(table, segment):
+            return _Step([segment], _rows_of(segment), MergeCounts(merged=1), with_send=True)
     return None
+
+
+def _is_foreign(table: Table, segment: Segment) -> bool:
+    """Returns True if another program wrote a file of a segment: its rows may be in another order."""
+    return not table.commits_alone and any(file.is_foreign for file in segment)
+
+
+def _foreign_step(table: Table, seen: _Snapshot) -> _Step | None:
+    """Rewrites a closed segment of which another program wrote a file."""
+    segment = next((each for each in seen.segments if _is_foreign(table, each)), None)
+    return None if segment is None else _Step([segment], _rows_of(segment), MergeCounts(merged=1))
 
 
 def _cut_step(seen: _Snapshot, floor: int, drop_before: int | None) -> _Step | None:
@@ -303,10 +333,14 @@ class _Rest:
     start: int
 
     def __call__(self, table: Table) -> Iterator[pa.Table]:
+        whole = self.file.rows_of(table, _FILE.names) if self.file.is_foreign else None  # it may be in any order
         for first in range(self.start, self.file.last + 1, CUT_ROWS):
             last = min(self.file.last, first + CUT_ROWS - 1)
-            rows = table.read_rows(self.file.file, first - self.file.first, last - self.file.first, _FILE.names)
-            rows = _stamped(table, rows, self.file, first)
+            if whole is None:
+                rows = self.file.rows_of(table, _FILE.names, first, last)
+            else:
+                rows = whole.slice(first - self.file.first, last - first + 1)
+            rows = _stamped(rows, self.file)
             # each piece becomes a segment: nothing before it was sent after it was opened
             opened_at = rows["sent_at"].cast(pa.int64())[0].as_py()
             yield _segment_rows(rows, first, first, opened_at)
@@ -318,16 +352,15 @@ def _size(segment: Segment) -> int:
 
 def _merged(table: Table, segments: Sequence[Segment]) -> pa.Table:
     files = [file for segment in segments for file in segment]
-    parts = table.read([file.file for file in files], _FILE.names)
-    stamped = [_stamped(table, part, file, file.first) for part, file in zip(parts, files, strict=True)]
+    parts = table.folder.for_each(lambda file: file.rows_of(table, _FILE.names), files)
+    stamped = [_stamped(part, file) for part, file in zip(parts, files, strict=True)]
     rows = pa.concat_tables(stamped)
     return _segment_rows(rows, files[0].first, files[0].base, files[0].opened_at)
 
 
-def _stamped(table: Table, rows: pa.Table, file: LogFile, first: int) -> pa.Table:
-    """Rows from an offset on with their send instant filled in, which in a bulk segment is its opening time."""
+def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
+    """Rows with their send instant filled in, which in a bulk segment is its opening time."""
     rows = layout.message_rows(rows)
-    file.check(rows["position"], first, table.path)
     if not file.bulk:
         return rows
     sent_at = pc.fill_null(rows["sent_at"], pa.scalar(file.opened_at, layout.INSTANT))

@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from sys import getsizeof
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -123,10 +123,17 @@ class LogFile:
     """Its messages without what was sent, as far as its statistics tell; see ``forgotten``."""
     group: str | None
     """The message group of all its messages, "" for none; None if there are several, or if that is not known."""
+    more: tuple[LiveFile, ...] = ()
+    """Further files of the segment, after another program rewrote some: only together they have each offset."""
 
     @property
     def rows(self) -> int:
         return self.last - self.first + 1
+
+    @property
+    def is_foreign(self) -> bool:
+        """True if another program wrote one of its files."""
+        return any(is_foreign(each.name) for each in (self.file, *self.more))
 
     @classmethod
     def of(cls, file: LiveFile) -> LogFile:
@@ -146,19 +153,37 @@ class LogFile:
             group=_only_group(file),
         )
 
-    def check(self, positions: pa.ChunkedArray, first: int, table: str) -> None:
-        """Checks that rows are those of the offsets from ``first`` on, in order (DUR-5).
+    def rows_of(
+        self, table: TableVersion, columns: Sequence[str], first: int | None = None, last: int | None = None
+    ) -> pa.Table:
+        """Returns the rows of some offsets (default: all) by offset, with ``position`` and some columns (DUR-5).
 
         Raises:
-            DamagedTable: another program moved or removed some, as ``OPTIMIZE`` and ``DELETE`` do.
+            DamagedTable: another program removed rows, as ``DELETE`` does.
         """
-        check_order(positions, first - self.base, table, self.file.name)
+        first, last = self.first if first is None else first, self.last if last is None else last
+        names = ["position", *(name for name in columns if name != "position")]
+        if not self.more:
+            rows = table.read_rows(self.file, first - self.first, last - self.first, names)
+            if are_in_order(rows["position"], first - self.base, last - self.base):
+                return rows
+        return self._in_order(table, names).slice(first - self.first, last - first + 1)
 
-    def rows_of(self, table: TableVersion, columns: Sequence[str]) -> pa.Table:
-        """Its rows with some columns; checked, so that they are by offset."""
-        [rows] = table.read([self.file], ["position", *columns])
-        self.check(rows["position"], self.first, table.path)
-        return rows
+    def _in_order(self, table: TableVersion, names: Sequence[str]) -> pa.Table:
+        """Returns all rows by offset, each once; reads all of each file."""
+        read = list(dict.fromkeys(["position", "message_id", *names]))
+        parts = table.read([self.file, *self.more], read)
+        rows = pa.concat_tables(part.select(read).cast(parts[0].schema) for part in parts)
+        rows = rows.take(pc.sort_indices(rows["position"]))
+        again = np.append(False, np.diff(rows["position"].to_numpy()) == 0)
+        ids = pc.fill_null(rows["message_id"], "")
+        same = pc.equal(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1)).to_numpy()
+        once = rows.filter(pa.array(~again))
+        if (again[1:] & ~same).any():
+            raise DamagedTable(table.path, self.file.name, "has two messages with one offset")
+        if not are_in_order(once["position"], self.first - self.base, self.last - self.base):
+            raise DamagedTable(table.path, self.file.name, "lacks messages; another program wrote it")
+        return once.select(names).combine_chunks()
 
     def sent_at(self, rows: pa.Table) -> pa.ChunkedArray:
         """Send instants of rows of the file, in microseconds."""
@@ -167,7 +192,7 @@ class LogFile:
     @property
     def size(self) -> int:
         """Bytes."""
-        return self.file.size
+        return sum(each.size for each in (self.file, *self.more))
 
 
 class ShardLog:
@@ -371,7 +396,7 @@ class LogReader:
 
     def _columns(self, file: LogFile) -> Columns:
         # after a restore a file of a bulk send may be committed again, at another time
-        name = f"{self.table.path}/{file.file.path} {file.opened_at}"
+        name = f"{self.table.path}/{file.file.path} {file.opened_at} {len(file.more)}"
         known = _known.get(name)
         if known is None:
             rows = layout.with_later_columns(file.rows_of(self.table, _KEPT))
@@ -420,22 +445,70 @@ def log_files(table: TableVersion) -> list[LogFile]:
     except (KeyError, TypeError, AttributeError) as error:
         reason = "its log does not tell which messages its files hold; another program wrote it"
         raise DamagedTable(table.path, None, reason) from error
-    following = files[0].first if files else 0
-    for file in files:
-        if file.first != following or file.rows != file.file.rows:
+    if (misfit := _misfit(files)) is not None:
+        files = _joined(files)
+        if (misfit := _misfit(files)) is not None:
+            file, following = misfit
             reason = f"does not hold the messages from offset {following} on; another program wrote it"
             raise DamagedTable(table.path, file.file.name, reason)
-        following = file.last + 1
+    following = files[-1].last + 1 if files else 0
     end = layout.end_of(table.transaction(layout.SEND_ID))
     if files and following != end:
         raise DamagedTable(table.path, None, f"its files end at offset {following}, and its log at {end}")
     return files
 
 
+def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
+    """Returns the first file that does not follow the one before, with the offset that it should begin at."""
+    following = files[0].first if files else 0
+    for file in files:
+        rows = sum(each.rows for each in (file.file, *file.more))
+        if file.first != following or (file.rows > rows if file.is_foreign else file.rows != rows):
+            return file, following
+        following = file.last + 1
+    return None
+
+
+def _joined(files: Sequence[LogFile]) -> list[LogFile]:
+    """Joins the files of each segment in which another program rewrote some: they may share offsets."""
+    joined: list[LogFile] = []
+    for _, group in groupby(files, key=lambda file: file.base):
+        segment = list(group)
+        if not any(file.is_foreign for file in segment):
+            joined += segment
+            continue
+        groups = {file.group for file in segment}
+        whole = attrs.evolve(
+            segment[0],
+            last=max(file.last for file in segment),
+            bulk=all(file.bulk for file in segment),
+            delayed=any(file.delayed for file in segment),
+            dead_letters=any(file.dead_letters for file in segment),
+            emptied=0,
+            group=groups.pop() if len(groups) == 1 else None,
+            more=tuple(file.file for file in segment[1:]),
+        )
+        joined.append(whole)
+    return joined
+
+
+def is_foreign(name: str) -> bool:
+    """Returns True if another program wrote a file of a table: it lies in a directory of its partition.
+
+    So do files by ``engine="spark"`` and by lakequeue 0.2.
+    """
+    return name.startswith(("base_offset=", "settled="))
+
+
 def check_order(positions: pa.ChunkedArray | pa.Array, begin: int, table: str, file: str) -> None:
     """Checks that rows have the positions from ``begin`` on; DamagedTable if not (DUR-5)."""
-    if not np.array_equal(positions.to_numpy(), np.arange(begin, begin + len(positions))):
+    if not are_in_order(positions, begin, begin + len(positions) - 1):
         raise DamagedTable(table, file, "does not hold its messages in order; another program wrote it")
+
+
+def are_in_order(positions: pa.ChunkedArray | pa.Array, first: int, last: int) -> bool:
+    """Returns True if rows have the positions from ``first`` to ``last``, in order."""
+    return bool(np.array_equal(positions.to_numpy(), np.arange(first, last + 1)))
 
 
 def stretches(*columns: Integers) -> list[tuple[int, int]]:
