@@ -122,5 +122,14 @@ def test_keys_of_kms_are_kept_where_the_operator_ignores_them(tmp_path: Path) ->
         alone = client("GetQueueAttributes", QueueUrl=url, AttributeNames=["SqsManagedSseEnabled"])
         assert alone["Attributes"] == {"SqsManagedSseEnabled": "false"}
         client("SetQueueAttributes", QueueUrl=url, Attributes={"KmsMasterKeyId": ""})
-        found = client("GetQueueAttributes", **asked)["Attributes"]
-        assert "KmsMasterKeyId" not in found and found["SqsManagedSseEnabled"] == "true"
+        named = {"QueueUrl": url, "AttributeNames": ["KmsDataKeyReusePeriodSeconds"]}
+        for more in {}, {"KmsDataKeyReusePeriodSeconds": "900"}:
+            client("SetQueueAttributes", QueueUrl=url, Attributes={"KmsMasterKeyId": ""} | more)
+            found = client("GetQueueAttributes", **asked)["Attributes"]
+            assert not given.keys() & found.keys() and found["SqsManagedSseEnabled"] == "true"
+            assert client("GetQueueAttributes", **named) == {}
+        client("SetQueueAttributes", QueueUrl=url, Attributes={"KmsMasterKeyId": "k"})
+        assert client("GetQueueAttributes", **named)["Attributes"] == {"KmsDataKeyReusePeriodSeconds": "900"}
+        url = client("CreateQueue", QueueName="default", Attributes={"KmsMasterKeyId": "k"})["QueueUrl"]
+        found = client("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        assert found["KmsDataKeyReusePeriodSeconds"] == "300"

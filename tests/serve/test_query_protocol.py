@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -15,8 +16,10 @@ from botocore.credentials import Credentials
 
 from lakequeue import LakeQueue
 from lakequeue.serve.keys import Key, Keys, Rule
+from lakequeue.serve.sqs import query_protocol
 from lakequeue.serve.sqs.model import operations
 from serve.protocols import FORM, READING, Form, Refused, read, result
+from serve.protocols import fields as spelled
 from serve.raw_requests import Told, told
 from serve.serving import Running, serving
 
@@ -86,6 +89,79 @@ def test_a_list_of_one_needs_no_number(query: Form, path: str) -> None:
     query.spelled("TagQueue", {"Tag.1.Key": "k", "Tag.1.Value": "v"}, path)
     query.spelled("UntagQueue", {"TagKey": "k"}, path)
     assert query.spelled("ListQueueTags", {}, path) == {}
+
+
+_SINGLE: dict[str, dict[str, Any]] = {
+    "CreateQueue": {"QueueName": "q", "Attributes": {"VisibilityTimeout": "35"}, "tags": {"a": "b"}},
+    "SetQueueAttributes": {"Attributes": {"VisibilityTimeout": "35"}},
+    "TagQueue": {"Tags": {"a": "b"}},
+    "UntagQueue": {"TagKeys": ["a"]},
+    "GetQueueAttributes": {"AttributeNames": ["All"]},
+    "AddPermission": {"Label": "x", "AWSAccountIds": ["000000000000"], "Actions": ["SendMessage"]},
+    "ReceiveMessage": {
+        **{"AttributeNames": ["All"], "MessageAttributeNames": ["a"]},
+        "MessageSystemAttributeNames": ["SentTimestamp"],
+    },
+    "SendMessage": {
+        "MessageBody": "x",
+        "MessageAttributes": {"a": {"DataType": "String", "StringValue": "b"}},
+        "MessageSystemAttributes": {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}},
+    },
+    "SendMessageBatch": {
+        "Entries": [
+            {
+                **{"Id": "1", "MessageBody": "x", "DelaySeconds": "5"},
+                "MessageAttributes": {"a": {"DataType": "Binary", "BinaryValue": "AA=="}},
+            }
+        ]
+    },
+    "DeleteMessageBatch": {"Entries": [{"Id": "1", "ReceiptHandle": "h"}]},
+    "ChangeMessageVisibilityBatch": {"Entries": [{"Id": "1", "ReceiptHandle": "h", "VisibilityTimeout": "0"}]},
+}
+"""For each action with lists or maps, all of them with one element."""
+
+
+def test_every_action_with_a_list_is_tried() -> None:
+    found = {
+        name: {
+            member for member, shape in action.input_shape.members.items() if shape.type_name in ("list", "map")
+        }
+        for name, action in operations().items()
+    }
+    assert {name for name, members in found.items() if members} == {*_SINGLE}
+    assert all(members <= _SINGLE[name].keys() for name, members in found.items() if members)
+
+
+@pytest.mark.parametrize("dropped", [slice(None), slice(1), slice(1, None)], ids=["all", "first", "others"])
+@pytest.mark.parametrize("action", _SINGLE)
+def test_a_single_element_of_any_list_needs_no_number(action: str, dropped: slice) -> None:
+    """As in Amazon's samples: Attribute.Name=VisibilityTimeout&Attribute.Value=35."""
+
+    def without(name: str) -> str:
+        numbers = [part.start() for part in re.finditer(r"\.1(?=\.|$)", name)][dropped]
+        return "".join(part for place, part in enumerate(name) if not {place, place - 1} & {*numbers})
+
+    model, numbered = operations()[action], dict(spelled(action, _SINGLE[action]))
+    plain = {without(name): value for name, value in numbered.items()}
+    found, expected = (query_protocol.parameters(model, each, "/0/q") for each in (plain, numbered))
+    assert found == expected and found.keys() >= _SINGLE[action].keys()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"Attribute.Name": "DelaySeconds", "Attribute.1.Name": "DelaySeconds", "Attribute.1.Value": "1"},
+        {"Attribute.Name": "DelaySeconds", "Attribute.Value": "1", "Attribute.1": "2"},
+        {"Attribute.Name": "DelaySeconds"},
+        {"Attribute.Value": "1"},
+        {"Attribute.Name": "DelaySeconds", "Attribute.Value": "1", "Attribute.More": "1"},
+        {"Attribute.x": "1"},
+        {"Attribute.Name.1": "DelaySeconds", "Attribute.Value": "1"},
+        {"Attribute": "DelaySeconds"},
+    ],
+)
+def test_what_is_no_single_element_is_refused(query: Form, path: str, given: dict[str, str]) -> None:
+    assert refused(query.send("SetQueueAttributes", given, path))[:2] == (400, "SerializationException")
 
 
 def test_entries_come_in_the_order_of_their_numbers(query: Form, path: str) -> None:

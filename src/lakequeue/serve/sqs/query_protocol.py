@@ -1,14 +1,14 @@
 """The Query protocol of older SDKs: parameters as a form, in the body or in the URL, responses in XML.
 
 Its names are older than the JSON service model. Each element of a list or map is a field of its own with the name
-of the element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``.
+of the element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``. A single one needs no number.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -156,9 +156,11 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
         case ListShape():
             if isinstance(given, str):  # AttributeName=All, as the samples of the reference have it
                 return [_value(shape.member, given, where)] if given else []
-            return [_value(shape.member, item, where) for item in _numbered(given, where)]
+            single = _members_of(shape.member) if isinstance(shape.member, StructureShape) else frozenset()
+            return [_value(shape.member, item, where) for item in _elements(given, single, where)]
         case MapShape():
-            return dict(_entry(shape, item, where) for item in _numbered(given, where))
+            single = frozenset({key_name(shape), "Value"})
+            return dict(_entry(shape, item, where) for item in _elements(given, single, where))
     if shape.type_name in ("integer", "long") and isinstance(given, str):
         return int(given) if re.fullmatch("-?[0-9]{1,19}", given) else given
     if shape.type_name == "boolean":
@@ -166,10 +168,15 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
     return given
 
 
-def _structure(shape: StructureShape, given: Tree) -> dict[str, Any]:
+def _members_of(shape: StructureShape) -> dict[str, str]:
+    """The members of a structure by their names in a form."""
     # some SDKs use the plural: Tags.1.Key (older ones for Java), AttributeNames= (an empty list)
     names = {name[0].upper() + name[1:]: name for name in shape.members}
-    names |= {_element(name, member): name for name, member in shape.members.items()}
+    return names | {_element(name, member): name for name, member in shape.members.items()}
+
+
+def _structure(shape: StructureShape, given: Tree) -> dict[str, Any]:
+    names = _members_of(shape)
     found: dict[str, Any] = {}
     for key in [key for key in given if key in names]:  # as in SQS, others are ignored
         name = names[key]
@@ -187,8 +194,12 @@ def _entry(shape: MapShape, given: Any, where: str) -> tuple[str, Any]:
     return entry[key], _value(shape.value, entry["Value"], where)
 
 
-def _numbered(given: Any, where: str) -> Iterator[Any]:
+def _elements(given: Any, single: Collection[str], where: str) -> Iterator[Any]:
+    """The elements of a list or map: numbered, or a single one that has a member named in ``single``."""
     entries = _tree(given, where)
+    if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
+        yield entries
+        return
     if not all(_INDEX.fullmatch(number) for number in entries):
         raise malformed(f"The elements of {where} must be numbered.")
     yield from (entries[number] for number in sorted(entries, key=int))

@@ -23,10 +23,10 @@ from lakequeue.model.redrive_policies import compact, redrive_allow_policy, redr
 from lakequeue.serve.sqs.model import operations
 from lakequeue.serve.sqs.queue_urls import is_own, queue_arn
 
-_KEY = "KmsMasterKeyId"
+_KEY, _PERIOD = "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds"
 _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
     _KEY: ("",),
-    "KmsDataKeyReusePeriodSeconds": ("", "300"),
+    _PERIOD: ("", "300"),
 }
 """Attributes for encryption with a key of the client's, and their values that mean no such encryption."""
 _SSE = "SqsManagedSseEnabled"
@@ -75,7 +75,7 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
 def to_read(names: Sequence[str]) -> list[str]:
     """The attributes to read for a client that named some."""
-    return [*names, _KEY] if _SSE in names else [*names]
+    return [*names, _KEY] if {_SSE, _PERIOD} & {*names} else [*names]
 
 
 def shown(found: Mapping[str, str], names: Sequence[str], account: str, encryption: Encryption) -> dict[str, str]:
@@ -85,6 +85,10 @@ def shown(found: Mapping[str, str], names: Sequence[str], account: str, encrypti
     result = {name: _with_arns(name, value, account) for name, value in found.items()}
     if {"All", _SSE} & {*names}:
         result.setdefault(_SSE, "true" if encryption.sse_managed and _KEY not in found else "false")
+    if _KEY not in found:
+        result.pop(_PERIOD, None)
+    elif {"All", _PERIOD} & {*names}:
+        result.setdefault(_PERIOD, "300")
     if not {"All", _KEY} & {*names}:
         result.pop(_KEY, None)
     return result
