@@ -22,6 +22,8 @@ from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy
 from lakequeue.cli import app
 from lakequeue.operations.doctor import Health, ShardHealth
 from lakequeue.operations.results import ShardCounts
+from lakequeue.storage import layout
+from lakequeue.storage.delta_log import signed
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.inspection import environment
 from lakequeue.testing import ManualClock
@@ -182,3 +184,62 @@ def test_doctor_warns_of_clocks_old_compactions_and_races(tmp_path: Path) -> Non
         assert sum(told in warning for warning in warnings) == 1
     calm = attrs.evolve(shard, counts=attrs.evolve(counts, lost_races=1), ledger_runs=9)
     assert Health([], 1, 1, 60.0, 0.0, 1, [calm], []).warnings == []
+
+
+@pytest.mark.spec("DUR-30")
+@pytest.mark.parametrize("kind", ["json", "checkpoint.parquet"])
+@pytest.mark.parametrize("version", [10**20 - 1, 2**63, 2**63 - 1, 20_000])
+def test_a_file_of_a_version_that_no_log_has_is_named_and_moved_aside(
+    victim: Victim, version: int, kind: str
+) -> None:
+    name = f"_delta_log/{version:020}.{kind}"
+    tables = [victim.messages, victim.receipts, Path(victim.root) / "queues"]
+    for table in tables:
+        (table / name).touch()
+    found = victim.lake().check()
+    assert sorted(each.table.rpartition("/")[2] for each in found) == ["messages", "queues", "receipts"]
+    assert {each.file for each in found} == {name}
+    assert CliRunner().invoke(app, ["--root", victim.root, "doctor"]).exit_code != 0
+    victim.lake().repair()
+    assert all((table / name).exists() for table in tables)
+    victim.lake().repair(apply=True)
+    assert victim.lake().check() == []
+    victim.clock.advance(60)
+    assert sorted(victim.drain()) == [*"123456"]
+
+
+@pytest.mark.spec("DUR-30")
+def test_what_a_log_lacks_is_told_once_for_each_gap(victim: Victim) -> None:
+    first, second, *rest = entries(victim.messages)[3:]
+    first.unlink(), second.unlink(), rest[-1].unlink()
+    rest[-2].rename(rest[-2].with_name(f"{100:020}.json"))
+    found = {each.file: each.problem for each in victim.lake().check("orders") if each.file}
+    assert found == {
+        f"_delta_log/{3:020}.json": "is missing, and so are those up to version 4",
+        f"_delta_log/{6:020}.json": "is missing, and so are those up to version 99",
+    }
+    victim.lake().repair(apply=True, force=True)
+    assert victim.lake().check() == []
+
+
+def counts(entry: Path, app_id: str, number: int) -> None:
+    """Lets an entry of a log say another number for an application id."""
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if action.get("txn", {}).get("appId") == app_id:
+            action["txn"]["version"] = number
+    entry.write_bytes(signed("".join(f"{json.dumps(action)}\n" for action in actions).encode()))
+
+
+@pytest.mark.spec("DUR-30")
+@pytest.mark.parametrize("app_id", [layout.SEND_ID, layout.CLOCK_ID])
+@pytest.mark.parametrize("number", [2**63 - 1, 2**62, 10**9])
+def test_a_log_that_counts_to_any_number_is_checked_and_repaired_in_no_time(
+    victim: Victim, app_id: str, number: int
+) -> None:
+    counts(entries(victim.messages)[-1], app_id, number)
+    assert {each.table for each in victim.lake().check()} == {str(victim.messages)}
+    [report, *_] = victim.lake().repair(apply=True, force=True)
+    missing = layout.end_of(number) - 7 if app_id == layout.SEND_ID else 0
+    if missing > 20_000_000:
+        assert not report.applied and "messages are missing, and a repair writes at most" in report.notes[0]

@@ -32,7 +32,7 @@ from lakequeue.storage.repair.catalog import found_rows
 from lakequeue.storage.repair.clock import clock_steps, row_set_back
 from lakequeue.storage.repair.ledger import MendedLedger, ledger_steps, mended, new_ledger
 from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
-from lakequeue.storage.repair.messages import fence_step, log_step
+from lakequeue.storage.repair.messages import fence_step, log_step, more_than_fit
 from lakequeue.storage.repair.steps import Step, done, files_step
 from lakequeue.storage.roots import is_local_folder
 from lakequeue.storage.schedules import unreadable
@@ -156,6 +156,10 @@ def _repair_shard(
             if log is not None and has_deleted_rows(without_features(log)):
                 yield attrs.evolve(report, notes=[f"{log.folder.uri}: {_VECTORS}"])
                 return
+        missing = found.missing(found.ledger or newest_readable(found.receipts))
+        if too_many := more_than_fit(found.messages_path, missing):
+            yield attrs.evolve(report, notes=[too_many])
+            return
         before, report, steps = _plan(root, engine, row, shard, found, report)
         for each in _finished(report, steps, making if force or not report.unknown else None):
             after = find_shard(engine.store, root.path, row.key, shard) if each.applied else found

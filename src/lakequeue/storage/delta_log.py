@@ -22,6 +22,8 @@ from lakequeue.storage.parquet_files import reader
 LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 """Names the newest checkpoint, for other readers; lists find it here."""
+LAST_VERSION = 2**63 - 1
+"""Delta counts versions in 64 bits; a file that names a higher one is none of a log."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
 """Metric of a commit in which this package writes the number of its lines."""
@@ -139,7 +141,7 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
     kinds: dict[str, dict[int, File]] = {"json": {}, "checkpoint.parquet": {}}
     for file in folder.files(LOG, after):
         match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])
-        if match:
+        if match and int(match[1]) <= LAST_VERSION:
             kinds[match[2]][int(match[1])] = file
     return Listing(*(dict(sorted(found.items())) for found in kinds.values()))
 

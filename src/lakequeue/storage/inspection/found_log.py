@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import attrs
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import (
+    LAST_VERSION,
     LOG,
     Entry,
     State,
@@ -18,12 +20,15 @@ from lakequeue.storage.delta_log import (
     read_checkpoint,
     read_entry,
 )
+from lakequeue.storage.engines.log_trimming import version_of
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.found_names import file_below
 from lakequeue.storage.table_version import TableVersion
 
 _T = TypeVar("_T")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
+MOST_LOST = 10_000
+"""Entries that a log may lack after its start: a repair writes a file for each. Logs are trimmed long before."""
 REPAIRED = "repair"
 """Token of entries that replace unreadable ones."""
 
@@ -38,12 +43,14 @@ class FoundLog:
     problems: dict[str, str]
     """What is wrong with files of the log, by name; a missing entry is among them."""
     last: int
-    """The last version of which there is a file."""
+    """The last version that may belong to the log."""
+    strays: list[str] = attrs.field(factory=list)
+    """Names of files of the log that cannot belong to it; each is among the problems."""
 
     @property
     def start(self) -> int | None:
         """The version from which the log is read: the newest good checkpoint, or 0; None if there is none."""
-        return max(self.checkpoints, default=0 if 0 in self.entries else None)
+        return start_of(self.entries, self.checkpoints)
 
     @property
     def unreadable(self) -> list[int]:
@@ -137,11 +144,42 @@ def read_log(folder: Folder) -> FoundLog:
         return {version: each for version, each in contents if each is not None}
 
     entries, checkpoints = readable([*found.entries], read_entry), readable([*found.checkpoints], read_checkpoint)
-    last = max([*found.entries, *found.checkpoints])
-    for version in range(min(found.entries, default=last), last + 1):
-        if version not in found.entries:
-            problems[entry_name(version)] = "is missing"
+    start, known = start_of(entries, checkpoints), sorted({*found.entries, *found.checkpoints})
+    last = known[-1] if start is None else _reached(start, known)
+    strays = [entry_name(version) for version in found.entries if version > last]
+    for name in strays:
+        problems[name] = f"comes more than {MOST_LOST:,} missing entries after version {last}"
+    problems |= _gaps([version for version in found.entries if version <= last], last)
     for file in folder.files(LOG):
         if _OTHER_CHECKPOINT.fullmatch(file.name.rpartition("/")[2]):
             problems[file.name] = "is a checkpoint of another program, which lakequeue does not read"
-    return FoundLog(folder, entries, checkpoints, problems, last)
+        elif version_of(file.name) > LAST_VERSION:
+            problems[file.name] = f"is beyond version {LAST_VERSION}, where every log ends"
+            strays.append(file.name)
+    entries = {version: entry for version, entry in entries.items() if version <= last}
+    return FoundLog(folder, entries, checkpoints, problems, last, strays)
+
+
+def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
+    """The newest good checkpoint, or version 0; None if a log has neither."""
+    return max(checkpoints, default=0 if 0 in entries else None)
+
+
+def _reached(start: int, known: Iterable[int]) -> int:
+    """The last version before which a log lacks at most ``MOST_LOST`` entries."""
+    last, lost = start, 0
+    for version in known:
+        if version > start:
+            lost += version - last - 1
+            if lost > MOST_LOST:
+                break
+            last = version
+    return last
+
+
+def _gaps(entries: Sequence[int], last: int) -> Iterator[tuple[str, str]]:
+    """Problems of missing entries up to ``last``, one for each gap, by the name of its first entry."""
+    for before, after in pairwise([*entries, last + 1]):
+        if missing := after - before - 1:
+            more = f", and so are those up to version {after - 1}" if missing > 1 else ""
+            yield entry_name(before + 1), f"is missing{more}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 
 import attrs
 import numpy as np
@@ -192,7 +193,7 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
         (found.receipts_path, committed),
     ):
         if instant > now + CLOCK_AHEAD:
-            problem = f"was committed at {from_micros(instant)}, which is yet to come: its time stands until then"
+            problem = f"was committed at {_shown(instant)}, which is yet to come: its time stands until then"
             yield finding(path, None, problem, "set this machine's clock, or wait", damage=False)
 
 
@@ -213,10 +214,10 @@ def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
         if own.opened_at < before if own.base != base else own.opened_at != opened:
             yield (
                 each.file.name,
-                f"says that its segment was opened at {from_micros(own.opened_at)}, and others not",
+                f"says that its segment was opened at {_shown(own.opened_at)}, and others not",
             )
         elif begun < before:
-            yield each.file.name, f"has a message of {from_micros(begun)} behind one of {from_micros(before)}"
+            yield each.file.name, f"has a message of {_shown(begun)} behind one of {_shown(before)}"
         before, opened, base = ended, own.opened_at, own.base
     assert found.messages is not None
     sent = {each.file.path: each.sent for each in files}
@@ -229,7 +230,15 @@ def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
         if (last.last + 1, instants) != (layout.end_of(end), clock):
             yield entry_name(version), "tells another end or instant of its send than its files"
     if before > (clock := state.transaction(layout.CLOCK_ID)):
-        yield None, f"has a message of {from_micros(before)}, and its clock is at {from_micros(clock)}"
+        yield None, f"has a message of {_shown(before)}, and its clock is at {_shown(clock)}"
+
+
+def _shown(micros: int) -> datetime | str:
+    """An instant, which another program may have written."""
+    try:
+        return from_micros(micros)
+    except OverflowError:
+        return f"{micros} microseconds after 1970"
 
 
 _REBUILD = "goes back to its newest readable version, or to none; what was received since then comes again"
@@ -250,6 +259,8 @@ def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, st
             repair = "nothing can be read without it"
         elif "checkpoint" in file:
             repair = "is moved aside, and another written"
+        elif file in log.strays:
+            repair = "is moved aside"
         elif file in needed:
             repair = "is moved aside; what it changed is found in other files where possible"
         else:

@@ -79,9 +79,11 @@ def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[Step]:
     # the first one last: until then nobody reads what follows
     for version in reversed(needed):
         yield replaced(folder, entry_name(version), blank, log.problems.get(entry_name(version), "is missing"))
-    old = [version for version in range(start) if entry_name(version) in log.problems]
-    if old:
-        yield Step(f"moves what is older than version {old[-1] + 1} aside", lambda: _move_older(folder, old[-1]))
+    for name in log.strays:
+        yield moved_aside(folder, name, log.problems[name])
+    old = max((version for version in map(version_of, log.problems) if version < start), default=-1)
+    if old >= 0:
+        yield Step(f"moves what is older than version {old + 1} aside", lambda: _move_older(folder, old))
 
 
 def checkpoint_step(engine: Engine, path: str) -> Step:

@@ -22,6 +22,8 @@ from lakequeue.storage.messages.read import Integers, stretches
 from lakequeue.storage.repair.steps import Step, done
 
 _FILE = layout.FILES["messages"]
+_MOST_ROWS = 20_000_000
+"""Rows in place of lost messages: a repair holds all of them in memory, 100 bytes each."""
 
 
 @attrs.frozen
@@ -50,6 +52,15 @@ def fence_step(engine: Engine, found: FoundShard) -> Step:
         done(commit(table, fence, lambda token: table.exchange([], [], ids, token)), table.path)
 
     return Step("keeps compactors from emptying by what they read before", apply)
+
+
+def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
+    """Why the rows in place of missing messages are not written; None if they can be."""
+    number = sum(last - first + 1 for first, last in missing)
+    if number <= _MOST_ROWS:
+        return None
+    limit = f"a repair writes at most {_MOST_ROWS:,} rows in their place"
+    return f"{path}: {number:,} messages are missing, and {limit}; restore it from a copy"
 
 
 def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int) -> Step | None:
