@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 import pyarrow as pa
 
 from lakequeue.entry_verbs import of_face
-from lakequeue.lease import Lease, texts_of
+from lakequeue.lease import Lease, failed_of
 from lakequeue.model.clock import MICROS
 from lakequeue.operations import compact, send_written, tasks
 from lakequeue.operations import lease as leases
@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["LEASE_COLUMNS", "OnBadRow", "PlannedSend", "Written", "option_problems"]
-__all__ += ["case_matters", "columns_of", "first_line", "names_are", "respelled", "root_of", "spelled", "texts_of"]
+__all__ += [
+    "case_matters",
+    "columns_of",
+    "failed_of",
+    "first_line",
+    "names_are",
+    "respelled",
+    "root_of",
+    "spelled",
+]
 
 _OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age", "source_queue", "moved_at")
 COLUMNS = pa.schema([*LEASE_COLUMNS, *(SCHEMA.field(name) for name in _OF_SQL)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -19,7 +19,7 @@ from lakequeue.errors import (
     QueueServiceError,
     RequestThrottled,
 )
-from lakequeue.model.arguments import check_callable, check_visibility_timeout, list_of
+from lakequeue.model.arguments import check_callable, check_type, check_visibility_timeout, list_of
 from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
 from lakequeue.operations import lease as operations
 from lakequeue.operations.lease import LeasedMessages
@@ -201,18 +201,24 @@ class Lease:
         """
         return self._settle(operations.release)
 
-    def delete_except(self, failed: DataFrame | Iterable[str] | Any) -> LeaseCounts:
+    def delete_except(
+        self, failed: DataFrame | Iterable[str | tuple[str, str | None]] | Mapping[str, str | None] | Any
+    ) -> LeaseCounts:
         """Deletes all messages except ``failed``, which become visible at once.
 
+        A reason, of up to 1 KiB, is kept with its message: ``attempts`` and dead letters show it (JOB-10).
+
         Args:
-            failed: receipt handles or message ids of the lease, or a DataFrame with a column ``receipt_handle`` or
-                ``message_id``: of Spark, or whatever speaks Arrow, as a Table or a DataFrame of polars or pandas.
+            failed: receipt handles or message ids of the lease, or pairs of these and reasons; or a table with a
+                column ``receipt_handle`` or ``message_id`` and maybe ``reason``: a DataFrame of Spark, polars or
+                pandas, or anything else that has the interface of Arrow.
 
         Raises:
             ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease.
+            InvalidParameterValue: a reason is not a text.
             LeaseLost: the lease holds no message any more.
         """
-        kept = texts_of(failed)
+        kept = failed_of(failed)
         return self._settle(lambda leased: operations.delete(leased, kept))
 
     def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
@@ -227,25 +233,45 @@ class Lease:
             raise
 
 
-def texts_of(failed: Any) -> list[str]:
-    """The handles or message ids that ``delete_except`` gets."""
+def failed_of(failed: Any) -> dict[str, str | None]:
+    """The handles or message ids that ``delete_except`` gets, each with the reason, or None."""
+    found: Iterable[Any]
     if hasattr(failed, "toLocalIterator"):  # of Spark
-        return [row[0] for row in failed.select(_identifier(failed.columns)).toLocalIterator()]
-    if not (hasattr(failed, "__arrow_c_stream__") or hasattr(failed, "__arrow_c_array__")):
-        return list_of("failed", failed, str, "a receipt handle or message id")
+        columns = _columns(failed.columns)
+        rows = failed.select(*columns).toLocalIterator()
+        found = rows if columns[1:] else (row[0] for row in rows)
+    elif hasattr(failed, "__arrow_c_stream__") or hasattr(failed, "__arrow_c_array__"):
+        found = _of_arrow(failed)
+    else:
+        items = failed.items() if isinstance(failed, Mapping) else failed
+        found = list_of(
+            "failed", items, (str, tuple), "a receipt handle or message id, or a pair of that and a reason"
+        )
+    pairs: dict[str, str | None] = {}
+    for index, each in enumerate(found):
+        identifier, reason = each if isinstance(each, tuple) and len(each) == 2 else (each, None)
+        check_type(f"failed[{index}]", identifier, str, "a receipt handle or message id")
+        check_type(f"the reason of failed[{index}]", reason, (str, type(None)), "a text or None")
+        pairs.setdefault(identifier, reason)
+    return pairs
+
+
+def _of_arrow(failed: Any) -> Iterable[Any]:
     import pyarrow as pa
 
     try:
         found = pa.table(failed)
     except (TypeError, ValueError):  # a single column
-        return cast("list[str]", pa.chunked_array(failed if hasattr(failed, "chunks") else [failed]).to_pylist())
-    return cast("list[str]", found[_identifier(found.column_names)].to_pylist())
+        return cast("list[Any]", pa.chunked_array(failed if hasattr(failed, "chunks") else [failed]).to_pylist())
+    columns = [found[name].to_pylist() for name in _columns(found.column_names)]
+    return zip(*columns, strict=True) if columns[1:] else columns[0]
 
 
-def _identifier(columns: Sequence[str]) -> str:
+def _columns(given: Sequence[str]) -> list[str]:
+    """The columns of a table of failed messages that are read."""
     for name in ("receipt_handle", "message_id"):
-        if name in columns:
-            return name
+        if name in given:
+            return [name, "reason"] if "reason" in given else [name]
     raise InvalidParameterValue("The column receipt_handle or message_id is missing.")
 
 

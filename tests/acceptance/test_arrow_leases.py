@@ -26,6 +26,7 @@ from lakequeue.operations import lease as operations
 from lakequeue.storage.bulk import lease_batches
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, each_case, replace
 
 
 def sent(queue: Queue, count: int, **given: Any) -> None:
@@ -155,6 +156,66 @@ def test_what_failed_is_told_by_anything_that_speaks_arrow(lq: LakeQueue, of: An
     assert [message.body for message in queue.receive(max_messages=5)] == ["body 1", "body 2"]
 
 
+def reasons(found: pa.Table, texts: list[str | None]) -> pa.Table:
+    return found.select(["message_id", "receipt_handle"]).append_column("reason", pa.array(texts, pa.string()))
+
+
+@pytest.mark.spec("JOB-10", "DLQ-2")
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda failed: failed,
+        lambda failed: failed.drop(["receipt_handle"]),
+        pl.from_arrow,
+        lambda failed: dict(zip(failed["message_id"].to_pylist(), failed["reason"].to_pylist(), strict=True)),
+        lambda failed: zip(failed["receipt_handle"].to_pylist(), failed["reason"].to_pylist(), strict=True),
+    ],
+)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_failed_may_say_why(lq: LakeQueue, of: Any, shards: int) -> None:
+    dead = lq.create_queue("dead")
+    queue = lq.create_queue("orders", dead_letter_queue="dead", max_receive_count=2, shards=shards)
+    sent(queue, 6)
+    lease = leased(queue)
+    table = lease.arrow().sort_by("body")
+    failed = reasons(table.slice(1, 3), ["no number", None, "é" * 2_000])
+    assert lease.delete_except(of(failed)) == LeaseCounts(3, 0, 3)
+    found = {each.body: each.attempts[-1] for each in queue.peek(limit=10)}
+    assert {body: (each.error, each.text) for body, each in found.items()} == {
+        "body 1": ("Outcome.FAILED", "no number"),
+        "body 2": ("Outcome.FAILED", ""),
+        "body 3": ("Outcome.FAILED", "é" * 512),
+    }
+    lease = leased(queue)
+    assert lease.delete_except([(handle, "again") for handle in lease.arrow()["receipt_handle"].to_pylist()])
+    assert queue.receive() == []
+    letters = dead.peek(limit=10)
+    assert {str(each.dead_letter_reason).partition(" (")[0] for each in letters} == {"Outcome.FAILED: again"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda failed: reasons(failed, [None]).set_column(2, "reason", pa.array([5])), "the reason of failed"),
+        (lambda failed: [(failed["message_id"][0].as_py(), 5)], "the reason of failed"),
+        (lambda failed: [(failed["message_id"][0].as_py(), "a", "b")], "failed"),
+        (lambda failed: {5: "a"}, "failed"),
+        (lambda failed: [()], "failed"),
+        (lambda failed: 5, "failed"),
+        (lambda failed: pa.table({"message_id": pa.array([None], pa.string())}), "failed"),
+    ],
+)
+def test_reasons_that_are_no_texts_are_refused_and_nothing_is_deleted(
+    lq: LakeQueue, wrong: Any, said: str
+) -> None:
+    queue = lq.create_queue("orders")
+    sent(queue, 1)
+    lease = leased(queue)
+    with pytest.raises(InvalidParameterValue, match=said):
+        lease.delete_except(wrong(lease.arrow()))
+    assert lease.release().done == 1
+
+
 def test_rows_without_handles_are_refused_and_nothing_is_deleted(lq: LakeQueue) -> None:
     queue = lq.create_queue("orders")
     sent(queue, 1)
@@ -186,3 +247,38 @@ def test_a_lease_on_an_object_store_is_read_without_spark(s3_root: str) -> None:
     table = leased(queue).arrow()
     assert isinstance(table, pa.Table)
     assert table["body"].to_pylist() == ["body 0", "body 1", "body 2"]
+
+
+def a_wrong_program_hands_back_all(lq: LakeQueue) -> None:
+    from pyspark.errors import AnalysisException
+
+    from lakequeue.spark.streams import process_lease
+
+    def work() -> None:
+        raise AnalysisException("[TABLE_OR_VIEW_NOT_FOUND] The table or view `nowhere` cannot be found.")
+
+    queue = lq.create_queue("orders", dead_letter_queue=lq.create_queue("dead").name, max_receive_count=1)
+    sent(queue, 4)
+    for _ in range(2):
+        lease = leased(queue)
+        assert lease.message_count == 4
+        try:
+            process_lease(lease, work)
+        except AnalysisException:
+            continue
+        raise AssertionError("it comes in halves")
+    assert {message.receive_count for message in queue.receive(max_messages=4)} == {1}
+
+
+MUTATIONS = [
+    Mutation(
+        "take every error for one of messages",
+        replace("lakequeue.spark.faults.of_program", lambda error: False),
+        {a_wrong_program_hands_back_all: "DLQ-12"},
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_errors_of_a_program_are_told_apart(case: Case, lq: LakeQueue) -> None:
+    case.run(lambda _: (lq,))

@@ -13,7 +13,7 @@ import pytest
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
-from lakequeue.model.failures import DeadLetterReason
+from lakequeue.model.failures import DeadLetterReason, parse_attempts
 from lakequeue.shard import state
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -106,6 +106,25 @@ def test_a_lease_is_deleted_but_for_what_failed() -> None:
     ]
     again = ask(machine, 1, Claim(10, None, "c")).spans
     assert [(span.first, span.last) for span in again] == [(2, 2), (7, 7)]
+
+
+@pytest.mark.spec("JOB-10")
+@pytest.mark.parametrize("more", [{}, {"profile_name": "cmq"}])
+def test_each_message_of_a_lease_may_fail_for_its_own_reason(more: dict[str, str]) -> None:
+    why, other, none = (DeadLetterReason("Error", text, from_micros(0), "job").json() for text in ("a", "b", ""))
+    machine = shard(sent(8), held(0, 6, "a", 30), held(7, 7, "b", 30), head=8, **more)
+    delete = LeaseDelete("a", [(0, 7)], [1, 2, 3, 5, 6, 7], none, {1: why, 2: why, 3: other, 6: other, 7: why})
+    assert ask(machine, 1, delete) == LeaseCounts(2, 1, 5)
+    assert [(run.first, run.last, run.failure, run.failed_attempts is None) for run in machine.runs] == [
+        (1, 2, why, False),
+        (3, 3, other, False),
+        (5, 5, none, False),
+        (6, 6, other, False),
+        (7, 7, None, True),
+    ]
+    assert [attempt.text for attempt in parse_attempts(machine.runs[1].failed_attempts)] == ["b"]
+    again = ask(machine, 1, Claim(10, None, "c")).spans
+    assert [(span.first, span.last) for span in again] == [(1, 2), (3, 3), (5, 5), (6, 6)]
 
 
 @pytest.mark.spec("STA-13")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
+import uuid
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +23,7 @@ from lakequeue import (
     InvalidParameterValue,
     LakeQueue,
     Lease,
+    LeaseCounts,
     LeaseLost,
     Queue,
     QueueClientError,
@@ -28,6 +32,7 @@ from lakequeue import (
 )
 from lakequeue.frame_verbs import lease_of_handle
 from lakequeue.spark import stream_from_queue, stream_to_queue, streams
+from lakequeue.spark.rows import append_results
 from lakequeue.spark.source_schema import error_in
 from lakequeue.spark.streams import process_lease
 from lakequeue.storage.bulk import commit_files
@@ -318,6 +323,115 @@ def test_an_error_that_is_not_of_messages_ends_the_work_at_once(queue: Queue) ->
         assert lease is not None and lease.message_count == 2
         with pytest.raises(type(error)):
             process_lease(lease, work)
+
+
+def wrong_query(messages: DataFrame) -> Any:
+    return messages.sparkSession.sql("SELECT * FROM nowhere")
+
+
+def wrong_write(messages: DataFrame) -> Any:
+    messages.selectExpr("int(body) AS x").write.format("nonsense").save()
+
+
+def wrong_worker(messages: DataFrame) -> Any:
+    messages.mapInPandas(lambda batches: (5 for _ in batches), "body string").collect()
+
+
+PROGRAM = {
+    "TABLE_OR_VIEW_NOT_FOUND": wrong_query,
+    "UNRESOLVED_COLUMN": lambda messages: messages.select("nothing"),
+    "PARSE_SYNTAX_ERROR": lambda messages: messages.where("body ="),
+    "DATA_SOURCE_NOT_FOUND": wrong_write,
+    "UDF_RETURN_TYPE": wrong_worker,
+    "Must be a list": lambda messages: 5,
+    "receipt_handle or message_id is missing": lambda messages: messages.select("body"),
+    "the handler returned 'done'": lambda messages: append_results(messages, None, lambda _: "done"),
+    r"failed\[0\]": lambda messages: append_results(messages, None, lambda rows: (rows, [5])),
+}
+
+
+@pytest.mark.core
+@pytest.mark.spec("DLQ-12")
+@pytest.mark.parametrize("said", PROGRAM)
+def test_an_error_of_the_program_releases_everything_and_ends_the_work_at_once(
+    lq: LakeQueue, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead = lq.create_queue("dead")
+    queue = lq.create_queue("orders", dead_letter_queue="dead", max_receive_count=1)
+    queue.send_batch([SendEntry(body) for body in "abc"])
+    for _ in range(3):
+        lease = queue.lease()
+        assert lease is not None and lease.message_count == 3
+        with pytest.raises(Exception, match=said):
+            process_lease(lease, lambda lease=lease: PROGRAM[said](lease.messages))
+    assert (queue.counts().visible, queue.counts().in_flight, dead.counts().visible) == (3, 0, 0)
+    assert not caplog.records
+    [message] = queue.receive()
+    assert message.receive_count == 1 and not queue.get(message.message_id).attempts  # type: ignore[union-attr]
+
+
+@pytest.mark.spec("DLQ-12")
+def test_handles_of_other_leases_end_the_work_and_hand_everything_back(queue: Queue) -> None:
+    queue.send_batch([SendEntry(body) for body in "abc"])
+    lease, other = queue.lease(2), queue.lease(1)
+    assert lease is not None and other is not None
+    with pytest.raises(InvalidParameterValue, match="of another lease"):
+        process_lease(lease, lambda: other.messages)
+    assert (queue.counts().visible, queue.counts().in_flight) == (2, 1)
+
+
+@pytest.mark.spec("DLQ-12")
+def test_a_missing_file_may_be_the_fault_of_the_message_that_names_it(queue: Queue, tmp_path: Path) -> None:
+    (tmp_path / "there.txt").write_text("x")
+    queue.send_batch([SendEntry(str(tmp_path / name)) for name in ("there.txt", "lost.txt")])
+    read: list[str] = []
+
+    def work(lease: Lease) -> None:
+        for row in lease.messages.collect():
+            read.append(lease.messages.sparkSession.read.text(row.body).head().value)
+
+    while (lease := queue.lease()) is not None:
+        try:
+            process_lease(lease, lambda lease=lease: work(lease))
+        except Exception as error:
+            assert "lost.txt" in str(error)
+            break
+    assert queue.counts().visible == 1 and "x" in read
+
+
+@pytest.mark.core
+@pytest.mark.spec("DLQ-2", "JOB-10")
+def test_a_dead_letter_says_what_a_task_raised(lq: LakeQueue, tmp_path: Path) -> None:
+    dead = lq.create_queue("dead")
+    queue = lq.create_queue("orders", dead_letter_queue="dead", max_receive_count=2)
+    queue.send_batch([SendEntry(body) for body in ("1", "seven", "3")])
+    for _ in range(8):
+        lease = queue.lease()
+        if lease is not None:
+            numbers = lease.messages.selectExpr("int(body) AS number").write.format("delta")
+            with contextlib.suppress(Exception):
+                process_lease(lease, partial(numbers.save, str(tmp_path / uuid.uuid4().hex)))
+    [letter] = dead.peek()
+    assert letter.body == "seven" and letter.dead_letter_reason is not None
+    assert "NumberFormatException" in letter.dead_letter_reason.error
+    assert letter.dead_letter_reason.text.startswith("[CAST_INVALID_INPUT] The value 'seven'")
+    assert (
+        "TASK_WRITE_FAILED" not in letter.dead_letter_reason.text and "\tat" not in letter.dead_letter_reason.text
+    )
+
+
+@pytest.mark.core
+@pytest.mark.spec("JOB-10", "RCV-6")
+@pytest.mark.parametrize(
+    "of", [lambda rows: rows, lambda rows: rows.toArrow(), lambda rows: [tuple(row) for row in rows.collect()]]
+)
+def test_what_a_function_returns_as_failed_may_say_why(queue: Queue, of: Callable[[DataFrame], Any]) -> None:
+    queue.send_batch([SendEntry(body) for body in "abc"])
+    lease = queue.lease()
+    assert lease is not None
+    failed = lease.messages.where("body > 'a'").selectExpr("message_id", "concat('no ', body) AS reason")
+    assert process_lease(lease, lambda: of(failed)) == LeaseCounts(1, 0, 2)
+    assert {each.body: each.attempts[-1].text for each in queue.peek()} == {"b": "no b", "c": "no c"}
 
 
 @pytest.mark.spec("RCV-6", "RCP-6")

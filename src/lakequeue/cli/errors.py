@@ -17,6 +17,7 @@ from lakequeue.cli.help import CommandGroup
 from lakequeue.cli.output import OutputClosed, StderrHandler, print_error
 from lakequeue.cli.session import DONE, ENVIRONMENT, INTERRUPTED, REFUSED, USAGE, Session
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
+from lakequeue.model.causes import cause_of, of_spark
 
 
 class Commands(CommandGroup):
@@ -142,10 +143,9 @@ def _usage_text(error: BaseException, text: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """The line of a Spark error that says what happened."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or ["no message"]
-    if any("Traceback (most recent call last):" in line or "from the Python worker" in line for line in lines):
-        lines = [line for line in lines if not line.startswith(("SQLSTATE", "at "))][-1:]
-    elif lines[0].startswith("An error occurred while calling") and len(lines) > 1:  # py4j; the Java error follows
-        lines = lines[1:]
-    return lines[0].removeprefix(": ").rstrip(";")
+    """Describes an error in one line: an error of Spark by its innermost cause."""
+    kind, text = cause_of(error)
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if not line:
+        return kind
+    return line if line.startswith("[") or not of_spark(error) else f"{kind}: {line}"

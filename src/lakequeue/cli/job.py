@@ -21,6 +21,7 @@ from lakequeue.cli.session import DONE, ENVIRONMENT, Session
 from lakequeue.cli.values import at_least, imported
 from lakequeue.client import LakeQueue
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
+from lakequeue.model.causes import cause_of
 from lakequeue_command import end_by_sigterm
 
 end_by_sigterm()  # importing Spark and starting its session take seconds
@@ -85,8 +86,8 @@ Every = Annotated[
 ]
 
 
-_RAISED = re.compile(r'^  File "([^"]+)", line (\d+).*\n(?:    .*\n)*([A-Za-z_][\w.]*): (.*)$', re.MULTILINE)
-"""The end of a Python stack in a text of Spark's: file, line, error and message."""
+_RAISED = re.compile(r'^  File "([^"]+)", line (\d+).*\n(?:    .*\n)*[A-Za-z_][\w.]*(?::|$)', re.MULTILINE)
+"""The end of a Python stack in a text of Spark's: file and line."""
 
 
 def run(main: Callable[..., None]) -> NoReturn:
@@ -170,11 +171,16 @@ def _report_error(error: BaseException) -> int:
 
     if isinstance(error, errors.PySparkException) and (ours := source_schema.error_in(str(error))) is not None:
         return report_error(Session(), ours)  # of the data source, from a worker of Spark's
-    if isinstance(error, (errors.AnalysisException, errors.IllegalArgumentException)):
-        return report_error(Session(), InvalidOptions([reason_of(error)]))
     if isinstance(error, errors.StreamingQueryException) and (raised := _RAISED.findall(str(error))):
-        path, line, kind, message = raised[-1]  # of the handler
+        path, line = raised[-1]  # of the handler
+        kind, text = cause_of(error)
+        message = text.strip().partition("\n")[0]
         return Session().fail(ENVIRONMENT, kind, f"{message} ({os.path.basename(path)}, line {line})")
+    usage = isinstance(error, errors.IllegalArgumentException) and not isinstance(
+        error, errors.NumberFormatException
+    )
+    if usage or isinstance(error, errors.AnalysisException):
+        return report_error(Session(), InvalidOptions([reason_of(error)]))
     if isinstance(error, (errors.PySparkException, Py4JJavaError)):
         return report_error(Session(), QueueClientError(reason_of(error)))
     known = (QueueServiceError, QueueClientError, InvalidOptions, OSError, typer.Abort)

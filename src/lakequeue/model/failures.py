@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from lakequeue.model.causes import cause_of
 from lakequeue.model.clock import format_instant, parse_instant
 
 LONGEST = 1_024
@@ -18,13 +19,19 @@ MOST_ATTEMPTS = 10
 """Failed attempts that are kept of a message, the last ones (JOB-10)."""
 
 
+def shortened(text: str) -> str:
+    """The text as far as it is kept."""
+    return text.encode("utf-8", "replace")[:LONGEST].decode("utf-8", "ignore")
+
+
 @attrs.frozen
 class DeadLetterReason:
     """Why a handler of a message failed; of a dead letter, the last one.
 
     Attributes:
-        error: class of the error; ``Outcome.FAILED`` if the handler returned that.
-        text: what the error says, up to 1 KiB.
+        error: class of the error, or of the innermost cause of an error of Spark; ``Outcome.FAILED`` if the
+            handler returned that.
+        text: what the error says, or the reason that was returned, up to 1 KiB.
         at: the second in which the handler ended, by the queue's clock: neighbours that fail together for the same
             reason are one row of the ledger.
         consumer: name of its consumer.
@@ -41,12 +48,8 @@ class DeadLetterReason:
         at = at.replace(microsecond=0)
         if error is None:
             return cls("Outcome.FAILED", "", at, consumer)
-        try:
-            text = str(error)
-        except Exception:  # of a class that cannot say it
-            text = ""
-        cut = text.encode("utf-8", "replace")[:LONGEST].decode("utf-8", "ignore")
-        return cls(type(error).__name__, cut, at, consumer)
+        kind, text = cause_of(error)
+        return cls(kind, shortened(text), at, consumer)
 
     def __str__(self) -> str:
         said = f"{self.error}: {self.text}" if self.text else self.error

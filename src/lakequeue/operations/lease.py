@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -14,7 +14,7 @@ from lakequeue.errors import InvalidParameterValue, LeaseLost
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_visibility_timeout, check_whole
 from lakequeue.model.clock import MICROS, Duration, from_micros
-from lakequeue.model.failures import DeadLetterReason
+from lakequeue.model.failures import DeadLetterReason, shortened
 from lakequeue.model.messages import is_message_id
 from lakequeue.operations import tasks
 from lakequeue.operations.receive import Part, Request, claim
@@ -161,46 +161,55 @@ def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseC
     return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
 
 
-def release(leased: LeasedMessages, error: BaseException | None = None) -> LeaseCounts:
-    """Makes every message of the lease visible at once; an error is kept as what they failed with together."""
+def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
+    """Makes every message of the lease visible at once; an error is kept as what they failed with together.
+
+    ``unseen`` messages count as never received by the lease.
+    """
     failure = None if error is None else _reason(leased, error).json()
-    return settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans, failure, leased.count))
+    return settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans, failure, leased.count, unseen))
 
 
 def _reason(leased: LeasedMessages, error: BaseException | None) -> DeadLetterReason:
     return DeadLetterReason.of(error, from_micros(leased.queue.now()), f"batch on {socket.gethostname()}")
 
 
-def delete(leased: LeasedMessages, kept: Collection[str] = ()) -> LeaseCounts:
+_NONE_KEPT: Mapping[str, str | None] = {}
+
+
+def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) -> LeaseCounts:
     """Deletes all messages of the lease except those in ``kept``, which become visible at once.
 
-    ``kept`` has receipt handles or message ids.
+    ``kept`` has receipt handles or message ids, each with the reason of its failure, or None.
 
     Raises:
         ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not one of this lease.
         LeaseLost: nothing of the lease is held any more.
     """
     queue = leased.queue
-    offsets: dict[int, list[int]] = {}
-    for shard, offset in _offsets_of_ids(leased, {text for text in kept if is_message_id(text)}):
-        offsets.setdefault(shard, []).append(offset)
-    for text in kept:
+    offsets: dict[int, dict[int, str | None]] = {}
+    for text, shard, offset in _offsets_of_ids(leased, {text for text in kept if is_message_id(text)}):
+        offsets.setdefault(shard, {})[offset] = kept[text]
+    for text, reason in kept.items():
         if is_message_id(text):
             continue
         handle = receipt_handles.decode(text, queue.key, queue.row.handle_key)
         if handle.lease_id != leased.lease_id:
             raise InvalidParameterValue.of(text, "receipt_handle", "It is of another lease.")
-        offsets.setdefault(handle.shard, []).append(handle.offset)
-    failure = _reason(leased, None).json() if kept else None
+        offsets.setdefault(handle.shard, {})[handle.offset] = reason
+    unsaid = _reason(leased, None)
+    said = {text: attrs.evolve(unsaid, text=shortened(text)).json() for text in set(kept.values()) if text}
 
     def command(part: Part) -> Command:
-        return LeaseDelete(leased.lease_id, part.spans, frozenset(offsets.get(part.shard.number, [])), failure)
+        own = offsets.get(part.shard.number, {})
+        reasons = {offset: said[text] for offset, text in own.items() if text}
+        return LeaseDelete(leased.lease_id, part.spans, frozenset(own), unsaid.json() if own else None, reasons)
 
     return settle(leased, command)
 
 
-def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[int, int]]:
-    """Shards and offsets of messages of a lease by their ids.
+def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[str, int, int]]:
+    """Ids, shards and offsets of messages of a lease by their ids.
 
     Raises:
         InvalidParameterValue: the lease has no message with an id.
@@ -208,8 +217,9 @@ def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[
     missing = set(wanted)
     for batch in batches(leased, ["message_id", "shard", "offset"]) if wanted else ():
         found = batch.filter(pc.is_in(batch["message_id"], pa.array(wanted, pa.string())))
-        missing.difference_update(found["message_id"].to_pylist())
-        yield from zip(found["shard"].to_pylist(), found["offset"].to_pylist(), strict=True)
+        rows = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        missing.difference_update(row[0] for row in rows)
+        yield from rows
     for text in sorted(missing)[:1]:
         raise InvalidParameterValue.of(text, "message_id", "It is of no message of the lease.")
 

@@ -71,13 +71,15 @@ class RecordFailure:
 class LeaseDelete:
     """Deletes the messages of ``spans`` that a lease still holds; ``except_offsets`` become visible instead.
 
-    ``failure``: why these failed, in JSON; kept as by ``RecordFailure``.
+    ``failure``: why these failed, in JSON; kept as by ``RecordFailure``. ``reasons``: the same by offset, for
+    messages that have their own.
     """
 
     lease_id: str
     spans: Spans
     except_offsets: Collection[int] = ()
     failure: str | None = None
+    reasons: Mapping[int, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen

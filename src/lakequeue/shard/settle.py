@@ -104,7 +104,12 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
         released += end - start
         done += part.size - (end - start)
         if part.state == IN_FLIGHT:
-            state.remove(part, spans, command.failure)
+            failures = {offset: command.reasons.get(offset, command.failure) for offset in kept[start:end]}
+            alike = len(set(failures.values())) == 1
+            state.remove(part, spans, next(iter(failures.values())) if alike else None)
+            for offset, failure in () if alike else failures.items():
+                if failure is not None:
+                    record_failure(state, RecordFailure(offset, command.lease_id, failure))
             changed = True
         else:  # what was handed back before stays as it is
             for first, last in apart(part.first, part.last, spans):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lakequeue import frame_verbs
-from lakequeue.errors import InvalidOptions
+from lakequeue.errors import InvalidOptions, InvalidParameterValue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -77,10 +78,20 @@ def append_results(
 
     Returns:
         The failed messages, see ``Lease.delete_except``; None: none.
+
+    Raises:
+        InvalidOptions: the function returned something else; nothing was appended.
     """
     pending = messages if table is None else _without_results(messages, table, repeated)
     rows: Any = pending.drop("receipt_handle") if handle is None else handle(pending)
     rows, failed = rows if isinstance(rows, tuple) and len(rows) == 2 else (rows, None)
+    if rows is not None and not callable(getattr(rows, "toLocalIterator", None)):
+        wanted = "a DataFrame, None, or a pair of results and failed messages"
+        raise InvalidOptions([f"the handler returned {reprlib.repr(rows)}, not {wanted}"])
+    try:
+        failed = None if failed is None else frame_verbs.failed_of(failed)
+    except InvalidParameterValue as error:
+        raise InvalidOptions([f"the handler returned other things as failed messages: {error.message}"]) from error
     if table is not None and rows is not None:
         rows.write.format("delta").mode("append").save(table)
     return failed

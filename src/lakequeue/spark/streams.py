@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -14,7 +13,9 @@ import attrs
 from lakequeue import LeaseCounts, errors, frame_verbs
 from lakequeue.entry_verbs import settings
 from lakequeue.model.arguments import check_visibility_timeout
+from lakequeue.model.causes import cause_of
 from lakequeue.model.clock import MICROS, Duration
+from lakequeue.spark import faults
 from lakequeue.spark.options import Options, Use
 from lakequeue.spark.session import register
 from lakequeue.spark.source_schema import schema
@@ -27,14 +28,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lakequeue")
 
-_NOT_OF_MESSAGES = (errors.LeaseLost, errors.QueueDoesNotExist, errors.QueueClientError)
-"""Errors for which smaller batches are no remedy."""
-_STOPPED = re.compile(r"InterruptedException|Job \d+ cancelled")
-"""In an error of Spark: somebody has stopped the query."""
 _LATE = "Python worker failed to connect back"
 _STARTS = 6
 _POLL = 0.05
 """Seconds between two reads of the status of a query that starts."""
+_WRONG_RESULT = (TypeError, errors.InvalidParameterValue, errors.ReceiptHandleIsInvalid)
+"""Errors about what a function returned."""
 AVAILABLE_NOW = "availableNow"
 """Trigger of a query that processes what is there, then ends."""
 
@@ -111,7 +110,8 @@ def stream_from_queue(
     ``max_messages``; the next one comes at once if the batch took longer than the interval. When ``handle_batch``
     returns, the messages are deleted, except those that it returns as failed, which become visible again at once.
     When it raises, all become visible again at once, and come in batches half as large, until the message that it
-    raises for is alone: then the query ends (DLQ-12). When the process dies, they become visible after their
+    raises for is alone: then the query ends (DLQ-12). An error of analysis, parsing or types would come with any
+    messages, so it ends the query at once. When the process dies, they become visible after their
     visibility timeout; a query that is restarted on the checkpoint repeats the batch under its number, with the
     messages that its lease still holds.
 
@@ -119,8 +119,8 @@ def stream_from_queue(
         q: the queue; its root was opened with a Spark session.
         handle_batch: called in the driver, or on the server of Spark Connect, with the columns of
             ``Lease.messages`` and the number of the batch, if there are messages. A message may come again, even
-            after it was processed; ``message_id`` identifies it. Returns the messages that failed, as
-            ``Lease.delete_except`` takes them; None: none.
+            after it was processed; ``message_id`` identifies it. Returns the messages that failed, maybe
+            with reasons, as ``Lease.delete_except`` takes them; None: none.
         checkpoint: directory for the progress of this stream from this queue.
         trigger: interval between the starts of two batches; None: one after another; ``"availableNow"``: as many
             messages as are visible now, then the query ends; before Spark 4.2, one batch of them.
@@ -190,34 +190,40 @@ class _Batches:
 def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None = None) -> LeaseCounts:
     """Does the work on a lease; deletes its messages when it is done, except those that it returns as failed.
 
-    When it raises, all are released: of several they come again in halves, and the answer is that none is done. A
-    renewal extends the lease meanwhile.
+    When it raises, all are released: of several they come again in halves, and the answer is that none is done. An
+    error of the program itself is raised at once, and counts as no receive. A renewal extends the lease meanwhile.
 
     Raises:
         LeaseLost: the work took too long, and all messages were lost.
-        Exception: what the work raised for a message that was alone.
+        InvalidParameterValue, ReceiptHandleIsInvalid: the result cannot be failed messages of the lease.
+        Exception: the error of the work for a message that was alone, or of analysis, parsing or return types.
     """
     count = lease.message_count
+    returned = of_program = False
     try:
         with nullcontext() if renewal is None else lease.keep_alive(renewal):
             result = work()
-            failed = [] if result is None else frame_verbs.texts_of(result)
+            returned = True
+            failed = {} if result is None else frame_verbs.failed_of(result)
     except BaseException as error:
-        of_messages = isinstance(error, Exception) and not isinstance(error, _NOT_OF_MESSAGES)
-        of_messages = of_messages and not (
-            type(error).__module__.startswith("py4j") and _STOPPED.search(str(error))
-        )
+        of_program = faults.of_program(error) or (returned and isinstance(error, _WRONG_RESULT))
+        of_messages = isinstance(error, Exception) and not isinstance(error, faults.NOT_OF_MESSAGES)
+        of_messages = of_messages and not of_program and not faults.was_stopped(error)
         try:
-            released = frame_verbs.release_failed(lease, error if of_messages else None)
+            released = frame_verbs.release_failed(lease, error if of_messages else None, unseen=of_program)
         except errors.LakeQueueError as refused:  # they become visible after their timeout
             _log.warning("%d messages were not released: %s", count, frame_verbs.first_line(refused))
             raise error from None
         if count == 1 or not of_messages:
             raise
-        reason = f"{type(error).__name__}: {frame_verbs.first_line(error)}"
+        reason = ": ".join(cause_of(error)).splitlines()[0]
         _log.warning("a batch of %d messages failed, and comes again in halves: %s", count, reason)
         return LeaseCounts(0, released.lost, released.done)
-    counts = lease.delete_except(failed) if failed else lease.delete()
+    try:
+        counts = lease.delete_except(failed) if failed else lease.delete()
+    except _WRONG_RESULT:  # of handles or ids that the lease does not have
+        lease.release()
+        raise
     if counts.released:
         _log.warning("%d of %d messages failed; they will be received again", counts.released, count)
     if counts.lost:
