@@ -465,7 +465,13 @@ class LakeQueue(RootProperties):
         return check(self._runtime, name)
 
     def repair(
-        self, name: str | None = None, *, apply: bool = False, clock: bool = False, force: bool = False
+        self,
+        name: str | None = None,
+        *,
+        apply: bool = False,
+        clock: bool = False,
+        force: bool = False,
+        adopt: bool = False,
     ) -> list[Repair]:
         """Mends what ``check`` finds, and reports what is lost and what comes again.
 
@@ -481,6 +487,8 @@ class LakeQueue(RootProperties):
                 sent at instants yet to come counts as sent now, what was received then is visible again, and
                 schedules go on. Messages that have expired stay gone. Set this machine's clock right before.
             force: mend also a shard of which it cannot tell for certain which messages are lost or come again.
+            adopt: give the name to a queue that the catalog has lost, although another queue has it by now, which
+                then has none. Repeated, the queues get the name in turn, so that each can be received from.
 
         Returns:
             A report for the catalog and for each shard that is damaged; nothing if all is sound. Once ``applied``,
@@ -498,6 +506,9 @@ class LakeQueue(RootProperties):
         check_type("apply", apply, bool, "True or False")
         check_type("clock", clock, bool, "True or False")
         check_type("force", force, bool, "True or False")
+        check_type("adopt", adopt, bool, "True or False")
+        if adopt and (name is None or clock):
+            raise InvalidParameterValue.of(adopt, "adopt", "Goes with the name of a queue, and not with clock.")
         if clock:
             return repair_clock(self._runtime, name, apply=apply)
-        return repair(self._runtime, name, apply=apply, force=force)
+        return repair(self._runtime, name, apply=apply, force=force, adopt=adopt)

@@ -399,7 +399,8 @@ def test_a_lost_row_of_the_catalog_comes_back_by_the_name(victim: Victim) -> Non
     lose_catalog_row(victim)
     for path in (Path(victim.root) / "queues").glob("*.parquet"):
         path.unlink()
-    assert victim.lake().repair() == []
+    [report] = victim.lake().repair()
+    assert "no row in the catalog; lakequeue repair NAME" in report.notes[0] and not report.steps
     [report] = victim.lake().repair("orders", apply=True)
     assert report.queue == "orders" and "in flight comes again" in report.notes[0]
     assert after(victim) == [*"123456", "new"]

@@ -439,9 +439,9 @@ class System:
             node.data = b""
         return OpenFile(self, node, writes=True, process=self.world.running)
 
-    def stamp(self, path: str) -> float:
+    def stamp(self, path: str, *, create: bool = True) -> float:
         """As that of ``no_links``."""
-        file = self.file(path, "ab")
+        file = self.file(path, "ab" if create else "rb")
         file.node.modified = self.world.stamp
         return self.world.stamp
 

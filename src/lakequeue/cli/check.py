@@ -87,19 +87,22 @@ def repair(
     everything: bool = flag(False, "All queues of the root, and the catalog.", "--all"),
     clock: bool = flag(False, "Only set back the time that a wrong clock set ahead.", "--clock"),
     force: bool = flag(False, "Also where it is not certain which messages are lost or come again.", "--force"),
+    adopt: bool = flag(False, "Give the name to the queue of this name that the catalog lost.", "--adopt"),
     yes: Yes = False,
 ) -> None:
     """Repair damage: show the steps and what is lost, ask, then do it. Exit code 1: some is left."""
     if (queue is not None) == everything:
         usage("name a queue, or give --all")
+    if adopt and (clock or queue is None):
+        usage("--adopt goes with the name of a queue, and not with --clock")
     lake = ctx.obj.lake()
     with render.spinner(f"reading {queue or lake.root}"):
-        planned = lake.repair(queue, clock=clock)
+        planned = lake.repair(queue, clock=clock, adopt=adopt)
     if any(each.steps and (force or not each.unknown) for each in planned) and not yes:
         ctx.obj.note("\n".join(map(repair_text, planned)))
         ctx.obj.ask("Do this?")
     with render.spinner(f"repairing {queue or lake.root}"):
-        done = lake.repair(queue, apply=True, clock=clock, force=force)
+        done = lake.repair(queue, apply=True, clock=clock, force=force, adopt=adopt)
     last = "nothing was repaired" if done else "nothing to repair"
     if any(each.applied for each in done):
         last = "repaired; lakequeue check looks again"

@@ -28,7 +28,7 @@ from lakequeue.runtime.calls import Steps, logged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
-from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.catalog import QueueRow, lost_row
 from lakequeue.storage.engines.commit import Races
 from lakequeue.storage.reserve import reserve
 
@@ -71,6 +71,8 @@ def create(
                 if row is not None:
                     _compare(row, given, rules.existing_name == "error")
                     return OpenQueue(root, row)
+                if hidden := root.catalog.hidden(root.region, name):
+                    raise lost_row(root.path, hidden[0], name)
                 check_redrive(root, root.region, name, wanted)
                 check_cooldown(root, name, rules.recreate_cooldown)
                 root.check_clock(name)

@@ -39,10 +39,12 @@ from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
 
 
-def repair(root: Root, name: str | None = None, *, apply: bool = False, force: bool = False) -> list[Repair]:
+def repair(
+    root: Root, name: str | None = None, *, apply: bool = False, force: bool = False, adopt: bool = False
+) -> list[Repair]:
     """Mends what is damaged, see ``LakeQueue.repair``."""
     with _mending(root, apply) as (engine, making):
-        done = list(_repair_catalog(root, engine, name, making))
+        done = list(_repair_catalog(root, engine, name, making, adopt))
         if name is None:
             done += _repair_own(engine, layout.stats_path(root.path), "it is made anew", making)
             done += _repair_schedules(engine, root.path, making)
@@ -293,7 +295,9 @@ def _moves(root: Root, store: Store, key: str, shard: int) -> int:
 # --- the catalog
 
 
-def _repair_catalog(root: Root, engine: Engine, name: str | None, making: Steps | None) -> Iterator[Repair]:
+def _repair_catalog(
+    root: Root, engine: Engine, name: str | None, making: Steps | None, adopt: bool
+) -> Iterator[Repair]:
     path = layout.queues_path(root.path)
     with _locked([path], making):
         catalog = find_catalog(engine.store, root.path)
@@ -305,16 +309,36 @@ def _repair_catalog(root: Root, engine: Engine, name: str | None, making: Steps 
         if undone.checkpoints or undone.log.problems:
             steps.append(checkpoint_step(engine, path))
         rows = found_rows(engine.store, catalog, root.path)
-        listed = _listed_again(root, engine, catalog, rows, name)
-        if catalog.problem is not None or listed is not None or len(rows) != len(catalog.rows):
-            steps.append(_catalog_step(engine, catalog, [*rows, *([listed] if listed else [])]))
         again = sorted({row.name for row in rows if row.key in catalog.unlisted})
-        if again:
-            report = attrs.evolve(report, notes=[f"listed again, as in an older file: {', '.join(again)}"])
-        if listed is not None:
-            note = "its tags are lost, and receipt handles from before are void: what is in flight comes again"
-            report = attrs.evolve(report, queue=listed.name, region=listed.region, notes=[note])
-        yield from _finished(report, steps, making)
+        hidden = [key for key in catalog.unlisted if all(row.key != key for row in rows)]
+        notes = [f"listed again, as in an older file: {', '.join(again)}"] if again else []
+        listed = None
+        if name is not None:
+            hidden = [key for key in hidden if key.startswith(name_hash(root.region, name))]
+            taken = next((row for row in rows if row.deleted_at is None and _is_named(root, row, name)), None)
+            listed = _listed_again(root, engine, name, taken, hidden, adopt)
+            if listed is not None:
+                rows = [*(row for row in rows if row is not taken), listed]
+                notes.append(
+                    "its tags are lost, and receipt handles from before are void: what is in flight comes again"
+                )
+                report = attrs.evolve(report, queue=name, region=root.region)
+                hidden = [key for key in hidden if key != listed.key]
+                if taken is not None:
+                    notes.append(f"the queue that had the name is no longer listed: {root.path}/q/{taken.key}")
+        if catalog.problem is not None or listed is not None or len(rows) != len(catalog.rows):
+            steps.append(_catalog_step(engine, catalog, rows))
+        notes += [_still_hidden(root, key, name) for key in hidden]
+        yield from _finished(attrs.evolve(report, notes=notes), steps, making)
+
+
+def _is_named(root: Root, row: QueueRow, name: str) -> bool:
+    return (row.region, row.name) == (root.region, name)
+
+
+def _still_hidden(root: Root, key: str, name: str | None) -> str:
+    how = "lakequeue repair NAME, with its name, lists it again" if name is None else "--adopt gives it the name"
+    return f"{root.path}/q/{key} has messages, and no row in the catalog; {how}"
 
 
 def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow]) -> Step:
@@ -325,25 +349,33 @@ def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow
 
 
 def _listed_again(
-    root: Root, engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow], name: str | None
+    root: Root, engine: Engine, name: str, taken: QueueRow | None, hidden: Sequence[str], adopt: bool
 ) -> QueueRow | None:
-    """A new row for the queue of this name, if the catalog lost it and its directory is there."""
-    if name is None or any(
-        (row.region, row.name) == (root.region, name) for row in rows if row.deleted_at is None
-    ):
+    """A new row for a queue that the catalog lost, and whose directory is there.
+
+    Without ``adopt`` only if no other queue has the name, or could have it. With ``adopt`` the queues that may
+    have the name get it in turn.
+
+    Args:
+        root, engine: where.
+        name: of the queue.
+        taken: the row that has the name now.
+        hidden: keys of the queues that may have it, which took messages.
+        adopt: whether it may change hands.
+    """
+    if not hidden or (not adopt and (taken is not None or len(hidden) > 1)):
         return None
-    keys = [key for key in catalog.unlisted if key.startswith(name_hash(root.region, name))]
-    if len(keys) != 1 or any(row.key == keys[0] for row in rows):
-        return None
-    folder = engine.store.folder(layout.tables_path(root.path, keys[0]))
+    later = [key for key in sorted(hidden) if taken is None or key > taken.key]
+    key = later[0] if later else min(hidden)
+    folder = engine.store.folder(layout.tables_path(root.path, key))
     shards = len(shard_folders(folder.folders()))
-    found = find_shard(engine.store, root.path, keys[0], 0)
+    found = find_shard(engine.store, root.path, key, 0)
     ledger = found.ledger or newest_readable(found.receipts)
     attributes = {} if ledger is None else ledger.head.attributes
     return QueueRow(
         name=name,
         region=root.region,
-        key=keys[0],
+        key=key,
         created_at=root.now(),
         modified_at=root.now(),
         attributes=attributes,

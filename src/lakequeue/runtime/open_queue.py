@@ -19,7 +19,7 @@ from lakequeue.runtime.calls import Call, Steps, logged
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Close, Command, SetAttributes
-from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.catalog import QueueRow, lost_row
 from lakequeue.storage.delta_log import LOG
 from lakequeue.storage.layout import messages_path, receipts_path
 from lakequeue.storage.roots import local_path
@@ -47,6 +47,7 @@ class OpenQueue:
         self.shards: list[OpenShard] = root.shards(row)
         self.dead_letter_keys: dict[str, str] = {}
         self.finishing_moves = threading.Lock()
+        self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:
         """The logs of its shards, if they are on a disk and time passes by itself."""
@@ -91,6 +92,8 @@ class OpenQueue:
     def service(self, verb: str) -> Iterator[Call]:
         """Runs a verb: logs it, maps its errors, and completes a deletion that was interrupted."""
         with coded_for(self.attributes.profile), logged(verb, self.name) as call:
+            with self.root.storage_errors():
+                self._check_row()
             try:
                 with self.root.storage_errors():
                     yield call
@@ -104,6 +107,27 @@ class OpenQueue:
                 if error.outcome_unknown or not self._deleted():
                     raise
                 raise QueueDoesNotExist() from error  # its tables are gone
+
+    def _check_row(self) -> None:
+        """Notices now and then that the catalog was put back to before the queue existed (DUR-7).
+
+        Raises:
+            DamagedTable: the catalog has no row of the queue, which takes messages: others cannot find them.
+        """
+        now = self.now()
+        if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
+            return  # without a wait: who holds the lock may make tables
+        try:
+            row = self.root.newest_row(self.key, self.row)
+        finally:
+            self.root.lock.release()
+        if row is None:
+            with suppress(FileNotFoundError):  # it was deleted a day ago
+                if not self.shards[0].sender.closed():
+                    raise lost_row(self.root.path, self.key, self.name)
+        if row is not None and row.handle_key != self.row.handle_key:
+            self.adopt(row)  # a repair has listed the queue again
+        self._row_checked_at = now
 
     def tally(self, **amounts: int) -> None:
         """Counts what happened to messages; the names are those of ``tallies.EVENTS``."""

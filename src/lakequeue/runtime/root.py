@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from lakequeue.errors import MissingPackage, QueueClientError, QueueDoesNotExist
+from lakequeue.errors import LakeQueueError, MissingPackage, QueueClientError, QueueDoesNotExist
 from lakequeue.model.clock import Clock, SystemClock, to_micros
 from lakequeue.model.redrive_policies import Place
 from lakequeue.runtime.calls import Tallies
@@ -36,6 +36,8 @@ POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
 """On object stores it grows to this, as a fifteenth of the time nothing was found in: a poll is two requests."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
+ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
+"""Microseconds after which a call checks that the catalog still has its queue: on a disk, and on object stores."""
 CACHED_QUEUES = 1_000
 """Maximum number of queues whose shards and caches stay in memory when no object refers to them."""
 
@@ -151,6 +153,7 @@ class Root:
         self.given_poll_interval = poll_interval
         self.poll_interval = poll_interval or (POLL_INTERVAL if local else REMOTE_POLL_INTERVAL)
         self._idle_poll_interval = poll_interval or (POLL_INTERVAL if local else IDLE_POLL_INTERVAL)
+        self.row_interval = ROW_INTERVAL if local else REMOTE_ROW_INTERVAL
         self.path = store.root
         self.clock = clock
         self.region = region
@@ -232,6 +235,19 @@ class Root:
         with self.lock:
             row = self.catalog.incarnation(key)
         return None if row is None or row.deleted_at is not None else row
+
+    def newest_row(self, key: str, known: QueueRow) -> QueueRow | None:
+        """The current row of an incarnation, maybe deleted; ``known`` if the catalog cannot be read now."""
+        with self.lock:
+            try:
+                return self.catalog.incarnation(key)
+            except OtherHistory:  # it was put back, which is no damage while it has the row
+                self.catalog.release()
+                return self.catalog.incarnation(key)
+            except Exception as error:
+                if not is_storage_failure(error) and not isinstance(error, LakeQueueError):
+                    raise
+                return known
 
     def living_at(self, place: Place) -> QueueRow | None:
         """The current row of the living queue with a region and name."""

@@ -118,6 +118,15 @@ class Catalog:
         self.rows()
         return self._by_key.get(key)
 
+    def hidden(self, region: str, name: str) -> list[str]:
+        """Keys of queues of this name that took messages, and that the catalog has lost, now (DUR-7)."""
+        queues, prefix = self._engine.store.folder(f"{self.root}/q"), f"{name_hash(region, name)}-"
+        known = {row.key for row in self._rows}
+        unknown = [key for key in queues.folders() if key.startswith(prefix) and key not in known]
+        found = [key for key in unknown if took_messages(self._engine, queues / key)]
+        known = {row.key for row in self.rows()} if found else known  # others may have made it meanwhile
+        return [key for key in found if key not in known]
+
     def put(self, *rows: tuple[QueueRow, int]) -> bool:
         """Writes rows in one commit if each name's fence is still at its ``changes``; else False: read again."""
         return self._merge(rows, "put")
@@ -321,6 +330,12 @@ def table_of(rows: Sequence[QueueRow]) -> pa.Table:
     """Rows as a table of the catalog's schema."""
     cells = [{name: _cell(value) for name, value in attrs.asdict(row).items()} for row in rows]
     return pa.Table.from_pylist(cells, schema=layout.QUEUES)
+
+
+def lost_row(root: str, key: str, name: str) -> DamagedTable:
+    """The error for a queue that took messages, and whose row the catalog has lost (DUR-7)."""
+    reason = f"has messages, and no row in the catalog; `lakequeue repair {name}` lists it again"
+    return DamagedTable(layout.tables_path(root, key), None, reason)
 
 
 def took_messages(engine: Engine, queue: Folder) -> bool:

@@ -17,14 +17,17 @@ from lakequeue.storage.table_version import TableVersion
 def found_rows(store: Store, catalog: FoundCatalog, root: str) -> list[QueueRow]:
     """The rows of a damaged catalog: the newest that any file has of each queue.
 
-    A queue that was deleted stays so: only one that takes messages, and has no row, gets one from an older file.
+    A queue that was deleted stays so: only one that takes messages, and has no row, gets one from an older file,
+    unless another queue has its name by now.
     """
     folder, rows = store.folder(catalog.path), {row.key: row for row in catalog.rows}
+    taken = {(row.region, row.name) for row in catalog.rows if row.deleted_at is None}
     for file in _files(folder):
         for row in _rows_in(folder, file, root):
             known = rows.get(row.key)
             newer = known is not None and catalog.problem is not None and _age(known) <= _age(row)
-            if newer or (row.key in catalog.unlisted and (known is None or _age(known) <= _age(row))):
+            hidden = row.key in catalog.unlisted and (row.region, row.name) not in taken
+            if newer or (hidden and (known is None or _age(known) <= _age(row))):
                 rows[row.key] = row
     return sorted(rows.values(), key=lambda row: row.key)
 
