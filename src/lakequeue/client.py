@@ -386,11 +386,10 @@ class LakeQueue(RootProperties):
         return copy(self._runtime, to._runtime, queue, progress)
 
     def upgrade(self) -> int:
-        """Brings a root of an older lakequeue, 0.2 or later, to the layout of this one, in place.
+        """Brings a root of layout 5 to the layout of this lakequeue, in place.
 
-        End all processes of the older version first: those that were left have their calls refused from then on.
-        It may be repeated, and be killed at any point. Without it an older root works, with a warning, and can
-        still be used by the version that made it. docs/operation/upgrading.md says how to go back.
+        End all processes that use the root first. It may be killed at any point, and be repeated.
+        docs/operation/upgrading.md says how to go back.
 
         Returns:
             The number of queues that were upgraded, of all regions; 0 if the root has this layout.
@@ -400,7 +399,7 @@ class LakeQueue(RootProperties):
 
         DUR-43
         """
-        from lakequeue.operations.queues import upgrade
+        from lakequeue.operations.upgrade import upgrade
 
         return upgrade(self._runtime)
 

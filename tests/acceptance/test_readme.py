@@ -23,7 +23,6 @@ import typer
 
 from lakequeue import LakeQueue
 from lakequeue.cli import app
-from lakequeue.storage import layout
 from pages import DEMO_LINE, TEST_LINE, Block, agrees, blocks
 from serve.serving import answers, free_port, wait_until
 
@@ -54,7 +53,6 @@ BEYOND = {
     " --metrics-port ": "metrics",
 }
 """Extras and packages that a block needs besides the packages that it imports."""
-UPGRADING = "docs/operation/upgrading.md"
 RULES = {
     "docs/tutorial.md": ("RCP-4", "STA-14"),
     "docs/guides/dead-letters.md": ("DLQ-2", "DLQ-8"),
@@ -64,7 +62,6 @@ RULES = {
     "docs/guides/schedules.md": ("JOB-7",),
     "docs/guides/rewind.md": ("RWD-4", "RWD-9"),
     "docs/reference/cli.md": ("EXM-10",),
-    UPGRADING: ("DUR-43",),
 }
 
 
@@ -146,17 +143,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.mark.slow  # as those with Spark: together a fifth of what the README's test command would take
 @pytest.mark.parametrize("page", pages(spark=False))
-def test_the_code_of_a_page_runs(
-    page: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if page == UPGRADING:
-        with monkeypatch.context() as older:
-            older.setattr(layout, "LAYOUT_VERSION", 4)
-            lq = LakeQueue("my-queues")
-            orders, _ = lq.create_queue("orders"), lq.create_queue("dead")
-            for body in ("a book", "a pen", "a lamp"):
-                orders.send(body)
-            orders.receive()  # one is in flight
+def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     follow(page, PAGES[page], capsys)
 
 

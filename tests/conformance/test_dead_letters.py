@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,15 @@ import pytest
 from concurrency.steps import Killed, at
 from conformance.harness import Harness, every_engine, long_on_s3
 from hostile import SLOW, SLOW_BODY
-from lakequeue import InvalidParameterValue, LakeQueue, Queue, QueueDoesNotExist, RedrivePolicy, SendEntry
+from lakequeue import (
+    DeadLetterReason,
+    InvalidParameterValue,
+    LakeQueue,
+    Queue,
+    QueueDoesNotExist,
+    RedrivePolicy,
+    SendEntry,
+)
 from lakequeue.conditions import sandbox
 from lakequeue.operations import browse, move
 from lakequeue.operations.exchange import exchange
@@ -59,7 +68,8 @@ def cut_short(*, landed: bool) -> Iterator[None]:
 def test_the_reason_of_a_dead_letter_goes_through_both_engines(harness: Harness):
     """Recorded and moved through one, read through the other."""
     create(harness, "dead", "orders")
-    orders, reason = harness.open(engine="point").queue("orders"), '{"error": "E"}'
+    orders = harness.open(engine="point").queue("orders")
+    reason = DeadLetterReason("E", "no", datetime(2026, 1, 1, tzinfo=timezone.utc), "worker")
     orders.send("a")
     [message] = orders.receive(visibility_timeout=60)
     here = harness.open().queue("orders")._runtime

@@ -27,7 +27,6 @@ from lakequeue.runtime import open_shard
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.shard.runs import Head
-from lakequeue.storage import layout
 from lakequeue.storage.bulk import lease_batches
 from lakequeue.storage.delta_log import LOG, LiveFile
 from lakequeue.storage.engines import point
@@ -198,7 +197,7 @@ def what_was_deleted_behind_an_old_message_is_emptied(lq: LakeQueue, clock: Manu
     assert [compact(reopen(lq))[0].segments_cut for _ in range(2)] == [0, 0]
     shown = reopen(lq).arrow_views()["messages"].to_table(columns=["state", "body", "delay_seconds"])
     gone = [(row["body"], row["delay_seconds"]) for row in shown.to_pylist() if row["state"] == "deleted"]
-    assert gone == [("", None)] * 7
+    assert gone == [("", 0.0)] * 7
     emptied = reopen(lq).queue("orders").get(before[1][1])
     assert (emptied.state, emptied.body, queue.cancel(emptied.message_id)) == (MessageState.DELETED, "", False)
     sound(lq)
@@ -646,15 +645,3 @@ def test_a_number_of_emptied_rows_that_is_none_counts_as_none(told: Any) -> None
         "", "a.parquet", 1, 1, {"base_offset": 0, "opened_at": from_micros(0)}, bounds, bounds, {"body": told}
     )
     assert LogFile.of(file).emptied == 0
-
-
-def test_a_root_that_0_2_may_use_keeps_its_rows(
-    lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = seven_used(lq)
-    with monkeypatch.context() as patch:
-        patch.setattr(layout, "LAYOUT_VERSION", layout.LAYOUT_VERSION + 1)
-        compact(reopen(lq))
-    assert full(queue) == ["old", *"abcdefg", "open"]
-    assert reopen(lq).queue("orders").compact().failures == []
-    assert full(queue) == ["old", "open"]

@@ -11,12 +11,11 @@ import pytest
 from conformance.harness import Harness, every_engine
 from insides import shard_of
 from lakequeue import DeadLetterReason, LakeQueue, Message, Queue, RedrivePolicy, SendEntry
-from lakequeue.model.failures import parse_attempts
+from lakequeue.model.failures import dead_letter_note, parse_note
 from lakequeue.operations.exchange import exchange
 from lakequeue.shard import runs
 from lakequeue.storage import layout
-from lakequeue.storage.ledger import run_rows
-from lakequeue.storage.run_columns import to_runs
+from lakequeue.storage.ledger import run_rows, to_runs
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, each_case, replace
 
@@ -27,7 +26,7 @@ def fail(queue: Queue, message: Message, error: Exception | None = None, again_i
     """Settles a message as a consumer does whose handler failed."""
     reason = DeadLetterReason.of(error, queue.clock.now(), "worker")
     wanted = [] if again_in is None else [(message.receipt_handle, again_in)]
-    found = exchange(queue._runtime, wanted, failures={message.receipt_handle: reason.json()})
+    found = exchange(queue._runtime, wanted, failures={message.receipt_handle: reason})
     assert list(found.errors) == [None] * len(wanted)
 
 
@@ -115,7 +114,7 @@ def test_neighbours_that_fail_together_are_one_run(harness: Harness):
     queue.send_batch([SendEntry(body) for body in "abcdef"])
     messages = queue.receive(6)
     at = datetime(2026, 1, 1, 0, 0, 0, 999_999, timezone.utc)
-    reason = DeadLetterReason.of(ValueError("the service is down"), at, "worker").json()
+    reason = DeadLetterReason.of(ValueError("the service is down"), at, "worker")
     handles = [message.receipt_handle for message in messages]
     exchange(queue._runtime, [(each, 0) for each in handles], failures=dict.fromkeys(handles, reason))
     assert len(shard_of(queue).ledger.query(lambda machine: machine.runs)) == 1
@@ -125,67 +124,68 @@ def test_neighbours_that_fail_together_are_one_run(harness: Harness):
 def test_a_batch_that_fails_together_is_an_attempt_of_each():
     at = datetime(2026, 1, 1, tzinfo=timezone.utc)
     reason = DeadLetterReason.of(ValueError("no: é"), at, "batch on host")
-    run = runs.Run(0, 9).failed(reason.json(), 10)
+    run = runs.Run(0, 9).failed(reason, 10)
     assert to_runs(run_rows([run], [], None)) == [run]
-    assert run.failed_together == 10 and parse_attempts(run.failed_attempts) == (reason,)
+    assert run.failed_together == 10 and run.failed_attempts == (reason,)
 
 
-def reason(**changed: str) -> str:
-    return json.dumps({"error": "E", "text": "", "at": "2026-01-01T00:00:00Z", "consumer": "c"} | changed)
+@every_engine
+def test_attempts_that_fail_in_the_same_second_for_the_same_reason_are_all_listed(harness: Harness) -> None:
+    queue = harness.create()
+    queue.send("a")
+    for _ in range(4):
+        fail(queue, queue.receive()[0], ValueError("no"))
+    assert said(queue) == said(harness.queue()) == ["ValueError no"] * 4
 
 
-DAMAGED = ["", "null", "{}", "[1]", '[{"error": 1}]', "key#2", "[" * 100_000]
-DAMAGED += [f"[{reason(**wrong)}]" for wrong in ({"text": "\ud800"}, {"at": "9999-12-31T23:59:59-23:00"})]
-
-
-@pytest.mark.parametrize("damaged", DAMAGED, ids=lambda text: text[:40])
-def test_what_is_damaged_counts_as_none(harness: Harness, damaged: str):
+def test_a_failure_that_is_reported_twice_is_one_attempt(harness: Harness) -> None:
     queue = harness.create()
     queue.send("a")
     [message] = queue.receive()
-
-    def damage(machine) -> None:
-        [run] = machine._state.runs
-        machine._state.runs.put(run._replace(failed_attempts=damaged))
-
-    shard_of(queue).ledger.query(damage)
-    assert queue.peek()[0].attempts == ()
-    fail(queue, message, ValueError("later"))
-    assert said(queue) == said(harness.queue()) == ["ValueError later"]
+    for again_in in (None, 0):
+        fail(queue, message, ValueError("no"), again_in)
+    assert said(queue) == ["ValueError no"]
 
 
-NOTES = [*DAMAGED, '{"together": x, 1}', '{"together": ', '{"consumer": 1}', '{"consumer": "\\ud800"}']
+def reason(**changed: object) -> str:
+    return json.dumps({"error": "E", "text": "", "at": "2026-01-01T00:00:00Z", "consumer": "c"} | changed)
 
 
-@pytest.mark.parametrize("damaged", NOTES, ids=lambda text: text[:40])
-def test_a_damaged_note_of_who_has_a_message_counts_as_none(harness: Harness, clock: ManualClock, damaged: str):
-    dead = harness.open().create_queue("dead")
-    queue = harness.create(redrive_policy=RedrivePolicy("dead", 1))
-    queue.send("a")
-    queue.receive()
+WRONG = [{"text": "\ud800"}, {"at": "9999-12-31T23:59:59-23:00"}, {"error": 1}, {"more": 1}]
+DAMAGED = ["", "null", "{}", "[1]", "key#2", "[" * 100_000, '{"attempts":1}', '{"attempts":[1]}']
+DAMAGED += [f'{{"attempts":[{reason(**wrong)}]}}' for wrong in WRONG]
 
-    def damage(machine) -> None:
-        [run] = machine._state.runs
-        [cells] = run_rows([run], [], None).to_pylist()
-        rows = pa.Table.from_pylist([cells | {"run": cells["run"] | {"attempt_id": damaged}}], layout.RECEIPTS)
-        machine._state.runs.put(*to_runs(rows))
 
-    shard_of(queue).ledger.query(damage)
-    assert queue.peek()[0].consumer is None
-    clock.advance(31)
-    assert queue.receive() == []
-    assert [letter.attempts for letter in dead.peek()] == [()]
+@pytest.mark.parametrize("damaged", DAMAGED, ids=lambda text: text[:60])
+def test_a_damaged_note_of_a_dead_letter_counts_as_none(damaged: str) -> None:
+    assert parse_note(damaged) == (None, ())
+
+
+def test_a_note_has_the_reason_unless_the_last_consumer_was_killed() -> None:
+    failed = DeadLetterReason("E", 'no: é "', datetime(2026, 1, 1, tzinfo=timezone.utc), "c")
+    assert parse_note(dead_letter_note(failed, (failed, failed))) == (failed, (failed, failed))
+    assert parse_note(dead_letter_note(None, (failed,))) == (None, (failed,))
+    assert dead_letter_note(None, ()) is None and parse_note(None) == (None, ())
+
+
+@pytest.mark.parametrize("field", ["error", "text", "at", "consumer"])
+def test_a_failure_without_a_field_counts_as_none(field: str) -> None:
+    failed = DeadLetterReason("E", "", datetime(2026, 1, 1, tzinfo=timezone.utc), "c")
+    run = runs.Run(0, 9, failure=failed, failed_attempts=(failed,))
+    [cells] = run_rows([run], [], None).to_pylist()
+    cells["run"]["failure"][field] = cells["run"]["failed_attempts"][0][field] = None
+    assert to_runs(pa.Table.from_pylist([cells], layout.RECEIPTS)) == [runs.Run(0, 9)]
 
 
 MUTATIONS = [
     Mutation(
         "only the last attempt is kept",
-        replace(runs, "with_attempt", lambda attempts, failure, kept=runs.with_attempt: kept(None, failure)),
+        replace(runs, "MOST_ATTEMPTS", 1),
         {attempts_stay: "JOB-10"},
     ),
     Mutation(
         "a hand-back forgets them",
-        replace(runs.Run, "failed_attempts", None),
+        replace(runs.Run, "failed_attempts", ()),
         {attempts_stay: "JOB-10"},
     ),
 ]

@@ -112,12 +112,21 @@ def test_a_root_that_cannot_be_used_is_left_alone(harness: Harness, there, says:
 
 
 @pytest.mark.spec("ERR-2", "ERR-8")
-@pytest.mark.parametrize("version", [1, 99])
-def test_a_layout_with_other_columns_is_named_too(harness: Harness, version: int):
+@pytest.mark.spec("DUR-43")
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [
+        (1, "the last lakequeue that can read it is 0.1"),
+        (4, "the last lakequeue that can read it is 0.2"),
+        (5, "end all processes that use it, and run `lakequeue upgrade`"),
+        (99, "install a newer one"),
+    ],
+)
+def test_a_layout_with_other_columns_is_named_too(harness: Harness, version: int, advice: str):
     harness.create()
     rows = pa.table({"name": ["orders"], "layout_version": pa.array([version], pa.int32())})
     write_deltalake(f"{harness.root}/queues", rows, mode="overwrite", schema_mode="overwrite")
-    with pytest.raises(errors.QueueClientError, match=f"has layout version {version}"):
+    with pytest.raises(errors.QueueClientError, match=f"has layout version {version}, .*: {advice}$"):
         harness.open().list_queues()
 
 

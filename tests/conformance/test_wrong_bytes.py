@@ -240,7 +240,7 @@ def answers(victim: Victim) -> object:
 
 @pytest.mark.spec("DUR-9", "DUR-30")
 def test_entries_without_a_checksum_are_judged_by_their_rows(history: Victim) -> None:
-    """As lakequeue 0.2 and Spark write them."""
+    """As Spark writes them."""
     path, clock = history.messages, history.clock
     for entry in entries(path):
         entry.write_bytes(entry.read_bytes().replace(b', "checksum"', b', "other"'))

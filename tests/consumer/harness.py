@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import attrs
 
-from lakequeue import BatchResult, Consumer, Context, LakeQueue, Message, Queue, SendEntry
+from lakequeue import BatchResult, Consumer, Context, DeadLetterReason, LakeQueue, Message, Queue, SendEntry
 from lakequeue.entry_verbs import Exchanged, Request, exchange, give_back, receive_for_hands
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.model.clock import Duration
@@ -68,7 +68,7 @@ class Recorder(Queue):
         self,
         wanted: Sequence[tuple[str, Duration | None]],
         request: Request | None,
-        failures: Mapping[str, str],
+        failures: Mapping[str, DeadLetterReason],
     ) -> Exchanged:
         """Takes down a round as the calls that it stands for."""
         try:

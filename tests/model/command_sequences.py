@@ -40,7 +40,7 @@ from lakequeue.shard.commands import (
     SetAttributes,
 )
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.shard.runs import Head, Run, joined_runs
+from lakequeue.shard.runs import Destination, Head, Run, joined_runs
 from lakequeue.storage.ledger import run_rows
 
 from . import fair, fifo
@@ -75,8 +75,9 @@ CAPS = (None, None, 2, 4)
 RATES = (None, None, None, (120, 3), (6, 1), (1, 2))
 GROUP_LIMITS = (None, None, 1, 2, 3)
 RECEIVES = (None, None, 1, 2, 3)
-KEYS: tuple[dict[str, str | None], ...] = (
-    *({DEAD_LETTER_QUEUE: "dead"},) * 5,
+ELSEWHERE = Destination("elsewhere", 1, False)
+KEYS: tuple[dict[str, Destination | None], ...] = (
+    *({DEAD_LETTER_QUEUE: ELSEWHERE},) * 5,
     {},
     {DEAD_LETTER_QUEUE: None},
 )
@@ -199,7 +200,7 @@ class Commands:
         count: int,
         timeout: int | None,
         attempt: str | None = None,
-        keys: dict[str, str | None] = KEYS[0],
+        keys: dict[str, Destination | None] = KEYS[0],
         hands: int | None = None,
     ) -> None:
         self.names += 1
@@ -211,7 +212,7 @@ class Commands:
         first = a % (len(self.log) + 1)
         spans = [(first, first + b % 4), (first + 2, first + c % 8)]
         spans = [(low, high) for low, high in spans if low <= high]
-        self.add(Move(spans, "elsewhere"), "move", spans)
+        self.add(Move(spans, ELSEWHERE), "move", spans)
 
     def spans(self, a: int, b: int, c: int) -> list[tuple[int, int]]:
         """Some that overlap, or reach beyond the log."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lakequeue.shard.runs import Destination
+
 from .model import SECOND, Claimed, Model
 
 FAIR = 1_000  # messages of a claim that are picked one by one
@@ -63,7 +65,7 @@ class FairModel(Model):
         timeout: int | None,
         lease: str,
         attempt: str | None = None,
-        keys: dict[str, str | None] | None = None,
+        keys: dict[str, Destination | None] | None = None,
         hands: int | None = None,
     ) -> Claimed:
         count = self.allowed(count)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lakequeue.shard.runs import Destination
+
 from .fair import FairModel
 from .model import GONE, SECOND, Claimed, Message, Model, Row, Settings
 
@@ -104,7 +106,7 @@ class FifoModel(Model):
         timeout: int | None,
         lease: str,
         attempt: str | None = None,
-        keys: dict[str, str | None] | None = None,
+        keys: dict[str, Destination | None] | None = None,
         hands: int | None = None,
     ) -> Claimed:
         if attempt is not None and self.attempt_lives(attempt):

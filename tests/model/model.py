@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from lakequeue.model.states import TRANSITIONS, MessageState
-from lakequeue.shard.runs import DeadLetters
+from lakequeue.shard.runs import DeadLetters, Destination
 
 SECOND = 1_000_000
 TWELVE_HOURS = 43_200 * SECOND
@@ -375,7 +375,7 @@ class Model:
         timeout: int | None,
         lease: str,
         attempt: str | None = None,
-        keys: dict[str, str | None] | None = None,
+        keys: dict[str, Destination | None] | None = None,
         hands: int | None = None,
     ) -> Claimed:
         count = self.allowed(count)
@@ -413,7 +413,9 @@ class Model:
         most = self.settings.max_receives
         return [offset for offset in offsets if most is not None and self.messages[offset].here() >= most]
 
-    def meet_dead(self, offsets: list[int], count: int, lease: str, keys: dict[str, str | None]) -> Claimed | None:
+    def meet_dead(
+        self, offsets: list[int], count: int, lease: str, keys: dict[str, Destination | None]
+    ) -> Claimed | None:
         """The answer of a claim that has to move something first; None if it may deliver."""
         if not self.dead(offsets):
             return None

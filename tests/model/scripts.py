@@ -44,8 +44,9 @@ from lakequeue.shard.commands import (
     Rewind,
     SetAttributes,
 )
+from lakequeue.shard.runs import Destination
 
-from .command_sequences import Comparison, wire
+from .command_sequences import ELSEWHERE, Comparison, wire
 from .model import DEAD_LETTER_QUEUE, SECOND, Settings
 
 TIMES = {"delay", "visibility_timeout", "retention", "rewind_range"}
@@ -144,7 +145,7 @@ class Shard:
     def _receive(self, *words: str) -> str:
         count = words[0] if len(words) % 2 else "10"
         more = dict(zip(words[len(words) % 2 :: 2], words[len(words) % 2 + 1 :: 2], strict=True))
-        keys: dict[str, str | None] = {DEAD_LETTER_QUEUE: None if "key" in more else "key"}
+        keys: dict[str, Destination | None] = {DEAD_LETTER_QUEUE: None if "key" in more else ELSEWHERE}
         self.comparison.ask(int(count), _micros(more["for"]) if "for" in more else None, more.get("try"), keys)
         result = self._flush()
         if not isinstance(result.value, ClaimResult):
@@ -184,7 +185,7 @@ class Shard:
         return self._run(MakeVisible([_span(span)]), "make_visible", [_span(span)], False)
 
     def _move(self, span: str) -> str:
-        return self._run(Move([_span(span)], "elsewhere"), "move", [_span(span)])
+        return self._run(Move([_span(span)], ELSEWHERE), "move", [_span(span)])
 
     def _move_back(self, number: str) -> str:
         return self._run(MoveBack(int(number)), "move_back", int(number))

@@ -13,7 +13,7 @@ import pytest
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
-from lakequeue.model.failures import DeadLetterReason, parse_attempts
+from lakequeue.model.failures import DeadLetterReason, parse_note
 from lakequeue.shard import state
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -29,7 +29,7 @@ from lakequeue.shard.commands import (
     Moved,
 )
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.shard.runs import IN_FLIGHT, VISIBLE, DeadLetters, Head, Run
+from lakequeue.shard.runs import IN_FLIGHT, VISIBLE, DeadLetters, Destination, Head, Run
 from mutations import Case, Mutation, each_case, replace
 
 from .model import DEAD_LETTER_QUEUE, ListLog, Row
@@ -97,7 +97,7 @@ def test_a_refused_command_does_not_stop_the_others() -> None:
 @pytest.mark.spec("DEL-2", "RCP-6")
 def test_a_lease_is_deleted_but_for_what_failed() -> None:
     machine = shard(sent(10), held(0, 3, "a", 30), held(4, 4, "b", 30), held(5, 9, "a", 30), head=10)
-    delete = LeaseDelete("a", [(0, 9)], except_offsets=[2, 4, 7], failure="why")
+    delete = LeaseDelete("a", [(0, 9)], except_offsets=[2, 4, 7], failure=reason("why"))
     assert ask(machine, 1, delete) == LeaseCounts(7, 1, 2)
     assert [run[:5] for run in machine.runs] == [
         (2, 2, VISIBLE, "a", 1),
@@ -111,18 +111,18 @@ def test_a_lease_is_deleted_but_for_what_failed() -> None:
 @pytest.mark.spec("JOB-10")
 @pytest.mark.parametrize("more", [{}, {"profile_name": "cmq"}])
 def test_each_message_of_a_lease_may_fail_for_its_own_reason(more: dict[str, str]) -> None:
-    why, other, none = (DeadLetterReason("Error", text, from_micros(0), "job").json() for text in ("a", "b", ""))
+    why, other, none = (DeadLetterReason("Error", text, from_micros(0), "job") for text in ("a", "b", ""))
     machine = shard(sent(8), held(0, 6, "a", 30), held(7, 7, "b", 30), head=8, **more)
     delete = LeaseDelete("a", [(0, 7)], [1, 2, 3, 5, 6, 7], none, {1: why, 2: why, 3: other, 6: other, 7: why})
     assert ask(machine, 1, delete) == LeaseCounts(2, 1, 5)
-    assert [(run.first, run.last, run.failure, run.failed_attempts is None) for run in machine.runs] == [
+    assert [(run.first, run.last, run.failure, not run.failed_attempts) for run in machine.runs] == [
         (1, 2, why, False),
         (3, 3, other, False),
         (5, 5, none, False),
         (6, 6, other, False),
         (7, 7, None, True),
     ]
-    assert [attempt.text for attempt in parse_attempts(machine.runs[1].failed_attempts)] == ["b"]
+    assert [attempt.text for attempt in machine.runs[1].failed_attempts] == ["b"]
     again = ask(machine, 1, Claim(10, None, "c")).spans
     assert [(span.first, span.last) for span in again] == [(1, 2), (3, 3), (5, 5), (6, 6)]
 
@@ -226,11 +226,13 @@ def test_the_history_says_of_the_newest_deletes_when_they_were_and_stays_short(
 
 def batch(machine: ShardMachine, at: float, most: int, leased: int = 0) -> tuple[list[int], int | None]:
     """Offsets of the next batch under the lease that is named by its instant, and where dead letters are."""
-    claim = Claim(most, None, f"at-{at}", dead_letter_keys={DEAD_LETTER_QUEUE: "key"}, leased=leased)
+    claim = Claim(
+        most, None, f"at-{at}", dead_letter_queues={DEAD_LETTER_QUEUE: Destination("key", 1, False)}, leased=leased
+    )
     claimed = ask(machine, at, claim)
     if claimed.moving:
         [(run, part)] = machine.outgoing()
-        assert run.size == 1 and part.note == reason("boom").json()
+        assert run.size == 1 and parse_note(part.note)[0] == reason("boom")
         ask(machine, at, Moved(part.number))
         return batch(machine, at, most)[0], run.first
     return [offset for span in claimed.spans for offset in range(span.first, span.last + 1)], None
@@ -242,7 +244,7 @@ def reason(text: str) -> DeadLetterReason:
 
 def fail(machine: ShardMachine, at: float, offsets: list[int]) -> None:
     spans = [(offset, offset) for offset in offsets]
-    ask(machine, at, LeaseRelease(f"at-{at}", spans, reason("boom").json(), len(offsets)))
+    ask(machine, at, LeaseRelease(f"at-{at}", spans, reason("boom"), len(offsets)))
 
 
 def a_batch_that_fails_comes_in_halves_until_the_message_that_fails_is_alone() -> None:

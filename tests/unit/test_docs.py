@@ -169,7 +169,7 @@ def test_every_public_member_has_a_text(name: str):
 
 @pytest.mark.parametrize("view", ["queues", "messages", "groups", "receipts", "stats"])
 def test_the_page_names_the_columns_of_a_view(view: str):
-    schema = {field.name: sql_views.sql_type(field) for field in relations.SCHEMAS[view]}
+    schema = {field.name: sql_views.sql_type(field.type) for field in relations.SCHEMAS[view]}
     table = rows(SQL.split(f"\n## {view}\n")[1].split("\n## ")[0], "column")
     told = {name: kind.replace("&lt;", "<") for names, kind, _ in table for name in codes(names)}
     assert told.keys() == schema.keys()

@@ -13,30 +13,27 @@ from pathlib import Path
 import pytest
 
 from lakequeue.errors import QueueClientError
-from lakequeue.storage.engines import file_lock, locks
+from lakequeue.storage.engines import locks
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.engines.locks import committing
-from mutations import Patch
 
-OLDER = """
+OTHER = """
 import fcntl, sys
 file = open(sys.argv[1] + "/_commit.lock", "a+")
 kind = fcntl.LOCK_EX if sys.argv[2] == "exclusive" else fcntl.LOCK_SH
 try:
-    fcntl.lockf(file, kind | fcntl.LOCK_NB)
+    fcntl.flock(file, kind | fcntl.LOCK_NB)
     print("True", flush=True)
     if sys.argv[3:]:
         sys.stdin.read()
 except BlockingIOError:
     print("False", flush=True)
 """
-"""Takes the lock as lakequeue 0.2 does: a record lock."""
+"""Takes the lock in a process without lakequeue."""
 
 FORKING = """
 import os, sys
-from lakequeue.storage.engines import file_lock
 from lakequeue.storage.engines.locks import committing
-file_lock._OFD = sys.argv[2] == "True"
 with committing(sys.argv[1], exclusive=True):
     if not os.fork():
         os.write(1, b"forked\\n")
@@ -46,7 +43,7 @@ with committing(sys.argv[1], exclusive=True):
 
 
 def another_process_gets(path: str | Path, kind: str) -> bool:
-    done = subprocess.run([sys.executable, "-c", OLDER, path, kind], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", OTHER, path, kind], capture_output=True, text=True, check=True)
     return done.stdout.strip() == "True"
 
 
@@ -80,15 +77,7 @@ def process(script: str, *arguments: str | Path) -> Iterator[subprocess.Popen[by
         running.communicate()
 
 
-@pytest.fixture(params=["open files", "flock"])
-def either(request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
-    """Both locks of the operating system."""
-    if request.param == "flock":
-        monkeypatch.setattr(file_lock, "_OFD", False)
-
-
 @pytest.mark.spec("DLT-1")
-@pytest.mark.usefixtures("either")
 def test_a_thread_that_shares_the_lock_waits_for_the_thread_that_has_it_alone(tmp_path: Path) -> None:
     path, got = str(tmp_path), threading.Event()
 
@@ -106,7 +95,6 @@ def test_a_thread_that_shares_the_lock_waits_for_the_thread_that_has_it_alone(tm
 
 
 @pytest.mark.spec("DLT-1")
-@pytest.mark.usefixtures("either")
 def test_a_thread_that_leaves_does_not_give_up_what_another_thread_still_shares(tmp_path: Path) -> None:
     path, leave = str(tmp_path), threading.Event()
     inside = threading.Event()
@@ -150,7 +138,6 @@ def test_a_thread_that_shares_the_lock_cannot_have_it_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("DUR-20")
-@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_a_process_that_copies_the_table_keeps_its_lock(tmp_path: Path, exclusive: bool) -> None:
     table = tmp_path / "table"
@@ -158,7 +145,7 @@ def test_a_process_that_copies_the_table_keeps_its_lock(tmp_path: Path, exclusiv
     with committing(str(table), exclusive=exclusive):
         shutil.copytree(table, tmp_path / "copy")
         assert not another_thread_gets(table, "exclusive")
-        assert not file_lock._OFD or not another_process_gets(table, "exclusive")
+        assert not another_process_gets(table, "exclusive")
 
 
 @pytest.mark.spec("DUR-20")
@@ -174,17 +161,15 @@ def test_threads_exclude_each_other_by_two_paths_to_a_file(tmp_path: Path) -> No
 
 
 @pytest.mark.spec("DUR-20")
-@pytest.mark.usefixtures("either")
 def test_a_lock_goes_with_the_process_that_held_it_although_its_child_lives_on(tmp_path: Path) -> None:
-    with process(FORKING, tmp_path, str(file_lock._OFD)) as holder:
+    with process(FORKING, tmp_path) as holder:
         assert not another_thread_gets(tmp_path, "shared")
         holder.kill()
         holder.wait()
         assert another_thread_gets(tmp_path, "exclusive")
 
 
-@pytest.mark.skipif(not file_lock._OFD, reason="flock and record locks do not exclude each other")
-@pytest.mark.spec("DUR-21")
+@pytest.mark.spec("DUR-20")
 @pytest.mark.parametrize(
     ("held", "wanted", "gets"),
     [
@@ -194,12 +179,10 @@ def test_a_lock_goes_with_the_process_that_held_it_although_its_child_lives_on(t
         ("exclusive", "exclusive", False),
     ],
 )
-def test_an_older_version_and_this_one_exclude_each_other(
-    tmp_path: Path, held: str, wanted: str, gets: bool
-) -> None:
+def test_processes_exclude_each_other(tmp_path: Path, held: str, wanted: str, gets: bool) -> None:
     with committing(str(tmp_path), exclusive=held == "exclusive"):
         assert another_process_gets(tmp_path, wanted) == gets
-    with process(OLDER, tmp_path, held, "stay"):
+    with process(OTHER, tmp_path, held, "stay"):
         assert another_thread_gets(tmp_path, wanted) == gets
 
 

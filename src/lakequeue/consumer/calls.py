@@ -135,6 +135,6 @@ class Calls:
                 self.failed += outcome is not Outcome.SUCCESS
         if outcome is not Outcome.SUCCESS and not job.context.lost:
             reason = DeadLetterReason.of(raised, self._run.clock.now(), options.name)
-            self._rounds.add_failure(message.receipt_handle, reason.json())
+            self._rounds.add_failure(message.receipt_handle, reason)
         self._run.observers.handled(message, took / MICROS, outcome, raised)
         return outcome

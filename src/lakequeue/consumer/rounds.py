@@ -16,6 +16,7 @@ from lakequeue.consumer.jobs import Done, Job, Run
 from lakequeue.entry_verbs import Exchanged, Request, exchange, give_back, settings
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, RequestThrottled
 from lakequeue.model.clock import MICROS, Duration, seconds
+from lakequeue.model.failures import DeadLetterReason
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.renewal.policies import Hold
 
@@ -39,11 +40,11 @@ class Rounds:
         self._lock = threading.Lock()
         self._done: list[Done] = []
         self._behind: list[Job] = []  # what waited behind messages that failed, or too long
-        self._failures: dict[str, str] = {}
+        self._failures: dict[str, DeadLetterReason] = {}
 
     # --- what becomes of a message
 
-    def add_failure(self, handle: str, reason: str) -> None:
+    def add_failure(self, handle: str, reason: DeadLetterReason) -> None:
         """Has the next round record why a message failed (JOB-10)."""
         with self._lock:
             self._failures[handle] = reason
@@ -170,7 +171,7 @@ class Rounds:
                 self._unsettled(done, error)
         return found if room else attrs.evolve(found, refused=None)
 
-    def _due(self) -> tuple[list[Done], dict[str, str], list[Job]]:
+    def _due(self) -> tuple[list[Done], dict[str, DeadLetterReason], list[Job]]:
         """What the next round settles, the failures that it records, and what it gives back."""
         now, due = self._run.clock.now(), list[Done]()
         with self._lock:

@@ -1,12 +1,10 @@
-"""Who has a message in flight, which handlers failed with it, and why it became a dead letter."""
+"""Why handlers failed with a message, and the note of it that a dead letter keeps."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import Any
 
 import attrs
 
@@ -56,96 +54,49 @@ class DeadLetterReason:
         return f"{said} ({self.consumer}, {format_instant(self.at)})"
 
     def json(self) -> str:
-        """The reason as it is stored, and as SQL shows it: an object with these four fields."""
-        return json.dumps(attrs.asdict(self) | {"at": format_instant(self.at)})
+        """The reason as SQL shows it: an object with these four fields, written as Spark does."""
+        return json.dumps(_fields(self), separators=(",", ":"), ensure_ascii=False)
 
 
-@lru_cache(maxsize=256)  # messages that a consumer has often have the same
-def consumer_of(text: str | None) -> str | None:
-    """The consumer that JSON names, such as a reason; None if it is damaged."""
-    try:
-        consumer: str | None = None if text is None else json.loads(text)["consumer"]
-        str.encode(consumer or "")
-        return consumer
-    except _NO_JSON:
+Attempts = tuple[DeadLetterReason, ...]
+"""Failed attempts, the first one first."""
+
+
+def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str | None:
+    """JSON that a dead letter keeps: ``attempts``, and ``reason`` unless its last consumer was killed.
+
+    None if no handler failed with it.
+    """
+    if not attempts:
         return None
+    kept = ",".join(each.json() for each in attempts)
+    return f'{{"attempts":[{kept}]}}' if reason is None else f'{{"reason":{reason.json()},"attempts":[{kept}]}}'
+
+
+@lru_cache(maxsize=256)  # messages that fail together have the same
+def parse_note(note: str | None) -> tuple[DeadLetterReason | None, Attempts]:
+    """Reason and failed attempts of a ``dead_letter_note``; None and () if it is damaged."""
+    try:
+        found = {} if note is None else json.loads(note)
+        reason, attempts = found.get("reason"), found.get("attempts", ())
+        return None if reason is None else _parsed(**reason), tuple(_parsed(**each) for each in attempts)
+    except _NO_JSON:
+        return None, ()
 
 
 def parse_reason(text: str | None) -> DeadLetterReason | None:
-    """A reason from its JSON; None if there is none."""
-    if text is None:
-        return None
-    try:
-        fields = json.loads(text)
-        return _reason(fields, fields["at"])
-    except _NO_JSON:
-        return None
+    """A reason from its JSON; None if there is none, or if it is damaged."""
+    return parse_note(text and f'{{"reason":{text}}}')[0]
 
 
-def _reason(fields: dict[str, str], at: str) -> DeadLetterReason:
-    error, said, consumer = fields["error"], fields["text"], fields["consumer"]
-    for each in (error, said, consumer):
+def _fields(reason: DeadLetterReason) -> dict[str, str]:
+    return attrs.asdict(reason) | {"at": format_instant(reason.at)}
+
+
+def _parsed(error: str, text: str, at: str, consumer: str) -> DeadLetterReason:
+    for each in (error, text, consumer):
         str.encode(each)  # TypeError if it is no text, ValueError if it cannot be stored
-    return DeadLetterReason(error, said[:LONGEST], parse_instant(at).astimezone(timezone.utc), consumer)
+    return DeadLetterReason(error, text[:LONGEST], parse_instant(at).astimezone(timezone.utc), consumer)
 
 
-# --- failed attempts: reasons in a JSON list; neighbours that differ in time alone are one, with ``earlier`` times
-
-_NO_JSON = (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
-_LETTER = '{"attempts":'
-
-
-@lru_cache(maxsize=256)  # those of messages that fail together are equal
-def with_attempt(attempts: str | None, failure: str) -> str | None:
-    """The last failed attempts once there is one more."""
-    known, reason = list(parse_attempts(attempts)), parse_reason(failure)
-    if reason is not None and reason not in known[-1:]:  # a repeated commit brings it again
-        known.append(reason)
-    return _json(known[-MOST_ATTEMPTS:]) if known else None
-
-
-def letter_note(failure: str | None, attempts: str | None) -> str | None:
-    """What a dead letter keeps: why its last handler failed, and its failed attempts if there were others."""
-    known = parse_attempts(attempts)
-    if not known or (len(known) == 1 and known[0] == parse_reason(failure)):
-        return failure
-    listed = f'"attempts":{_json(known)}}}'
-    return f"{{{listed}" if failure is None else f"{failure[:-1]}, {listed}"
-
-
-def reason_in(letter: str | None) -> str | None:
-    """The reason in what a dead letter keeps; None if its last consumer was killed."""
-    return None if letter is None or letter.startswith(_LETTER) else letter
-
-
-def attempts_in(letter: str | None) -> str | None:
-    """The failed attempts in what a dead letter keeps."""
-    if letter is None:
-        return None
-    _, found, listed = letter.rpartition('"attempts":')
-    return listed[:-1] if found else f"[{letter}]"
-
-
-def parse_attempts(text: str | None) -> tuple[DeadLetterReason, ...]:
-    """Failed attempts from their JSON, the first one first; none if it is damaged."""
-    if text is None:
-        return ()
-    try:
-        found = [
-            _reason(entry, at) for entry in json.loads(text) for at in (*entry.get("earlier", ()), entry["at"])
-        ]
-    except _NO_JSON:
-        return ()
-    return tuple(found[-MOST_ATTEMPTS:])
-
-
-def _json(attempts: Sequence[DeadLetterReason]) -> str:
-    entries: list[dict[str, Any]] = []
-    for each in attempts:
-        entry = attrs.asdict(each) | {"at": format_instant(each.at)}
-        before = entries[-1] if entries else {}
-        if all(before.get(name) == entry[name] for name in ("error", "text", "consumer")):
-            entry["earlier"] = [*before.get("earlier", ()), before["at"]]
-            entries.pop()
-        entries.append(entry)
-    return json.dumps(entries, separators=(",", ":"), ensure_ascii=False)  # as Spark writes it
+_NO_JSON = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)

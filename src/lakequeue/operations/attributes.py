@@ -34,7 +34,7 @@ class _TablesMissing(Exception):
 
 
 class _ByName(dict[str, Any]):
-    """Attributes by name; one of SQS, which programs written for 0.2 ask for, is answered as SQS answers it."""
+    """Attributes by name; one by its name in SQS is answered as SQS answers it."""
 
     def __init__(self, values: Mapping[str, Any], queue: OpenQueue) -> None:
         super().__init__(values)

@@ -330,9 +330,7 @@ def _compact_shard(queue: OpenQueue, shard: OpenShard, summary: CompactionSummar
     with summary.step(f"expiry of shard {shard.number}"):
         summary.expired += queue.command(shard, Expire())
     with summary.step(f"the log of shard {shard.number}"):
-        # 0.2, which uses layout 4 at the same time, knows no rows without a body
-        empties = queue.row.layout_version >= layout.LAYOUT_VERSION
-        summary.merged(shard.compact(queue.now(), queue.attributes.dedup_micros, empties))
+        summary.merged(shard.compact(queue.now(), queue.attributes.dedup_micros))
     with summary.step(f"the ledger of shard {shard.number}"):
         summary.ledgers_rewritten += shard.ledger.rewrite(queue.now)
 

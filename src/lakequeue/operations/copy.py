@@ -393,6 +393,6 @@ def _name(target: Root, rows: Sequence[QueueRow]) -> None:
 
     def named() -> list[QueueRow]:
         _check_names(target, rows)
-        return [attrs.evolve(row, layout_version=target.catalog.layout_version) for row in rows]
+        return list(rows)
 
     target.put_rows(named)

@@ -11,6 +11,7 @@ import attrs
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.model import receipt_handles
 from lakequeue.model.clock import Duration
+from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
 from lakequeue.operations import receive
 from lakequeue.operations.settle import Settling, visibility
@@ -37,7 +38,7 @@ def exchange(
     queue: OpenQueue,
     wanted: Sequence[tuple[str, Duration | None]],
     request: receive.Request | None = None,
-    failures: Mapping[str, str] = MappingProxyType({}),
+    failures: Mapping[str, DeadLetterReason] = MappingProxyType({}),
 ) -> Exchanged:
     """Settles receipts, then claims messages without a wait, in the same commit if they are of the same shard.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -19,13 +19,12 @@ import pyarrow.compute as pc
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS
-from lakequeue.model.failures import attempts_in, reason_in
+from lakequeue.model.failures import parse_note
 from lakequeue.model.names import sequence_number
 from lakequeue.model.states import MessageState
 from lakequeue.operations.results import WITH_VISIBLE_AT
 from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
-from lakequeue.storage.run_columns import consumers, failed_attempts
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 SCHEMA = pa.schema(
@@ -48,7 +47,7 @@ SCHEMA = pa.schema(
         ("source_queue", pa.string()),
         ("moved_at", layout.INSTANT),
         ("dead_letter_reason", pa.string()),
-        ("attempts", pa.string()),
+        layout.RUN.field("failed_attempts").with_name("attempts"),
         ("consumer", pa.string()),
         ("sequence_number", pa.string()),
         ("shard", pa.int32()),
@@ -62,7 +61,7 @@ the message becomes, or became, visible; NULL unless it is visible, in flight or
 was deleted, if the history says so; else ``receive_count`` is NULL for deleted messages, as for expired ones;
 ``consumer`` is the name of a consumer that gave one and has the message in flight; a dead letter keeps the
 ``sent_at`` of its first send, except on FIFO queues (DLQ-4), and ``moved_at`` says when a message came from
-another queue; ``attempts`` are the failed ones, in JSON; ``age`` is in seconds since ``sent_at``;
+another queue; ``attempts`` are the failed ones; ``age`` is in seconds since ``sent_at``;
 ``message_attributes`` are texts, binary values in base64; standard queues have no sequence numbers."""
 REWINDABLE = "rewindable"
 """A further column: whether a rewind may bring the message back."""
@@ -88,7 +87,7 @@ _RUNS = pa.schema(
         ("last_offset", pa.int64()),
         ("state", pa.string()),
         *(layout.RUN.field(name) for name in ("receive_count", "visible_at", "first_received_at")),
-        *(layout.RUN.field(name) for name in ("attempt_id", "attempted_at", "target_key")),
+        *(layout.RUN.field(name) for name in ("consumer", "failed_attempts")),
     ]
 )
 _ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
@@ -164,13 +163,14 @@ class Judge:
             "age": lambda: pa.array((self.instant - sent_at) / MICROS),
             "message_attributes": lambda: attribute_texts(_whole(rows["message_attributes"])),
             "body": lambda: rows["body"] if rows["body"].null_count == 0 else pc.fill_null(rows["body"], ""),
-            "delay_seconds": lambda: pc.if_else(pc.less(rows["delay_seconds"], 0), None, rows["delay_seconds"]),
             TYPED_ATTRIBUTES: lambda: rows["message_attributes"],
             "source_queue": lambda: _source_names(_whole(rows["source_queue"])),
-            "moved_at": lambda: pc.if_else(pc.is_valid(rows["source_queue"]), pa.array(came_at), None),
-            "dead_letter_reason": lambda: _mapped(reason_in, _letters(rows)),
-            "attempts": lambda: pc.coalesce(failed_attempts(runs).take(at), _mapped(attempts_in, _letters(rows))),
-            "consumer": lambda: pc.if_else(pa.array(state == IN_FLIGHT), consumers(runs).take(at), None),
+            "dead_letter_reason": lambda: _of_notes(rows, _reason, pa.string()),
+            "attempts": lambda: pc.coalesce(
+                runs["failed_attempts"].take(at),
+                _of_notes(rows, _attempts, layout.RUN.field("failed_attempts").type),
+            ),
+            "consumer": lambda: pc.if_else(pa.array(state == IN_FLIGHT), runs["consumer"].take(at), None),
             "sequence_number": lambda: self._sequence_numbers(offsets),
             "shard": lambda: pa.repeat(pa.scalar(self.shard, pa.int32()), count),
             "log_offset": lambda: pa.array(offsets),
@@ -218,9 +218,10 @@ def names_are(queue: str, region: str) -> pc.Expression:
 
 def log_columns(names: Collection[str]) -> list[str]:
     """The columns of the log that the judge needs for columns of ``JUDGED``."""
-    of = {TYPED_ATTRIBUTES: "message_attributes", "moved_at": "source_queue"}
-    of |= {"dead_letter_reason": "send_id", "attempts": "send_id"}
-    # tables of 0.2 have no first receive, so a dead letter shows it once its run has it
+    of = {TYPED_ATTRIBUTES: "message_attributes"} | dict.fromkeys(
+        ("dead_letter_reason", "attempts"), "dead_letter_note"
+    )
+    # a dead letter shows its first receive once it has a run
     wanted = {*_ALWAYS, *(of.get(name, name) for name in names)} - {"first_received_at"}
     return [name for name in layout.MESSAGES.names if name in wanted]
 
@@ -250,14 +251,23 @@ def _source_names(arns: pa.Array) -> pa.Array:
     return pc.list_element(pc.split_pattern(arns, ":"), 5) if arns.null_count < len(arns) else arns
 
 
-def _letters(rows: pa.Table | pa.RecordBatch) -> pa.Array:
-    """What dead letters keep of the handlers that failed with them."""
-    return _whole(pc.if_else(pc.is_valid(rows["source_receive_count"]), rows["send_id"], None))
+def _of_notes(rows: pa.Table | pa.RecordBatch, shown: Callable[[str | None], Any], kind: pa.DataType) -> pa.Array:
+    """Values that the notes of dead letters hold; most messages have none."""
+    notes = _whole(rows["dead_letter_note"])
+    return (
+        pa.nulls(len(rows), kind)
+        if notes.null_count == len(notes)
+        else pa.array(map(shown, notes.to_pylist()), kind)
+    )
 
 
-def _mapped(function: Callable[[str | None], str | None], texts: pa.Array) -> pa.Array:
-    """What a function makes of texts, of which most are NULL."""
-    return texts if texts.null_count == len(texts) else pa.array(map(function, texts.to_pylist()), pa.string())
+def _reason(note: str | None) -> str | None:
+    reason, _ = parse_note(note)
+    return None if reason is None else reason.json()
+
+
+def _attempts(note: str | None) -> list[dict[str, Any]] | None:
+    return [attrs.asdict(each) for each in parse_note(note)[1]] or None
 
 
 def attribute_texts(attributes: pa.MapArray) -> pa.MapArray:

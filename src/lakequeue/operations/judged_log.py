@@ -101,7 +101,7 @@ class JudgedShard:
     ) -> Iterator[pa.RecordBatch]:
         """Columns of ``JUDGED`` of the messages that may meet a condition, in batches of bounded size."""
         folder = store.folder(self.messages)
-        needed, purged = ["position", *log_columns(names)], self.judge.head.purged_offset
+        needed, purged = ["position", "emptied", *log_columns(names)], self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
         for index in surviving(known, condition):
             file = self.files[index]
@@ -111,7 +111,7 @@ class JudgedShard:
                     batch = batch.slice(int(np.searchsorted(offsets, purged)))
                     offsets = offsets[len(offsets) - len(batch) :]
                 if self.outdated:
-                    whole = pc.not_equal(pc.fill_null(batch["delay_seconds"], 0), layout.EMPTIED)
+                    whole = pc.is_null(batch["emptied"])
                     offsets, batch = offsets[whole.to_numpy(zero_copy_only=False)], batch.filter(whole)
                 if len(batch):
                     yield self.judge.judge(offsets, file.sent_at(batch).to_numpy(), batch, names)

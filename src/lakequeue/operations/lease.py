@@ -166,7 +166,7 @@ def release(leased: LeasedMessages, error: BaseException | None = None, unseen: 
 
     ``unseen`` messages count as never received by the lease.
     """
-    failure = None if error is None else _reason(leased, error).json()
+    failure = None if error is None else _reason(leased, error)
     return settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans, failure, leased.count, unseen))
 
 
@@ -198,12 +198,12 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
             raise InvalidParameterValue.of(text, "receipt_handle", "It is of another lease.")
         offsets.setdefault(handle.shard, {})[handle.offset] = reason
     unsaid = _reason(leased, None)
-    said = {text: attrs.evolve(unsaid, text=shortened(text)).json() for text in set(kept.values()) if text}
+    said = {text: attrs.evolve(unsaid, text=shortened(text)) for text in set(kept.values()) if text}
 
     def command(part: Part) -> Command:
         own = offsets.get(part.shard.number, {})
         reasons = {offset: said[text] for offset, text in own.items() if text}
-        return LeaseDelete(leased.lease_id, part.spans, frozenset(own), unsaid.json() if own else None, reasons)
+        return LeaseDelete(leased.lease_id, part.spans, frozenset(own), unsaid if own else None, reasons)
 
     return settle(leased, command)
 

@@ -29,7 +29,7 @@ from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Result
-from lakequeue.shard.runs import MovePart, Outgoing, Run
+from lakequeue.shard.runs import Destination, MovePart, Outgoing, Run
 from lakequeue.shard.spans import ranges
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.messages.deliver_moved import Cells, Source
@@ -51,36 +51,8 @@ Progress = Callable[[int], None]
 _log = logging.getLogger("lakequeue")
 
 
-@attrs.frozen
-class Destination:
-    """The queue that messages move to, and where in it they land, as their runs keep it.
-
-    Whoever completes a move brings each message to the same shard: the fence that says what has arrived is one of
-    each shard, and the target's shards and limit may change meanwhile.
-    """
-
-    key: str
-    shards: int = 0
-    """Shards of the target when the move was marked; 0: not known."""
-    by_group: bool = False
-
-    @classmethod
-    def of(cls, row: QueueRow) -> Destination:
-        return cls(row.key, row.shards, QueueAttributes.from_wire(row.attributes).by_group)
-
-    @classmethod
-    def parse(cls, text: str) -> Destination:
-        key, _, place = text.partition("#")
-        return cls(key, int(place.lstrip("g") or 0), place.startswith("g"))
-
-    def __str__(self) -> str:
-        return f"{self.key}#{'g' * self.by_group}{self.shards}"
-
-
-def _target_key(queue: OpenQueue, target: QueueRow) -> str:
-    """What runs of a queue keep of the target of a move."""
-    # 0.2, which knows layout 4 and completes such moves too, takes all of it for the key
-    return target.key if queue.row.layout_version < 5 else str(Destination.of(target))
+def _destination(row: QueueRow) -> Destination:
+    return Destination(row.key, row.shards, QueueAttributes.from_wire(row.attributes).by_group)
 
 
 def claim(queue: OpenQueue, shard: OpenShard, command: Claim, settling: Settling | None, steps: Steps) -> Result:
@@ -88,9 +60,9 @@ def claim(queue: OpenQueue, shard: OpenShard, command: Claim, settling: Settling
 
     What waits in ``settling`` for this shard is in the same commit, before the claim. Moves count as ``steps``.
     """
-    missing: dict[str, str | None] = {}
+    missing: dict[str, Destination | None] = {}
     while True:
-        asked = attrs.evolve(command, dead_letter_keys=queue.dead_letter_keys | missing)
+        asked = attrs.evolve(command, dead_letter_queues={**queue.dead_letter_queues, **missing})
         first = [] if settling is None else settling.commands(shard.number)
         *settled, result = shard.ledger.command([*first, asked], queue.now)
         if settling is not None:
@@ -103,7 +75,7 @@ def claim(queue: OpenQueue, shard: OpenShard, command: Claim, settling: Settling
             if row is None or row.key == queue.key:  # a queue that is its own dead-letter queue keeps its messages
                 missing[target] = None
             else:
-                queue.dead_letter_keys[target] = _target_key(queue, row)
+                queue.dead_letter_queues[target] = _destination(row)
             continue
         if not result.value.moving:
             return result
@@ -116,7 +88,7 @@ def claim(queue: OpenQueue, shard: OpenShard, command: Claim, settling: Settling
             if not (result.value.spans or damaged):
                 raise
             _log.warning("a move from %s is unfinished: %s", queue.name, first_line(error))
-        known = dict.fromkeys(queue.dead_letter_keys)
+        known = dict.fromkeys(queue.dead_letter_queues)
         if result.value.spans or (damaged and known.items() <= missing.items()):
             return result
         if damaged:  # until that is mended no dead letter can move: they must not keep the others back (DUR-8)
@@ -140,14 +112,14 @@ def redrive(
     with queue.service("redrive") as call, steps.rest():
         check_whole("max_messages", 1 if most is None else most)
         queue.root.check_clock(queue.name)  # else the last steps would be refused
-        key = _key_of(queue, destination)
+        only = _only_target(queue, destination)
         condition, moved = browse.predicate(where, interrupt), 0
         for shard in queue.shards:
             finish(queue, shard)
             for batch in browse.batches(queue, shard, browse.ROWS):
                 left = None if most is None else most - moved
                 try:
-                    targets = _targets(queue, batch, condition, left, key, check)
+                    targets = _targets(queue, batch, condition, left, only, check)
                 except InvalidParameterValue as error:  # the condition fails on a message, or is too slow
                     if moved:
                         error = InvalidParameterValue(f"{error.message} Messages moved before: {moved:,}.")
@@ -168,21 +140,21 @@ def redrivable(
 ) -> dict[str, int]:
     """How many messages a redrive would move now, by the name of the target queue."""
     with queue.service("redrivable"):
-        to = _key_of(queue, destination)
-        found: Counter[str] = Counter()
+        to = _only_target(queue, destination)
+        found: Counter[Destination] = Counter()
         condition = browse.predicate(where, interrupt)
         for shard in queue.shards:
             for batch in browse.batches(queue, shard, browse.ROWS, growth=browse.GROWTH):
-                for key, offsets in _targets(queue, batch, condition, None, to, lambda source: None).items():
-                    found[key] += len(offsets)
+                for target, offsets in _targets(queue, batch, condition, None, to, lambda source: None).items():
+                    found[target] += len(offsets)
         if not found and destination is None:
             _check_dead_letters(queue)
-        targets = {key: queue.root.living(Destination.parse(key).key) for key in found}
-        return {target.name: found[key] for key, target in targets.items() if target is not None}
+        rows = {target: queue.root.living(target.key) for target in found}
+        return {row.name: found[target] for target, row in rows.items() if row is not None}
 
 
-def _key_of(queue: OpenQueue, destination: OpenQueue | None) -> str | None:
-    """What runs keep of the queue that is to receive all messages, if there is one."""
+def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination | None:
+    """Where all messages go, if one queue is to receive them."""
     if destination is None:
         return None
     if destination.fifo != queue.fifo or destination.key == queue.key:
@@ -192,7 +164,7 @@ def _key_of(queue: OpenQueue, destination: OpenQueue | None) -> str | None:
         raise InvalidParameterValue.of(destination.name, "destination", f"Must be in {queue.root.path}.")
     if queue.root.living(destination.key) is None:
         raise QueueDoesNotExist(hint=f"{destination.name} was deleted")
-    return _target_key(queue, destination.row)
+    return _destination(destination.row)
 
 
 def _check_dead_letters(queue: OpenQueue) -> None:
@@ -213,43 +185,45 @@ def _targets(
     batch: browse.Batch,
     predicate: Predicate | None,
     most: int | None,
-    target_key: str | None,
+    only: Destination | None,
     check: Callable[[str], object],
-) -> dict[str, list[int]]:
-    """Offsets of the messages of a batch that can be redriven, by the key of the target queue."""
+) -> dict[Destination, list[int]]:
+    """Offsets of the messages of a batch that can be redriven, by where they go: all to ``only``, if given."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])
     sources = pc.if_else(dead_letters, batch.rows["source_queue"], None).to_pylist()
-    targets: dict[str, list[int]] = {}
-    keys: dict[str, str | None] = {}
+    targets: dict[Destination, list[int]] = {}
+    origins: dict[str, Destination | None] = {}
     for row in map(int, rows):
         source = sources[row]
         if most == 0 or batch.states[row] is not MessageState.VISIBLE:
             continue
-        key = target_key
-        if key is None and source is not None:
-            if source not in keys:
+        target = only
+        if target is None and source is not None:
+            if source not in origins:
                 origin = _living(queue, source)
                 if origin is not None:
                     check(origin.name)
-                keys[source] = None if origin is None else _target_key(queue, origin)
-            key = keys[source]
-        if key is not None:
-            targets.setdefault(key, []).append(int(batch.offsets[row]))
+                origins[source] = None if origin is None else _destination(origin)
+            target = origins[source]
+        if target is not None:
+            targets.setdefault(target, []).append(int(batch.offsets[row]))
             most = None if most is None else most - 1
     return targets
 
 
-def _move(queue: OpenQueue, shard: OpenShard, spans: list[tuple[int, int]], key: str, steps: Steps) -> int:
+def _move(
+    queue: OpenQueue, shard: OpenShard, spans: list[tuple[int, int]], target: Destination, steps: Steps
+) -> int:
     while True:
         with steps.step():
-            moved: int | None = queue.command(shard, Move(spans, key))
+            moved: int | None = queue.command(shard, Move(spans, target))
         with steps.step():
             finish(queue, shard)
         if moved is not None:  # else another move was under way
             # any process may have completed it; the messages have arrived if the target exists
-            return 0 if queue.root.living(Destination.parse(key).key) is None else moved
+            return 0 if queue.root.living(target.key) is None else moved
 
 
 def _living(queue: OpenQueue, arn: str) -> QueueRow | None:
@@ -265,14 +239,14 @@ def finish(queue: OpenQueue, shard: OpenShard) -> None:
         if not outgoing:
             return
         _, move = outgoing[0]
-        target = queue.root.living(Destination.parse(move.target_key).key)
+        target = queue.root.living(move.target.key)
         if target is not None and not _bring(queue, shard, outgoing, target):
             # its log is closed: until the catalog shows that too, its messages would be moved again and again
             OpenQueue(queue.root, target).delete()
             target = None
         if target is None:
-            known = queue.dead_letter_keys.items()
-            queue.dead_letter_keys = {arn: key for arn, key in known if key != move.target_key}
+            known = queue.dead_letter_queues.items()
+            queue.dead_letter_queues = {arn: to for arn, to in known if to != move.target}
         end = MoveBack if target is None else Moved
         ended = queue.command(shard, end(move.number))
         if end is Moved and ended:  # else another process counts them
@@ -289,21 +263,18 @@ def _bring(queue: OpenQueue, shard: OpenShard, outgoing: Outgoing, target: Queue
     """Copies the messages to the log of the target; False if that was deleted."""
     _, move = outgoing[0]
     source = Source(queue.key, shard.number, move.number)
-    place = Destination.parse(move.target_key)
-    if not place.shards:  # marked in a root of layout 4
-        place = Destination.of(target)
     attributes = QueueAttributes.from_wire(target.attributes)
     fifo, dedup = attributes.fifo, attributes.dedup_micros
     # a message keeps its priority, or gets the highest one there (JOB-5); both numbers of priorities are fixed
     classes, turn = attributes.classes, shard.number + move.number
     priority = min(shard.number % queue.attributes.classes, classes - 1)
-    turn = priority + turn % (place.shards // classes) * classes
+    turn = priority + turn % (move.target.shards // classes) * classes
     messages: dict[int, list[Cells]] = {}
     for run, part in outgoing:
         for row in shard.reader.messages(run.first, run.last):
             if row is not None and row["body"]:  # else it expired meanwhile, or has arrived and is forgotten
                 group = row["group_id"] or ""
-                index = shard_of_group(group, place.shards) if place.by_group else turn
+                index = shard_of_group(group, move.target.shards) if move.target.by_group else turn
                 messages.setdefault(index, []).append(_cells(queue, row, run, part, fifo))
     shards = queue.root.shards(target)
     return all(shards[index].sender.deliver(source, cells, queue.now, dedup) for index, cells in messages.items())
@@ -315,7 +286,7 @@ def _cells(queue: OpenQueue, row: dict[str, Any], run: Run, part: MovePart, fifo
     first_sent_at: datetime | None = row["first_sent_at"] or row["sent_at"]
     return {name: row[name] for name in _CARRIED} | {
         "delay_seconds": None if fifo else 0.0,
-        "send_id": part.note,
+        "dead_letter_note": part.note,
         "source_queue": queue.arn,
         "source_receive_count": count or None,
         "first_sent_at": first_sent_at if count and not fifo else None,

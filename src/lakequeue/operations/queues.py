@@ -1,8 +1,4 @@
-"""Creates, finds, lists and deletes the queues of a root, and upgrades them in place.
-
-Layouts 4 and 5 have the same tables. What differs is what their writers promise: those of layout 5 have synced
-what they acknowledged, and exclude each other by other locks. So no older one may write beside them (DUR-43).
-"""
+"""Creates, finds, lists and deletes the queues of a root."""
 
 from __future__ import annotations
 
@@ -205,33 +201,4 @@ def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str,
         tags=tags,
         shards=attributes.shards,
         handle_key=secrets.token_bytes(layout.HANDLE_KEY_BYTES),
-        layout_version=root.catalog.layout_version,
     )
-
-
-def upgrade(root: Root) -> int:
-    """Upgrades the queues of a root, of all regions; returns how many; see ``LakeQueue.upgrade``."""
-    with logged("upgrade", ""), root.storage_errors():
-        steps = Steps("the upgrade")
-        with steps.step():
-            stamped = _stamp(root)
-        # a run that was cut off before may have stamped the rows and left this
-        for row in root.rows():
-            if row.deleted_at is None:
-                with steps.step():
-                    OpenQueue(root, row).announce_attributes()
-        return stamped
-
-
-def _stamp(root: Root) -> int:
-    """Stamps all rows in one commit."""
-
-    def stamped() -> list[QueueRow]:
-        # with newer attributes, too: an older lakequeue that has a queue open reads the catalog then, and ends
-        return [
-            attrs.evolve(row, layout_version=layout.LAYOUT_VERSION, attributes_version=row.attributes_version + 1)
-            for row in root.catalog.rows()
-            if row.layout_version < layout.LAYOUT_VERSION
-        ]
-
-    return sum(row.deleted_at is None for row in root.put_rows(stamped))

@@ -10,7 +10,7 @@ import attrs
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
-from lakequeue.model.failures import DeadLetterReason, parse_attempts, parse_reason
+from lakequeue.model.failures import DeadLetterReason, parse_note, parse_reason
 from lakequeue.model.messages import AttributeValue, Message, Settler, attach, select_attributes
 from lakequeue.model.states import MessageState
 from lakequeue.shard.commands import ClaimedSpan, ClaimResult
@@ -181,8 +181,8 @@ def received_message(
         system_attributes={name: value for name, value in system.items() if value is not None},
         received_at=from_micros(claimed.received_at),
         visible_at=from_micros(claimed.visible_at),
-        dead_letter_reason=None if row["source_receive_count"] is None else parse_reason(row["send_id"]),
-        moved_at=None if row["source_queue"] is None else row["sent_at"],
+        dead_letter_reason=parse_note(row["dead_letter_note"])[0],
+        moved_at=row["moved_at"],
         last_receive=span.last_receive,
         priority=priority,
     )
@@ -195,5 +195,5 @@ def peeked_message(row: dict[str, Any], attributes: Attributes, of_queue: QueueA
     row["priority"] = row.pop("shard") % of_queue.classes
     row["state"] = MessageState(row["state"])
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])
-    row["attempts"] = parse_attempts(row["attempts"])
+    row["attempts"] = tuple(DeadLetterReason(**each) for each in row["attempts"] or ())
     return PeekedMessage(message_attributes=_attributes(attributes), **row)

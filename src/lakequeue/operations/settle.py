@@ -18,6 +18,7 @@ from lakequeue.errors import (
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.clock import Duration
+from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess
 from lakequeue.model.validation import check_batch_ids
 from lakequeue.runtime.calls import Call, Steps
@@ -56,7 +57,7 @@ class Settling:
     """Receipts to settle, in one commit for each shard, and what became of them.
 
     Args:
-        failures: why handlers failed, by receipt handle, in JSON; kept with the messages.
+        failures: why handlers failed, by receipt handle; kept with the messages.
         deletes: whether a receipt without a timeout is to be deleted; else that is refused (VIS-10).
 
     Attributes:
@@ -68,7 +69,7 @@ class Settling:
         self,
         queue: OpenQueue,
         wanted: Sequence[Wanted],
-        failures: Mapping[str, str] | None = None,
+        failures: Mapping[str, DeadLetterReason] | None = None,
         deletes: bool = True,
     ) -> None:
         self.waiting: dict[int, list[tuple[list[int], Command]]] = {}

@@ -39,27 +39,28 @@ _CHUNK = 100_000
 """Number of offsets that one task matches with their runs."""
 
 _TYPES = {
-    "string": "STRING",
-    "timestamp[us, tz=UTC]": "TIMESTAMP",
-    "int32": "INT",
-    "int64": "BIGINT",
-    "double": "DOUBLE",
-    "bool": "BOOLEAN",
-    "map<string, string>": "MAP<STRING, STRING>",
+    **{pa.string(): "STRING", layout.INSTANT: "TIMESTAMP", pa.bool_(): "BOOLEAN"},
+    **{pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE"},
 }
-"""SQL type by Arrow type."""
 
 
-def sql_type(field: pa.Field) -> str:
-    """The type of a column of the views."""
-    return _TYPES[str(field.type)]
+def sql_type(kind: pa.DataType) -> str:
+    """The SQL type of a type of Arrow."""
+    if pa.types.is_list(kind):
+        return f"ARRAY<{sql_type(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"MAP<{sql_type(kind.key_type)}, {sql_type(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{field.name}: {sql_type(field.type)}' for field in kind)}>"
+    return _TYPES[kind]
 
 
 _RUN_FIELDS = (
     *("settled", "last_offset", "state", "receive_count"),
-    *("visible_at", "first_received_at", "attempt_id", "attempted_at", "target_key"),
+    *("visible_at", "first_received_at", "consumer", "failed_attempts"),
 )
-_MESSAGE_FIELDS = ["message_id", *(name for name in log_columns(SCHEMA.names) if name != "message_id")]
+_MESSAGE_FIELDS = ["message_id", *(name for name in log_columns(SCHEMA.names) if name != "message_id"), "emptied"]
+_ATTEMPTS = sql_type(SCHEMA.field("attempts").type)
 
 
 def _later(instant: str, seconds: str) -> str:
@@ -154,7 +155,7 @@ def _columns(view: str) -> str:
 
 
 def _nothing(schema: pa.Schema) -> str:
-    nulls = ", ".join(f"CAST(NULL AS {sql_type(field)}) AS {quoted(field.name)}" for field in schema)
+    nulls = ", ".join(f"CAST(NULL AS {sql_type(field.type)}) AS {quoted(field.name)}" for field in schema)
     return f"SELECT {nulls} WHERE false"
 
 
@@ -183,7 +184,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
     The run of a message is the last run that begins at or before it, if it includes it. A window over messages
     and runs together finds it, in chunks of offsets, without a range join and in parallel. Rows that were emptied
-    are left out if a ledger has their messages as stored: Spark read it before. For runs see ``run_columns``.
+    are left out if a ledger has their messages as stored: Spark read it before.
     """
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""
@@ -197,20 +198,12 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
             CASE WHEN state = 'deleted' THEN run.visible_at END AS settled_at,
             (unix_micros(instant) - unix_micros({_SENT_AT})) / 1e6D AS age,
             coalesce(body, '') AS body, coalesce(message_attributes, map()) AS message_attributes, dedup_id,
-            nullif(delay_seconds, {layout.EMPTIED}) AS delay_seconds,
-            substring_index(source_queue, ':', -1) AS source_queue,
-            CASE WHEN source_queue IS NOT NULL THEN sent_at END AS moved_at,
-            CASE WHEN source_receive_count IS NOT NULL AND send_id NOT LIKE '{{"attempts"%' THEN send_id
-            END AS dead_letter_reason,
+            delay_seconds, substring_index(source_queue, ':', -1) AS source_queue, moved_at,
+            get_json_object(dead_letter_note, '$.reason') AS dead_letter_reason,
             coalesce(
-                CASE WHEN run.state <> 'moving' THEN run.target_key END,
-                CASE WHEN source_receive_count IS NOT NULL
-                THEN coalesce(get_json_object(send_id, '$.attempts'), concat('[', send_id, ']')) END
+                run.failed_attempts, from_json(dead_letter_note, 'attempts {_ATTEMPTS}').attempts
             ) AS attempts,
-            CASE
-                WHEN state = 'in_flight' AND run.attempted_at IS NULL
-                THEN get_json_object(run.attempt_id, '$.consumer')
-            END AS consumer,
+            CASE WHEN state = 'in_flight' THEN run.consumer END AS consumer,
             {number} AS sequence_number, shard, `offset` AS log_offset,
             coalesce(state = 'deleted' AND run.settled AND sent_at >= rewindable_from, false) AS rewindable
         FROM (
@@ -235,7 +228,7 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
                 WHERE `offset` >= head.purged_offset
             )
         )
-        WHERE delay_seconds IS DISTINCT FROM {layout.EMPTIED} OR state IN ('deleted', 'expired')
+        WHERE emptied IS NULL OR state IN ('deleted', 'expired')
     """
 
 

@@ -19,6 +19,7 @@ from lakequeue.runtime.calls import Call, Steps, logged
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Close, Command, SetAttributes
+from lakequeue.shard.runs import Destination
 from lakequeue.storage.catalog import QueueRow, lost_row
 from lakequeue.storage.delta_log import LOG
 from lakequeue.storage.layout import messages_path, receipts_path
@@ -36,7 +37,7 @@ class OpenQueue:
         row: the catalog's row as last read.
         attributes: the attributes of that row.
         shards: the queue's shards in this process.
-        dead_letter_keys: cached keys of dead-letter queues by ARN, removed when the queue is found deleted.
+        dead_letter_queues: where dead letters go, by the ARN of their queue, until that is found deleted.
         finishing_moves: lock held while a move is being finished, so that a second thread finds nothing to do.
     """
 
@@ -45,7 +46,7 @@ class OpenQueue:
         self.row = row
         self.attributes = QueueAttributes.from_wire(row.attributes)
         self.shards: list[OpenShard] = root.shards(row)
-        self.dead_letter_keys: dict[str, str] = {}
+        self.dead_letter_queues: dict[str, Destination] = {}
         self.finishing_moves = threading.Lock()
         self._row_checked_at = root.now()
 

@@ -63,13 +63,12 @@ class OpenShard:
         self.ledger.release()
         self.reader.bodies.clear()
 
-    def compact(self, now: int, dedup: int | None, empties: bool) -> MergeCounts:
-        """Drops the part of the log below the floor, merges small files, and may empty rows of settled messages.
+    def compact(self, now: int, dedup: int | None) -> MergeCounts:
+        """Drops the part of the log below the floor, merges small files, and empties rows of settled messages.
 
         Args:
             now: the instant, in microseconds.
             dedup: for how long deduplication ids count, in microseconds; None: they do not.
-            empties: whether it may empty rows.
 
         Raises:
             QueueDoesNotExist: the log is closed.
@@ -80,8 +79,7 @@ class OpenShard:
             raise QueueDoesNotExist()
         head, confirm = self.ledger.head()
         drop_before = None if dedup is None else self._window_start(table, now, dedup)
-        forgotten = cache(self._forgotten) if empties else None
-        return merge_all(table, head.floor_offset, now, drop_before, confirm, forgotten)
+        return merge_all(table, head.floor_offset, now, drop_before, confirm, cache(self._forgotten))
 
     def _forgotten(self) -> Forgotten:
         """What the ledger has forgotten, as storage has it.

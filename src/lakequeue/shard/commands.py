@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import QueueServiceError
-from lakequeue.shard.runs import Head, Run
+from lakequeue.model.failures import DeadLetterReason
+from lakequeue.shard.runs import Destination, Head, Run
 
 Spans = Sequence[tuple[int, int]]
 
@@ -18,19 +19,20 @@ class Claim:
     """Receive up to ``max_messages`` under one new lease; the answer is a ``ClaimResult``.
 
     ``visibility_timeout`` None: the queue's (RCV-5). A claim that repeats a live ``attempt_id`` gets the same
-    messages again (ATT-3); FIFO shards only. ``dead_letter_keys`` maps ARNs of dead-letter queues to their keys;
-    None: the queue does not exist, and the messages stay. ``consumer`` names who receives, unless there is an
-    ``attempt_id``. With ``hands``, the number of handlers that begin at once, a message is claimed for its last
-    receive before it becomes a dead letter only for one of them, and as the first of its FIFO group: no message
-    becomes one that no handler has seen (HBN-23). ``leased`` is for a batch: how many messages it has from other
-    shards. Of messages that failed as one batch it takes at most half as many, and no others with them (DLQ-12).
+    messages again (ATT-3); FIFO shards only. ``dead_letter_queues`` maps ARNs of dead-letter queues to where their
+    messages go; None: the queue does not exist, and the messages stay. ``consumer`` names who receives, unless
+    there is an ``attempt_id``. With ``hands``, the number of handlers that begin at once, a message is claimed for
+    its last receive before it becomes a dead letter only for one of them, and as the first of its FIFO group: no
+    message becomes one that no handler has seen (HBN-23). ``leased`` is for a batch: how many messages it has from
+    other shards. Of messages that failed as one batch it takes at most half as many, and no others with
+    them (DLQ-12).
     """
 
     max_messages: int
     visibility_timeout: int | None
     lease_id: str
     attempt_id: str | None = None
-    dead_letter_keys: Mapping[str, str | None] = attrs.field(factory=dict)
+    dead_letter_queues: Mapping[str, Destination | None] = attrs.field(factory=dict)
     consumer: str | None = None
     hands: int | None = None
     leased: int | None = None
@@ -57,29 +59,29 @@ class ChangeVisibility:
 
 @attrs.frozen
 class RecordFailure:
-    """Keeps why the handler of one message failed, in JSON, with those that failed before (JOB-10).
+    """Keeps why the handler of one message failed, with those that failed before (JOB-10).
 
     The answer is None; nothing happens if the receipt is no longer the latest.
     """
 
     offset: int
     lease_id: str
-    failure: str
+    failure: DeadLetterReason
 
 
 @attrs.frozen
 class LeaseDelete:
     """Deletes the messages of ``spans`` that a lease still holds; ``except_offsets`` become visible instead.
 
-    ``failure``: why these failed, in JSON; kept as by ``RecordFailure``. ``reasons``: the same by offset, for
+    ``failure``: why these failed; kept as by ``RecordFailure``. ``reasons``: the same by offset, for
     messages that have their own.
     """
 
     lease_id: str
     spans: Spans
     except_offsets: Collection[int] = ()
-    failure: str | None = None
-    reasons: Mapping[int, str] = attrs.field(factory=dict)
+    failure: DeadLetterReason | None = None
+    reasons: Mapping[int, DeadLetterReason] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -101,7 +103,7 @@ class LeaseRelease:
 
     lease_id: str
     spans: Spans
-    failure: str | None = None
+    failure: DeadLetterReason | None = None
     failed_together: int | None = None
     unseen: bool = False
     unread: bool = False
@@ -115,7 +117,7 @@ class Move:
     """
 
     spans: Spans
-    target_key: str
+    target: Destination
 
 
 @attrs.frozen

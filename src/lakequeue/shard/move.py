@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from lakequeue.model.failures import attempts_in, letter_note
+from lakequeue.model.failures import dead_letter_note, parse_note
 from lakequeue.shard.commands import Move, MoveBack, Moved, Spans
-from lakequeue.shard.runs import MOVING, MovePart, Outgoing, Run
+from lakequeue.shard.runs import MOVING, Destination, MovePart, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 MOVED_AT_ONCE = 1_000
@@ -38,14 +38,14 @@ def dead(state: ShardState, spans: Spans) -> list[Run]:
     return found
 
 
-def set_aside(state: ShardState, runs: Sequence[Run], target_key: str, *, redrive: bool = False) -> None:
+def set_aside(state: ShardState, runs: Sequence[Run], target: Destination, *, redrive: bool = False) -> None:
     """Begins a move of messages that are neither available nor in flight; ``move_back`` may undo it."""
     number = state.head.move_number + 1
     state.head = attrs.evolve(state.head, move_number=number)
     for run in runs:
-        note = None if redrive else letter_note(run.failure, run.failed_attempts)
+        note = None if redrive else dead_letter_note(run.failure, run.failed_attempts)
         count, instants = run.receive_count, (run.received_at, run.first_received_at)
-        move = MovePart(number, target_key, note, redrive)
+        move = MovePart(number, target, note, redrive)
         state.set_aside(Run(run.first, run.last, MOVING, None, count, None, *instants, move=move))
 
 
@@ -56,7 +56,7 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     found = [part for span in sorted(command.spans) for part in state.withdraw(*span)]
     if found:
-        set_aside(state, state.take(found), command.target_key, redrive=True)
+        set_aside(state, state.take(found), command.target, redrive=True)
     return sum(last - first + 1 for first, last in found), bool(found)
 
 
@@ -73,7 +73,7 @@ def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
     """Makes visible again what could not be moved because the target is gone, as often received as it was."""
     runs = _of(state, command.number)
     for run, part in runs:  # they count anew (DLQ-13)
-        count, attempts = run.receive_count, attempts_in(part.note)
+        count, (_, attempts) = run.receive_count, parse_note(part.note)
         state.hand_back(run._replace(move=None, receives_before=count, failed_attempts=attempts))
     return sum(run.size for run, _ in runs), bool(runs)
 

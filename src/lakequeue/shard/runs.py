@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import attrs
 from sortedcontainers import SortedDict
 
-from lakequeue.model.failures import consumer_of, with_attempt
+from lakequeue.model.failures import MOST_ATTEMPTS, Attempts, DeadLetterReason
 from lakequeue.model.states import MessageState
 
 VISIBLE = MessageState.VISIBLE.value
@@ -21,17 +21,29 @@ DELETED = MessageState.DELETED.value
 MOVING = MessageState.MOVING.value
 
 
+class Destination(NamedTuple):
+    """The queue that messages move to, and how they choose a shard there.
+
+    Both are fixed when the move begins: any process that completes it brings each message to the same shard, as
+    the fence that says which messages have arrived is one of each shard.
+    """
+
+    key: str
+    shards: int
+    by_group: bool  # the message group chooses the shard
+
+
 class MovePart(NamedTuple):
-    """What a run is a part of that is on its way to another queue."""
+    """The move that a ``moving`` run is a part of."""
 
     number: int
-    target_key: str
+    target: Destination
     note: str | None  # what dead letters keep of the handlers that failed with them, see `model.failures`
     redrive: bool  # whether the messages arrive as if never received (DLQ-8)
 
 
 class Run(NamedTuple):
-    """Consecutive messages in the same state: one row of ``receipts``; ``storage.run_columns`` knows its columns.
+    """Consecutive messages in the same state: one row of ``receipts``.
 
     ``visible_at`` None: never received, so each message becomes available when the log says so. A ``visible`` run
     with a ``lease_id`` was handed back by that lease (VIS-4). An ``in_flight`` run whose ``visible_at`` has passed
@@ -50,13 +62,13 @@ class Run(NamedTuple):
     received_at: int | None = None
     first_received_at: int | None = None
     receives_before: int = 0  # of the receives, those before they came here as dead letters or a move failed
-    failed_attempts: str | None = None  # which handlers failed with them, in JSON, see `model.failures`
+    failed_attempts: Attempts = ()  # the last ones (JOB-10)
     move: MovePart | None = None  # of a `moving` run
     attempt_id: str | None = None  # the receive request attempt whose answer the run is a part of (ATT-3)
     attempted_at: int | None = None
     attempt_place: int | None = None  # rank of the run in that answer
     consumer: str | None = None  # who has the messages in flight, if it gave a name and no attempt id
-    failure: str | None = None  # why the handler failed that had them last, in JSON
+    failure: DeadLetterReason | None = None  # why the handler failed that had them last
     failed_together: int | None = None  # number of messages of the batch that failed so, if one did
 
     @property
@@ -69,13 +81,19 @@ class Run(NamedTuple):
         """Messages in the run."""
         return self.last - self.first + 1
 
-    def failed(self, failure: str, together: int | None = None) -> Run:
-        """The run once a handler has failed with it, whose consumer the failure names; see ``RecordFailure``."""
+    def failed(self, failure: DeadLetterReason, together: int | None = None) -> Run:
+        """The run once a handler has failed with it; see ``RecordFailure``.
+
+        The same failure of the same receive is one attempt: a repeated commit brings it again.
+        """
+        attempts = self.failed_attempts
+        if failure != self.failure:
+            attempts = (*attempts, failure)[-MOST_ATTEMPTS:]
         return self.unattempted()._replace(
-            consumer=consumer_of(failure) if self.state == IN_FLIGHT else None,
+            consumer=failure.consumer if self.state == IN_FLIGHT else None,
             failure=failure,
             failed_together=together,
-            failed_attempts=with_attempt(self.failed_attempts, failure),
+            failed_attempts=attempts,
         )
 
     def unattempted(self) -> Run:
@@ -113,7 +131,7 @@ class Head:
     Messages below ``floor_offset`` are gone; those from ``head_offset`` on were never delivered; in between, a
     message without a run is deleted. Messages below ``released_offset`` are not held, whatever the cap on delayed
     ones is now (INF-9). ``attributes`` holds wire names and string values. ``paced_to`` is when the
-    bucket of the rate limit is full again (``model.rates``).
+    bucket of the rate limit is full again (``model.rates``). ``emptying`` is a random mark of the last emptying.
     """
 
     epoch: int = 0
@@ -128,6 +146,7 @@ class Head:
     attributes_version: int = 0
     released_offset: int = 0
     paced_to: int = 0
+    emptying: str | None = None
 
 
 class DeadLetters(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from lakequeue.model.failures import DeadLetterReason
 from lakequeue.shard.index import ShardIndex
 from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outgoing, Run, joined_runs
 from lakequeue.shard.spans import Span, apart
@@ -60,18 +61,22 @@ class ShardState(ShardIndex):
             return [run]
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
-    def hand_back(self, run: Run, failure: str | None = None, together: int | None = None) -> None:
+    def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
         """Makes a run visible now; lease and receive count stay with it (VIS-4, VIS-16), and why it failed."""
         self.leave(run)
         self._set_back(run, [(run.first, run.last)], failure, together)
 
-    def _set_back(self, run: Run, spans: Sequence[Span], failure: str | None, together: int | None = None) -> None:
+    def _set_back(
+        self, run: Run, spans: Sequence[Span], failure: DeadLetterReason | None, together: int | None = None
+    ) -> None:
         """Makes parts of a run visible now that are in no index: ascending ranges that do not touch.
 
         All enter the indexes in one step: one by one, half a million of a million took 2.5 times as long.
         """
         back = run._replace(state=VISIBLE, visible_at=self.now)
-        back = back.unattempted() if failure is None else back.failed(failure, together)
+        # a failure that was reported before stays: it may be reported again
+        kept = back.unattempted()._replace(failure=run.failure)
+        back = kept if failure is None else back.failed(failure, together)
         runs = [back._replace(first=first, last=last) for first, last in spans]
         self.set_runs(runs[:1])  # only the first and the last can touch what lies around the run
         self.runs.put_apart(runs[1:-1])
@@ -89,7 +94,7 @@ class ShardState(ShardIndex):
         """Runs on their way to another queue; all belong to one move."""
         return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
-    def remove(self, run: Run, kept: Sequence[Span] = (), failure: str | None = None) -> None:
+    def remove(self, run: Run, kept: Sequence[Span] = (), failure: DeadLetterReason | None = None) -> None:
         """Deletes a run, or part of one (DEL-3), and adds it to the history if the queue keeps one (RWD-4).
 
         Messages to be kept, in ascending ranges that do not touch, are handed back. Moved messages leave no

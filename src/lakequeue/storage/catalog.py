@@ -70,8 +70,6 @@ class Catalog:
         self._by_key: dict[str, QueueRow] = {}
         self._living: dict[tuple[str, str], QueueRow] = {}  # by region and name
         self._known: dict[str, list[QueueRow]] = {}  # by file
-        self.warned = False
-        """Whether it was said that the root has an older layout."""
 
     def rows(self) -> list[QueueRow]:
         """Every incarnation, deleted ones included, read anew.
@@ -95,18 +93,11 @@ class Catalog:
             self._by_key = {row.key: row for row in self._rows}
             self._living = {(row.region, row.name): row for row in self._rows if row.deleted_at is None}
             self._loaded = newest
-            for version in {row.layout_version for row in self._rows} - {layout.LAYOUT_VERSION}:
-                self._warn(version)
         return self._rows
 
     def release(self) -> None:
         """Closes the handle; the next call opens another one."""
         self._table = None
-
-    @property
-    def layout_version(self) -> int:
-        """The layout of new queues: the oldest in the root, so that who can read the root now can read it then."""
-        return min((row.layout_version for row in self.rows()), default=layout.LAYOUT_VERSION)
 
     def live(self, region: str, name: str) -> QueueRow | None:
         """The queue of this name that is not deleted."""
@@ -272,17 +263,6 @@ class Catalog:
                 raise RootDoesNotExist(f"{self.root} holds no queues; creating a queue makes it a root")
         return self._table
 
-    def _warn(self, version: int) -> None:
-        """Warns once."""
-        if not self.warned:
-            self.warned = True
-            _log.warning(
-                "%s has layout version %d, of an older lakequeue; `lakequeue upgrade` brings it to %d",
-                self.root,
-                version,
-                layout.LAYOUT_VERSION,
-            )
-
     def _check_place(self, local: str | None) -> None:
         reason = None if local is None else obstacle(local) or strangers(local, layout.ROOT_FOLDERS)
         if reason is not None:
@@ -298,18 +278,22 @@ def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
     """The rows of some files of a root's catalog, file by file; QueueClientError for another layout."""
     # before anything else is read: another layout may lack columns
     versions = {version for part in parts for version in part["layout_version"].to_pylist()}
-    for version in versions - {*range(layout.OLDEST_LAYOUT, layout.LAYOUT_VERSION + 1)}:
-        advice = "install a newer one"
-        if version < layout.LAYOUT_VERSION:
-            advice = "empty its queues with the version that made it, and start a new root"
-        raise QueueClientError(
-            f"{root} has layout version {version}, this lakequeue knows {layout.LAYOUT_VERSION}: {advice}"
-        )
+    for version in versions - {layout.LAYOUT_VERSION}:
+        known = f"this lakequeue knows {layout.LAYOUT_VERSION}"
+        raise QueueClientError(f"{root} has layout version {version}, {known}: {_advice(version)}")
     try:
         return [[_row(row) for row in _plain(part)] for part in parts]
     except (pa.ArrowException, KeyError, TypeError, ValueError, LakeQueueError) as error:
         reason = f"its rows cannot be read: {first_line(error)}"
         raise DamagedTable(layout.queues_path(root), None, reason) from error
+
+
+def _advice(version: int) -> str:
+    if version > layout.LAYOUT_VERSION:
+        return "install a newer one"
+    if version == layout.LAYOUT_VERSION - 1:
+        return "end all processes that use it, and run `lakequeue upgrade`"
+    return f"the last lakequeue that can read it is {'0.2' if version == 4 else '0.1'}"
 
 
 def _row(found: Mapping[str, Any]) -> QueueRow:

@@ -14,11 +14,9 @@ from collections.abc import Sequence
 import attrs
 import pyarrow as pa
 
-LAYOUT_VERSION = 5
-"""Stored in every row of ``queues``; readers refuse a higher one."""
+LAYOUT_VERSION = 6
+"""Stored in every row of ``queues``; readers refuse any other one."""
 HANDLE_KEY_BYTES = 32
-OLDEST_LAYOUT = 4
-"""Readers refuse a lower one. Layout 4 has the same tables as 5; its writers, lakequeue 0.2, did not sync them."""
 
 CLOSED = 2**62
 """A ``send`` version at or above this means that the shard is closed to sends."""
@@ -60,37 +58,27 @@ MESSAGES = pa.schema(
         ("trace_header", pa.string()),
         ("sent_at", INSTANT),
         ("delay_seconds", pa.float64()),
-        # Of a bulk send. Dead letters, which come from none: why the last handler failed, in JSON (DLQ-4, JOB-10).
-        ("send_id", pa.string()),
-        # Moved messages: the ARN of the source queue. Dead letters also: how often they were received there and,
-        # on standard queues, when they were first sent (DLQ-4, RET-7).
+        ("send_id", pa.string()),  # of a bulk send
+        # of a message that came from another queue: its ARN, and of a dead letter what it brought (DLQ-4, RET-7)
         ("source_queue", pa.string()),
         ("source_receive_count", pa.int32()),
         ("first_sent_at", INSTANT),
-        # Of dead letters: when they were first received (DLQ-4). Older files lack it, see `with_later_columns`.
         ("first_received_at", INSTANT),
+        ("dead_letter_note", pa.string()),  # JSON, see `model.failures`
+        ("moved_at", INSTANT),
+        ("emptied", pa.bool_()),  # true: the compactor removed what was sent, see `forgotten`
+        ("only_for", pa.string()),
     ]
 )
 MESSAGE_PARTITIONS = ["base_offset", "opened_at"]
-EMPTIED = -1.0
-"""``delay_seconds`` of a message without what was sent, so queries need not read bodies; see ``forgotten``."""
-
-
-LATER = "first_received_at"
-"""The column that files of earlier releases lack."""
-
-
-def with_later_columns(rows: pa.Table) -> pa.Table:
-    """Rows of a file of ``messages``; what files of earlier releases lack is NULL."""
-    field = MESSAGES.field(LATER)
-    lacking = field.name not in rows.column_names
-    return rows.append_column(field, pa.nulls(len(rows), field.type)) if lacking else rows
+ADDED = {"first_received_at", "dead_letter_note", "moved_at", "emptied", "only_for"}
+"""Columns that files of earlier versions may lack: they are read as NULL. Each column that is added goes here."""
 
 
 def message_rows(rows: pa.Table) -> pa.Table:
-    """Rows of a file of ``messages``, whoever wrote it and when, in the columns and types of new ones."""
+    """Rows of a file of ``messages`` in the order and the types in which they are written."""
     file = FILES["messages"]
-    return with_later_columns(rows).select(file.names).cast(file)
+    return rows.select(file.names).cast(file)
 
 
 def with_column(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
@@ -98,22 +86,43 @@ def with_column(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -
     return rows.set_column(rows.schema.get_field_index(name), name, values)
 
 
+FAILURE = pa.struct([("error", pa.string()), ("text", pa.string()), ("at", INSTANT), ("consumer", pa.string())])
+"""Why a handler failed: a ``model.failures.DeadLetterReason``."""
 RUN = pa.struct(
     [
         ("lease_id", pa.string()),
         ("receive_count", pa.int32()),
+        ("receives_before", pa.int32()),
         ("visible_at", INSTANT),
         ("received_at", INSTANT),
         ("first_received_at", INSTANT),
         ("attempt_id", pa.string()),
         ("attempted_at", INSTANT),
         ("attempt_place", pa.int32()),
+        ("consumer", pa.string()),
+        ("failure", FAILURE),
+        ("failed_together", pa.int32()),
+        ("failed_attempts", pa.list_(FAILURE)),
         ("move_number", pa.int64()),
-        ("target_key", pa.string()),
+        ("move_target", pa.struct([("key", pa.string()), ("shards", pa.int32()), ("by_group", pa.bool_())])),
+        ("move_note", pa.string()),
+        ("move_redrive", pa.bool_()),
+        ("delivery_slot", pa.int32()),
+        ("delivery_number", pa.int64()),
     ]
 )
-"""State of every message of a run, see ``run_columns``. NULL on the head row, or ``visible_at`` is when the bucket
-of the rate limit is full again (``model.rates``): Spark's MERGE writes rows, and no second application id."""
+"""State of every message of a run, see ``shard.runs.Run``; NULL on the head row. Nothing writes the last two."""
+TRACKED = pa.list_(
+    pa.struct(
+        [
+            ("track_id", pa.string()),
+            ("first_offset", pa.int64()),
+            ("last_offset", pa.int64()),
+            ("ends", pa.map_(pa.string(), pa.int64())),
+        ]
+    )
+)
+"""Sends whose messages are counted as they end: by how they ended, such as ``deleted``."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -127,9 +136,14 @@ HEAD = pa.struct(
         ("attributes", pa.map_(pa.string(), pa.string())),
         ("attributes_version", pa.int64()),
         ("released_offset", pa.int64()),
+        ("paced_to", INSTANT),
+        ("tracked", TRACKED),
+        ("delivery_table", pa.string()),
+        ("emptying", pa.string()),
     ]
 )
-"""State of the shard, on its head row (first_offset = -1); NULL on runs."""
+"""State of the shard, on its head row (first_offset = -1), see ``shard.runs.Head``; NULL on runs. Nothing writes
+``tracked`` and ``delivery_table``."""
 # Each top-level column has its cost: a MERGE of 27 took delta-rs 51 ms, of the same data in these six 24-32 ms.
 RECEIPTS = pa.schema(
     [

@@ -6,6 +6,7 @@ so the columns that it describes are compared with those of the table (DUR-8).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -32,28 +33,61 @@ def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
 
     Args:
         source: a file of Arrow or Python.
-        columns: those that it must have, but for later ones; it may have more.
+        columns: those that it must have; it may have more. Those of ``layout.ADDED`` that it lacks are NULL.
 
     Raises:
         ArrowException, OSError: it is not what was written.
     """
     try:
-        file = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
+        file = _File(source, pre_buffer=False, page_checksum_verification=True)
         found = file.schema_arrow
     except UnicodeDecodeError as error:
         raise pa.ArrowInvalid(f"its columns have no readable names: {error}") from error
     if not found.equals(columns):
         known = dict(zip(found.names, found.types, strict=True))
-        older = known.keys() <= set(columns.names)  # not one whose name of the later column is damaged
+        older = known.keys() <= set(columns.names)  # not one whose name of an added column is damaged
         for field in columns:
-            if field.name == layout.LATER and field.name not in known and older:
-                continue
-            if field.name not in known or not _alike(known[field.name], field.type):
+            if field.name in layout.ADDED and field.name not in known and older:
+                file.lacking.append(field)
+            elif field.name not in known or not _alike(known[field.name], field.type):
                 raise pa.ArrowInvalid(f"its column {field.name} is missing, or is not of type {field.type}")
     rows = file.metadata.num_rows
     if rows != max((end for *_, end in row_groups(file)), default=0):
         raise pa.ArrowInvalid(f"its row groups do not have {rows} rows")
     return file
+
+
+class _File(pq.ParquetFile):
+    """Reads the columns that it lacks as NULL."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.lacking: list[pa.Field] = []
+
+    def read(self, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+        return self._filled(super().read(self._there(columns), **options), columns)
+
+    def read_row_groups(self, groups: Any, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+        return self._filled(super().read_row_groups(groups, self._there(columns), **options), columns)
+
+    def read_row_group(self, group: int, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+        return self.read_row_groups([group], columns, **options)
+
+    def iter_batches(
+        self, size: int, groups: Any = None, columns: Sequence[str] | None = None, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in super().iter_batches(size, groups, self._there(columns), **options):
+            yield self._filled(batch, columns)
+
+    def _there(self, columns: Sequence[str] | None) -> Sequence[str] | None:
+        lacking = {field.name for field in self.lacking}
+        return columns and [name for name in columns if name not in lacking]
+
+    def _filled(self, rows: Any, columns: Sequence[str] | None) -> Any:
+        for field in self.lacking:
+            if columns is None or field.name in columns:
+                rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+        return rows
 
 
 def row_groups(file: pq.ParquetFile) -> list[tuple[int, int, int]]:

@@ -121,7 +121,6 @@ def load_tasks(text: str | None) -> list[MoveTask]:
 
 
 def dump_tasks(tasks: Iterable[MoveTask]) -> str:
-    # servers of 0.2 know no sources
     return json.dumps([attrs.asdict(task, filter=lambda field, value: value != field.default) for task in tasks])
 
 

@@ -187,11 +187,11 @@ def _letters_first(
         return None
     result = ClaimResult((), state.now, state.now, command.lease_id, moving=state.moving.size > 0)
     queue = policy.dead_letter_queue
-    if queue not in command.dead_letter_keys:
+    if queue not in command.dead_letter_queues:
         _put_back(state, picked)
         return attrs.evolve(result, unresolved=queue), False
-    key = command.dead_letter_keys[queue]
-    if key is None:
+    target = command.dead_letter_queues[queue]
+    if target is None:
         return None
     _put_back(state, picked)
     free = not state.moving.size
@@ -201,7 +201,7 @@ def _letters_first(
         _put_back(state, picked)
         for span in found:
             state.withdraw(*span)
-        set_aside(state, state.take(sorted(found)), key)
+        set_aside(state, state.take(sorted(found)), target)
     return attrs.evolve(result, moving=True), free
 
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import struct
-import sys
 import threading
 import weakref
 from io import FileIO
 
 from lakequeue.storage.no_links import open_lock
-
-_OFD = sys.platform == "linux"
-"""Whether locks of open files and the record locks of lakequeue 0.2 exclude each other."""
 
 
 class FileLock:
@@ -79,12 +74,8 @@ class Held(threading.local):
 
 def _lock(file: FileIO, operation: int) -> bool:
     try:
-        if _OFD:
-            kind = {fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
-            fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind[operation], os.SEEK_SET, 0, 0, 0))
-        else:
-            fcntl.flock(file, operation | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES
+        fcntl.flock(file, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
 

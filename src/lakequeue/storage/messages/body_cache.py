@@ -10,7 +10,6 @@ import threading
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from sortedcontainers import SortedDict
 
 from lakequeue.errors import DamagedTable
@@ -25,8 +24,9 @@ READ_AHEAD_ROWS = 4096
 _NAMED = 10
 """Maximum number of damaged messages that an error names."""
 
-# runs have the first receive
-_COLUMNS = [name for name in layout.FILES["messages"].names if name not in ("position", layout.LATER)]
+_UNREAD = {"position", "send_id", "first_received_at", "emptied", "only_for"}
+"""Columns that the readers of messages do not need; runs have the first receive."""
+_COLUMNS = [name for name in layout.FILES["messages"].names if name not in _UNREAD]
 
 
 class BodyCache:
@@ -95,10 +95,6 @@ class BodyCache:
                 stop = min(stop, self._chunks.keys()[following] - 1)
         rows = _read(table, file, offset, last, stop)
         rows = rows.select(_COLUMNS)
-        # an id of a bulk send is of no use, and takes memory in each row
-        dead_letters = pc.is_valid(rows["source_receive_count"])
-        kept = pc.if_else(dead_letters, rows["send_id"], pa.scalar(None, pa.string()))
-        rows = layout.with_column(rows, "send_id", kept)
         if file.bulk:
             sent_at = pa.array([file.opened_at] * len(rows), layout.INSTANT)
             rows = layout.with_column(rows, "sent_at", sent_at)

@@ -65,7 +65,9 @@ def deliver(
             return None
         # Delta would accept a lower number, so the current one is part of the fence
         fence = {move: table.transaction(move), layout.SEND_ID: place.first}
-        rows, ids = place.rows(messages), {move: source.number, **place.ids(len(messages)), **more}
+        rows = place.rows(messages)
+        rows = layout.with_column(rows, "moved_at", rows["sent_at"])
+        ids = {move: source.number, **place.ids(len(messages)), **more}
         if commit(table, fence, partial(table.append, rows, ids), told={"deliver": len(rows)}):
             return place.closes
         races.lose()

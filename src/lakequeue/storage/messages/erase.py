@@ -26,7 +26,15 @@ from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_files
 
-_CLEARED = ("message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
+_CLEARED = (
+    "message_attributes",
+    "group_id",
+    "dedup_id",
+    "sender_id",
+    "trace_header",
+    "send_id",
+    "dead_letter_note",
+)
 """Columns set to NULL; ``body``, which every message has, becomes empty."""
 _COUNTING = {"group_id", "dedup_id"}
 """Columns that stay while the message's deduplication id counts, in its group or in the queue."""

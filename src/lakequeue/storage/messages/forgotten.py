@@ -17,7 +17,7 @@ from lakequeue.storage import layout
 
 Integers = npt.NDArray[np.int64]
 
-_EMPTIED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
+_CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
 """Columns that become NULL; ids, instants, and what dead letters brought, stay."""
 
 
@@ -56,7 +56,7 @@ class Forgotten:
             gone &= rows["sent_at"].cast(pa.int64()).to_numpy() < sent_before
         if not gone.any():
             return rows
-        for name in (*_EMPTIED, "delay_seconds"):
-            value = pa.scalar(layout.EMPTIED if name == "delay_seconds" else None, rows[name].type)
-            rows = layout.with_column(rows, name, pc.if_else(pa.array(gone), value, rows[name]))
-        return rows
+        chosen = pa.array(gone)
+        for name in _CLEARED:
+            rows = layout.with_column(rows, name, pc.if_else(chosen, pa.scalar(None, rows[name].type), rows[name]))
+        return layout.with_column(rows, "emptied", pc.if_else(chosen, True, rows["emptied"]))

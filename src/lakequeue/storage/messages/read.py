@@ -399,7 +399,7 @@ class LogReader:
         name = f"{self.table.path}/{file.file.path} {file.opened_at} {len(file.more)}"
         known = _known.get(name)
         if known is None:
-            rows = layout.with_later_columns(file.rows_of(self.table, _KEPT))
+            rows = file.rows_of(self.table, _KEPT)
             sent = file.sent_at(rows).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
             group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()

@@ -70,7 +70,7 @@ def _files_ahead(messages: Table, now: int) -> list[tuple[LogFile, int]]:
     for file in log_files(messages):
         names = [name for name in _OF_MESSAGES if name not in layout.MESSAGE_PARTITIONS]
         [rows] = messages.read([file.file], names)
-        instants = [layout.with_later_columns(rows)[name].cast(pa.int64()) for name in names]
+        instants = [rows[name].cast(pa.int64()) for name in names]
         newest = max((pc.max(column).as_py() or 0 for column in instants), default=0)
         if max(newest, file.opened_at) > now:
             found.append((file, pc.sum(pc.greater(file.sent_at(rows), now)).as_py() or 0))
