@@ -18,7 +18,12 @@ from insides import engine_of, forget
 from lakequeue import LakeQueue, Message, Queue
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files
+from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.engines.entries import entry
+from lakequeue.storage.engines.point import write_file
 from lakequeue.storage.ledger import Ledger
+from lakequeue.storage.messages.merge_segments import _segment_rows
+from lakequeue.storage.messages.read import log_files
 from lakequeue.testing import ManualClock
 
 
@@ -142,6 +147,23 @@ def change(table: Path, how: Callable[[DeltaTable], object]) -> None:
     how(DeltaTable(str(table)))
 
 
+def give_twice(victim: Victim, back: int) -> None:
+    """Sends a message, "twice", at the offset of another one, ``back`` before the last.
+
+    A process did so that was paused in the middle of a send while a backup was restored.
+    """
+    table = engine_of(victim.lake()).open(str(victim.messages))
+    file = log_files(table)[-1 - back]
+    rows = layout.message_rows(file.rows_of(table, layout.FILES["messages"].names))
+    rows = layout.with_column(rows, "message_id", pa.array(["twice"], pa.string()))
+    rows = layout.with_column(rows, "body", pa.array(["twice"], pa.string()))
+    data = write_file(
+        table.folder, _segment_rows(rows, file.first, file.base, file.opened_at), layout.MESSAGE_PARTITIONS
+    )
+    ids = {layout.SEND_ID: file.last + 1, layout.CLOCK_ID: table.transaction(layout.CLOCK_ID)}
+    table.folder.create(entry_name(table.version + 1), entry("WRITE", [data], [], ids, "late"))
+
+
 def lose_and_repair(table: Path, number: int) -> None:
     """Lets delta-rs forget a file that is gone."""
     live(table)[number].unlink()
@@ -188,6 +210,8 @@ DAMAGE: dict[str, Callable[[Victim], object]] = {
     "file of messages torn": lambda victim: tear(live(victim.messages)[4]),
     "file of messages gone, and repaired by delta-rs": lambda victim: lose_and_repair(victim.messages, 4),
     "checkpoint torn": truncated_checkpoint,
+    "offset given twice": lambda victim: give_twice(victim, 0),
+    "older offset given twice": lambda victim: give_twice(victim, 2),
     "row deleted": lambda victim: change(victim.messages, lambda table: table.delete("body = '4'")),
     "log restored": lambda victim: change(victim.messages, lambda table: table.restore(4)),
     "feature added": lambda victim: change(

@@ -24,6 +24,7 @@ from conformance.damage import (
     contents,
     empty,
     entries,
+    give_twice,
     live,
     lose_catalog_row,
     permute,
@@ -32,7 +33,15 @@ from conformance.damage import (
 )
 from conformance.harness import batch
 from insides import engine_of, forget
-from lakequeue import DamagedTable, LakeQueueError, QueueClientError, QueueDoesNotExist, RedrivePolicy, Repair
+from lakequeue import (
+    DamagedTable,
+    LakeQueueError,
+    Queue,
+    QueueClientError,
+    QueueDoesNotExist,
+    RedrivePolicy,
+    Repair,
+)
 from lakequeue.cli import app
 from lakequeue.cli.check import repair_text
 from lakequeue.operations import repair as repairing
@@ -132,7 +141,20 @@ def test_what_is_damaged_is_found_and_mended(victim: Victim, kind: str) -> None:
     assert lost == LOST.get(kind, []) and again == AGAIN.get(kind, [])
     assert all(each.applied for each in done) and not any(each.applied for each in planned)
     there = set("123456") - set(map(str, lost)) | set(map(str, again))
-    assert after(victim) == [*sorted(there), "new"]
+    assert after(victim) == [*sorted(there), "new", *(["twice"] if "twice" in kind else [])]
+
+
+@pytest.mark.spec("DUR-85")
+@pytest.mark.parametrize("verb", [lambda queue: queue.send("more"), lambda queue: queue.peek()])
+def test_a_process_that_follows_a_log_refuses_an_offset_that_was_given_before(
+    victim: Victim, verb: Callable[[Queue], object]
+) -> None:
+    queue = victim.queue
+    queue.send("7")
+    queue.receive(visibility_timeout=0)
+    give_twice(victim, 1)
+    with pytest.raises(DamagedTable, match="were given twice"):
+        verb(queue)
 
 
 @pytest.mark.spec("DUR-36")
@@ -283,7 +305,7 @@ def test_a_repair_that_was_killed_is_repeated(victim: Victim, kind: str, monkeyp
                 victim.queue.counts()
     victim.lake().repair("orders", apply=True, force=True)
     there = set("123456") - set(map(str, lost)) | set(map(str, again))
-    assert after(victim) == [*sorted(there), "new"]
+    assert after(victim) == [*sorted(there), "new", *(["twice"] if "twice" in kind else [])]
 
 
 @pytest.mark.spec("DUR-34")

@@ -26,6 +26,7 @@ from lakequeue.storage.found_names import shard_folders
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
 from lakequeue.storage.inspection.found_log import FoundLog, read_log
 from lakequeue.storage.inspection.ledger_rows import LedgerRows, newest_readable
+from lakequeue.storage.inspection.message_files import Range
 from lakequeue.storage.inspection.shards import FoundShard, doubts, find_shard
 from lakequeue.storage.inspection.unnamed_files import ids_of
 from lakequeue.storage.repair.catalog import found_rows
@@ -189,6 +190,13 @@ class _Before:
     newest: bool
     """Whether nothing was received or deleted since; otherwise whatever is left may have been."""
 
+    def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
+        """Leaves out messages that are gone, and adds those that get offsets from ``end`` on."""
+        for span in blank:
+            self.messages.discard(*span)
+        if twice:
+            self.messages.add(end, end + twice - 1)
+
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
         """The report with the difference, by message (DUR-36)."""
         lost = [part for span in self.messages for part in left.missing(*span)]
@@ -243,10 +251,9 @@ def _plan(
         elif undone is receipts and not newest and _lost_files(found):
             steps.append(checkpoint_step(engine, path))  # from there on the log says nothing of it
     notes = [f"{found.messages_path}: {file or 'the log'} {problem}" for file, problem in doubts(found)]
-    before = _Before(_deliverable(base, end, low), newest)
-    for span in () if newest else blank:
-        before.messages.discard(*span)
-    report = before.compared(attrs.evolve(report, notes=notes), _deliverable(rows, end), messages.log)
+    before, twice = _Before(_deliverable(base, end, low), newest), len(found.displaced)
+    before.correct([] if newest else blank, end, twice)
+    report = before.compared(attrs.evolve(report, notes=notes), _deliverable(rows, end + twice), messages.log)
     unknown = [*_unknown(found, end), *([_UNKNOWN_DELETIONS] if report.again and not newest else [])]
     return before, attrs.evolve(report, unknown=unknown), steps
 

@@ -139,9 +139,11 @@ class Snapshot(State):
     def _applied(self, apply: Callable[[_Base], None]) -> bool:
         committed = self._committed
         self.advance()
-        base = self._base
+        base, end = self._base, self.transactions.get(layout.SEND_ID, 0)
         apply(base)
         self._find(committed)
+        if self.transactions.get(layout.SEND_ID, 0) < end:
+            raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(end)} were given twice")
         return self.version > base.version
 
     def _step_on(self, unconfirmed: float, base: _Base) -> None:

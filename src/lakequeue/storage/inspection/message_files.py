@@ -162,6 +162,44 @@ def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
     return kept
 
 
+@attrs.frozen
+class Displaced:
+    """A message whose offset another message has, too."""
+
+    offset: int
+    message_id: str
+    file: LiveFile
+    row: int
+
+
+def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
+    """Messages that are in no file but one that a repair replaces, at an offset that it gives to another one.
+
+    The message keeps its offset that is in a file which stays; else the one that was written last.
+    """
+    kept = kept_files(found)
+    paths = {each.file.path for each in kept}
+    others = [each for each in reversed(found) if each.file.path not in paths and len(each.offsets)]
+    if not others:
+        return []
+    ids: dict[int, str | None] = {}
+    for each in kept:
+        if any(other.offsets.min() <= each.last and each.first <= other.offsets.max() for other in others):
+            ids.update(zip(each.offsets.tolist(), _ids(folder, each), strict=True))
+    spare: list[Displaced] = []
+    for each in others:
+        for row, (offset, message_id) in enumerate(zip(each.offsets.tolist(), _ids(folder, each), strict=True)):
+            if ids.setdefault(offset, message_id) != message_id and message_id is not None:
+                spare.append(Displaced(offset, message_id, each.file, row))
+    once = {each.message_id: each for each in spare if each.message_id not in {*ids.values()}}
+    return sorted(once.values(), key=lambda each: each.offset)
+
+
+def _ids(folder: Folder, found: FoundFile) -> list[str | None]:
+    rows = folder.rows(found.file.name, folder.entry(found.file.name).size, ["message_id"])
+    return list(rows["message_id"].to_pylist())
+
+
 def missing_ranges(present: Iterable[Range], low: int, end: int) -> list[Range]:
     """The offsets from ``low`` up to ``end`` that no range holds; ``present`` is sorted."""
     return apart(low, end - 1, [(first, last) for first, last in present if first < end and last >= low])

@@ -17,8 +17,10 @@ from lakequeue.storage.delta_log import entry_name, obstacles
 from lakequeue.storage.inspection.found_log import FoundLog, read_log
 from lakequeue.storage.inspection.ledger_rows import LedgerRows, read_ledger
 from lakequeue.storage.inspection.message_files import (
+    Displaced,
     FoundFile,
     Range,
+    displaced,
     find_files,
     kept_files,
     missing_ranges,
@@ -63,6 +65,11 @@ class FoundShard:
     def send_end(self) -> int:
         """End offset of the log, as its entries say."""
         return 0 if self.state is None else layout.end_of(self.state.transaction(layout.SEND_ID))
+
+    @property
+    def displaced(self) -> list[Displaced]:
+        """Messages whose offset another message has, too."""
+        return [] if self.state is None else displaced(self.state.folder, self.files)
 
     @property
     def forgotten(self) -> int:
@@ -170,8 +177,8 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
             yield finding(found.messages_path, each.file.name, each.problem, repair, damage=not each.harmless)
     if found.state is None:
         return
-    for file, problem in doubts(found):
-        yield finding(found.messages_path, file, problem, RESTORE)
+    for file, problem, repair in (*_twice(found), *((*doubt, RESTORE) for doubt in doubts(found))):
+        yield finding(found.messages_path, file, problem, repair)
     ledger = found.ledger
     if ledger is not None and not found.is_newest:
         yield finding(found.receipts_path, None, put_back(ledger.head.epoch, found.forgotten), _PUT_BACK)
@@ -195,6 +202,12 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
         if instant > now + CLOCK_AHEAD:
             problem = f"was committed at {_shown(instant)}, which is yet to come: its time stands until then"
             yield finding(path, None, problem, "set this machine's clock, or wait", damage=False)
+
+
+def _twice(found: FoundShard) -> Iterator[tuple[str, str, str]]:
+    for each in found.displaced:
+        problem = f"has message {each.message_id} at offset {each.offset}, and another message is there, too"
+        yield each.file.name, problem, "the message gets another offset"
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:

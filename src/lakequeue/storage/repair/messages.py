@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import attrs
 import numpy as np
@@ -15,7 +16,7 @@ from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.inspection.message_files import FoundFile, Range, kept_files, shown
+from lakequeue.storage.inspection.message_files import Displaced, FoundFile, Range, kept_files, shown
 from lakequeue.storage.inspection.shards import FoundShard
 from lakequeue.storage.messages.merge_segments import CUT_ROWS
 from lakequeue.storage.messages.read import Integers, stretches
@@ -70,18 +71,19 @@ def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: i
     of an offset by its number in the file.
     """
     assert found.state is not None
-    kept = kept_files(found.files)
+    kept, twice = kept_files(found.files), found.displaced
     paths = {each.file.path for each in kept}
     replaced = [each for each in found.files if each.file.path not in paths]
     if not missing and not replaced and found.send_end == end:
         return None
+    new_end = end + len(twice)
 
     def apply() -> None:
         table = engine.open(found.messages_path)
         done(table.version == version, table.path)
         number, send = table.transaction(layout.FILES_ID), table.transaction(layout.SEND_ID)
         fence = {layout.FILES_ID: number, layout.SEND_ID: send}
-        ids = {layout.FILES_ID: number + 1, layout.SEND_ID: send - layout.end_of(send) + end}
+        ids = {layout.FILES_ID: number + 1, layout.SEND_ID: send - layout.end_of(send) + new_end}
         # unnamed ones, too: another process may have read the entry that named them
         removed = [each.file for each in replaced]
         known = _known(table.folder, replaced)
@@ -89,13 +91,38 @@ def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: i
         ids[layout.CLOCK_ID] = clock
 
         def attempt(token: str) -> None:
-            table.exchange(removed, _rows(table.folder, kept, known, missing, clock), ids, token)
+            rows = chain(_rows(table.folder, kept, known, missing, clock), _again(table.folder, twice, end, clock))
+            table.exchange(removed, rows, ids, token)
 
         done(commit(table, fence, attempt), table.path)
 
-    what = shown(missing) if missing else f"the end, {end},"
+    what = shown(missing) if missing else f"the end, {new_end},"
     taken = ", ".join(each.file.name for each in replaced)
-    return Step(f"writes {what} of the log anew{f'; it replaces {taken}' if taken else ''}", apply)
+    moved = "".join(
+        f"; message {each.message_id} of offset {each.offset} gets offset {offset}"
+        for offset, each in enumerate(twice, end)
+    )
+    return Step(f"writes {what} of the log anew{f'; it replaces {taken}' if taken else ''}{moved}", apply)
+
+
+def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) -> Iterator[pa.Table]:
+    """Rows of messages that get other offsets, from ``base`` on, as a segment of their own."""
+    files = {each.file.path: each.file for each in twice}
+    found = [
+        layout.message_rows(folder.rows(file.name, folder.entry(file.name).size, _FILE.names)).take(
+            [each.row for each in twice if each.file.path == path]
+        )
+        for path, file in files.items()
+    ]
+    if found:
+        rows = pa.concat_tables(found)
+        columns = {name: rows[name] for name in _FILE.names} | {
+            "base_offset": pa.repeat(base, len(rows)),
+            "opened_at": pa.repeat(clock, len(rows)).cast(layout.INSTANT),
+            "position": pa.array(range(len(rows)), pa.int64()),
+            "sent_at": pa.repeat(clock, len(rows)).cast(layout.INSTANT),
+        }
+        yield pa.table([columns[name] for name in layout.MESSAGES.names], schema=layout.MESSAGES)
 
 
 @attrs.frozen
