@@ -179,3 +179,15 @@ def test_a_name_is_text_whatever_prints_it(named: Queue, arguments: str, shown: 
 def test_every_command_is_tried_with_such_a_name():
     tried = {each.removeprefix("-v ").split()[0] for each in COMMANDS}
     assert tried == set(typer.main.get_command(app).commands) - {"demo", "serve"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "root", ["s3:/id:s3cr3t@box/r", "S3://id:s3/cr3t@box/r", "az:id:s3cr3t@box", "http:/u:s3cr3t@h"]
+)
+@pytest.mark.parametrize(
+    "arguments", ["list", "--json list", "-v list", "doctor", "-v --json check", "copy s3:/x:s3cr3t@b"]
+)
+def test_no_error_shows_the_keys_of_a_root(root: str, arguments: str):
+    for by in ["--root", root, *arguments.split()], [*arguments.split(), root]:
+        result = CliRunner().invoke(app, by, env={"LAKEQUEUE_ROOT": root})
+        assert result.exit_code != 0 and "cr3t" not in result.output + result.stderr

@@ -13,6 +13,7 @@ import pytest
 
 from insides import engine_of
 from lakequeue import InvalidParameterValue, LakeQueue, QueueClientError
+from lakequeue.model.secrets import STORES, hidden
 from lakequeue.storage.providers import PROVIDERS, bare_name
 from lakequeue.storage.stores import Store
 
@@ -55,11 +56,48 @@ def test_options_that_are_no_mapping_are_refused_by_type(options: object) -> Non
     assert "s3cr3t" not in caught.value.message
 
 
-@pytest.mark.parametrize("root", ["s3://id:s3cr3t@lake/a", "abfss://c:s3cr3t@account/a", "az://box/a?sig=s3cr3t"])
-def test_secrets_in_a_root_are_refused_unseen(root: str) -> None:
-    with pytest.raises(InvalidParameterValue, match="root") as caught:
-        LakeQueue(root)
-    assert "s3cr3t" not in caught.value.message
+SCHEMES = sorted({each for name, provider in PROVIDERS.items() for each in (name, *provider.also)})
+SECRETIVE = [
+    *(f"{name}{slashes}{rest}" for name in (*SCHEMES, "S3", "http", "HTTPS", "redis") for slashes in (":/", "://")
+      for rest in ("id:s3cr3t@lake/a", "id:s3/cr3t+x=@lake/a", "id:a@s3cr3t@lake/a", "s3cr3t:x@y")),
+    *(f"{name}:{rest}" for name in (*SCHEMES, "S3A", "http") for rest in ("id:s3cr3t@lake/a", "id:x/s3cr3t@b")),
+    *(f"{name}{slashes}id:s3cr3t{rest}" for name in STORES for slashes in (":", ":/", ":///")
+      for rest in ("", "/")),
+    *("s3:/s3cr3t@lake/a", "az://box/a?sig=s3cr3t", "az:/box/a?sig=s3cr3t", "gs:box?s3cr3t", "s3://box/a#s3cr3t"),
+    *("https:/account/a?sig=s3cr3t", "abfss://c:s3cr3t@account.dfs/a"),
+]  # fmt: skip
+
+
+def test_secrets_in_a_root_are_refused_unseen() -> None:
+    for root in SECRETIVE:
+        with pytest.raises(InvalidParameterValue, match="root") as caught:
+            LakeQueue(root)
+        told = "".join(traceback.format_exception(caught.value))
+        assert not re.search("cr3t|id:", told), root
+
+
+@pytest.mark.parametrize("before", ["no root: ", "'", '"', "root=", "(", "/home/me/", ""])
+def test_secrets_are_in_no_text(before: str) -> None:
+    for root in SECRETIVE:
+        if "#" not in root:
+            assert not re.search("cr3t|id:", hidden(f"{before}{root}")), root
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "s3://lake/a@b/c",
+            "abfss://box@account.dfs.core.windows.net/a",
+            "az://box@account/a",
+            "http://host:80/a@b",
+        ),
+        *("arn:lakequeue:local:default:orders", "celery@host: gone", "12:30:00 me@host", "C:/users/me", "a: b@c"),
+        "user 5: file /data/x@y is missing",
+    ],
+)
+def test_a_text_without_secrets_stays(text: str) -> None:
+    assert hidden(text) == text
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "proxy_url"])
@@ -221,3 +259,7 @@ def test_what_the_environment_says_of_a_store_travels_but_not_what_is_on_this_ma
     }
     assert not found.keys() & {"aws_web_identity_token_file", "aws_profile"}
     assert Store("/lake/root", {}).portable_options == {}
+
+
+def test_every_scheme_of_a_store_is_known_where_secrets_are_hidden() -> None:
+    assert {each for name, provider in PROVIDERS.items() for each in (name, *provider.also)} <= {*STORES}

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from lakequeue.model.secrets import hidden
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.segment import Segment
@@ -64,9 +66,9 @@ def discard(stream: Any) -> None:
 
 
 def print_error(text: str, title: str = "") -> None:
-    """Writes a line to standard error, if that can be written; the title is red."""
+    """Writes a text without secrets to standard error, if that can be written; the title is red."""
     try:
-        typer.echo((typer.style(title, fg="red") + " " if title else "") + printable(text), err=True)
+        typer.echo((typer.style(title, fg="red") + " " if title else "") + printable(hidden(text)), err=True)
     except OSError:
         discard(sys.stderr)
 

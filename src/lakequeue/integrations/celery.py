@@ -35,6 +35,7 @@ except ModuleNotFoundError as error:
 from lakequeue.integrations.celery_consumers import UNLIMITED, Subscription, is_refused
 from lakequeue.integrations.celery_payloads import Malformed, eta_of, mark_delivery, payload_of
 from lakequeue.integrations.celery_queues import Binding, Broker
+from lakequeue.model.secrets import hidden
 
 _SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "bind", "bindings", "attended")
 
@@ -266,7 +267,8 @@ class Transport(virtual.Transport):
         return _broker(self.client.hostname, self.client.transport_options)
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        return uri  # which holds no keys: a root with keys is refused
+        kind, _, rest = uri.partition("://")[2].partition("/")
+        return f"{uri.partition('://')[0]}://{hidden(f'{kind}://{rest}').replace('://', '/', 1)}"
 
     def driver_version(self) -> str:
         from lakequeue import __version__

@@ -26,6 +26,7 @@ from lakequeue.errors import (
     UnsupportedOperation,
 )
 from lakequeue.model.attributes import MOST_PRIORITIES, QueueAttributes
+from lakequeue.model.secrets import hidden
 
 _DAY = 24 * 3600
 _LONGEST = 14 * _DAY
@@ -262,6 +263,8 @@ def root_of(url: str) -> str:
     kind, _, rest = where.partition("/")
     if not rest:
         raise InvalidOptions(
-            [f"broker_url: {url} names no root; write lakequeue:////data/queues or lakequeue://s3/bucket/queues"]
+            [
+                f"broker_url: {hidden(url)} names no root; write lakequeue:////data/queues or lakequeue://s3/bucket/queues"
+            ]
         )
     return f"{kind}://{rest}" if kind else rest

@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from lakequeue.model.clock import Clock
+from lakequeue.model.secrets import hidden
 
 FAILED_WITH = ("queue", "message_id", "receive_count", "consumer")
 """Fields of a record that say which message a handler failed with."""
@@ -36,12 +37,12 @@ class JsonLines(logging.Formatter):
             "at": self._clock.now().isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": hidden(record.getMessage()),
         }
         line |= {name: getattr(record, name) for name in FAILED_WITH if hasattr(record, name)}
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            line["error"] = f"{type(error).__name__}: {error}"
+            line["error"] = hidden(f"{type(error).__name__}: {error}")
             if self._stacks or hasattr(record, "receive_count"):
-                line["stack"] = self.formatException(record.exc_info)
+                line["stack"] = hidden(self.formatException(record.exc_info))
         return line

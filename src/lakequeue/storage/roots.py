@@ -10,6 +10,7 @@ from contextlib import suppress
 from urllib.parse import unquote, urlparse, urlsplit
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
+from lakequeue.model.secrets import STORES, hidden
 from lakequeue.storage.providers import PROVIDERS, scheme_named
 
 # delta-rs decodes %20, panics at some of these and refuses others
@@ -34,9 +35,10 @@ def root_of(given: str | os.PathLike[str]) -> str:
         text = unquote(parts.path)
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
         return _remote(text)
-    elif match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", text):
-        known = scheme_named(match[1]) in PROVIDERS
-        raise _refused(text, f"a URI begins with {match[1]}://" if known else _unknown(f"{match[1]}:/"))
+    elif match := re.match(rf"([A-Za-z][A-Za-z0-9+.-]+):/|({'|'.join(STORES)}|https?):", text, re.IGNORECASE):
+        scheme = match[1] or match[2]
+        known = scheme_named(scheme) in PROVIDERS
+        raise _refused(text, f"a URI begins with {scheme}://" if known else _unknown(f"{scheme}:/"))
     elif text[0] in "~$":
         raise _refused(text, f"nothing expanded {text[0]}, as a shell does without quotes; give the whole path")
     path = os.path.abspath(text)
@@ -49,12 +51,11 @@ def root_of(given: str | os.PathLike[str]) -> str:
 def _remote(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     scheme = scheme_named(scheme)
-    place = re.split("[?#]", rest)[0].partition("/")[0]
-    # what is before an @, or behind a ?, may be a secret and is not shown
-    uri = f"{scheme}://{re.split('[?#]', rest)[0].rpartition('@')[2]}"
-    user = place.rpartition("@")[0]
+    uri = f"{scheme}://{re.split('[?#]', rest)[0]}"
+    place = uri.partition("://")[2].lstrip("/").partition("/")[0]
     provider = PROVIDERS.get(scheme)
-    if "@" in place and (provider is None or not provider.has_container or ":" in user or "@" in user):
+    has_user = "@" in place and (provider is None or not provider.has_container or place.count("@") > 1)
+    if has_user or (provider is not None and ":" in place):
         raise _refused(uri, "keys are no part of a URI; give them as storage_options")
     if provider is None:
         raise _refused(uri, _unknown(f"{scheme}://"))
@@ -153,4 +154,4 @@ def _unknown(scheme: str) -> str:
 
 
 def _refused(root: object, reason: str) -> InvalidParameterValue:
-    return InvalidParameterValue.of(repr(root), "root", f"{reason}.")
+    return InvalidParameterValue.of(hidden(repr(root)), "root", f"{reason}.")

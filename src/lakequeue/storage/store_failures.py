@@ -11,16 +11,13 @@ from typing import NamedTuple
 
 from obstore.exceptions import BaseError
 
-from lakequeue.storage.providers import PROVIDERS
+from lakequeue.model.secrets import hidden
 
 _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
-_CONTAINER = "".join(f"(?<!{scheme})" for scheme, provider in PROVIDERS.items() if provider.has_container)
-_USER = re.compile(rf"({_CONTAINER}://)[^/\s\"']*@")
-_QUERY = re.compile(r"(https?://[^\s?\"']*)\?[^\s\"']*")
 _CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
 _VALUE = re.compile(rf"({_CAUSES}).*(\".*|: [A-Z].*|\. (?:Valid|Supported) .*)", re.DOTALL)
 _DETAILS = re.compile(rf"((?:{_CAUSES}).*?)\n+Debug source.*", re.DOTALL)
@@ -187,7 +184,7 @@ def _of_spark(text: str) -> str | None:
 
 def _redacted(text: str) -> str:
     """Text without what may be secret: users, passwords and signatures in URLs, values of options."""
-    return _VALUE.sub(r"\1…\2", _DETAILS.sub(r"\1", _QUERY.sub(r"\1", _USER.sub(r"\1", text))))
+    return _VALUE.sub(r"\1…\2", _DETAILS.sub(r"\1", hidden(text)))
 
 
 def _flat(text: str) -> str:

@@ -1,0 +1,32 @@
+"""Texts without secrets: a URI may hold keys, a password or a signature, however it is written."""
+
+from __future__ import annotations
+
+import re
+
+STORES = ("s3", "s3a", "s3n", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "gs", "gcs")
+"""Schemes of object stores, in which no name of a bucket has a colon."""
+CONTAINERS = ("az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs")
+"""Those that may name a container before an @."""
+_BEGIN = r"(?<![A-Za-z0-9+.-])"
+_STORE = rf"{_BEGIN}(?P<store>{'|'.join(STORES)}):(?P<slashes>/*)"
+_USER = re.compile(
+    rf"(?P<scheme>{_BEGIN}(?:[a-z][a-z0-9+.-]*:/+(?:(?:{'|'.join(STORES)})/)?|(?:{'|'.join(STORES)}|https?):))"
+    r"(?P<user>[^\s\"'/@]*:(?!\d+(?:/|$))[^\s\"']*|[^\s\"'/@]*)@",
+    re.IGNORECASE,
+)
+"""A user, and a password that may have slashes; the part before the @ of a container has no colon."""
+_KEYS = re.compile(rf"{_STORE}[^\s\"'/:@]*:[^\s\"'/]*", re.IGNORECASE)
+_QUERY = re.compile(rf"((?:{_BEGIN}[a-z][a-z0-9+.-]*:/|{_STORE})[^\s?\"']*)\?[^\s\"']*", re.IGNORECASE)
+
+
+def hidden(text: str) -> str:
+    """Removes what may be secret from every URI in a text: users and passwords, keys as a bucket, queries."""
+    if ":" not in text:
+        return text
+    return _KEYS.sub(r"\g<store>:\g<slashes>…", _USER.sub(_without_user, _QUERY.sub(r"\1", text)))
+
+
+def _without_user(match: re.Match[str]) -> str:
+    scheme = match["scheme"].partition(":")[0].lower()
+    return match[0] if scheme in CONTAINERS and ":" not in match["user"] else match["scheme"]
