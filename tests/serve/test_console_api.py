@@ -115,6 +115,18 @@ def test_the_list_tells_how_every_queue_stands(console: Console, clock: ManualCl
     assert found["version"] == __version__
 
 
+@pytest.mark.spec("JOB-1")
+def test_a_paused_queue_says_since_when_and_why(console: Console, clock: ManualClock):
+    console.lake.create_queue("orders")
+    assert console.get("queues")["queues"][0]["pauses"] == console.get("queues/orders")["pauses"] == []
+    other = LakeQueue(console.lake.root, clock=clock).queue("orders")
+    other.pause("the bank is down")
+    other.pause("it is down", "acme")
+    began = f"paused since {clock.now():%F %T}Z, reason"
+    for found in console.get("queues")["queues"][0], console.get("queues/orders"):
+        assert found["pauses"] == [f"{began} the bank is down", f"group acme {began} it is down"]
+
+
 def test_the_list_has_pages_and_a_filter(console: Console):
     for name in ("Alpha", "beta", "gamma", "alphabet"):
         console.lake.create_queue(name)

@@ -152,7 +152,8 @@ class ConsoleApi:
         except LakeQueueError as error:
             return row | {"error": ErrorResponse.of(error).message}
         self.depths.record(queue, now)
-        return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now)}
+        pauses = [str(pause) for pause in settings(queue).pauses]
+        return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now), "pauses": pauses}
 
     def queue(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Attributes and depth of a queue, and what the caller may do with it."""

@@ -91,10 +91,11 @@ export function list(signal, reload, again) {
       nodes: [node],
       update(newest) {
         const letters = newest.dead_letters;
-        const marks = [newest.fifo ? "FIFO" : null, letters ? count(letters, "dead letter") : letters === null ? null : "dead letters"].filter(Boolean);
+        const pauses = newest.pauses ?? [];
+        const marks = [newest.fifo ? "FIFO" : null, letters ? count(letters, "dead letter") : letters === null ? null : "dead letters", ...pauses].filter(Boolean);
         if (badges.dataset.marks !== marks.join()) {
           badges.dataset.marks = marks.join();
-          badges.replaceChildren(...marks.map((mark) => el("span", { class: `badge ${letters && mark !== "FIFO" ? "bad" : ""}` }, mark)));
+          badges.replaceChildren(...marks.map((mark) => el("span", { class: `badge ${letters && mark !== "FIFO" && !pauses.includes(mark) ? "bad" : ""}` }, mark)));
         }
         COLUMNS.slice(1).forEach(([key], index) => {
           const value = valueOf(newest, key);
