@@ -8,6 +8,10 @@ It may run beside producers, consumers and another compactor, and may be killed 
 
 from __future__ import annotations
 
+from lakequeue_command import end_by_sigterm
+
+end_by_sigterm()  # before the other imports
+
 from typing import Annotated
 
 import typer

@@ -11,6 +11,10 @@ anything fails, its messages come again in halves, until the one that fails is a
 
 from __future__ import annotations
 
+from lakequeue_command import end_by_sigterm
+
+end_by_sigterm()  # before the other imports
+
 from functools import partial
 
 from lakequeue.cli import job

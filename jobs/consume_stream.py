@@ -8,6 +8,10 @@ Handler, results and messages are as in consume_batch.py.
 
 from __future__ import annotations
 
+from lakequeue_command import end_by_sigterm
+
+end_by_sigterm()  # before the other imports
+
 from lakequeue.cli import job
 from lakequeue.cli.session import usage
 from lakequeue.spark import stream_from_queue

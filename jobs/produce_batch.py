@@ -8,6 +8,10 @@ With --send-id, running the job again sends nothing twice.
 
 from __future__ import annotations
 
+from lakequeue_command import end_by_sigterm
+
+end_by_sigterm()  # before the other imports
+
 from typing import Annotated
 
 import typer

@@ -8,6 +8,10 @@ Files must appear complete: write them elsewhere, then move them. The job may be
 
 from __future__ import annotations
 
+from lakequeue_command import end_by_sigterm
+
+end_by_sigterm()  # before the other imports
+
 from lakequeue.cli import job
 from lakequeue.cli.options import parse_pairs
 from lakequeue.spark import stream_to_queue

@@ -339,6 +339,7 @@ def test_an_outage_is_logged_once_and_ends_no_block(
 # --- the first process of a container
 
 
+JOBS = Path(__file__).parents[2] / "jobs"
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
 apart = pytest.mark.skipif(
     subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0, reason="may make no namespace"
@@ -365,6 +366,16 @@ def test_a_signal_ends_the_first_process_of_a_container_while_modules_are_import
     os.kill(inside(process), number)
     assert process.wait(30) == 128 + number
     assert process.stderr.read() in ("", "interrupted\n")  # type: ignore[union-attr]
+
+
+@apart
+@pytest.mark.parametrize("job", [each.name for each in sorted(JOBS.glob("*.py")) if each.name != "benchmark.py"])
+def test_sigterm_ends_a_job_that_is_the_first_process_while_modules_are_imported(start: Start, job: str) -> None:
+    run = f"import runpy; runpy.run_path({str(JOBS / job)!r}, run_name='__main__')"
+    process = start("--help", program=IMPORTING.replace("lakequeue_command.main()", run), before=NAMESPACE)
+    assert read(process.stdout) == "importing\n"
+    os.kill(inside(process), signal.SIGTERM)
+    assert process.wait(30) == 143
 
 
 @apart

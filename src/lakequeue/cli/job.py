@@ -22,9 +22,7 @@ from lakequeue.cli.values import at_least, imported
 from lakequeue.client import LakeQueue
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
 from lakequeue.model.causes import cause_of
-from lakequeue_command import end_by_sigterm
 
-end_by_sigterm()  # importing Spark and starting its session take seconds
 try:
     from lakequeue.spark import source_schema
     from lakequeue.spark.session import build_session
