@@ -101,6 +101,7 @@ class Wrapped:
 exchange = of_face(rounds.exchange)
 receive_for_hands = of_face(receive.receive)
 give_back = of_face(settle.give_back)
+gone = of_face(settle.gone)
 receive_async = of_face(receive.receive_async)
 is_held_back = of_face(depth_of.is_held_back)
 

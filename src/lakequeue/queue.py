@@ -682,7 +682,7 @@ class Queue(QueueProperties):
     def cancel(self, message_id: str) -> bool:
         """Deletes a message by its id, whatever its state; a rewind can bring it back like any deleted message.
 
-        A handler that has it learns of that at its next extension: its context is lost.
+        A handler that has it learns of that within two seconds: its context is lost.
 
         Returns:
             Whether it was there; False if it was deleted, has expired or became a dead letter before.

@@ -7,6 +7,7 @@ from typing import Any
 
 from consumer import test_consumer as consuming
 from consumer import test_consumer_timelines as timelines
+from consumer import test_deleted_by_others as deleted
 from consumer import test_late as late
 from consumer import test_outages as failing
 from consumer import test_rounds as rounds
@@ -141,6 +142,12 @@ _beating: list[HeartbeatScheduler[str]] = []
 """Those that a mutation kept from stopping."""
 
 
+def never_drops(patch: Patch) -> None:
+    """Nor looks for messages that were deleted."""
+    patch.setattr(HeartbeatScheduler, "drop", HeartbeatScheduler.get)
+    patch.setattr(HeartbeatScheduler, "_look", lambda self: None)
+
+
 def never_stops(patch: Patch) -> None:
     patch.setattr(HeartbeatScheduler, "drop", HeartbeatScheduler.get)
     patch.setattr(HeartbeatScheduler, "stop", _beating.append)
@@ -182,7 +189,7 @@ LONG = {"visibility_timeout": 120}
 MUTATIONS = [
     Mutation(
         "never drops",
-        replace(HeartbeatScheduler, "drop", HeartbeatScheduler.get),
+        never_drops,
         {
             a_heartbeat_ends_with_a_delete: "HBN-20 HNS-15",
             a_heartbeat_ends_with_a_failure: "HBN-3 HNS-15",
@@ -242,6 +249,16 @@ MUTATIONS = [
         "keeps what it has not begun",
         replace("lakequeue.consumer.ahead.Ahead.behind", 10**12),
         {shown(rounds.test_a_consumer_that_falls_behind_gives_back_what_it_has_not_begun, **LONG): "HBN-23"},
+    ),
+    Mutation(
+        "looks at extensions only",
+        replace(HeartbeatScheduler, "_look", lambda self: None),
+        {
+            shown_by(
+                deleted.test_all_handlers_of_a_process_learn_it_within_two_seconds,
+                lambda make: (make, HeartbeatRenewal(), "cancel"),
+            ): "HBN-26 JOB-3"
+        },
     ),
     Mutation(
         "begins what is over",

@@ -15,8 +15,19 @@ from benchmarks.store import COUNTING, CREATING, REQUESTS
 
 from concurrency.harness import apart
 from conformance.harness import Call
+from consumer.harness import Running
 from insides import engine_of, shard_of
-from lakequeue import InvalidParameterValue, LakeQueue, Queue, SystemClock
+from lakequeue import (
+    Consumer,
+    Context,
+    InvalidParameterValue,
+    LakeQueue,
+    Message,
+    NoRenewal,
+    Queue,
+    SystemClock,
+)
+from lakequeue.entry_verbs import gone
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Table
@@ -162,6 +173,52 @@ def test_a_queue_that_was_idle_for_a_minute_is_asked_less_than_once_a_second(sto
     store.requests.clear()
     Call(clock, lambda: queue.receive(wait_time=20)).after(20).join()
     assert store.requests.total() > 40, "right after activity it looks as often as before"
+
+
+@pytest.mark.spec("HBN-26")
+def test_a_consumer_looks_once_a_second_for_messages_that_others_deleted(store: Counted) -> None:
+    clock = ManualClock()
+    lq = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point", clock=clock)
+    queue = lq.create_queue("orders", visibility_timeout=600)
+    ids = [queue.send(str(number)).message_id for number in range(4)]
+    ended: list[str] = []
+
+    def handle(message: Message, context: Context) -> None:
+        if not context.sleep(300):
+            ended.append(message.body)
+
+    consumer = Consumer(queue, handle, concurrency=4, renewal=NoRenewal())
+    [other] = apart(lq.root, clock, 1)
+    running = Running(clock, consumer, {})
+    try:
+        clock.advance(1)
+        store.requests.clear()
+        clock.advance(10)
+        assert 8 <= store.requests.total() <= 11, store.requests  # for all four, which nothing else asks about
+        assert other.queue("orders").cancel(ids[2])
+        clock.advance(2)
+        assert ended == ["2"]
+    finally:
+        consumer.stop(timeout=0)
+        running.join()
+
+
+@pytest.mark.spec("HBN-26")
+def test_a_look_for_deleted_messages_makes_few_requests(store: Counted) -> None:
+    clock = ManualClock()
+    lq = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point", clock=clock)
+    queue, other = lq.create_queue("orders"), apart(lq.root, clock, 1)[0].queue("orders")
+    ids = [queue.send(str(number)).message_id for number in range(4)]
+    handles = [message.receipt_handle for message in queue.receive(4)]
+    assert requests(store, lambda: gone(queue, handles)).total() == 0, "the receive has just read the ledger"
+    for _ in range(2):
+        clock.advance(1)
+        assert requests(store, lambda: gone(queue, handles)).total() == 1
+    assert other.cancel(ids[1])
+    clock.advance(1)
+    found = list[str]()
+    made = requests(store, lambda: found.extend(gone(queue, handles)))
+    assert found == [handles[1]] and made.total() <= 4, made
 
 
 def test_a_send_of_the_same_process_wakes_a_long_poll_at_once(store: Counted) -> None:

@@ -21,7 +21,7 @@ from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
 from lakequeue.consumer.rounds import Rounds
 from lakequeue.consumer.shared_hands import Controls, SharedHands
-from lakequeue.entry_verbs import FreeHands, Request, is_held_back, receive_for_hands, settings
+from lakequeue.entry_verbs import FreeHands, Request, gone, is_held_back, receive_for_hands, settings
 from lakequeue.errors import (
     LakeQueueError,
     OverLimit,
@@ -92,7 +92,7 @@ class QueueLoop:
         run = Run(options, self.outages, observers, self.interrupt.set, self.fail)
         self.held = HeldMessages(options, hands.totals, self.interrupt.set)
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
-            self._clock, options.renewal, self._extend, self._lost, self.fail, self.held.largest_batch
+            self._clock, options.renewal, self._extend, self._lost, self.fail, self.held.largest_batch, self._gone
         )
         self.rounds = Rounds(run, self.held, self._heartbeat)
         self.calls = Calls(run, self.held, self.rounds)
@@ -269,6 +269,17 @@ class QueueLoop:
             verdicts[int(failure.id)] = Verdict.FAILED if waits else Verdict.LOST
         self._observers.extended(verdicts.count(Verdict.EXTENDED))
         return verdicts
+
+    def _gone(self, handles: Sequence[str]) -> Sequence[str]:
+        """Returns the receipts whose messages others deleted, in one read of each ledger."""
+        try:
+            return gone(self.queue, handles)
+        except QueueDoesNotExist as error:
+            self.fail(error)
+            return handles
+        except (QueueServiceError, QueueClientError) as error:  # the next receive or extension reports an outage
+            _log.debug("looking for deleted messages of %s failed: %s", self.queue.name, error)
+            return ()
 
     def _lost(self, handle: str) -> None:
         job = self.held.get(handle)

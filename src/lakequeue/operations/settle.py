@@ -174,6 +174,21 @@ def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
         call.messages = len(handles)
 
 
+def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
+    """Returns the handles whose messages were deleted since, by whichever verb and process."""
+    with queue.service("gone") as call:
+        of_shards: dict[int, dict[int, str]] = {}
+        for text in handles:
+            handle = _decoded(queue, text)
+            of_shards.setdefault(handle.shard, {})[handle.offset] = text
+        found = list[str]()
+        for shard, texts in of_shards.items():
+            stored = queue.shards[shard].ledger.are_stored(list(texts), queue.now())
+            found += [text for text, is_stored in zip(texts.values(), stored, strict=True) if not is_stored]
+        call.messages = len(found)
+        return found
+
+
 def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
     """Settles receipts of separate callers, in one commit for each shard.
 

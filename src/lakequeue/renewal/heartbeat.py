@@ -18,6 +18,8 @@ from lakequeue.renewal.policies import Hold, Renewal
 _IN_TURN = 4
 """Up to this many batches are extended one after another, more of them in parallel."""
 _AT_ONCE = 32
+_WATCH = MICROS
+"""Time between two looks for messages that others deleted, such as by cancelling them (HBN-26)."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -44,6 +46,8 @@ class HeartbeatScheduler(Generic[Key]):
         lost: called with each receipt found to be lost, after its renewal has stopped.
         broken: called with an error that ended the scheduler.
         batch: maximum number of receipts in one call of ``extend``; None: any number (HBN-11).
+        watch: returns those receipts whose messages were deleted; called every second with all that are held.
+            None: only extensions find out.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class HeartbeatScheduler(Generic[Key]):
         lost: Callable[[Key], None],
         broken: Callable[[BaseException], None],
         batch: int | None = None,
+        watch: Callable[[Sequence[Key]], Iterable[Key]] | None = None,
     ) -> None:
         self._clock = clock
         self._policy = policy
@@ -61,6 +66,8 @@ class HeartbeatScheduler(Generic[Key]):
         self._lost = lost
         self._broken = broken
         self._batch = batch
+        self._watch = watch
+        self._watched = 0
         self._lock = threading.Lock()
         self._holds: dict[Key, Hold] = {}
         self._over: set[Key] = set()
@@ -74,9 +81,9 @@ class HeartbeatScheduler(Generic[Key]):
         """Starts extending these receipts."""
         with self._lock:
             if not self._holds:
-                self._since = self._now()
+                self._since = self._watched = self._now()
             self._holds |= holds
-            early = any(at < self._until for _, at in self._checks(holds))
+            early = self._next(holds) < self._until
         if early:  # a consumer keeps hundreds at a time, each due long after the first one
             self._wake.set()
 
@@ -117,9 +124,31 @@ class HeartbeatScheduler(Generic[Key]):
         else:  # in parallel: they share commits, and none delays the others
             with ThreadPoolExecutor(min(len(batches), _AT_ONCE)) as pool:
                 list(pool.map(self._renew, batches))
+        self._look()
         with self._lock:
-            self._until = min((at for _, at in self._checks(self._holds)), default=to_micros(NEVER))
+            self._until = self._next(self._holds)
         return from_micros(self._until)
+
+    def _next(self, holds: Mapping[Key, Hold]) -> int:
+        """When to check some receipts next."""
+        instants = [at for _, at in self._checks(holds)]
+        if self._watch is not None and not holds.keys() <= self._over:
+            instants.append(self._watched + _WATCH)
+        return min(instants, default=to_micros(NEVER))
+
+    def _look(self) -> None:
+        """Ends the renewal of messages that others deleted, once a second."""
+        with self._lock:
+            now, keys = self._now(), [key for key in self._holds if key not in self._over]
+            if self._watch is None or not keys or now < self._watched + _WATCH:
+                return
+            self._watched = now
+        found = self._watch(keys)
+        with self._lock:
+            lost = [key for key in found if key in self._holds]  # not those finished meanwhile (HBN-20)
+            self._over.update(lost)
+        for key in lost:
+            self._lost(key)
 
     def _checks(self, holds: Mapping[Key, Hold]) -> Iterator[tuple[Key, int]]:
         for key, hold in holds.items():

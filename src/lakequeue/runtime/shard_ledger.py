@@ -46,6 +46,8 @@ OVERLOOKED = 16
 """Claims from a shard without message groups after which the next one learns whether messages with groups came."""
 READ_COMMITS_EVERY = 8
 """Every n-th call of ``is_unattended`` reads the commits to distinguish claims."""
+LATELY = MICROS // 2
+"""A ledger that was read less than so many microseconds ago is not read again by ``are_stored``."""
 Now = Callable[[], int]
 """The caller's clock in microseconds, read for each decision: a lost race may outlast a timeout (RCV-4)."""
 
@@ -155,6 +157,7 @@ class ShardLedger:
         self._machine: ShardMachine | None = None
         self._unattended_calls = 0
         self._claims = 0  # since the log was refreshed
+        self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def command(self, commands: Sequence[Command], now: Now) -> list[Result]:
         """Applies commands in one commit, possibly with those of other callers.
@@ -233,6 +236,25 @@ class ShardLedger:
                 except StaleSnapshot:  # files of its log were merged, dropped or erased, and removed, since
                     self._machine = None
             return answered()
+
+    def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
+        """For each message that was received: True if it is stored, False if it was deleted since.
+
+        The ledger is read once for all of them, in one request on a store, unless it was read lately.
+
+        Raises:
+            QueueDoesNotExist: the queue was deleted.
+        """
+        with self._held():
+            machine, ledger = self._machine, self._open_ledger()
+            if machine is None or self._read_at is None or not 0 <= now - self._read_at < LATELY:
+                ledger.table.look()
+                self._read_at = now
+            if machine is None or not ledger.is_current(machine):
+                machine = self._load_machine(newest=True)
+            if machine.head.closed:
+                raise QueueDoesNotExist()
+            return [machine.stores(offset) for offset in offsets]
 
     def purged_offset(self) -> int:
         """The offset below which all messages are purged now."""
@@ -327,6 +349,7 @@ class ShardLedger:
             if not self._open_ledger().is_current(machine):
                 self._machine = None
                 return None
+        self._read_at = machine.now
         if not decision.commit:
             self._check_expiry(machine)
             return decision.results

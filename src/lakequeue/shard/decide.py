@@ -226,6 +226,10 @@ class ShardMachine:
         """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
         return attempt_lives(self._at(now), attempt_id)
 
+    def stores(self, offset: int) -> bool:
+        """Returns True if a message that was received is stored: neither deleted, purged, expired nor moved."""
+        return self._state.runs.at(offset) is not None
+
     def is_held_back(self, now: int) -> bool:
         """Whether a claim would find messages if the rate limit let them through (JOB-11)."""
         return is_held_back(self._at(now))
