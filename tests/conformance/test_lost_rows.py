@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from concurrency.harness import apart, drain
@@ -151,6 +152,46 @@ def test_adoption_needs_a_name(tmp_path: Path, clock: ManualClock) -> None:
         with pytest.raises(InvalidParameterValue, match="adopt"):
             call()
     assert lake.repair("orders", adopt=True) == []
+
+
+CALLS: dict[str, Callable[[Queue], object]] = {
+    "send": lambda queue: queue.send("b"),
+    "send_arrow": lambda queue: queue.send_arrow(pa.table({"body": ["b"]})),
+    "set_attributes": lambda queue: queue.set_attributes(delay=1),
+    "set_attributes of shards": lambda queue: queue.set_attributes(shards=3),
+}
+
+
+@pytest.mark.spec("DUR-7", "QUE-25")
+@pytest.mark.parametrize("changes", [1, 2])
+@pytest.mark.parametrize("call", CALLS)
+def test_attributes_that_the_shards_have_survive_the_catalog(
+    tmp_path: Path, clock: ManualClock, call: str, changes: int
+) -> None:
+    """The catalog is put back to before they were set, for the first time or again."""
+    root, [running, lake] = tmp_path / "root", apart(tmp_path / "root", clock)
+    open_one, queue = running.create_queue("orders"), lake.create_queue("orders")
+    for number in range(changes):
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(root / "queues", tmp_path / "copy")
+        queue.set_attributes(visibility_timeout=40 + number, shards=2)
+    queue.send("a")
+    shutil.rmtree(root / "queues")
+    shutil.move(tmp_path / "copy", root / "queues")
+    for each in (apart(root, clock, 1)[0].queue("orders"), open_one):
+        try:
+            CALLS[call](each)
+        except DamagedTable as error:  # once, in the process that has read the log that is gone
+            assert each is open_one and "is not what this process read" in str(error)
+            CALLS[call](each)
+    seen = apart(root, clock, 1)[0].queue("orders")
+    kept = seen.attributes(["visibility_timeout", "delay", "shards"])
+    assert kept["visibility_timeout"] == 39 + changes
+    assert kept["delay"] == (call == "set_attributes") and kept["shards"] == (3 if "shards" in call else 2)
+    shards = seen._runtime.shards
+    assert {shard.ledger.query(lambda machine: machine.attributes_version) for shard in shards} == {
+        seen._runtime.row.attributes_version
+    }
 
 
 MUTATIONS = [

@@ -84,7 +84,8 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
                 raise _TablesMissing(row, first)
             # every shard must have applied the last change: what that removed stays removed (RWD-8, RET-6)
             queue.adopt(newest)
-            queue.announce_attributes()
+            if not queue.catch_up():
+                queue.announce_attributes()
             return attrs.evolve(
                 row,
                 attributes=changed.to_stored(),

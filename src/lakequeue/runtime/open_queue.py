@@ -182,8 +182,30 @@ class OpenQueue:
 
     def renew(self) -> None:
         """Brings process and log to the same attributes after the log refused older or newer ones."""
-        if not self.reload():
+        if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
+
+    def catch_up(self) -> bool:
+        """Gives the catalog's row the attributes of the shards if these are newer, as after a restore (DUR-7).
+
+        Returns:
+            True if they are newer.
+        """
+        heads = [shard.ledger.query(lambda machine: machine.head) for shard in self.shards]
+        head, known = max(heads, key=lambda each: each.attributes_version), self.row
+        version = max(head.attributes_version, *(shard.sender.attributes_version() for shard in self.shards))
+        if version <= known.attributes_version:
+            return False
+        newer = dict(head.attributes) if head.attributes_version > known.attributes_version else known.attributes
+
+        def caught_up(row: QueueRow) -> QueueRow:
+            if row.attributes_version >= version:
+                return row
+            shards = max(row.shards, int(newer.get("Shards", 1)))
+            return attrs.evolve(row, attributes=newer, attributes_version=version, shards=shards)
+
+        self.update(caught_up)
+        return True
 
     def adopt(self, row: QueueRow) -> None:
         """Replaces the row by a newer one."""

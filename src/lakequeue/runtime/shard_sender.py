@@ -17,6 +17,7 @@ from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_ledger import Now, ShardLedger, ShardTables, Shared
 from lakequeue.runtime.shard_reader import ShardReader
+from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import Races, StaleAttributes, retried
 from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import check_head
@@ -100,6 +101,11 @@ class ShardSender:
                 return known(appender) or announce(appender) or None
 
             retried(announced, "the log of the queue is too busy")
+
+    def attributes_version(self) -> int:
+        """Version of the attributes that the log asks senders to know."""
+        with self._held():
+            return self._open_appender().table.transaction(layout.ATTRIBUTES_ID)
 
     def closed(self) -> bool:
         """Whether the log is closed now."""
