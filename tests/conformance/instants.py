@@ -41,6 +41,8 @@ def _instants(prefix: str, fields: Any) -> Iterator[str]:
             yield name
         elif pa.types.is_struct(field.type):
             yield from _instants(name, field.type)
+        elif pa.types.is_list(field.type) and pa.types.is_struct(field.type.value_type):
+            yield from _instants(name, field.type.value_type)
 
 
 def stored(root: object) -> Instants:
@@ -78,3 +80,6 @@ def _values(prefix: str, row: dict[str, Any]) -> Iterator[tuple[str, datetime]]:
             yield f"{prefix}.{name}", value
         elif isinstance(value, dict):
             yield from _values(f"{prefix}.{name}", value)
+        elif isinstance(value, list):
+            for each in value:
+                yield from _values(f"{prefix}.{name}", each if isinstance(each, dict) else {})

@@ -16,8 +16,10 @@ from lakequeue import LakeQueue, PurgeQueueInProgress, Queue, QueueDeletedRecent
 from lakequeue.entry_verbs import doctor, update_move_tasks
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, SystemClock, to_micros
+from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.schedules import Schedule
-from lakequeue.operations import repair
+from lakequeue.operations import exchange, repair
+from lakequeue.operations.receive import Request
 from lakequeue.serve.sqs.move_tasks import MoveTask, dump_tasks
 from lakequeue.shard.admin import LONGEST, set_back
 from lakequeue.shard.runs import DELETED, IN_FLIGHT, Head, Run
@@ -166,6 +168,11 @@ def everything_by(lake: LakeQueue, clock: ManualClock) -> None:
     ordered = lake.create_queue("orders.fifo", fifo=True, update=True)
     ordered.send("d", group_id=name, dedup_id=name)
     assert ordered.receive(attempt_id=name)
+    failing = lake.create_queue("failing", update=True)
+    failing.send("e")
+    handle = failing.receive()[0].receipt_handle
+    reason = DeadLetterReason.of(ValueError("f"), clock.now(), "g")
+    exchange.exchange(failing._runtime, [(handle, 60)], Request(1), {handle: reason})
     task = MoveTask(
         id=name, server=name, started=_millis(clock), written=_millis(clock), source="", destination=None,
         rate=None, to_move=0,

@@ -9,7 +9,7 @@ from functools import lru_cache
 import attrs
 
 from lakequeue.model.causes import cause_of
-from lakequeue.model.clock import format_instant, parse_instant
+from lakequeue.model.clock import format_instant, from_micros, parse_instant
 
 LONGEST = 1_024
 """Bytes of a text, in UTF-8; the rest is cut off."""
@@ -48,6 +48,10 @@ class DeadLetterReason:
             return cls("Outcome.FAILED", "", at, consumer)
         kind, text = cause_of(error)
         return cls(kind, shortened(text), at, consumer)
+
+    def set_back(self, now: int) -> DeadLetterReason:
+        """The reason as if the handler had ended now at the latest, in microseconds."""
+        return attrs.evolve(self, at=min(self.at, from_micros(now)))
 
     def __str__(self) -> str:
         said = f"{self.error}: {self.text}" if self.text else self.error

@@ -6,6 +6,7 @@ Nobody's receipt ends by the latter unless the operator says so, or erases the m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -233,4 +234,8 @@ def _set_back(run: Run, now: int, keep: bool) -> Run:
     if visible is not None and not keep and hidden:
         visible = min(visible, now)
     known = {name: value for name in _HAPPENED if (value := getattr(run, name)) is not None}
-    return run._replace(visible_at=visible, **{name: min(value, now) for name, value in known.items()})
+    earlier: dict[str, Any] = {name: min(value, now) for name, value in known.items()}
+    if run.failure is not None or run.failed_attempts:
+        earlier["failure"] = run.failure and run.failure.set_back(now)
+        earlier["failed_attempts"] = tuple(each.set_back(now) for each in run.failed_attempts)
+    return run._replace(visible_at=visible, **earlier)

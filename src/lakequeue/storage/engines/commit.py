@@ -300,10 +300,9 @@ def _landed(table: Table, token: str, base: int, error: Exception) -> bool:
 
 
 def _unknown(table: Table, error: Exception, reason: str) -> QueueClientError:
-    return QueueClientError(
-        f"the outcome of a commit to {table.path} is unknown ({first_line(error)}; {reason}); {REPEAT}",
-        outcome_unknown=True,
-    )
+    reasons = "; ".join(dict.fromkeys([first_line(error), reason]))
+    text = f"the outcome of a commit to {table.path} is unknown ({reasons}); {REPEAT}"
+    return QueueClientError(text, outcome_unknown=True)
 
 
 def _in_log(table: Table, version: int) -> bool:
