@@ -147,6 +147,25 @@ def test_a_single_element_of_any_list_needs_no_number(action: str, dropped: slic
     assert found == expected and found.keys() >= _SINGLE[action].keys()
 
 
+def test_samples_without_numbers_are_answered(query: Form, path: str) -> None:
+    """By POST as in Amazon's reference, and by GET where that only reads."""
+    query.spelled("SetQueueAttributes", {"Attribute.Name": "VisibilityTimeout", "Attribute.Value": "35"}, path)
+    asked = urlencode({"Action": "GetQueueAttributes", "AttributeName": "VisibilityTimeout"})
+    assert "<Value>35</Value>" in httpx.get(f"{query.url}{path}?{asked}").text
+    query.spelled("TagQueue", {"Tag.Key": "QueueType", "Tag.Value": "Production"}, path)
+    assert query.spelled("ListQueueTags", {}, path)["Tags"] == {"QueueType": "Production"}
+    entry, attribute = "SendMessageBatchRequestEntry", "MessageAttribute"
+    value = f"{entry}.{attribute}.Value"
+    batch = {f"{entry}.Id": "a", f"{entry}.MessageBody": "x", f"{entry}.{attribute}.Name": "n"}
+    batch |= {f"{value}.DataType": "String", f"{value}.StringValue": "v"}
+    assert [each["Id"] for each in query.spelled("SendMessageBatch", batch, path)["Successful"]] == ["a"]
+    [message] = query.spelled("ReceiveMessage", {f"{attribute}Name": "All"}, path)["Messages"]
+    assert message["MessageAttributes"]["n"]["StringValue"] == "v"
+    deleted = {"DeleteMessageBatchRequestEntry.Id": "d"}
+    deleted |= {"DeleteMessageBatchRequestEntry.ReceiptHandle": message["ReceiptHandle"]}
+    assert [each["Id"] for each in query.spelled("DeleteMessageBatch", deleted, path)["Successful"]] == ["d"]
+
+
 @pytest.mark.parametrize(
     "given",
     [
