@@ -181,7 +181,10 @@ def test_a_batch_consumer_works_a_queue_off(run: Run, root: str, tmp_path: Path,
     results = spark.read.format("delta").load(str(tmp_path / "results"))
     assert sorted(row.body for row in results.collect()) == list("ABCDE")
     assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
-    assert run("consume_batch", *here).out == "0 messages of orders done in 0 batches\n"
+    queue.pause("the bank is down")
+    paused = run("consume_batch", *here)
+    assert paused.out == "0 messages of orders done in 0 batches\n"
+    assert "orders is paused since 20" in paused.err and ", reason the bank is down; " in paused.err
 
 
 @pytest.mark.spark

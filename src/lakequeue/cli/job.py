@@ -109,9 +109,11 @@ def run(main: Callable[..., None]) -> NoReturn:
 def opened(
     app_name: str, root: str, queue: str, region: str = "local", engine: Engine = "auto"
 ) -> Iterator[tuple[SparkSession, Queue]]:
-    """Opens a Spark session and a queue."""
+    """Opens a Spark session and a queue, and notes that the queue is paused."""
     with opened_root(app_name, root, queue, region, engine) as (spark, lake):
-        yield spark, lake.queue(queue)
+        opened_queue = lake.queue(queue)
+        Session().note_pauses(opened_queue)
+        yield spark, opened_queue
 
 
 @contextmanager
