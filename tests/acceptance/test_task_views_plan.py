@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from lakequeue import LakeQueue, SendEntry
-from lakequeue.operations import tasks
+from lakequeue.operations import depth, task_views, tasks
 from lakequeue.operations.task_views import Place, TaskReader
+from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
 
@@ -133,6 +134,26 @@ def test_bodies_and_attributes_are_read_of_the_messages_that_are_left_as_they_we
     assert late(lq, "body", rows) == bodies  # of the log as it was
     lq.delete_queue("orders.fifo")
     assert late(lq, "body", rows) == [""] * len(rows)
+
+
+def test_queues_are_counted_together_and_those_that_rest_stay_closed(
+    lq: LakeQueue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lq.create_queue("rests").send("a")
+    lq.create_queue("changes").send("b")
+    for _ in range(2):
+        lq.compact()
+        clock.advance(60)
+    lq.queue("changes").send_batch([SendEntry("c"), SendEntry("d")])
+    both, gone = [*shards(lq, "rests"), *shards(lq, "changes")], ("gone", "local", 0)
+    monkeypatch.setattr(depth, "LEAST_NOTED", 1)
+    monkeypatch.setattr(task_views, "_QUEUES", 3)
+    opened, open_ = list[str](), Engine.open
+    monkeypatch.setattr(Engine, "open", lambda engine, path: (opened.append(path), open_(engine, path))[1])
+    values = pa.concat_arrays([*reader(lq).read("queues", [*both, gone, *both, gone, both[1]])]).to_pylist()
+    assert [[row["visible"] for row in value] for value in values] == [[1], [3], [], [1], [3], [], [3]]
+    keys = {queue.name: queue.key for queue in lq.list_queues()}
+    assert {name for name, key in keys.items() for path in opened if f"/{key}/" in path} == {"changes"}
 
 
 def test_other_relations_are_read_by_queue_or_shard(lq: LakeQueue) -> None:

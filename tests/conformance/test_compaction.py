@@ -23,10 +23,10 @@ from concurrency.faults import exit_code
 from concurrency.harness import apart, check_log, drain, small_segments
 from concurrency.steps import meanwhile
 from concurrency.stopping import older, time_flies
-from conformance.harness import Harness, local_only, long_on_s3
+from conformance.harness import Harness, batch, local_only, long_on_s3
 from insides import engine_of, forget, messages_of, place_of, receipts_of, shard_of
 from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
-from lakequeue.operations import compact
+from lakequeue.operations import compact, depth
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import cleaning, layout, ledger, passes
@@ -830,6 +830,61 @@ def test_a_look_that_fails_ends_no_pass(harness: Harness, monkeypatch):
         patch.setattr(passes, "is_unchanged", fails)
         done = whole_passes(harness, patch)
         assert succeeded(harness.open().compact()) and done == ["a"]
+
+
+@pytest.mark.spec("DLT-5")
+def test_the_depth_of_many_queues_opens_those_that_changed(harness: Harness, clock, monkeypatch):
+    """Through SQL and through commands; changes nobody committed count as well."""
+    monkeypatch.setattr(depth, "LEAST_NOTED", 1)
+    lake = harness.open()
+    queues = [harness.create(f"queue-{number}", visibility_timeout=7200) for number in range(8)]
+    for number, queue in enumerate(queues):
+        queue.send_batch(batch(*"abc"))
+        queue.receive(1 + number % 2)
+    queues[5].receive(1, visibility_timeout=1_000)
+    queues[6].send("late", delay=1_000)
+    harness.create("kept", rewind_range=3600)  # its history may shrink at any time
+    let_rest(harness)
+    opened: list[str] = []
+    open_ = Engine.open
+
+    def noted(engine, path):
+        opened.extend(queue.name for queue in queues if f"/{queue.key}/" in path)
+        return open_(engine, path)
+
+    def depths(now=None) -> dict[str, tuple[object, ...]]:
+        columns = ["queue", "visible", "in_flight", "delayed", "held", "rewindable", "oldest_age"]
+        rows = harness.open().arrow_views(now)["queues"].to_table(columns).to_pylist()
+        return {row["queue"]: tuple(row.values()) for row in rows}
+
+    def agree(changed: set[str], now=None) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(depth, "LEAST_NOTED", 1_000)
+            truth = depths(now)
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "open", noted)
+            opened.clear()
+            assert depths(now) == truth
+            assert set(opened) == changed
+        if now is None:
+            opens = [queue._runtime for queue in harness.open().list_queues()]
+            for queue, found in zip(opens, depth.depths(opens), strict=True):
+                assert (found.stored, found.sent) == (sum(truth[queue.name][1:5]), depth.depth(queue).sent)
+
+    agree(set())
+    agree({queue.name for queue in queues}, now=clock.now() - timedelta(hours=1))
+    queues[0].send("d")
+    queues[1].receive(1)
+    queues[2].purge()
+    queues[3].set_attributes(delay=5)
+    lake.delete_queue("queue-4")
+    changed = {queue.name for queue in queues[:4]}
+    agree(changed)
+    agree(changed | {"queue-5", "queue-6"}, now=clock.now() + timedelta(seconds=900))
+    clock.advance(1_000)  # a timeout and a delay end
+    agree(changed | {"queue-5", "queue-6"})
+    clock.advance(24 * 3600)
+    agree({queue.name for queue in queues} - {"queue-4"})
 
 
 def change_notes(queue: Queue, old: bytes, new: bytes) -> None:

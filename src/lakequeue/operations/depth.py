@@ -17,14 +17,20 @@ from lakequeue.operations.pool import each
 from lakequeue.operations.results import QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
+from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.shard.commands import Counts
 from lakequeue.shard.peek import Holding
+from lakequeue.storage import passes
+from lakequeue.storage.catalog import QueueRow
 
 NEWEST_COMMITS = 50
 """Newest entries of each of a shard's two logs that record its lost races: a request each on object stores."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
 """Fewest such entries of a log, and the number for all shards of a queue that has many."""
+
+LEAST_NOTED = 32
+"""Number of queues from which on the compactor's notes, which are of all queues, are read."""
 
 _T = TypeVar("_T")
 
@@ -132,14 +138,41 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
     """The depth of each queue, several at a time, in the order given; or the error that counting it raised."""
+    now = queues[0].now() if queues else 0
+    known = noted(queues[0].root, [queue.row for queue in queues], now) if queues else {}
 
     def counted(queue: OpenQueue) -> Depth | LakeQueueError:
         try:
-            return depth(queue)
+            return known.get(queue.key) or depth(queue)
         except LakeQueueError as error:
             return error
 
     yield from each(counted, queues)
+
+
+def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
+    """The depths of those queues, by key, in which nothing happened since the compactor noted it.
+
+    A look at a queue's logs takes a tenth of the time that opening it takes.
+    """
+    if len(rows) < LEAST_NOTED:
+        return {}
+    notes, store = root.notes.newest(), root.engine.store
+
+    def counted(row: QueueRow) -> Depth | None:
+        note = notes.get(row.key)
+        try:
+            if note is None or not note.stands(now) or not passes.is_unchanged(store, root.path, row, note):
+                return None
+        except Exception:  # whoever opens the queue reports it
+            return None
+        found = note.row(now)
+        return Depth(
+            now, QueueCounts(*(getattr(found, field.name) for field in attrs.fields(QueueCounts))), found.sent
+        )
+
+    found = zip(rows, each(counted, rows), strict=True)
+    return {row.key: depth for row, depth in found if depth is not None}
 
 
 @attrs.frozen

@@ -19,7 +19,7 @@ from lakequeue.model.arguments import check_instant
 from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.operations import group_depth
-from lakequeue.operations.depth import Depth
+from lakequeue.operations.depth import Depth, noted
 from lakequeue.operations.judge import JUDGED, REWINDABLE, SCHEMA, names_are
 from lakequeue.operations.judged_log import JudgedShard, surviving
 from lakequeue.operations.pool import each
@@ -154,9 +154,9 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
     return _relations(_Tables.of(root, now, as_of))
 
 
-def of_queue(root: Root, queue: QueueRow, now: datetime | None) -> dict[str, Relation]:
-    """The relations of one queue; ``stats`` is whole. Those of messages have all columns of ``JUDGED``."""
-    tables = _Tables(root, now, past=[queue])
+def of_queues(root: Root, queues: Sequence[QueueRow], now: datetime | None) -> dict[str, Relation]:
+    """The relations of some queues; ``stats`` is whole. Those of messages have all columns of ``JUDGED``."""
+    tables = _Tables(root, now, past=queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
 
@@ -255,9 +255,12 @@ class _Tables:
     def queues(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         counted = not names.isdisjoint(COUNTS.names)
         rows = self._rows(condition, SCHEMAS["queues"])
-        places = [(row, shard) for row in rows for shard in range(row.shards)] if counted else []
-        depths = each(self._depth, places)
-        shown = [_queue(row, [next(depths) for _ in range(row.shards if counted else 0)]) for row in rows]
+        known = noted(self.root, rows, self._instant()) if counted and self.versions is None else {}
+        opened = [row for row in rows if counted and row.key not in known]
+        depths = each(self._depth, [(row, shard) for row in opened for shard in range(row.shards)])
+        for row in opened:
+            known[row.key] = Depth.of([next(depths) for _ in range(row.shards)], 0)
+        shown = [_queue(row, known.get(row.key, Depth.of([], 0))) for row in rows]
         yield pa.RecordBatch.from_pylist(shown, SCHEMAS["queues"])
 
     def groups(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
@@ -321,7 +324,7 @@ class _Tables:
         return self.root.now() if self.now is None else to_micros(self.now)
 
 
-def _queue(row: QueueRow, depths: Sequence[ShardDepth]) -> dict[str, Any]:
+def _queue(row: QueueRow, depth: Depth) -> dict[str, Any]:
     shown = {name: getattr(row, name) for name in ("region", "created_at", "modified_at", "tags", "shards")}
     attributes = {name: value for name, value in row.attributes.items() if name not in HIDDEN}
-    return attrs.asdict(Depth.of(depths, 0).counts) | shown | {"queue": row.name, "attributes": attributes}
+    return attrs.asdict(depth.counts) | shown | {"queue": row.name, "attributes": attributes}

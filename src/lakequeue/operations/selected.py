@@ -121,10 +121,10 @@ def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
 
 def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
     """A message in any state; see ``Queue.get``."""
-    from lakequeue.operations.relations import of_queue  # imports pyarrow.dataset
+    from lakequeue.operations.relations import of_queues  # imports pyarrow.dataset
 
     with queue.service("get") as call:
-        messages, found = of_queue(queue.root, queue.row, None)["messages"], list[PeekedMessage]()
+        messages, found = of_queues(queue.root, [queue.row], None)["messages"], list[PeekedMessage]()
         for places in _looks(queue, message_id):
             for shard, offsets in places:
                 place = pc.field("shard") == pa.scalar(shard.number, pa.int32())

@@ -23,6 +23,7 @@ from lakequeue.storage.engines import process, spark_access
 from lakequeue.storage.engines.commit import retried
 from lakequeue.storage.engines.interface import is_storage_failure
 from lakequeue.storage.engines.point import Engine
+from lakequeue.storage.passes import Notes
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.snapshot import OtherHistory
 from lakequeue.storage.store_failures import first_line, hide_secrets
@@ -71,6 +72,7 @@ class _Tables:
         self.path = path = engine.store.root
         self.catalog = Catalog(engine, path)
         self.guard = ClockGuard(engine.store)
+        self.notes = Notes(engine.store)
         self.lock = threading.RLock()
         self._shards: weakref.WeakValueDictionary[str, _Shards] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, _Shards] = OrderedDict()
@@ -132,6 +134,7 @@ class Root:
         engine: the engine that commits.
         id: unlike those of all other roots in any process.
         catalog: the table of queues; use it under ``lock``.
+        notes: the compactor's notes.
         lock: guards the catalog's handle.
         tallies: what was done with the messages of each queue.
     """
@@ -162,6 +165,7 @@ class Root:
         self.mode = mode
         self._tables = tables = _tables(store, spark if through_spark else None)
         self.engine, self.catalog, self.lock = tables.engine, tables.catalog, tables.lock
+        self.notes = tables.notes
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
 
     def longest_pause(self, idle: int) -> int:

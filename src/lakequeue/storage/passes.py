@@ -18,6 +18,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk.manifests import has_manifests
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.delta_log import entry_name
+from lakequeue.storage.folder import Mark
 from lakequeue.storage.stats import StatsRow
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
@@ -45,14 +46,17 @@ class Note:
     depth: Mapping[str, Any]
     """The fields of a ``StatsRow``, as of then."""
 
+    def stands(self, now: int) -> bool:
+        """True if the depth at an instant follows from this one, unless somebody has committed since."""
+        recent = 0 <= now - self.at <= LONGEST_REST
+        return recent and (self.stands_until is None or now < self.stands_until)
+
     def rests(self, now: int) -> bool:
         """Whether another whole pass can wait: until the queue has been idle twice as long as at the last one.
 
         What a pass removes has waited for an age, so this at most doubles that wait.
         """
-        return 0 <= now - self.at <= min(self.at - self.since, LONGEST_REST) and (
-            self.stands_until is None or now < self.stands_until
-        )
+        return self.stands(now) and now - self.at <= self.at - self.since
 
     def row(self, now: int) -> StatsRow:
         """The depth at an instant before ``stands_until``."""
@@ -70,6 +74,25 @@ class Passes:
     """By key of the queue."""
 
 
+class Notes:
+    """The notes of a root in this process, which reads them again if their file changed. Thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loaded: tuple[Mark, Passes] | None = None
+
+    def newest(self) -> Mapping[str, Note]:
+        """The notes of the last pass by key of the queue. Reading 10,000 takes a tenth of a second."""
+        try:
+            mark = self._store.folder(layout.stats_path(self._store.root)).entry(_FILE).mark
+        except FileNotFoundError:
+            return {}
+        loaded = self._loaded
+        if loaded is None or loaded[0] != mark:
+            self._loaded = loaded = mark, load(self._store, self._store.root)
+        return loaded[1].notes
+
+
 def load(store: Store, root: str) -> Passes:
     """The notes of the last pass, as far as there are any that can be read."""
     passes = Passes()
@@ -78,7 +101,9 @@ def load(store: Store, root: str) -> Passes:
         from_micros(found["ended_at"] or 0)  # an error if it is no instant
         notes = {key: Note(**note) for key, note in found["notes"].items()}
         for note in notes.values():  # a TypeError, where the columns of statistics are others
-            note.row(note.at), note.rests(note.at)
+            row, _ = note.row(note.at), note.rests(note.at)
+            if not all(type(count) is int for count in (row.visible, row.in_flight, row.delayed, row.rewindable)):
+                raise ValueError(f"the depth of {row.queue} has no numbers")
         passes.ended_at, passes.notes = found["ended_at"], notes
     except FileNotFoundError:
         pass
