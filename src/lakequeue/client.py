@@ -270,9 +270,9 @@ class LakeQueue(RootProperties):
     ) -> None:
         """Creates the temporary views ``queues``, ``messages``, ``groups``, ``receipts``, ``history``, ``stats``.
 
-        Spark's tasks read them through lakequeue; each query lists the queues. If the tasks do not have it, before
-        Spark 4.1, and with ``as_of``, the views are scans of the tables of the queues that exist now, which take
-        about 0.4 s for each shard before a query begins.
+        Spark's tasks read them through lakequeue; each query lists the queues. If the tasks do not have it, and
+        before Spark 4.1, the views are scans of the tables of the queues that exist now, which take about 0.4 s
+        for each shard before a query begins.
 
         Args:
             spark: the session.
@@ -289,7 +289,7 @@ class LakeQueue(RootProperties):
 
         MissingPackage.check("register_views", "spark", "pyspark")
         check_callable("spark", spark, "sql", expected="a SparkSession")
-        if as_of is None and task_views.create(self._runtime, spark, now):
+        if task_views.create(self._runtime, spark, now, as_of):
             return
         self._runtime.allow(spark)
         sql_views.create(spark, self.view_statements(now, as_of))

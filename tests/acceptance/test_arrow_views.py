@@ -18,6 +18,7 @@ import pytest
 
 from lakequeue import LakeQueue, RedrivePolicy, SendEntry, errors
 from lakequeue.operations import judge, judged_log
+from lakequeue.storage import cleaning, layout
 from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
@@ -176,6 +177,24 @@ def test_views_show_the_tables_as_of_an_instant(tmp_path: Path) -> None:
     assert lq.arrow_views()["messages"].count_rows() == 0
     nothing = lq.arrow_views(as_of=before - timedelta(days=1))
     assert all(nothing[name].count_rows() == 0 for name in ("queues", "messages", "receipts", "history"))
+
+
+def test_of_a_past_instant_only_the_logs_that_a_filter_leaves_need_to_reach_back(tmp_path: Path) -> None:
+    lq = LakeQueue(str(tmp_path / "root"))
+    for name in ("orders", "busy"):
+        lq.create_queue(name).send("a")
+    before = datetime.now(timezone.utc)
+    busy = lq.queue("busy")
+    for _ in range(2):
+        busy.receive(visibility_timeout=0)
+    receipts = lq._runtime.engine.open(layout.receipts_path(lq.root, busy.key, 0))
+    cleaning.trim(receipts, layout.Retention(0, 0, 0, 0))
+    then = lq.arrow_views(as_of=before)
+    for name in ("queues", "messages"):
+        assert len(then[name].to_table(filter=pc.field("queue") == "orders")) == 1
+        assert len(then[name].to_table(filter=~(pc.field("queue") == "busy"))) == 1
+        with pytest.raises(errors.QueueClientError, match="is known back to .*, and not as of"):
+            then[name].to_table()
 
 
 def test_what_cannot_be_answered_is_one_line(lq: LakeQueue, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.operations import depth, task_views, tasks
 from lakequeue.operations.task_views import Place, TaskReader
+from lakequeue.storage import past_versions
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.messages import append, merge_segments
 from lakequeue.testing import ManualClock
@@ -134,6 +136,61 @@ def test_bodies_and_attributes_are_read_of_the_messages_that_are_left_as_they_we
     assert late(lq, "body", rows) == bodies  # of the log as it was
     lq.delete_queue("orders.fifo")
     assert late(lq, "body", rows) == [""] * len(rows)
+
+
+@pytest.mark.spec("DLT-5", "DLT-3")
+def test_tasks_read_the_tables_as_of_an_instant_and_open_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = LakeQueue(str(tmp_path / "real"))
+    before = datetime.now(timezone.utc)
+    for name in ("orders", "other", "deleted"):
+        lake.create_queue(name, shards=1 if name == "other" else 2).send(name)
+    lake.queue("orders").set_attributes(delay=5)
+    lake.queue("orders").receive(visibility_timeout=600)
+    then = datetime.now(timezone.utc)
+    lake.queue("orders").purge()
+    lake.queue("orders").set_attributes(delay=7)
+    lake.queue("other").send("late")
+    lake.create_queue("later").send("later")
+    lake.delete_queue("deleted")
+    opened, at = list[str](), past_versions.version_at
+    monkeypatch.setattr(
+        past_versions, "version_at", lambda store, path, *when: (opened.append(path), at(store, path, *when))[1]
+    )
+
+    def read(relation: str, as_of: datetime, *asked: str) -> list[dict[str, Any]]:
+        reads: TaskReader = pickle.loads(pickle.dumps(TaskReader(lake.root, {}, "local", None, as_of)))
+        [known] = pa.concat_arrays([*reads.shards([(0,)])]).to_pylist()
+        places = [tuple(row.values()) for row in known if not asked or row["queue"] in asked]
+        if relation == "queues":
+            places = [place for place in places if place[2] == 0]
+        if relation == "messages":
+            ranges = [value for part in reads.ranges(places) for value in part.to_pylist()]
+            places = [
+                (*place, piece["first"], piece["last"])
+                for place, found in zip(places, ranges, strict=True)
+                for range_ in found
+                for piece in range_["pieces"]
+            ]
+        rows = [row for part in reads.read(relation, places) for value in part.to_pylist() for row in value]
+        if relation == "messages" and rows:
+            columns = [pa.array([row[name] for row in rows]) for name in ("snapshot", "log_offset")]
+            bodies = [value for part in reads.late("body", [columns]) for value in part.to_pylist()]
+            rows = [{**row, "body": body} for row, body in zip(rows, bodies, strict=True)]
+        return rows
+
+    found = {(row["body"], row["state"]) for row in read("messages", then)}
+    assert found == {("orders", "in_flight"), ("other", "visible"), ("deleted", "visible")}
+    counts = [(row["visible"], row["in_flight"]) for row in read("queues", then)]
+    assert sorted(counts) == [(0, 1), (1, 0), (1, 0)]
+    [orders] = read("queues", then, "orders")
+    assert dict(orders["attributes"])["DelaySeconds"] == "5"
+    opened.clear()
+    assert [row["body"] for row in read("messages", then, "other")] == ["other"]
+    key = lake.queue("other").key
+    assert opened and all(f"/q/{key}/" in path for path in opened)
+    assert read("messages", before) == read("queues", before) == read("queues", before - timedelta(days=1)) == []
 
 
 def test_queues_are_counted_together_and_those_that_rest_stay_closed(

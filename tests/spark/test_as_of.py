@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lakequeue import LakeQueue, errors
+from lakequeue.operations import sql_views
 from lakequeue.storage import cleaning, layout, past_versions
 from lakequeue.storage.stores import Store
 
@@ -63,6 +64,19 @@ def test_views_show_the_tables_as_of_an_instant(spark: SparkSession, lq: LakeQue
     assert ("orders", "a", "visible") in shown(spark)
     lq.register_views(spark)
     assert shown(spark) == {("later", "elsewhere", "visible")}
+
+
+def test_the_text_of_views_names_a_limited_number_of_shards(
+    lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sql_views.MOST_SHARDS == 100
+    monkeypatch.setattr(sql_views, "MOST_SHARDS", 3)
+    lq.create_queue("orders", shards=2)
+    lq.create_queue("bills")
+    assert len(lq.view_statements()) == 6
+    lq.create_queue("more")
+    with pytest.raises(errors.QueueClientError, match="at most 3 shards, and the queues of .* have 4"):
+        lq.view_statements()
 
 
 def test_what_the_log_no_longer_tells_is_an_error_that_says_how_far_it_reaches(lq: LakeQueue) -> None:

@@ -104,9 +104,8 @@ print(sorted(row.body for row in lease.messages.collect()), lease.delete().done,
 lq.register_views(spark)
 [counts] = spark.sql("SELECT visible, in_flight FROM queues").collect()
 print(spark.table("messages").where("state = 'deleted'").count(), *counts)
-now = lq._runtime.clock.now()
 for call in (
-    lambda: lq.register_views(spark, as_of=now),
+    lambda: lq.create_views(spark, "default"),
     lambda: LakeQueue(sys.argv[1], spark=spark, engine="spark"),
 ):
     try:

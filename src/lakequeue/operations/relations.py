@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from lakequeue.model.arguments import check_instant
 from lakequeue.model.attributes import HIDDEN
-from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.model.clock import to_micros
 from lakequeue.operations import group_depth
 from lakequeue.operations.depth import Depth, noted
 from lakequeue.operations.judge import JUDGED, REWINDABLE, SCHEMA, names_are
@@ -31,7 +31,6 @@ from lakequeue.storage.cleaning import pin_files
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader
-from lakequeue.storage.stores import Store
 
 COUNTS = pa.schema(
     [
@@ -154,9 +153,11 @@ def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[
     return _relations(_Tables.of(root, now, as_of))
 
 
-def of_queues(root: Root, queues: Sequence[QueueRow], now: datetime | None) -> dict[str, Relation]:
+def of_queues(
+    root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
+) -> dict[str, Relation]:
     """The relations of some queues; ``stats`` is whole. Those of messages have all columns of ``JUDGED``."""
-    tables = _Tables(root, now, past=queues)
+    tables = _Tables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
 
@@ -187,19 +188,33 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
         ]
 
 
-def versions_at(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
-    """The versions of the tables of queues that existed at an instant, and of the catalog, by path."""
-    found: dict[str, int] = {}
-    for queue in queues:
-        if from_micros(queue.created_at) <= as_of:
-            shards, tables = range(queue.shards), (layout.messages_path, layout.receipts_path)
-            paths = [table(store.root, queue.key, shard) for shard in shards for table in tables]
-            numbers = {path: past_versions.version_at(store, path, to_micros(as_of)) for path in paths}
-            if None not in numbers.values():  # else the queue was just being created
-                found |= {path: number for path, number in numbers.items() if number is not None}
-    catalog = layout.queues_path(store.root)
-    number = past_versions.version_at(store, catalog, to_micros(as_of)) if found else None
-    return {} if number is None else found | {catalog: number}
+def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
+    """The queues that existed at an instant, with the attributes of then, unless their tables are gone.
+
+    Raises:
+        InvalidParameterValue: an argument is not an aware instant.
+        QueueClientError: the log of the catalog no longer reaches back so far.
+    """
+    known = {row.key for row in shown_queues(root, now, as_of) if row.created_at <= to_micros(as_of)}
+    if not known:
+        return []
+    with root.storage_errors():
+        catalog = rows_of(opened(root, layout.queues_path(root.path), as_of), root.path)
+    return [row for row in catalog if row.key in known and row.deleted_at is None]
+
+
+def opened(root: Root, path: str, as_of: datetime | None) -> Table:
+    """Opens a table, as of an instant if there is one.
+
+    Raises:
+        QueueClientError: the log of the table no longer reaches back so far.
+    """
+    if as_of is None:
+        return root.engine.open(path)
+    store = root.engine.store
+    version = past_versions.version_at(store, path, to_micros(as_of))
+    # by another machine's clock it may be made after its queue
+    return past_versions.opened(store, path, 0 if version is None else version)
 
 
 @attrs.frozen
@@ -208,22 +223,17 @@ class _Tables:
 
     root: Root
     now: datetime | None
-    versions: Mapping[str, int] | None = None
-    """Of the tables as of an instant, by path."""
+    """The instant of the states; None: the time of each read."""
+    as_of: datetime | None = None
     past: Sequence[QueueRow] | None = None
     """The queues of that instant, or the only ones to read; None: all that exist at each read."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _Tables:
-        known = shown_queues(root, now, as_of)
-        if as_of is None:
-            return cls(root, now)
-        store, path = root.engine.store, layout.queues_path(root.path)
-        with root.storage_errors():
-            versions = versions_at(store, known, as_of)
-            rows = rows_of(past_versions.opened(store, path, versions[path]), root.path) if versions else []
-        past = [row for row in rows if layout.receipts_path(root.path, row.key, 0) in versions]
-        return cls(root, now or as_of, versions, past)
+        if as_of is not None:
+            return cls(root, now or as_of, as_of, queues_at(root, as_of, now))
+        shown_queues(root, now, None)  # reports a wrong instant or root
+        return cls(root, now)
 
     def messages(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         for shard in self._shards(condition):
@@ -255,7 +265,7 @@ class _Tables:
     def queues(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
         counted = not names.isdisjoint(COUNTS.names)
         rows = self._rows(condition, SCHEMAS["queues"])
-        known = noted(self.root, rows, self._instant()) if counted and self.versions is None else {}
+        known = noted(self.root, rows, self._instant()) if counted and self.as_of is None else {}
         opened = [row for row in rows if counted and row.key not in known]
         depths = each(self._depth, [(row, shard) for row in opened for shard in range(row.shards)])
         for row in opened:
@@ -316,9 +326,7 @@ class _Tables:
         return [rows[index] for index in surviving(known, condition, schema)]
 
     def _open(self, path: str) -> Table:
-        if self.versions is None:
-            return self.root.engine.open(path)
-        return past_versions.opened(self.root.engine.store, path, self.versions[path])
+        return opened(self.root, path, self.as_of)
 
     def _instant(self) -> int:
         return self.root.now() if self.now is None else to_micros(self.now)

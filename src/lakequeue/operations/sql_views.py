@@ -1,4 +1,4 @@
-"""The views as SQL text over tables' paths: for catalogs, past instants, and tasks without lakequeue.
+"""The views as SQL text over tables' paths: for catalogs, and for sessions whose tasks have no lakequeue.
 
 Elsewhere ``task_views`` serves them, in 0.9 s over 16 shards instead of 7. Tables ``USING lakequeue`` would be no
 views of a catalog: through Delta's catalog Spark 4.2 creates them, and then cannot read them.
@@ -18,23 +18,26 @@ import pyarrow as pa
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.attributes import HIDDEN
-from lakequeue.model.clock import to_micros
+from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.operations import group_depth
 from lakequeue.operations.judge import SCHEMA, log_columns
-from lakequeue.operations.relations import SCHEMAS, shown_queues, versions_at
+from lakequeue.operations.relations import SCHEMAS, shown_queues
 from lakequeue.runtime.root import Root
-from lakequeue.storage import layout
+from lakequeue.storage import layout, past_versions
 from lakequeue.storage.bulk.lease_batches import SEQUENCE_NUMBER
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.delta_log import is_table
 from lakequeue.storage.engines.spark_access import quoted
 from lakequeue.storage.roots import spark_uri
 from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
+MOST_SHARDS = 100
+"""Number of shards up to which there is such a text: Spark plans each scan with jobs of its own."""
 _CHUNK = 100_000
 """Number of offsets that one task matches with their runs."""
 
@@ -113,12 +116,19 @@ def statements_of(
 
     Raises:
         InvalidParameterValue: ``schema`` is no name of a schema.
-        QueueClientError: the log of a table no longer reaches back to ``as_of``.
+        QueueClientError: the log of a table no longer reaches back to ``as_of``, or the root has more than
+            ``MOST_SHARDS`` shards.
     """
     create = _TEMPORARY if schema is None else f"CREATE OR REPLACE VIEW {_place(schema)}."
     queues, now, store, path = shown_queues(root, now, as_of), now or as_of, root.engine.store, root.path
+    shards = sum(queue.shards for queue in queues)
+    if shards > MOST_SHARDS:
+        raise QueueClientError(
+            f"the SQL of views names each table, for at most {MOST_SHARDS} shards, and the queues of {path} have "
+            f"{shards:,}: use register_views where Spark's tasks have lakequeue, or DuckDB"
+        )
     with root.storage_errors():
-        versions = {} if as_of is None else versions_at(store, queues, as_of)
+        versions = {} if as_of is None else _versions_at(store, queues, as_of)
         compacted = is_table(store.folder(layout.stats_path(path)))
     if as_of is not None:
         queues = [queue for queue in queues if layout.receipts_path(path, queue.key, 0) in versions]
@@ -141,6 +151,21 @@ def statements_of(
         statements.append(f"{create}{view} AS {text}")
     rows = f"SELECT {_columns('stats')} FROM {_table(layout.stats_path(path))}"
     return [*statements, f"{create}stats AS {rows if compacted else _nothing(SCHEMAS['stats'])}"]
+
+
+def _versions_at(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
+    """The versions of the tables of queues that existed at an instant, and of the catalog, by path."""
+    found: dict[str, int] = {}
+    for queue in queues:
+        if from_micros(queue.created_at) <= as_of:
+            shards, tables = range(queue.shards), (layout.messages_path, layout.receipts_path)
+            paths = [table(store.root, queue.key, shard) for shard in shards for table in tables]
+            numbers = {path: past_versions.version_at(store, path, to_micros(as_of)) for path in paths}
+            if None not in numbers.values():  # else the queue was just being created
+                found |= {path: number for path, number in numbers.items() if number is not None}
+    catalog = layout.queues_path(store.root)
+    number = past_versions.version_at(store, catalog, to_micros(as_of)) if found else None
+    return {} if number is None else found | {catalog: number}
 
 
 def _place(schema: str) -> str:

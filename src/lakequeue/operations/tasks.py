@@ -17,6 +17,7 @@ from lakequeue.operations.judge import TYPED_ATTRIBUTES, names_are
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.spark_access import quiet_about_pandas
 from lakequeue.storage.messages.read import LogReader
 from lakequeue.storage.store_failures import first_line
@@ -83,11 +84,11 @@ def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
     return None if reason is None else str(reason)
 
 
-def pieces_of(root: Root, queue: QueueRow, shard: int) -> list[tuple[tuple[int, int], int]]:
+def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
     """First and last offsets of pieces that together hold all messages of a shard, each with its bytes."""
     found = []
     start = rows = size = 0  # the first piece begins below what is left of the log
-    for file in LogReader(root.engine.open(layout.messages_path(root.path, queue.key, shard))).log.files:
+    for file in LogReader(messages).log.files:
         step = max(1, min(PIECE_ROWS, file.rows * PIECE_BYTES // max(1, file.size)))
         for first in range(file.first, file.last + 1, step):
             if rows >= PIECE_ROWS or size >= PIECE_BYTES:
@@ -142,7 +143,7 @@ def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
                 (row.name, row.region, shard, first, last if end == NO_OFFSET else end),
                 size + OPENING * (first == 0),
             )
-            for (first, end), size in pieces_of(root, row, shard)
+            for (first, end), size in pieces_of(root.engine.open(layout.messages_path(root.path, row.key, shard)))
         ]
 
     with root.storage_errors():
