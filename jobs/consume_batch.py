@@ -6,7 +6,8 @@
 The handler takes a DataFrame of messages and returns a DataFrame of results, or a pair of results and failed
 messages: a DataFrame with message_id, or ids. If results keep message_id, the result of a message that is received
 again is not stored twice. A batch is deleted after its results are stored, but for the failed messages. If
-anything fails, its messages come again in halves, until the one that fails is alone.
+anything fails, its messages come again in halves, until the one that fails is alone. Messages that fail again and
+again end the job, unless the queue has a dead-letter queue.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def main(
     output: job.Output = None,
     max_messages: job.MaxMessages = 1_000_000,
     visibility_timeout: job.Visibility = None,
+    give_up_after: job.GiveUp = None,
     region: job.Region = "local",
     engine: job.Engine = "auto",
 ) -> None:
@@ -38,11 +40,12 @@ def main(
         usage("give --handler, --output, or both")
     function = job.function(handler)
     with job.opened("lakequeue consume", root, queue, region, engine) as (_, q):
-        done = batches = 0
+        progress, renewal = job.Progress(q, give_up_after), job.renewal(q, visibility_timeout)
         while (lease := q.lease(max_messages, visibility_timeout)) is not None:
-            done += process_lease(lease, partial(append_results, lease.messages, output, function)).done
-            batches += 1
-        print(f"{done:,} messages of {queue} done in {batches} batches")
+            work = partial(append_results, lease.messages, output, function)
+            progress.add(process_lease(lease, work, renewal))
+            progress.check()
+        print(f"{progress.done:,} messages of {queue} done in {progress.batches} batches")
 
 
 if __name__ == "__main__":

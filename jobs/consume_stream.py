@@ -12,6 +12,7 @@ from lakequeue_command import end_by_sigterm
 
 end_by_sigterm()  # before the other imports
 
+from lakequeue import LeaseCounts
 from lakequeue.cli import job
 from lakequeue.cli.session import usage
 from lakequeue.spark import stream_from_queue
@@ -28,6 +29,7 @@ def main(
     every: job.Every = 5,
     max_messages: job.MaxMessages = 100_000,
     visibility_timeout: job.Visibility = None,
+    give_up_after: job.GiveUp = None,
     region: job.Region = "local",
     engine: job.Engine = "auto",
 ) -> None:
@@ -36,6 +38,14 @@ def main(
         usage("give --handler, --output, or both")
     function, trigger = job.function(handler), job.trigger(once, every)
     with job.opened("lakequeue consume", root, queue, region, engine) as (_, q):
+        progress = job.Progress(q, give_up_after)
+
+        def report(batch: int, counts: LeaseCounts) -> None:
+            failed = f", {counts.released:,} failed" if counts.released else ""
+            lost = f", {counts.lost:,} lost to a timeout" if counts.lost else ""
+            print(f"batch {batch}: {counts.done:,} messages done{failed}{lost}", flush=True)
+            progress.add(counts)
+
         while True:
             query = stream_from_queue(
                 q,
@@ -44,10 +54,13 @@ def main(
                 trigger,
                 max_messages,
                 visibility_timeout,
+                job.renewal(q, visibility_timeout),
+                report,
             )
             ended = job.wait(query)
             if not ended or not any(progress["numInputRows"] for progress in query.recentProgress):
                 return
+            progress.check()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.cli.demo_files import parse
@@ -35,3 +36,24 @@ def fail(messages: DataFrame) -> None:
 
 def fail_in_a_worker(messages: DataFrame) -> DataFrame:
     return modules(messages.selectExpr("message_id", "'no JSON' AS body"))
+
+
+def refuse(messages: DataFrame) -> tuple[None, DataFrame]:
+    """Fails each message that is not a number, with a reason."""
+    failed = messages.where("try_cast(body AS int) IS NULL")
+    return None, failed.selectExpr("message_id", "concat(body, ' is no number') AS reason")
+
+
+def wait_for_an_extension(messages: DataFrame) -> DataFrame:
+    """Returns once the receipts of the messages end later than they did at first."""
+    from lakequeue import LakeQueue
+    from serve.serving import wait_until
+
+    queue = LakeQueue(os.environ["LAKEQUEUE_TEST_ROOT"]).queue("orders")
+
+    def ends() -> list[object]:
+        return [message.visible_at for message in queue.peek()]
+
+    first = ends()
+    wait_until(lambda: ends() > first, "an extension")
+    return upper(messages)

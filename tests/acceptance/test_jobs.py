@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import runpy
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
 
 from acceptance.submitting import HANDLERS, PROJECT, Ended
 from concurrency.harness import check_log
-from lakequeue import LakeQueue, SendEntry
+from lakequeue import LakeQueue, LeaseCounts, SendEntry
 from lakequeue.cli import job
 from lakequeue.lease import Lease
 from lakequeue.spark import stream_from_queue
@@ -185,6 +188,76 @@ def test_a_batch_consumer_works_a_queue_off(run: Run, root: str, tmp_path: Path,
     paused = run("consume_batch", *here)
     assert paused.out == "0 messages of orders done in 0 batches\n"
     assert "orders is paused since 20" in paused.err and ", reason the bank is down; " in paused.err
+
+
+@pytest.mark.spark
+@pytest.mark.spec("RCV-7", "JOB-10")
+@pytest.mark.parametrize("name", ["consume_batch", "consume_stream"])
+def test_a_message_that_always_fails_ends_the_job_or_becomes_a_dead_letter(
+    run: Run, root: str, tmp_path: Path, spark: SparkSession, name: str
+) -> None:
+    queue = LakeQueue(root).create_queue("orders")
+    queue.send_batch([SendEntry(body) for body in ("1", "two", "3", "four")])
+    here = [name, "--root", root, "--queue", "orders", "--handler", "handlers:refuse"]
+    here += ["--once", "--checkpoint", str(tmp_path / "checkpoint")] * (name == "consume_stream")
+    ended = run(*here, "--give-up-after", "2")
+    assert ended.status == 1
+    assert ended.err == "error: no progress: the last 3 batches finished none of 2 messages; 2 are done\n"
+    lines = ["batch 0: 2 messages done, 2 failed", *(f"batch {n}: 0 messages done, 2 failed" for n in (1, 2, 3))]
+    assert ended.out.splitlines() == (lines if name == "consume_stream" else [])
+    assert {each.attempts[-1].text for each in queue.peek()} == {"two is no number", "four is no number"}
+    dead = LakeQueue(root).create_queue("dead")
+    queue.set_attributes(dead_letter_queue="dead", max_receive_count=8)
+    queue.send("5")
+    assert run(*here).status == 0
+    assert {str(each.dead_letter_reason).partition(" (")[0] for each in dead.peek()} == {
+        "Outcome.FAILED: two is no number",
+        "Outcome.FAILED: four is no number",
+    }
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+
+
+@pytest.mark.spark
+@pytest.mark.spec("HBN-1")
+@pytest.mark.parametrize("name", ["consume_batch", "consume_stream"])
+def test_a_batch_is_extended_while_its_handler_runs(
+    run: Run, root: str, tmp_path: Path, spark: SparkSession, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEQUEUE_TEST_ROOT", root)
+    queue = LakeQueue(root).create_queue("orders", visibility_timeout=20)
+    queue.send("a")
+    here = [name, "--root", root, "--queue", "orders", "--output", str(tmp_path / "results")]
+    here += ["--once", "--checkpoint", str(tmp_path / "checkpoint")] * (name == "consume_stream")
+    ended = run(*here, "--handler", "handlers:wait_for_an_extension", "--visibility-timeout", "2")
+    assert (ended.status, ended.err) == (0, "")
+    assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+
+
+def progress(*batches: tuple[int, int], dead: str | None = None, most: int | None = None) -> job.Progress:
+    found = job.Progress(SimpleNamespace(dead_letter_queue=dead), most)  # type: ignore[arg-type]
+    for done, released in batches:
+        found.add(LeaseCounts(done, 0, released))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("batches", "ends"),
+    [
+        ([(0, 4)] * 3, False),
+        ([(0, 4)] * 4, True),
+        ([(0, size) for size in (64, 32, 16, 8, 4, 2, 1)], False),
+        ([(0, 4), (0, 4), (0, 4), (1, 3), (0, 3), (0, 3), (0, 3)], False),
+        ([(0, 4), (0, 8), (0, 4), (0, 8)], True),
+    ],
+)
+def test_a_job_gives_up_after_rounds_without_progress(
+    batches: list[tuple[int, int]], ends: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) if ends else contextlib.nullcontext():
+        progress(*batches).check()
+    progress(*batches, dead="arn").check()
+    with pytest.raises(typer.Exit) if ends else contextlib.nullcontext():
+        progress(*batches, dead="arn", most=3).check()
 
 
 @pytest.mark.spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import signal
@@ -17,11 +18,15 @@ import typer
 
 from lakequeue.cli.errors import reason_of, report_error
 from lakequeue.cli.options import duration_option, flag, option
-from lakequeue.cli.session import DONE, ENVIRONMENT, Session
+from lakequeue.cli.session import DONE, ENVIRONMENT, REFUSED, Session
 from lakequeue.cli.values import at_least, imported
 from lakequeue.client import LakeQueue
+from lakequeue.entry_verbs import settings
 from lakequeue.errors import InvalidOptions, MissingPackage, QueueClientError, QueueServiceError
+from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.causes import cause_of
+from lakequeue.model.clock import MICROS
+from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
 
 try:
     from lakequeue.spark import source_schema
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from lakequeue import LeaseCounts
     from lakequeue.queue import Queue
 
 Root = Annotated[str, option(..., "Directory or URI that holds the queues.", "DIR", envvar="LAKEQUEUE_ROOT")]
@@ -74,7 +80,18 @@ MaxMessages = Annotated[int, typer.Option(min=1, help="Maximum number of message
 Visibility = Annotated[
     float | None,
     duration_option(
-        ..., "How long a batch may take; the visibility timeout of the queue if not given.", "--visibility-timeout"
+        ...,
+        "Timeout of the messages of a batch, which is extended while the batch runs; the queue's if not given.",
+        "--visibility-timeout",
+    ),
+]
+GiveUp = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="ROUNDS",
+        help="End with exit code 1 after this many batches in a row that finish no message; by default 3, never "
+        "with a dead-letter queue.",
     ),
 ]
 
@@ -148,6 +165,43 @@ def wait(query: StreamingQuery) -> bool:
             return True
     query.stop()
     return False
+
+
+def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
+    """Extends a batch by its timeout whenever half of that has passed; None for a timeout of 0."""
+    own = settings(queue)
+    micros = own.visibility_timeout_micros if timeout is None else check_visibility_timeout(own, timeout)
+    seconds = micros / MICROS
+    return HeartbeatRenewal(seconds, seconds / 2, min(1, seconds / 4)) if micros else None
+
+
+class Progress:
+    """Ends a job whose messages fail again and again, where no policy makes them dead letters.
+
+    A batch that comes again in halves is progress, as it ends with the message that fails.
+    """
+
+    def __init__(self, queue: Queue, give_up_after: int | None) -> None:
+        self._most = give_up_after or (math.inf if queue.dead_letter_queue else 3)
+        self._rounds = 0
+        self._smallest = math.inf
+        self.batches = self.done = 0
+
+    def add(self, counts: LeaseCounts) -> None:
+        """Takes the counts of a batch."""
+        self.batches += 1
+        self.done += counts.done
+        size = counts.lost + counts.released
+        if counts.done or size < self._smallest:
+            self._rounds, self._smallest = 0, math.inf if counts.done else size
+        else:
+            self._rounds += 1
+
+    def check(self) -> None:
+        """Ends the job, with one line, after too many rounds without progress."""
+        if self._rounds >= self._most:
+            failed = f"the last {self._rounds + 1} batches finished none of {self._smallest:,} messages"
+            raise typer.Exit(Session().fail(REFUSED, "no progress", f"{failed}; {self.done:,} are done"))
 
 
 def trigger(once: bool, every: float | None) -> str | None:

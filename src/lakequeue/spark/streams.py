@@ -103,6 +103,7 @@ def stream_from_queue(
     max_messages: int = 100_000,
     visibility_timeout: Duration | None = None,
     renewal: Renewal | None = None,
+    report: Callable[[int, LeaseCounts], Any] | None = None,
 ) -> StreamingQuery:
     """Starts a query that passes the messages of a queue to a function, at least once.
 
@@ -127,6 +128,8 @@ def stream_from_queue(
         max_messages: maximum number of messages in a batch.
         visibility_timeout: how long a batch may take; None: as the renewal says, else the queue.
         renewal: extends the lease while the function runs, see ``Lease.keep_alive``; None: no extension.
+        report: called where the function runs, after each batch, with its number and the numbers of messages that
+            were done, lost and handed back.
 
     Returns:
         The running query, whose source has started. The exception from ``awaitTermination`` names the error that
@@ -139,6 +142,8 @@ def stream_from_queue(
         QueueClientError: the root has no Spark session, or a clock of its own.
     """
     problems = []
+    if report is not None and not callable(report):
+        problems.append(f"report {report!r}: not a function of batch number and counts")
     if not callable(handle_batch):
         problems.append(f"handle_batch {handle_batch!r}: not a function of messages and batch number")
     if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
@@ -161,7 +166,9 @@ def stream_from_queue(
     register(spark)
     reader = spark.readStream.format("lakequeue").options(**place.spelled(), **given)
     rows = reader.schema(schema(frame_verbs.LEASE_COLUMNS)).load()
-    return _start(rows.writeStream.foreachBatch(_Batches(place, handle_batch, renewal)), q, trigger, checkpoint)
+    return _start(
+        rows.writeStream.foreachBatch(_Batches(place, handle_batch, renewal, report)), q, trigger, checkpoint
+    )
 
 
 @attrs.define
@@ -171,6 +178,7 @@ class _Batches:
     place: Options
     handle: Callable[[DataFrame, int], Any]
     renewal: Renewal | None
+    report: Callable[[int, LeaseCounts], Any] | None = None
     _queue: Queue | None = attrs.field(default=None, init=False)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -185,6 +193,8 @@ class _Batches:
             return
         counts = process_lease(lease, lambda: self.handle(rows, batch), self.renewal)
         _log.info("batch %d: messages %d, %s", batch, lease.message_count, counts)
+        if self.report is not None:
+            self.report(batch, counts)
 
 
 def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None = None) -> LeaseCounts:
