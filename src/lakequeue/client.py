@@ -385,23 +385,29 @@ class LakeQueue(RootProperties):
             check_callable("progress", progress)
         return copy(self._runtime, to._runtime, queue, progress)
 
-    def upgrade(self) -> int:
+    def upgrade(self, progress: Progress | None = None) -> int:
         """Brings a root of layout 5 to the layout of this lakequeue, in place.
 
         End all processes that use the root first. It may be killed at any point, and be repeated.
         docs/operation/upgrading.md says how to go back.
 
+        Args:
+            progress: called with the number of converted tables, that of all, and the queue of the next one.
+
         Returns:
             The number of queues that were upgraded, of all regions; 0 if the root has this layout.
 
         Raises:
-            QueueClientError: there is no root, or it has a layout that this lakequeue does not know.
+            QueueClientError: there is no root, it has an unknown layout, or another process of this machine has
+                it open.
 
         DUR-43
         """
         from lakequeue.operations.upgrade import upgrade
 
-        return upgrade(self._runtime)
+        if progress is not None:
+            check_callable("progress", progress)
+        return upgrade(self._runtime, progress or (lambda done, total, name: None))
 
     def compact(
         self, progress: Progress | None = None, *, processes: int = 1, now: float | None = None

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
@@ -53,6 +54,8 @@ BEYOND = {
     " --metrics-port ": "metrics",
 }
 """Extras and packages that a block needs besides the packages that it imports."""
+UPGRADING = "docs/operation/upgrading.md"
+OLDER = Path(__file__).parents[1] / "data" / "root-5.tar.gz"
 RULES = {
     "docs/tutorial.md": ("RCP-4", "STA-14"),
     "docs/guides/dead-letters.md": ("DLQ-2", "DLQ-8"),
@@ -62,6 +65,7 @@ RULES = {
     "docs/guides/schedules.md": ("JOB-7",),
     "docs/guides/rewind.md": ("RWD-4", "RWD-9"),
     "docs/reference/cli.md": ("EXM-10",),
+    UPGRADING: ("DUR-43",),
 }
 
 
@@ -144,6 +148,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 @pytest.mark.slow  # as those with Spark: together a fifth of what the README's test command would take
 @pytest.mark.parametrize("page", pages(spark=False))
 def test_the_code_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if page == UPGRADING:
+        with tarfile.open(OLDER) as archive:
+            archive.extractall(filter="data")
+        Path("root").rename("my-queues")
     follow(page, PAGES[page], capsys)
 
 

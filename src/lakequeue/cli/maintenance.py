@@ -101,11 +101,12 @@ def erase(ctx: Context, queue: Name, message_id: MessageId, yes: Yes = False) ->
 
 
 def upgrade(ctx: Context, yes: Yes = False) -> None:
-    """Bring a root of an older lakequeue to this one's layout, in place."""
+    """Bring a root of layout 5 to this version's layout, in place."""
     lake = ctx.obj.lake()
     if not yes:
         ctx.obj.ask(f"Upgrade {lake.root}? Older versions of lakequeue will refuse it.")
-    upgraded = lake.upgrade()
+    with render.progress("upgrading", None) as advance:
+        upgraded = lake.upgrade(lambda number, total, name: advance(number, name, total))
     outcome = (
         f"{render.count(upgraded, 'queue')} of {lake.root} upgraded" if upgraded else f"{lake.root} is up to date"
     )

@@ -136,7 +136,7 @@ class Ledger:
         if len(heads) != 1:
             raise DamagedTable(self.table.path, None, f"it has {len(heads)} head rows")
         try:
-            return _head(heads[0])
+            return read_head(heads[0])
         except (KeyError, TypeError, ValueError, LakeQueueError) as error:
             raise DamagedTable(self.table.path, None, f"its head cannot be read: {first_line(error)}") from error
 
@@ -195,16 +195,10 @@ class Ledger:
         told: Mapping[str, int] = MappingProxyType({}),
     ) -> bool:
         """Replaces all rows; False: the ledger has another epoch than ``since``, so load again."""
-        files = [run_rows([], [], head), *self._ranges(runs), *self._ranges(history, settled=True)]
+        files = ledger_files(head, runs, history)
         fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
         parts = {"settled": [False, True]}
         return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token), told=told)
-
-    def _ranges(self, runs: Sequence[Run], *, settled: bool = False) -> list[pa.Table]:
-        return [
-            run_rows(runs[start : start + RANGE_ROWS], [], None, settled=settled)
-            for start in range(0, len(runs), RANGE_ROWS)
-        ]
 
     def _wants_compaction(self, machine: ShardMachine) -> bool:
         # without this, 400 scattered deletes took a MERGE from 21 to 192 ms
@@ -260,6 +254,15 @@ def create_ledger(engine: Engine, path: str, head: Head, runs: Sequence[Run] = (
     """Creates ``receipts`` of a shard with its head row, and the runs that it has from the beginning."""
     rows = run_rows(runs, [], head)
     engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES, rows)
+
+
+def ledger_files(head: Head, runs: Sequence[Run], history: Sequence[Run]) -> list[pa.Table]:
+    """Rows of the files of a whole ledger."""
+    files = [run_rows([], [], head)]
+    for settled, part in ((False, runs), (True, history)):
+        starts = range(0, len(part), RANGE_ROWS)
+        files += [run_rows(part[start : start + RANGE_ROWS], [], None, settled=settled) for start in starts]
+    return files
 
 
 def run_rows(
@@ -375,7 +378,9 @@ def _head_cells(head: Head) -> dict[str, Any]:
     }
 
 
-def _head(cells: dict[str, Any]) -> Head:
+def read_head(cells: dict[str, Any]) -> Head:
+    """A head from the fields of its struct."""
+
     def micros(instant: datetime | None) -> int | None:
         return None if instant is None else to_micros(instant)
 

@@ -34,12 +34,14 @@ def entry(
     removed: Iterable[LiveFile],
     transactions: Mapping[str, int],
     token: str,
+    metadata: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """A commit that adds and removes files, with its application ids and its token."""
+    """A commit that adds and removes files, with its application ids and its token, and maybe other metadata."""
     now = _now()
     return _lines(
         _commit_info(operation, now, token),
         [
+            *([] if metadata is None else [{"metaData": metadata}]),
             *({"add": add_action(file, now)} for file in added),
             *({"remove": _remove(file)} for file in removed),
             *_ids(transactions),
@@ -62,7 +64,7 @@ def first_entry(
         "name": layout.table_name(path),
         "description": None,
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps(_struct(schema)),
+        "schemaString": schema_text(schema),
         "partitionColumns": list(partitions),
         "createdTime": now,
         "configuration": dict(properties),
@@ -76,6 +78,11 @@ def first_entry(
             *_ids(transactions or {}),
         ],
     )
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """The columns of a table as its metadata has them."""
+    return json.dumps(_struct(schema))
 
 
 def _struct(fields: Iterable[pa.Field]) -> dict[str, Any]:

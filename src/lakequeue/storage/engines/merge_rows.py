@@ -74,12 +74,9 @@ def _may_hold(file: LiveFile, key: str, ordered: Sequence[Any]) -> bool:
 
 
 def _by_partition(source: pa.Table, partitions: Sequence[str]) -> Iterator[tuple[dict[str, object], pa.Table]]:
+    values = list(zip(*(source[name].to_pylist() for name in partitions), strict=True))
+    for each in dict.fromkeys(values):  # a plan of Arrow for one or two groups took a tenth of a receive
+        alike = None if values.count(each) == len(values) else pa.array([value == each for value in values])
+        yield dict(zip(partitions, each, strict=True)), source if alike is None else source.filter(alike)
     if not partitions:
         yield {}, source
-        return
-    for values in source.select(partitions).group_by(partitions, use_threads=False).aggregate([]).to_pylist():
-        here = None
-        for name, value in values.items():
-            equal = pc.equal(source[name], pa.scalar(value, source.schema.field(name).type))
-            here = equal if here is None else pc.and_(here, equal)
-        yield values, source.filter(here)

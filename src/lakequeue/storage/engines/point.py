@@ -134,7 +134,7 @@ class Table(TableVersion):
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:
         """Appends rows (schema of the table, partition columns included) in one commit."""
-        self._create_entry("WRITE", [self._write_file(rows)], [], transactions, token)
+        self._create_entry("WRITE", [self.write_file(rows)], [], transactions, token)
 
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
         """Adds files that lie below the table in one commit; no files: an empty commit."""
@@ -153,14 +153,14 @@ class Table(TableVersion):
         Each table of ``rows`` becomes a file: not empty, with partition columns, which are constant within it. The
         iterable may produce them lazily, so that they are not all in memory at once."""
         removed = [file for file in self.files() if _within(file, partition)]
-        added = [self._write_file(each) for each in rows]
+        added = [self.write_file(each) for each in rows]
         self._create_entry("WRITE", added, removed, transactions, token, partition, rebased=True)
 
     def exchange(
         self, removed: Sequence[LiveFile], rows: Iterable[pa.Table], transactions: Mapping[str, int], token: str
     ) -> None:
         """Replaces files by others, a table of ``rows`` each; any other commit since the snapshot refuses it."""
-        added = [self._write_file(each) for each in rows]
+        added = [self.write_file(each) for each in rows]
         self._create_entry("WRITE", added, removed, transactions, token)
 
     def merge(
@@ -180,7 +180,7 @@ class Table(TableVersion):
         for rewrite in rewrites(source, key, partitions, self.files(), lambda file: self.rows([file])[0]):
             removed += rewrite.removed
             if len(rewrite.rows):
-                added.append(self._write_file(rewrite.rows))
+                added.append(self.write_file(rewrite.rows))
                 contents[added[-1].path] = rewrite.rows.drop_columns(partitions)
         self._create_entry("MERGE", added, removed, transactions, token)
         self._rows |= contents
@@ -221,7 +221,7 @@ class Table(TableVersion):
         except LogTrimmed as error:
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
 
-    def _write_file(self, rows: pa.Table) -> DataFile:
+    def write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet committed."""
         return write_file(self._writes, rows, self.state.partitions)
 

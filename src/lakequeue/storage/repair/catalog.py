@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from lakequeue.errors import DamagedTable
+from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage.catalog import QueueRow, rows_of
 from lakequeue.storage.delta_log import LiveFile, State, data_files
 from lakequeue.storage.folder import Folder
@@ -39,7 +39,7 @@ def _age(row: QueueRow) -> tuple[bool, int, int]:
 def _rows_in(folder: Folder, file: LiveFile, root: str) -> list[QueueRow]:
     try:
         return rows_of(TableVersion(folder, State(live={file.path: file})), root)
-    except DamagedTable:
+    except QueueClientError:  # damaged, or of another layout
         return []
 
 
