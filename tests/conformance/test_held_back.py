@@ -7,11 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from concurrency.harness import keep_to
 from conformance.fifo import FifoHarness, bodies, send
 from conformance.harness import Call, Harness, every_engine, long_on_s3
 from insides import reopen
-from lakequeue import InvalidAttributeName, InvalidAttributeValue, InvalidParameterValue, LakeQueue, SendEntry
+from lakequeue import (
+    InvalidAttributeName,
+    InvalidAttributeValue,
+    InvalidParameterValue,
+    LakeQueue,
+    QueueClientError,
+    SendEntry,
+)
 from lakequeue.entry_verbs import settings
+from lakequeue.model.names import shard_of_group
+from lakequeue.operations.tokens import Tokens
 
 
 def fill(queue, count: int, group: str | None = None) -> None:
@@ -79,14 +89,107 @@ def test_a_receive_waits_for_the_next_token(harness: Harness, clock):
     assert len(call.join()) == 1
 
 
+SPREAD = {
+    "one priority of ten": ({"priorities": 10}, [5]),
+    "two priorities of ten": ({"priorities": 10}, [0, 9]),
+    "the shard of the bucket": ({"shards": 3}, [0]),
+    "another of three shards": ({"shards": 3}, [2]),
+    "all three shards": ({"shards": 3}, [0, 1, 2]),
+    "one shard of a FIFO queue": ({"shards": 3, "fifo": True, "deduplication_scope": "message_group"}, [1]),
+}
+
+
+def spread(queue, shards: list[int], count: int) -> None:
+    """Sends messages to these shards, or of these priorities, in turn."""
+    if queue.priorities:
+        queue.send_batch([SendEntry(str(n), priority=shards[n % len(shards)]) for n in range(count)])
+        return
+    for shard in shards:
+        part = range(shards.index(shard), count, len(shards))
+        group = next(f"g{n}" for n in range(100) if shard_of_group(f"g{n}", 3) == shard) if queue.fifo else None
+        keep_to(queue, shard)
+        queue.send_batch([SendEntry(str(n), group_id=group, dedup_id=group and str(n)) for n in part])
+
+
 @pytest.mark.spec("JOB-11")
-def test_shards_have_a_share_each(harness: Harness, clock):
-    queue = harness.create(priorities=2, rate_limit="10/s", rate_burst=4)
-    for n in range(10):
-        queue.send(str(n), priority=n % 2)
-    assert [message.priority for message in queue.receive(10)] == [1, 1, 0, 0]
-    clock.advance(0.2)
-    assert [message.priority for message in harness.queue().receive(10)] == [1, 0]
+@pytest.mark.parametrize("case", SPREAD)
+def test_the_limit_holds_for_the_queue_wherever_its_messages_are(harness: Harness, clock, case: str):
+    attributes, shards = SPREAD[case]
+    name = "orders.fifo" if "fifo" in attributes else "orders"
+    queue = harness.create(name, rate_limit="20/s", rate_burst=2, visibility_timeout=600, **attributes)
+    spread(queue, shards, 90)
+    got, found = [], []
+    for step in range(80):
+        clock.advance(0.05 * (step > 1))
+        messages = queue.receive(10)
+        for message in messages if queue.fifo else ():  # else its group would block
+            message.delete()
+        got.append(len(messages))
+        found += messages
+    assert got == [2, 0] + [1] * 78
+    assert not queue.fifo or bodies(found) == [str(number) for number in range(80)]
+
+
+@pytest.mark.spec("JOB-11")
+def test_what_another_process_took_of_the_bucket_is_handed_back(harness: Harness, clock, monkeypatch):
+    queue = harness.create(shards=2, rate_limit="1/s", rate_burst=4)
+    spread_over = [0, 1]
+    for shard in spread_over:
+        keep_to(queue, shard)
+        fill(queue, 4)
+    other, paid, taken = harness.queue(), Tokens._paid, []
+
+    def late(tokens, shard, claimed):
+        monkeypatch.undo()
+        taken.extend(other.receive(1))
+        return paid(tokens, shard, claimed)
+
+    for process in (queue, other):
+        process._runtime.shards[0].shared.home.anywhere = lambda: [1, 0]
+    monkeypatch.setattr(Tokens, "_paid", late)
+    found = queue.receive(10)
+    assert len(taken) == 1 and len(found) == 3 and queue.receive(10) == []
+    assert {message.receive_count for message in [*taken, *found]} == {1}
+    assert sorted(message.receive_count for message in queue.peek()) == [0] * 4 + [1] * 4
+    assert queue.counts().in_flight == 4
+    clock.advance(2)
+    assert [message.receive_count for message in other.receive(10)] == [1, 1]
+
+
+@pytest.mark.spec("JOB-11")
+def test_a_charge_that_fails_hands_everything_back(harness: Harness, clock, monkeypatch):
+    queue = harness.create(priorities=2, rate_limit="1/s", rate_burst=4)
+    queue.send_batch([SendEntry(str(n), priority=1) for n in range(3)])
+
+    def fails(*_):
+        raise QueueClientError("the disk is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lakequeue.operations.tokens.Charge", fails)
+        with pytest.raises(QueueClientError, match="the disk is gone"):
+            queue.receive(10)
+    assert [message.receive_count for message in queue.peek()] == [0, 0, 0]
+    assert len(queue.receive(10)) == 3 and harness.queue().receive() == []
+
+
+@pytest.mark.spec("JOB-11", "LPL-4")
+def test_a_receive_waits_for_the_next_token_of_another_shard(harness: Harness, clock):
+    queue = harness.create(priorities=3, rate_limit="6/m")
+    queue.send_batch([SendEntry(str(n), priority=2) for n in range(3)])
+    assert len(queue.receive(10)) == 1
+    call = Call(clock, lambda: harness.queue().receive(10, wait_time=20)).after(9.999).after(0.001)
+    assert len(call.join()) == 1
+
+
+@pytest.mark.spec("JOB-11")
+def test_a_limit_that_another_process_sets_or_lifts_holds_at_once(harness: Harness, clock):
+    queue, other = harness.create(priorities=2), harness.queue()
+    queue.send_batch([SendEntry(str(n), priority=n % 2) for n in range(20)])
+    assert len(queue.receive(2)) == 2
+    other.set_attributes(rate_limit="1/m", rate_burst=3)
+    assert len(queue.receive(10)) == 3 and queue.receive(10) == []
+    other.set_attributes(rate_limit=None)
+    assert len(queue.receive(10)) == 10
 
 
 @pytest.mark.spec("JOB-11", "DLQ-2")

@@ -1,4 +1,4 @@
-"""Rate limits as texts, and the bucket that they are of one shard (JOB-11)."""
+"""Rate limits as texts, and their bucket (JOB-11)."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_what_a_bucket_cannot_hold_is_refused(given: dict[str, object], hint: st
 
 @pytest.mark.spec("JOB-11")
 @pytest.mark.parametrize(
-    ("rate", "burst", "shards", "pace"),
+    ("rate", "burst", "pace"),
     [
-        ("50/s", None, 1, Pace(20_000_000, 5)),
-        ("3/s", None, 1, Pace(333_333_334, 1)),  # rounded so that it is never faster
-        ("1000/s", None, 4, Pace(4_000_000, 25)),
-        ("1/d", 1, 2, Pace(172_800_000_000_000, 1)),
-        ("600/m", None, 1, Pace(100_000_000, 1)),
+        ("50/s", None, Pace(20_000_000, 5)),
+        ("3/s", None, Pace(333_333_334, 1)),  # rounded so that it is never faster
+        ("1000/s", None, Pace(1_000_000, 100)),
+        ("1/d", 1, Pace(86_400_000_000_000, 1)),
+        ("600/m", None, Pace(100_000_000, 1)),
     ],
 )
-def test_a_bucket_of_a_shard(rate: str, burst: int | None, shards: int, pace: Pace) -> None:
-    assert Pace.of(rate, burst, shards) == pace
+def test_the_bucket_of_a_limit(rate: str, burst: int | None, pace: Pace) -> None:
+    assert Pace.of(rate, burst) == pace
 
 
 @pytest.mark.spec("JOB-11")

@@ -295,8 +295,8 @@ class QueueAttributes:
 
     @cached_property
     def pace(self) -> Pace | None:
-        """The rate limit of one shard: an equal share of the queue's (JOB-11)."""
-        return None if self.rate_limit is None else Pace.of(self.rate_limit, self.rate_burst, self.shards)
+        """The rate limit of the queue, whose bucket is in the head of shard 0 (JOB-11)."""
+        return None if self.rate_limit is None else Pace.of(self.rate_limit, self.rate_burst)
 
     @property
     def classes(self) -> int:

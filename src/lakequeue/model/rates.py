@@ -31,7 +31,7 @@ def _parts(rate: str) -> tuple[int, int]:
 
 
 class Pace(NamedTuple):
-    """A rate limit of one shard."""
+    """A rate limit of a queue."""
 
     step: int
     """Nanoseconds between two messages."""
@@ -39,10 +39,10 @@ class Pace(NamedTuple):
     """Messages that may come at once."""
 
     @classmethod
-    def of(cls, rate: str, burst: int | None, shards: int) -> Pace:
-        """A shard's share of a limit; the default for ``burst`` is a tenth of a second's messages."""
+    def of(cls, rate: str, burst: int | None) -> Pace:
+        """The bucket of a limit; the default for ``burst`` is a tenth of a second's messages."""
         count, time = _parts(rate)
-        return cls(-(-time * 10**9 * shards // count), max(1, (burst or count // (10 * time)) // shards))
+        return cls(-(-time * 10**9 // count), burst or max(1, count // (10 * time)))
 
     def left(self, full_at: int, now: int) -> int:
         """Messages that may come at an instant."""

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
@@ -33,6 +34,7 @@ from lakequeue.model.off_loop import OffLoop, in_loop_threads
 from lakequeue.operations import move
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, Settling, visibility
+from lakequeue.operations.tokens import Tokens
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order
@@ -271,6 +273,9 @@ def claim(
     """
     parts, steps = list[Part](), steps or Steps("the receive")
     taken, most = 0, min(request.enough or wanted.max_messages, wanted.max_messages)
+    tokens = Tokens(queue)
+    if wanted.attempt_id is None and not tokens.may_be_left():
+        return parts, None
     hands = request.hands
     refusal, free = None, None if hands is None else hands.free()
     if hands is not None:
@@ -280,7 +285,8 @@ def claim(
         command = attrs.evolve(wanted, max_messages=wanted.max_messages - taken, hands=free, leased=leased)
         try:
             with steps.rest():
-                result = move.claim(queue, shard, command, settling, steps)
+                claimed = partial(move.claim, queue, shard, settling=settling, steps=steps)
+                result = tokens.claim(shard, command, claimed)
         except Exception as error:
             # messages are claimed: an error would hide them from every consumer
             if parts and (isinstance(error, LakeQueueError) or is_storage_failure(error)):
@@ -315,6 +321,8 @@ def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[OpenShard]:
     if attempt_id is None or len(shards) == 1:
         home = shards[0].shared.home
         order, other, attributes = in_home_order(shards, home), home.elsewhere(), queue.attributes
+        if attributes.pace is not None:  # else the home would get all tokens
+            order = home.anywhere()
         if (classes := attributes.classes) > 1:
             # now and then the lowest first, so that none of them starves (JOB-5)
             highest = other is None or bool(attributes.priorities_strict)

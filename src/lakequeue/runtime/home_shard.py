@@ -51,6 +51,10 @@ class HomeShard:
         """All shards in turn, starting at the home."""
         return self._from(self.current)
 
+    def anywhere(self) -> list[int]:
+        """All shards in turn, starting at any of them."""
+        return self._from(self._chance.randrange(self._shards))
+
     def elsewhere(self) -> int | None:
         """Returns, on every ``ELSEWHERE_EVERY``-th call, another shard to try before the home; otherwise None.
 

@@ -25,7 +25,8 @@ class Claim:
     its last receive before it becomes a dead letter only for one of them, and as the first of its FIFO group: no
     message becomes one that no handler has seen (HBN-23). ``leased`` is for a batch: how many messages it has from
     other shards. Of messages that failed as one batch it takes at most half as many, and no others with
-    them (DLQ-12).
+    them (DLQ-12). ``tokens``: how many messages the queue's rate limit lets through, whose bucket is in another
+    shard; None: the bucket is in this shard, and the claim charges it.
     """
 
     max_messages: int
@@ -36,6 +37,14 @@ class Claim:
     consumer: str | None = None
     hands: int | None = None
     leased: int | None = None
+    tokens: int | None = None
+
+
+@attrs.frozen
+class Charge:
+    """Takes tokens for messages that were claimed in another shard; the answer is how many there were (JOB-11)."""
+
+    count: int
 
 
 @attrs.frozen
@@ -213,6 +222,7 @@ class Rewrite:
 
 Command = (
     Claim
+    | Charge
     | Delete
     | ChangeVisibility
     | RecordFailure
@@ -254,7 +264,8 @@ class ClaimResult:
     claim hands out anything: ``moving`` says that a move must be completed, ``unresolved`` names the dead-letter
     queue whose key is needed; claim again after that. Of what was
     claimed, ``last`` are for their last receive; ``passed`` were left, as no handler could begin them at once.
-    ``halved``: messages that failed as one batch were met, so the batch is complete.
+    ``halved``: messages that failed as one batch were met, so the batch is complete. ``owed``: number of messages
+    to charge to the bucket of the queue's rate limit. ``unpaid``: there are messages, but the claim had no tokens.
     """
 
     spans: tuple[ClaimedSpan, ...]
@@ -267,6 +278,8 @@ class ClaimResult:
     last: int = 0
     passed: int = 0
     halved: bool = False
+    owed: int = 0
+    unpaid: bool = False
 
     @property
     def message_count(self) -> int:

@@ -14,9 +14,10 @@ import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
 from lakequeue.shard import admin, move, settle
-from lakequeue.shard.claim.standard import attempt_lives, claim, is_held_back
+from lakequeue.shard.claim.standard import attempt_lives, charge, claim, is_held_back
 from lakequeue.shard.commands import (
     ChangeVisibility,
+    Charge,
     Claim,
     ClaimResult,
     Close,
@@ -200,7 +201,8 @@ class ShardMachine:
         """
         change, state = self._next_change(now), self._state
         pace = state.attributes.pace
-        if pace is None or state.pace_left or not state.available.size:
+        several = state.attributes.shards > 1  # whose messages are charged here, too
+        if pace is None or state.pace_left or not (several or state.available.size):
             return change
         let_through = pace.next_at(state.head.paced_to, state.now)
         return let_through if change is None else min(let_through, change)
@@ -229,6 +231,10 @@ class ShardMachine:
     def stores(self, offset: int) -> bool:
         """Returns True if a message that was received is stored: neither deleted, purged, expired nor moved."""
         return self._state.runs.at(offset) is not None
+
+    def tokens(self, now: int) -> int | None:
+        """How many messages the rate limit lets through now; None without a limit (JOB-11)."""
+        return self._at(now).pace_left
 
     def is_held_back(self, now: int) -> bool:
         """Whether a claim would find messages if the rate limit let them through (JOB-11)."""
@@ -292,6 +298,7 @@ def _messages(value: Any) -> int:
 
 _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     Claim: claim,
+    Charge: charge,
     Delete: settle.delete,
     ChangeVisibility: settle.change_visibility,
     RecordFailure: settle.record_failure,

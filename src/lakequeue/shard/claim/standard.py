@@ -11,7 +11,7 @@ import attrs
 
 from lakequeue.errors import OverLimit
 from lakequeue.model.clock import MICROS
-from lakequeue.shard.commands import Claim, ClaimedSpan, ClaimResult, Spans
+from lakequeue.shard.commands import Charge, Claim, ClaimedSpan, ClaimResult, Spans
 from lakequeue.shard.move import MOVED_AT_ONCE, dead, set_aside
 from lakequeue.shard.runs import IN_FLIGHT, Run, joined_runs
 from lakequeue.shard.spans import SpanSet, joined
@@ -35,6 +35,9 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if attempt_id is not None and attempt_lives(state, attempt_id):
         return _repeat(state, attempt_id, state.now + timeout)
     allowed, policy, hands = _allowed(state, command), state.attributes.redrive, command.hands
+    elsewhere = command.tokens is not None and state.attributes.pace is not None
+    if elsewhere and not command.tokens:
+        return ClaimResult((), state.now, state.now, command.lease_id, unpaid=is_held_back(state)), False
     only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
     # without a free hand one shows whether there are any
     count = min(allowed, max(1, hands)) if hands is not None and only else allowed
@@ -67,9 +70,22 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
         if claimed:  # else nobody's turn was used
             state.tenants.add(left)
         state.tenants.placed(() if claimed else left)
-    state.pass_pace(sum(run.size for run in claimed))
+    number = sum(run.size for run in claimed)
+    if not elsewhere:
+        state.pass_pace(number)
     result = _result(state, claimed, state.now + timeout, command.lease_id, order)
-    return attrs.evolve(result, last=last, passed=passed, halved=halved), bool(claimed)
+    owed = number if elsewhere else 0
+    return attrs.evolve(result, last=last, passed=passed, halved=halved, owed=owed), bool(claimed)
+
+
+def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
+    """Takes as many tokens as there are, for messages of another shard (JOB-11)."""
+    left = state.pace_left
+    if left is None:
+        return command.count, False
+    taken = min(left, command.count)
+    state.pass_pace(taken)
+    return taken, taken > 0
 
 
 def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int) -> list[Run]:
@@ -232,7 +248,8 @@ def _allowed(state: ShardState, command: Claim) -> int:
     room = state.room
     if room == 0 and state.attributes.inflight_limit_behavior == "error":
         raise OverLimit("The maximum number of messages in flight is reached.")
-    limits = (command.max_messages, room, state.pace_left)
+    left = state.pace_left
+    limits = (command.max_messages, room, left if left is None or command.tokens is None else command.tokens)
     return min(limit for limit in limits if limit is not None)
 
 
