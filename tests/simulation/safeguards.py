@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from lakequeue.operations.tokens import Tokens
 from lakequeue.runtime.calls import Call
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_ledger import ShardLedger
@@ -354,7 +355,7 @@ def overlook_in_ledgers(settled: bool) -> Callable[[Patch], None]:
 def _without_bucket(patch: Patch) -> None:
     """Each process that loads the ledger begins with a full bucket."""
     head = ledger._head
-    patch.setattr(ledger, "_head", lambda cells, run: head(cells, None))
+    patch.setattr(ledger, "_head", lambda cells: head(cells | {"paced_to": None}))
 
 
 _ANY = Aim()
@@ -417,6 +418,11 @@ MUTATIONS = [
         {Aim(place="store", style="requests", shards=1, length=10, verbs=(_LEDGER,)): "7"},
     ),
     Mutation("forget the bucket", _without_bucket, {Aim(kind="jobs"): "JOB-11"}),
+    Mutation(
+        "hand out what others charged",
+        replace(Tokens, "_paid", lambda tokens, shard, claimed: claimed),
+        {Aim(kind="jobs", shards=2, verbs=({"send": 30}, {"receive": 60, "send": 10})): "JOB-11"},
+    ),
     Mutation("receive in a pause", receive_in_a_pause, {Aim(kind="jobs"): "JOB-1"}),
     Mutation("take a refused commit for landed", replace(f"{_COMMIT}._landed", lambda *_: True), {_ANY: "7"}),
     Mutation(
