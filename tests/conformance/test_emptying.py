@@ -29,9 +29,9 @@ from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.shard.runs import Head
 from lakequeue.storage.bulk import lease_batches
 from lakequeue.storage.delta_log import LOG, LiveFile
-from lakequeue.storage.engines import point
 from lakequeue.storage.engines.log_trimming import version_of
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.inspection.shards import FoundShard
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import merge_segments
@@ -153,9 +153,9 @@ def damage_ledger(queue: Queue, version: int) -> None:
             folder.replace(file.name, b"")
 
 
-def damage_files(queue: Queue) -> None:
-    """Nothing of the newest version of the ledger can be read, by whom does not know it."""
-    ledger = ledger_of(queue)
+def damage_files(queue: Queue, version: Table | None = None) -> None:
+    """Nothing of a version of the ledger, by default the newest, can be read by who does not know it."""
+    ledger = version or ledger_of(queue)
     for file in ledger.files():
         ledger.folder.replace(file.name, b"")
 
@@ -338,6 +338,55 @@ def a_ledger_that_was_put_back_is_told_and_loses_nothing(lq: LakeQueue, clock: M
     goes_on_without_what_was_emptied(lq, clock)
 
 
+def a_compactor_that_slept_through_a_restore_hides_nothing(lq: LakeQueue, clock: ManualClock) -> None:
+    """It sleeps right before its entry, and the ledger that was put back has a later epoch when it goes on."""
+    queue, held = seven_held(lq)
+    kept = files_of(lq, receipts_of(queue))
+    queue.delete_batch(held)
+
+    def act(*_: Any) -> None:
+        put_back(lq, receipts_of(queue), kept)
+        clock.advance(3_600)
+        there = reopen(lq).queue("orders")
+        for _ in range(12):
+            there.receive(1, visibility_timeout=0)
+
+    [other] = apart(lq.root, clock, 1)
+    with meanwhile(LocalFolder, "create", act, when=is_entry_of(messages_of(queue))):
+        other.queue("orders").compact()
+    left = full(queue)
+    assert "a" not in left
+    for call in (lambda queue: queue.receive(10), Queue.counts, Queue.peek):
+        with pytest.raises(DamagedTable, match="it was put back, and `lakequeue repair` mends it"):
+            call(reopen(lq).queue("orders"))
+            pytest.fail("messages are hidden, and nobody says so", pytrace=False)
+    assert ["it was put back" in each.problem for each in reopen(lq).check()] == [True]
+    [repaired] = reopen(lq).repair(apply=True, force=True)
+    assert repaired.applied and repaired.lost == []  # they were deleted before the restore
+    sound(lq)
+    comes_once(lq, clock, *left)
+
+
+@pytest.mark.spec("DUR-4", "DUR-5")
+def test_a_receive_of_an_emptied_message_that_the_ledger_has_is_refused(
+    lq: LakeQueue, clock: ManualClock, monkeypatch: Patch
+) -> None:
+    """Which no mark tells, as of a backup that was taken between the mark and the emptying."""
+    with monkeypatch.context() as patch, pytest.raises(AssertionError):
+        patch.setattr(Head, "knows", lambda *_: True)
+        a_compactor_that_slept_through_a_restore_hides_nothing(lq, clock)
+    monkeypatch.setattr(Head, "knows", lambda *_: True)
+    clock.advance(3_600)
+    with pytest.raises(DamagedTable, match="lacks the body of offset 1, which its ledger has as stored") as caught:
+        reopen(lq).queue("orders").receive(10)
+    assert caught.value.outcome_unknown
+
+
+def is_entry_of(table: str) -> Callable[..., bool]:
+    """Whether arguments of a file's creation are those of an entry of a table's log."""
+    return lambda folder, name, *_, **__: folder.uri == table and name.startswith("_delta_log/")
+
+
 def a_ledger_that_is_made_anew_is_copied(lq: LakeQueue, clock: ManualClock) -> None:
     queue = seven_used(lq)
     compact(reopen(lq))
@@ -350,12 +399,14 @@ def a_compactor_that_slept_through_a_repair_empties_nothing(lq: LakeQueue, clock
     queue, held = seven_held(lq)
     queue.delete_batch(held)
 
-    def act(*given: Any) -> None:
-        given[-1]()  # it reads the ledger now
+    deleted = ledger_of(queue)
+
+    def act(*given: Any) -> None:  # it has read the ledger
         damage_files(queue)
+        damage_files(queue, deleted)
         assert [each.applied for each in reopen(lq).repair(apply=True, force=True)] == [True]
 
-    with meanwhile(open_shard, "merge_all", act):
+    with meanwhile(merge_segments, "commit", act):
         reopen(lq).compact()
     assert full(queue) == ["old", *"abcdefg", "open"]
     comes_once(lq, clock, "old", *"abcdefg", "open")
@@ -394,7 +445,7 @@ def what_a_restored_root_has_stays(lq: LakeQueue, clock: ManualClock) -> None:
     kept = files_of(lq, receipts_of(queue))
     queue.delete_batch(held)
     [other] = apart(lq.root, clock, 1)
-    with meanwhile(point, "write_file", lambda *_: put_back(lq, receipts_of(queue), kept)):
+    with meanwhile(merge_segments, "commit", lambda *_: put_back(lq, receipts_of(queue), kept)):
         assert other.queue("orders").compact().failures
     assert full(queue) == ["old", *"abcdefg", "open"]
     sound(lq)
@@ -516,10 +567,12 @@ def believe_memory(patch: Patch) -> None:
         return self.ledger._open_ledger().forgotten(self.ledger.log)
 
     patch.setattr(open_shard.OpenShard, "_forgotten", forgotten)
+    patch.setattr(ShardLedger, "announce_emptying", lambda *_: 0)  # which reads the newest one
 
 
 def believe_what_was_put_back(patch: Patch) -> None:
     patch.setattr(ShardLog, "forgotten", property(lambda self: 0, lambda self, told: None), raising=False)
+    patch.setattr(Head, "knows", lambda *_: True)
 
 
 def look_for_no_restore(patch: Patch) -> None:
@@ -566,6 +619,11 @@ MUTATIONS = [
         "believe a ledger that was put back",
         believe_what_was_put_back,
         {a_ledger_that_was_put_back_is_told_and_loses_nothing: "DUR-4"},
+    ),
+    Mutation(
+        "believe any mark",
+        replace(Head, "knows", lambda *_: True),
+        {a_compactor_that_slept_through_a_restore_hides_nothing: "DUR-4"},
     ),
     Mutation(
         "a repair leaves `forgotten` and `files`",

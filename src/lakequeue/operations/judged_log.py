@@ -94,7 +94,8 @@ class JudgedShard:
         after = dict(zip(opened, opened[1:], strict=False))
         files = [file for file in log.files if file.last >= head.purged_offset]
         before = [file.opened_at if file.bulk else after.get(file.opened_at) for file in files]
-        return cls(judge, messages, files, before, log.forgotten > head.epoch)
+        outdated = log.forgotten > head.epoch or not head.knows(log.emptying)
+        return cls(judge, messages, files, before, outdated)
 
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None

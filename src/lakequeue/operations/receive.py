@@ -506,6 +506,8 @@ def _rows(queue: OpenQueue, part: Part, own: bool) -> tuple[dict[int, Row], set[
         else:
             # an empty body marks a message that was erased after the claim (SND-1, DUR-42)
             rows.update((offset, row) for offset, row in enumerate(found, first) if row and row["body"])
+            emptied = (offset for offset, row in enumerate(found, first) if row and row["body"] is None)
+            _check_emptied(queue, part.shard, next(emptied, None))
     if unreadable:
         spans = ranges(sorted(unreadable))
         text = "%d messages of %s cannot be read, from offset %d to %d: %s"
@@ -521,3 +523,19 @@ def _uncount(queue: OpenQueue, part: Part, spans: Spans) -> None:
         queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))
     except Exception as error:
         _log.warning("a receive of %s counts messages that cannot be read: %s", queue.name, first_line(error))
+
+
+def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
+    """Checks that a message whose row was emptied has been deleted since it was claimed.
+
+    Raises:
+        DamagedTable: the ledger still has the message: it is not the one by which the row was emptied.
+    """
+    if offset is None:
+        return
+    stored = shard.ledger.query(lambda machine: machine.peek(queue.now(), 1, offset))
+    if stored and stored[0].first <= offset:
+        reason = f"lacks the body of offset {offset}, which its ledger has as stored: the ledger was put back"
+        error = DamagedTable(shard.tables.messages, None, reason)
+        error.outcome_unknown = True
+        raise error

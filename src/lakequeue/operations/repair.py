@@ -234,7 +234,9 @@ def _plan(
     if receipts is not None and receipts.log.start is not None:
         steps += log_steps(receipts, {layout.RECEIPTS_ID: epoch})
     if rows.changed or not newest:
-        head = attrs.evolve(rows.head, epoch=epoch + 1, committed_at=max(rows.head.committed_at, root.now()))
+        emptying = str(found.emptying) if found.emptying else None
+        head = attrs.evolve(rows.head, epoch=epoch + 1, emptying=emptying)
+        head = attrs.evolve(head, committed_at=max(head.committed_at, root.now()))
         if not newest:
             number = max(rows.head.move_number, _moves(root, engine.store, row.key, shard))
             head = attrs.evolve(head, move_number=number)

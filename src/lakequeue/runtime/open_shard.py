@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
+from functools import partial
 
 from lakequeue.errors import QueueDoesNotExist
 from lakequeue.runtime.home_shard import HomeShard
@@ -79,7 +79,8 @@ class OpenShard:
             raise QueueDoesNotExist()
         head, confirm = self.ledger.head()
         drop_before = None if dedup is None else self._window_start(table, now, dedup)
-        return merge_all(table, head.floor_offset, now, drop_before, confirm, cache(self._forgotten))
+        announce = partial(self.ledger.announce_emptying, lambda: now)
+        return merge_all(table, head.floor_offset, now, drop_before, confirm, announce, self._forgotten)
 
     def _forgotten(self) -> Forgotten:
         """What the ledger has forgotten, as storage has it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from lakequeue.shard.commands import (
     Counts,
     Decision,
     Expire,
+    MarkEmptying,
     Purge,
     Result,
     Rewrite,
@@ -272,6 +274,19 @@ class ShardLedger:
                 ledger.table.confirm()
 
         return head, confirm
+
+    def announce_emptying(self, now: Now, known: int) -> int:
+        """Commits that the log will be emptied; returns the mark by which the ledger knows it.
+
+        Args:
+            now: the caller's clock.
+            known: the mark of the log's last emptying.
+        """
+        mark = 1 + random.getrandbits(62)
+        [result] = self.command([MarkEmptying(mark, known)], now)
+        if result.error is not None:
+            raise result.error
+        return mark
 
     def log(self) -> ShardLog:
         """The newest snapshot of the log."""

@@ -20,6 +20,7 @@ from lakequeue.shard.commands import (
     Erase,
     Expire,
     MakeVisible,
+    MarkEmptying,
     Purge,
     Rewind,
     Rewrite,
@@ -111,6 +112,14 @@ def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
 
 def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
     """Asks for a commit without a change."""
+    return None, True
+
+
+def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
+    """Announces an emptying of the log; drops marks before that of the log, whose emptyings were refused since."""
+    marks = (state.head.emptying or "").split()
+    begin = marks.index(str(command.known)) if str(command.known) in marks else 0
+    state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
     return None, True
 
 

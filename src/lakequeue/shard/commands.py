@@ -220,6 +220,16 @@ class Rewrite:
     """Commit without a change, so that the caller can rewrite all runs."""
 
 
+@attrs.frozen
+class MarkEmptying:
+    """Announces an emptying of the log, so that the ledger by which it is made is known by its mark."""
+
+    mark: int
+    """Random, positive."""
+    known: int
+    """The mark that the log has; 0 if it was never emptied."""
+
+
 Command = (
     Claim
     | Charge
@@ -241,6 +251,7 @@ Command = (
     | Close
     | Expire
     | Rewrite
+    | MarkEmptying
 )
 
 

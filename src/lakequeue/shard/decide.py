@@ -33,6 +33,7 @@ from lakequeue.shard.commands import (
     LeaseExtend,
     LeaseRelease,
     MakeVisible,
+    MarkEmptying,
     Move,
     MoveBack,
     Moved,
@@ -317,4 +318,5 @@ _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     Close: admin.close,
     Expire: admin.expire,
     Rewrite: admin.rewrite,
+    MarkEmptying: admin.mark_emptying,
 }

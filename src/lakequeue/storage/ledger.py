@@ -87,17 +87,17 @@ class Ledger:
         """The shard in the loaded snapshot; ``log`` reads the newest one, after the head that refers to it.
 
         Raises:
-            DamagedTable: messages that were delivered are not in the log; or the log was emptied by a newer ledger
-                than the newest, which was put back and would deliver what is gone.
+            DamagedTable: messages that were delivered are not in the log; or the log was emptied by a newer or
+                another ledger than the newest, which was put back and would deliver what is gone.
         """
         head, runs, history = self.load()
         self._history = self.table.history
         newest = log()
         check_head(head, newest.end, self.table.path)
-        if head.epoch >= newest.forgotten:
+        if head.epoch >= newest.forgotten and head.knows(newest.emptying):
             return ShardMachine(head, runs, newest, history)
         self.table.refresh()  # others may have committed since it was loaded
-        if self.epoch < newest.forgotten:
+        if self.epoch < newest.forgotten or self.epoch == head.epoch:
             raise DamagedTable(self.table.path, None, put_back(self.epoch, newest.forgotten))
         return self.machine(log)
 
@@ -246,7 +246,8 @@ def check_head(head: Head, end: int, table: str) -> None:
 
 def put_back(epoch: int, forgotten: int) -> str:
     """What is wrong with a ledger whose log was emptied by a newer one, see ``forgotten``."""
-    problem = f"is of epoch {epoch}, and its log was emptied by epoch {forgotten}"
+    by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
+    problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` mends it"
 
 

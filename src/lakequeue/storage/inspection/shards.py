@@ -77,9 +77,15 @@ class FoundShard:
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
+    def emptying(self) -> int:
+        """The mark of the log's last emptying; 0 if there was none."""
+        return 0 if self.state is None else self.state.transaction(layout.EMPTYING_ID)
+
+    @property
     def is_newest(self) -> bool:
-        """Whether the ledger is sound, and not older than one by which messages were emptied."""
-        return self.ledger is not None and self.forgotten <= self.ledger.head.epoch
+        """Whether the ledger is sound, and neither older than that by which messages were emptied, nor another."""
+        known = self.ledger is not None and self.ledger.head.knows(self.emptying)
+        return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
         """The offset from which on every message must be in the log; ``ledger`` is the newest that is known."""

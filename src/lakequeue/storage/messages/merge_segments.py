@@ -9,6 +9,7 @@ fail or be killed without harm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import groupby
 
 import attrs
@@ -77,6 +78,7 @@ def merge_all(
     now: int,
     drop_before: int | None = None,
     confirm: Callable[[], None] = lambda: None,
+    announce: Callable[[int], int] = lambda known: 0,
     forgotten: Callable[[], Forgotten] | None = None,
 ) -> MergeCounts:
     """Does the same for all small segments, for rows below ``floor`` in large segments, and for the open segment
@@ -86,26 +88,34 @@ def merge_all(
         table: a handle on ``messages`` that nothing else uses meanwhile.
         floor, drop_before, confirm: as for ``merge_recent``.
         now: an instant in microseconds.
-        forgotten: reads what a ledger has forgotten, which is read after the table was opened; rows of these
-            messages are emptied where that frees half of a segment, and where it is rewritten anyway. None: none.
+        announce: commits to the ledger that the log will be emptied, given the mark of the log, and returns
+            the new mark. What was forgotten is read after that.
     """
     if table.commits_alone:  # Delta's own commits do not tell how many bodies are NULL
         forgotten = None
-    history, done = table.history, set[int]()
+    history, done, announced = table.history, set[int](), 0
+    known = forgotten and cache(forgotten)
 
     def step(seen: _Snapshot) -> _Step | None:
+        nonlocal announced, known
         if table.history is not history:
             return None  # a restore: its messages may be others
         found = (
             _next_step(seen, floor, drop_before, _any_small)
             or _foreign_step(table, seen)
             or _cut_step(seen, floor, drop_before)
-            or (forgotten and _empty_step(seen, now, drop_before, forgotten, done))
+            or (known and _empty_step(seen, now, drop_before, known, done))
             or _open_step(table, seen, floor, now, drop_before)
         )
-        if forgotten is None or found is None or found.outcome.dropped:
+        if known is None or forgotten is None or found is None or found.outcome.dropped:
             return found
-        return _emptied(found, forgotten(), drop_before)
+        if not any(known().count(each[0].first, each[-1].last) > _emptied_in(each) for each in found.segments):
+            return found
+        last = table.transaction(layout.EMPTYING_ID)
+        if not announced or announced != last:
+            # not once for all: if another emptying came first, the ledger may drop this mark
+            announced, known = announce(last), cache(forgotten)
+        return attrs.evolve(_emptied(found, known(), drop_before), mark=announced)
 
     return _run(table, step, confirm)
 
@@ -170,6 +180,8 @@ class _Step:
     """Whether the open segment is among them, so that the commit must carry ``send``."""
     epoch: int = 0
     """Of the ledger by which rows are emptied."""
+    mark: int = 0
+    """Of the emptying."""
 
 
 def _run(table: Table, next_step: Callable[[_Snapshot], _Step | None], confirm: Callable[[], None]) -> MergeCounts:
@@ -300,13 +312,18 @@ def _empty_step(
         first, last = segment[0].first, segment[-1].last
         if _size(segment) < CUT_BYTES or first in done or (drop_before is not None and end >= drop_before):
             continue
-        before = sum(file.emptied for file in segment)
+        before = _emptied_in(segment)
         count = forgotten().count(first, last) - before
         if count > 0 and 2 * count >= last - first + 1 - before:
             done.add(first)
             is_open = segment is seen.open_one
             return _Step([segment], _rows_of(segment), MergeCounts(cut=1), with_send=is_open)
     return None
+
+
+def _emptied_in(segment: Segment) -> int:
+    """Number of messages that were emptied before."""
+    return sum(file.emptied for file in segment)
 
 
 def _emptied(step: _Step, forgotten: Forgotten, drop_before: int | None) -> _Step:
@@ -384,6 +401,8 @@ def _replace(table: Table, seen: _Snapshot, step: _Step, confirm: Callable[[], N
     ids = {layout.FILES_ID: seen.number + 1}
     if step.epoch:
         ids[layout.FORGOTTEN_ID] = max(step.epoch, table.transaction(layout.FORGOTTEN_ID))
+        if step.mark:
+            ids[layout.EMPTYING_ID] = step.mark
     if step.with_send:
         fence[layout.SEND_ID] = ids[layout.SEND_ID] = seen.send_version
     partition, told = {"base_offset": bases}, {"merge_segments": len(bases)}

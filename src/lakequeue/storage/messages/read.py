@@ -210,16 +210,17 @@ class ShardLog:
         version: int,
         columns: Callable[[LogFile], Columns],
         forgotten: int = 0,
+        emptying: int = 0,
     ) -> None:
         """``files`` are by offset, ``version`` is the table's; ``columns`` reads a file's columns.
 
-        ``forgotten`` is the newest epoch of the ledger by which messages were emptied.
+        ``forgotten`` is the newest epoch of the ledger by which messages were emptied, ``emptying`` the last mark.
         """
         self.files = files
         self.end = end
         self.closed = closed
         self.version = version
-        self.forgotten = forgotten
+        self.forgotten, self.emptying = forgotten, emptying
         self._columns = columns
         self._firsts = [file.first for file in self.files]
         self._opened = [file.opened_at for file in self.files]
@@ -392,7 +393,8 @@ class LogReader:
         version = self.table.transaction(layout.SEND_ID)
         files, forgotten = log_files(self.table), self.table.transaction(layout.FORGOTTEN_ID)
         end, closed = layout.end_of(version), version >= layout.CLOSED
-        return ShardLog(files, end, closed, self.table.version, self._columns, forgotten)
+        emptying = self.table.transaction(layout.EMPTYING_ID)
+        return ShardLog(files, end, closed, self.table.version, self._columns, forgotten, emptying)
 
     def _columns(self, file: LogFile) -> Columns:
         # after a restore a file of a bulk send may be committed again, at another time
