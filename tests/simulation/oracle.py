@@ -80,7 +80,8 @@ def _of_what_is_there(history: History) -> History:
     old = {each.receipt_handle for call in history.calls if call.began < restored for each in call.got}
 
     def seen(call: Call) -> Call:
-        undone = call.began < restored and call.ended > saved
+        since = call.outcome == "done" and any(restored < step < call.ended for step in history.linked)
+        undone = call.began < restored and call.ended > saved and not since
         by_old = call.began >= restored and any(each.receipt_handle in old for each in call.target)
         if not undone and not by_old:
             return call

@@ -26,8 +26,8 @@ STYLES = ["calm", "kills", "stops", "asleep", "jumps", "cuts", "requests", "all"
 ``unsynced``: between a link and its sync, and the power is cut; ``trims``: kills, stops, short logs."""
 RARE_STYLES = {"restores": 0.05, "clocks": 0.05, "inodes": 0.03, "bits": 0.01}
 """What else goes wrong, with the shares of such runs: the root goes back to an earlier state while a process keeps
-running, on stores only if asked for; the clock of a process, or of the storage, is wrong; a disk is out of inodes;
-bits of files change."""
+running, on disks often in the middle of a call; the clock of a process, or of the storage, is wrong; a disk is out
+of inodes; bits of files change."""
 HOUR, DAY = 3600.0, 86_400.0
 WRONG = [HOUR, -HOUR, 10 * DAY, -10 * DAY, 365 * DAY, -365 * DAY]
 """Seconds by which a clock is wrong."""
@@ -118,10 +118,14 @@ def script(seed: int, aim: Aim = Aim()) -> Script:
         tuple(workloads.drawn(chance, length, number, shares[min(number, len(shares) - 1)]))
         for number in range(PROCESSES)
     )
+    inside = False
     if style == "restores":
         first = list(verbs[0])
         first.insert(saved := apart.randrange(len(first)), ("save",))
-        first.insert(apart.randint(saved + 1, len(first)), ("restore",))
+        restored = apart.randint(saved + 1, len(first))
+        inside = place == "disk" and apart.random() < 0.5
+        if not inside:
+            first.insert(restored, ("restore",))
         verbs = (tuple(first), *verbs[1:])
     order = list(range(PROCESSES))
     chance.shuffle(order)
@@ -138,6 +142,7 @@ def script(seed: int, aim: Aim = Aim()) -> Script:
         then_cut=0.02 * (style == "unsynced"),
         request=0.02 * ((style == "requests" or every) and not disk),
         flip=0.003 * (style == "bits"),
+        restore=0.01 * inside,
     )
     steps = PROCESSES * length * workloads.STEPS // (1 if disk else 3)
     switch: float | None = chance.choice([0.3, 0.1, 0.03, 0.01])
@@ -221,7 +226,7 @@ def run(script: Script, mutate: Mutate = lambda patch: None) -> Outcome:
     with pytest.MonkeyPatch.context() as patch, installed(world, disk, objects) as where:
         _knobs(patch, setting)
         world.ahead.update(script.ahead)
-        _restorable(world, where)
+        _restorable(world, where, history)
 
         def body(number: int) -> Callable[[Any], None]:
             left = list(script.verbs[number])
@@ -271,13 +276,21 @@ def run(script: Script, mutate: Mutate = lambda patch: None) -> Outcome:
     )
 
 
-def _restorable(world: World, where: Disk | ObjectStore) -> None:
+def _restorable(world: World, where: Disk | ObjectStore, history: History) -> None:
     saved: list[Any] = []
 
     def save() -> None:
         saved[:] = [where.copy() if isinstance(where, Disk) else dict(where.objects)]
+        history.saved = world.steps
+
+    def may_restore() -> bool:
+        first = world.running is not None and world.running.number == 0
+        return first and history.saved is not None and history.restored is None
 
     def restore() -> None:
+        if history.saved is None:  # a shrunken run may have lost it
+            return
+        history.restored = world.steps
         world.end_others()
         world.later.clear()  # no request of theirs is under way
         if isinstance(where, Disk):
@@ -287,7 +300,11 @@ def _restorable(world: World, where: Disk | ObjectStore) -> None:
         # as long as who has just looked does not look again
         world.pass_time(2.0 if isinstance(where, Disk) else 61.0)
 
-    world.save, world.restore = save, restore
+    def linked() -> None:
+        if history.restored is not None and world.running is not None and world.running.number == 0:
+            history.linked.append(world.steps)
+
+    world.save, world.restore, world.may_restore, world.on_link = save, restore, may_restore, linked
 
 
 def _repaired(entry: LakeQueue, history: History) -> int | None:

@@ -546,6 +546,16 @@ MUTATIONS = [
             ): "7"
         },
     ),
+    Mutation(
+        "acknowledge without a look at the place",
+        replace(Table, "_is_still_based", lambda _: True),
+        {Aim(place="disk", style="restores", shards=1, verbs=({"send": 60},)): "DUR-85"},
+    ),
+    Mutation(
+        "commit where the path leads",
+        replace(LocalFolder, "pinned", lambda folder: nullcontext(folder)),
+        {Aim(place="disk", style="restores", shards=1, verbs=({"send": 60},)): "DUR-85"},
+    ),
     Mutation("take any log for the same", take_any_log_for_the_same, {Aim(style="restores"): "DUR-80"}),
     Mutation("every clock is believed", believe_every_clock, {Aim(style="clocks"): "DUR-82"}),
     Mutation("take a full disk for done", take_a_full_disk_for_done, {Aim(place="disk", style="inodes"): "1"}),

@@ -82,6 +82,8 @@ class Faults:
     """That the power is cut at a step while a process is stopped so."""
     flip: float = 0.0
     """That bits of files change."""
+    restore: float = 0.0
+    """That the root goes back at a step of the first process, once it was saved, and once in a run."""
 
 
 @attrs.define
@@ -132,6 +134,9 @@ class Drawn:
         if 0 <= draw < faults.flip and what not in COMMITS:
             return "flip", chance.randrange(2**31)
         draw -= faults.flip
+        if 0 <= draw < faults.restore and world.may_restore():
+            return ("restore",)
+        draw -= faults.restore
         if self.switch is not None:
             if not 0 <= draw < self.switch:
                 return None
@@ -191,6 +196,8 @@ class World:
         self.save: Callable[[], None] = lambda: None
         self.restore: Callable[[], None] = lambda: None
         """Makes the root what it was at ``save``."""
+        self.may_restore: Callable[[], bool] = lambda: False
+        self.on_link: Callable[[], None] = lambda: None
         self._hub: greenlet | None = None
         self.failure: BaseException | None = None
 
@@ -244,6 +251,8 @@ class World:
         self.pass_time(TICK)
         if self.steps > self.last_end + PATIENCE:
             raise Endless(f"no end after {self.steps} steps")
+        if what == "linked":
+            self.on_link()
         action = self.plan.action((process.number, process.steps), what, self)
         if action is None:
             return None
@@ -267,6 +276,8 @@ class World:
             self._rest(process)
         elif kind == "jump":
             self.wall += action[1]
+        elif kind == "restore":
+            self.restore()
         elif kind == "flip":
             self.flips += 1
             self.on_flip(action[1])

@@ -217,7 +217,7 @@ class Root:
         try:
             yield
         except Exception as error:
-            if isinstance(error, OtherHistory):
+            if isinstance(error, OtherHistory | FileNotFoundError):  # either may mean that a backup was restored
                 self.release()
             reason = first_line(error)
             hide_secrets(error)

@@ -81,6 +81,12 @@ class TableVersion:
                 yield parquet
         except FileNotFoundError as error:
             raise self.lost(file) from error
+        except DamagedTable:
+            self.check_history()
+            raise
+
+    def check_history(self) -> None:
+        """Raises OtherHistory if the log is no longer the one of this version: then its files may be others."""
 
     def lost(self, file: LiveFile) -> Exception:
         """What it means that a file of this version is gone."""

@@ -126,6 +126,9 @@ class Table(TableVersion):
         if other._committed is not None:
             self.state.learn(*other._committed)
 
+    def check_history(self) -> None:
+        self.refresh()
+
     def lost(self, file: LiveFile) -> Exception:
         """What it means that a file of the loaded snapshot is gone: StaleSnapshot if the newest has it no more."""
         if file.path in self._newest(self.folder).live:
