@@ -21,6 +21,12 @@ OF_QUEUES = {
     """,
 }
 """Queries over all queues, of which each has few messages."""
+OF_FEW = {
+    "depth of one queue": "SELECT visible, in_flight FROM queues WHERE queue = 'queue-1'",
+    "states of one queue": "SELECT state, count(*) FROM messages WHERE queue = 'queue-1' GROUP BY ALL",
+    "messages sent long ago": "SELECT count(*) FROM messages WHERE sent_at < CAST('2020-01-01' AS TIMESTAMP)",
+}
+"""Queries that need little of them."""
 OF_ONE = {
     "by state": "SELECT state, count(*) FROM messages WHERE queue = 'long' GROUP BY ALL",
     "of a state": "SELECT count(*) FROM messages WHERE queue = 'long' AND state = 'in_flight'",
@@ -52,7 +58,7 @@ def queries(bench: Bench) -> Iterator[Figure]:
                 queue = lake.create_queue(f"queue-{number}", visibility_timeout=LONG)
                 queue.send_batch([SendEntry("{}")] * 10)
                 queue.receive(1 + number % 3)
-            yield from _beside_duckdb(bench, lake, f"{queues:,} queues", OF_QUEUES, 5, 2)
+            yield from _beside_duckdb(bench, lake, f"{queues:,} queues", (OF_QUEUES, 5, 2), (OF_FEW, 2, 1))
     with bench.scratch() as scratch:
         lake = LakeQueue(f"{scratch}/queues", spark=bench.spark)
         queue, rows = lake.create_queue("long"), bench.sizes.read
@@ -64,18 +70,20 @@ def queries(bench: Bench) -> Iterator[Figure]:
             assert (lease := queue.lease(rows // 10, LONG)) is not None
             lease.delete() if deleted else None
         of_one = {name: text.replace("{id}", message.message_id) for name, text in OF_ONE.items()}
-        yield from _beside_duckdb(bench, lake, f"{rows:,} messages", of_one, 2, 1)
+        yield from _beside_duckdb(bench, lake, f"{rows:,} messages", (of_one, 2, 1))
 
 
 def _beside_duckdb(
-    bench: Bench, lake: LakeQueue, of: str, queries: Mapping[str, str], times: float, more: float
+    bench: Bench, lake: LakeQueue, of: str, *asked: tuple[Mapping[str, str], float, float]
 ) -> Iterator[Figure]:
-    """Each query in Spark and in DuckDB, whose time so many times and so many seconds more are the bound."""
+    """Queries in Spark and in DuckDB, whose time so many times and so many seconds more are the bound of each."""
     yield Figure(f"SQL over {of}: views registered", seconds_of(lambda: lake.register_views(bench.spark)), bound=3)
     with duckdb.connect() as connection:
         for name, relation in lake.arrow_views().items():
             connection.register(name, relation)
-        for name, text in queries.items():
+        for name, text, times, more in [
+            (*query, *bound) for queries, *bound in asked for query in queries.items()
+        ]:
 
             def ask(text: str = text.replace("{json}", "get_json_object")) -> None:
                 bench.spark.sql(text).collect()

@@ -682,7 +682,38 @@ def need_only_what_is_live(patch: Patch) -> None:
     patch.setattr(cleaning, "_needed_now", lambda table, patience: {file.name for file in table.files()})
 
 
+def _what_changed_is_counted_anew(harness: Harness, patch: Patch) -> None:
+    """The depth of many queues, after a commit and after a timeout."""
+    patch.setattr(depth, "LEAST_NOTED", 1)
+    for name in ("sent-to", "received"):
+        harness.create(name, visibility_timeout=100).send("a")
+    harness.queue("received").receive()
+    for _ in range(2):
+        succeeded(harness.open().compact())
+        harness.clock.advance(10)
+
+    def counts() -> dict[str, tuple[int, int]]:
+        rows = harness.open().arrow_views()["queues"].to_table(["queue", "visible", "in_flight"]).to_pylist()
+        return {row["queue"]: (row["visible"], row["in_flight"]) for row in rows}
+
+    assert counts() == {"sent-to": (1, 0), "received": (0, 1)}
+    harness.queue("sent-to").send("b")
+    assert counts() == {"sent-to": (2, 0), "received": (0, 1)}
+    harness.clock.advance(100)
+    assert counts() == {"sent-to": (2, 0), "received": (1, 0)}
+
+
 MUTATIONS = [
+    Mutation(
+        "overlook commits",
+        replace("lakequeue.storage.passes.is_unchanged", lambda *_: True),
+        {_what_changed_is_counted_anew: "DLT-5"},
+    ),
+    Mutation(
+        "notes have no end",
+        replace("lakequeue.storage.passes.Note.stands", lambda *_: True),
+        {_what_changed_is_counted_anew: "DLT-5"},
+    ),
     Mutation("no history in the floor", no_history_in_the_floor, {_history_is_kept: "RWD-4"}),
     Mutation(
         "no floor",

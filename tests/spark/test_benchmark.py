@@ -74,7 +74,7 @@ def test_rows_of_dataframes_are_measured_and_judged_without_quick(tmp_path: Path
     only = "bulk,source,backlog,mixed,sql,queries,extend,memory"
     document = measured(tmp_path, "--scale", "0.0005", "--only", only)
     assert not document["quick"]
-    assert len(document["rows"]) == 41
+    assert len(document["rows"]) == 50
     for row in document["rows"]:
         expected = {"figure"} if row["bound"] is None else {"within", "over"}
         assert row["verdict"] in expected

@@ -233,6 +233,22 @@ def test_a_plan_stays_as_it_is_with_more_queues_and_opens_those_asked_for_only(
 
 
 @pytest.mark.parametrize("reading", ["tasks"], indirect=True)
+def test_the_number_of_tasks_follows_the_number_of_cores(spark: SparkSession, lq: LakeQueue) -> None:
+    for number in range(3):
+        lq.create_queue(f"queue-{number}", shards=20).send("a")
+    shuffled = spark.conf.get("spark.sql.shuffle.partitions")
+    cores = spark.sparkContext.defaultParallelism
+    try:
+        for partitions, tasks in (("200", min(64, 3 * cores)), ("2", 2)):
+            spark.conf.set("spark.sql.shuffle.partitions", partitions)
+            lq.register_views(spark)
+            for view in ("messages", "queues", "groups"):
+                assert spark.table(view).rdd.getNumPartitions() == tasks, view
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(shuffled))
+
+
+@pytest.mark.parametrize("reading", ["tasks"], indirect=True)
 def test_bodies_are_read_where_they_are_asked_for_and_of_the_messages_that_are_left(
     spark: SparkSession, lq: LakeQueue, clock: ManualClock
 ) -> None:

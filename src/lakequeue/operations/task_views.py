@@ -45,7 +45,7 @@ _RANGES = pa.schema([("pieces", pa.list_(pa.struct(list(_PIECES))))])
 _LATE = ("body", "message_attributes")
 """Columns that are read only of the messages that are left, where they are asked for."""
 _NO_LEASE = LeaseColumns("", "", "", False)
-_MAX_TASKS = 64
+_MAX_TASKS, _TASKS_PER_CORE = 64, 3
 _QUEUES = 512
 """Number of queues that a task counts together."""
 
@@ -244,7 +244,7 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
         _log.info("the views read Delta's tables, since tasks of Spark %s cannot: %s", spark.version, reason)
         return False
     reader = TaskReader(root.path, root.engine.store.options, root.region, now, as_of)
-    many = min(_MAX_TASKS, int(spark.conf.get("spark.sql.shuffle.partitions") or _MAX_TASKS))
+    many = min(_tasks(spark), int(spark.conf.get("spark.sql.shuffle.partitions") or _MAX_TASKS))
     few = min(many, max(1, sum(row.shards for row in known)))  # a task for each shard, of one queue a single one
 
     from pyspark.sql.functions import inline
@@ -281,6 +281,16 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
             found = found.select(*schema.names)
         found.createOrReplaceTempView(relation)
     return True
+
+
+def _tasks(spark: SparkSession) -> int:
+    """Number of tasks of a step: reading 300 small queues took 5.5 s of CPU with 6 on two cores, 6.6 s with 64."""
+    if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return _MAX_TASKS  # executors come with the tasks
+    # Connect has no other way to ask for the number of cores
+    numbers = spark.range(0, 1 << 12).selectExpr("spark_partition_id() AS number")
+    [[last]] = numbers.groupBy().max("number").collect()
+    return min(_MAX_TASKS, _TASKS_PER_CORE * (int(last) + 1))
 
 
 def _function(read: Callable[[_Columns], Iterator[pa.Array]], type_: DataType) -> Callable[..., Column]:
