@@ -245,6 +245,7 @@ def run(script: Script, mutate: Mutate = lambda patch: None) -> Outcome:
             if world.failure is not None:
                 raise world.failure
             world.ahead.pop(STORAGE, None)
+            _check_instants(script, client(world, PLACES[setting.place]))
             if disk is not None:
                 disk.room = None
             world.pass_time(50_000)
@@ -330,6 +331,12 @@ def _check(entry: LakeQueue, world: World) -> None:
         harmless = (world.cuts or slept) and orphan or world.cuts and "checkpoint" in (finding.file or "")
         if finding.damage and not harmless:
             raise Broken(f"check: {finding}")
+
+
+def _check_instants(script: Script, entry: LakeQueue) -> None:
+    """Nothing stores an instant of a clock that is days ahead, or a repair would set it back."""
+    if script.ahead and all(abs(by) > HOUR for _, by in script.ahead) and (found := entry.repair(clock=True)):
+        raise Broken(f"8: instants yet to come are stored: {found}")
 
 
 def _erased(bodies: set[str], where: Disk | ObjectStore) -> None:
