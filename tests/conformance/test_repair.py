@@ -738,6 +738,15 @@ MUTATIONS = [
         replace(repairing, "_moves", lambda *_: 0),
         {shown_by(test_moves_get_new_numbers_after_a_ledger_went_back, lambda victim: (victim,)): "DUR-31"},
     ),
+    Mutation(
+        "drop one of two messages with one offset",
+        replace(FoundShard, "displaced", []),
+        {
+            shown_by(
+                test_what_is_damaged_is_found_and_mended, lambda victim: (victim, "offset given twice")
+            ): "DUR-32"
+        },
+    ),
 ]
 
 
