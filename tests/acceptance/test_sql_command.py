@@ -149,6 +149,13 @@ def test_a_query_that_fails_on_a_row_and_a_root_that_fails_are_told_in_one_line(
     monkeypatch.setattr(ledger.Ledger, "rows", fail)
     code, line = refused(run("SELECT * FROM messages"))
     assert (code, line) == (3, f"error: storage: {lq.root}: the disk is gone")
+
+    def too_large(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(ledger.Ledger, "rows", too_large)
+    code, line = refused(run("SELECT * FROM messages"))
+    assert (code, line) == (3, "error: storage: MemoryError: there is not enough memory")
     nowhere = CliRunner().invoke(app, ["--root", f"{lq.root}-not", "sql", "SELECT 1"])
     code, line = refused(nowhere)
     assert code == 3 and "does not exist" in line

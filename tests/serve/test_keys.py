@@ -231,6 +231,7 @@ DENIED = {
         ("start_message_move_task", moving("theirs"), "ReceiveMessage on theirs"),
         ("start_message_move_task", moving("mover-own", "theirs"), "SendMessage on theirs"),
         ("create_queue", {"QueueName": "their-new"} | redriving("mover-own"), "ReceiveMessage on their-new"),
+        ("create_queue", {"QueueName": "mover-new", "tags": {"a": "b"}}, "TagQueue on mover-new"),
     ],
 }
 """What keys may not do: a call, and what its error names."""

@@ -9,6 +9,7 @@ import logging
 import resource
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -23,7 +24,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from lakequeue.serve import listener
-from lakequeue.serve.connection import Connection
+from lakequeue.serve.connection import BUSY, Connection
 from lakequeue.serve.keys import Key, Keys
 from lakequeue.serve.listener import Listener, descriptors_for
 from lakequeue.serve.server import ADDRESS_SHARE
@@ -92,7 +93,7 @@ def is_open(connection: socket.socket) -> bool:
     """Whether the other side has not closed a connection on which nothing arrives."""
     connection.setblocking(False)
     try:
-        return connection.recv(1) != b""
+        return connection.recv(len(BUSY)) not in (b"", BUSY)
     except BlockingIOError:
         return True
     except ConnectionError:
@@ -238,11 +239,37 @@ def test_one_address_has_few_strangers(server: Running):
     with connected(server, 2) as other, client() as neighbour:
         assert lists(neighbour, server)
         many = [connected(server) for _ in range(3 * STRANGERS)]
-        assert everything(many[0]) == b""
+        assert everything(many[0]) == BUSY
         wait_until(lambda: sum(map(is_open, many)) == STRANGERS)
         assert is_open(other) and is_open(many[-1]) and lists(neighbour, server)
         for connection in many:
             connection.close()
+
+
+def test_a_crowd_of_one_address_is_answered_and_not_reset(
+    server: Running, loop: Callable[[], asyncio.AbstractEventLoop]
+):
+    """More signed requests at once than the address may have strangers."""
+    many = [connected(server) for _ in range(LIMIT)]
+    headers = signed_head(server.url, ONE, "one-secret", b"{}", "ListQueues")
+    for connection in many:
+        connection.sendall(request(headers, b"{}", host=f"127.0.0.1:{server.port}"))
+    statuses = Counter(connection.recv(12)[9:] for connection in many)
+    assert set(statuses) <= {b"200", b"429", b"503"} and statuses[b"200"] and statuses[b"503"]
+    for connection in many:
+        connection.close()
+    with client() as http:
+        assert lists(http, server)
+
+
+def test_a_client_that_does_not_read_that_it_is_turned_away_goes_soon(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Connection, "leaving_seconds", 0.05)
+    many = [connected(server) for _ in range(3 * STRANGERS)]
+    wait_until(lambda: len(server.server.server_state.connections) <= STRANGERS)
+    for connection in many:
+        connection.close()
 
 
 def test_a_connection_is_kept_long_once_a_request_was_verified(server: Running, monkeypatch: pytest.MonkeyPatch):
@@ -262,6 +289,9 @@ def test_a_connection_that_ends_as_it_is_made_is_forgotten(loop: Callable[[], as
     state, made = ServerState(), []
 
     class Made(Connection):
+        def turn_away(self) -> bool:
+            return False
+
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             made.append(self)
@@ -322,8 +352,9 @@ def test_without_descriptors_it_waits_and_logs_one_line(
     ("soft", "hard", "set_to", "connections"),
     [
         (4_096, 4_096, None, 1_000),
-        (1_024, 1_048_576, 1_512, 1_000),
-        (1_024, resource.RLIM_INFINITY, 1_512, 1_000),
+        (1_024, 1_048_576, 2_512, 1_000),
+        (1_024, resource.RLIM_INFINITY, 2_512, 1_000),
+        (1_024, 1_600, 1_600, 1_000),
         (256, 1_024, 1_024, 512),
         (64, 64, 64, 32),
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, 1_000),

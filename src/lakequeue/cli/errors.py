@@ -115,6 +115,8 @@ def report_error(session: Session, error: BaseException) -> int:
             return session.fail(REFUSED, error.code, str(error), details)
         case MissingPackage() | OSError():
             return session.fail(ENVIRONMENT, "environment", str(error))
+        case MemoryError():
+            return session.fail(ENVIRONMENT, "environment", str(error) or "there is not enough memory")
         case QueueClientError():
             unknown = error.outcome_unknown or bool(session.done)  # of the command, not of its last part
             return session.fail(ENVIRONMENT, "storage", error.message, {"outcome_unknown": unknown})

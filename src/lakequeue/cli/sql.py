@@ -85,6 +85,9 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
     for view in views.values():
         if isinstance(view.failure, LakeQueueError):
             raise view.failure
+        if view.failure is not None:  # DuckDB shows its stack, and calls it a fault of the query
+            reason = str(view.failure) or "there is not enough memory"
+            raise QueueClientError(f"{type(view.failure).__name__}: {reason}") from view.failure
     if isinstance(failure, duckdb.PermissionException):
         usage(f"a query reads only {', '.join(views)}, and no files")
     if isinstance(failure, (duckdb.ProgrammingError, duckdb.NotSupportedError)):

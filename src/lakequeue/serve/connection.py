@@ -15,6 +15,8 @@ from lakequeue.serve.shares import Holder, Shares
 
 MAX_PARTIAL_BYTES = 64 * 1024
 """Bytes of a head, or of what is between the parts of a body, that a connection keeps until they are complete."""
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+"""Answer to a client for which there is no connection left."""
 MAX_PIPELINED = 100
 """Requests of a connection that wait for the answer to an earlier one."""
 MAX_UNREAD_BYTES = 128 * 2**20
@@ -46,12 +48,16 @@ class Connection(HttpToolsProtocol):
         answer_seconds: time limit for reading a buffered answer.
         unverified_seconds: time limit for the next request while none was verified.
         lost: set when the connection has ended.
+        leaving_seconds: time limit for reading that there is no connection left.
         holder: whose request was verified last; None: none was yet.
+        turned_away: whether the client was told that there is no connection left.
     """
 
     head_seconds = 10.0
     answer_seconds = 60.0
     unverified_seconds = 5
+    leaving_seconds = 2.0
+    turned_away = False
     _no_head: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _in_head = True
@@ -80,6 +86,41 @@ class Connection(HttpToolsProtocol):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)  # TLS would take eight times as much
         self._wait_for_head()
+        if self.turned_away:
+            self.turn_away()
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def turn_away(self) -> bool:
+        """Answers with 503, and ends soon; as soon as it is made if it was accepted just now.
+
+        Without the answer, and if what the client sends were not read, the system would reset the connection.
+
+        Returns:
+            False if the client cannot be told, as it has a part of another answer.
+        """
+        if self.transport is None:
+            self.turned_away = True
+            return True
+        if self.transport.is_closing():
+            return False
+        if self.is_asked:
+            if self.cycle.response_started:
+                return False
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.turned_away = True
+        self._stop_waiting_for_head()
+        self._no_head = self.loop.call_later(self.leaving_seconds, self.transport.abort)
+        self.transport.write(BUSY)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:  # TLS
+            self.transport.close()
+        return True
 
     def end(self) -> None:
         """Ends the connection, if it was made and has not ended yet: asyncio's transports cannot be ended twice.
@@ -100,6 +141,8 @@ class Connection(HttpToolsProtocol):
         self.lost.set()
 
     def data_received(self, data: bytes) -> None:
+        if self.turned_away:
+            return
         self._unset_keepalive_if_required()
         self._partial += len(data)
         while data and not self._refused:
@@ -172,6 +215,8 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """An SQS client that sends no more gets its answer, but no messages: it may be gone."""
+        if self.turned_away:
+            return False
         cycle, secure = self.cycle, self.transport.get_extra_info("ssl_object") is not None
         if secure or cycle is None or cycle.response_complete or cycle.more_body or self.pipeline:
             return False

@@ -8,7 +8,7 @@ import resource
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 
 import attrs
 
@@ -37,7 +37,8 @@ class _Client:
 class Listener:
     """Accepts the connections of a socket in place of asyncio, which shows none before its handshake is done.
 
-    At a limit, the oldest connection without a verified request is closed.
+    At a limit, the oldest connection without a verified request is closed, of those first that ask for nothing.
+    Clients that are turned away get 503, as long as there are descriptors for it.
 
     Args:
         connect: makes the protocol of a connection.
@@ -66,6 +67,9 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._clients: dict[asyncio.Task[None], _Client] = {}  # the oldest first
         self._at: Counter[str] = Counter()
+        self._leaving: set[asyncio.Task[None]] = set()
+        """Connections that were turned away, and do not count."""
+        self._most_leaving = _spare_descriptors(limit)
         self._closed = 0
         self._report_after = 0.0
         self._retry: asyncio.TimerHandle | None = None
@@ -111,25 +115,35 @@ class Listener:
         if self._at[address] >= self._most_strangers and address not in self._proxies:
             neighbours = [task for task in self._strangers() if self._clients[task].address == address]
             if len(neighbours) >= self._most_strangers:
-                return self._close(neighbours[0])
+                return self._close(self._first(neighbours))
         if len(self._clients) < self._limit:
             return True
-        oldest = next(self._strangers(), None)
-        if oldest is None:
+        strangers = list(self._strangers())
+        if not strangers:
             self._report(f"a connection is refused: {self._limit} are open")
             return False
-        return self._close(oldest)
+        return self._close(self._first(strangers))
+
+    def _first(self, tasks: Sequence[asyncio.Task[None]]) -> asyncio.Task[None]:
+        """The oldest connection that asks for nothing, or the oldest one."""
+        return next((task for task in tasks if not self._clients[task].connection.is_asked), tasks[0])
 
     def _strangers(self) -> Iterator[asyncio.Task[None]]:
         return (task for task, client in self._clients.items() if client.connection.holder is None)
 
     def _close(self, task: asyncio.Task[None]) -> bool:
+        connection = self._clients[task].connection
         self._forget(task)
-        task.cancel()
+        shaken = self._tls is None or connection.transport is not None
+        if shaken and len(self._leaving) < self._most_leaving and connection.turn_away():
+            self._leaving.add(task)
+        else:
+            task.cancel()
         self._report("a connection without a verified request is closed to make room")
         return True
 
     def _forget(self, task: asyncio.Task[None]) -> None:
+        self._leaving.discard(task)
         client = self._clients.pop(task, None)
         if client is not None:
             self._at[client.address] -= 1
@@ -154,10 +168,20 @@ class Listener:
             self._closed, self._report_after = 0, self._loop.time() + REPORT_SECONDS
 
 
+def _spare_descriptors(connections: int) -> int:
+    """How many descriptors are left beyond those of a number of connections, at most as many again."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        connections
+        if soft == resource.RLIM_INFINITY
+        else max(0, min(connections, soft - OTHER_DESCRIPTORS - connections))
+    )
+
+
 def descriptors_for(connections: int) -> int:
     """Raises the soft limit on descriptors for a number of connections; returns for how many it suffices."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + OTHER_DESCRIPTORS
+    wanted = 2 * connections + OTHER_DESCRIPTORS  # as many again are told that there is no room
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -33,6 +33,8 @@ def check_permissions(caller: Caller, action: str, parameters: Mapping[str, Any]
     if action == "StartMessageMoveTask":
         source, *destination = required
         required += [("ReceiveMessage", source[1]), *(("SendMessage", queue) for _, queue in destination)]
+    if action == "CreateQueue" and parameters.get("tags"):
+        required.append(("TagQueue", required[0][1]))
     if action in ("CreateQueue", "SetQueueAttributes"):
         with suppress(InvalidParameterValue):  # the action itself refuses it
             policy = redrive_policies.redrive_policy(parameters.get("Attributes", {}).get("RedrivePolicy"))
