@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +16,8 @@ from lakequeue import LakeQueue, Queue
 from lakequeue.errors import LakeQueueError
 from lakequeue.storage import layout, no_links
 from lakequeue.storage.delta_log import signed
+from lakequeue.storage.engines.file_lock import FileLock
+from lakequeue.storage.folder import LocalFolder
 from lakequeue.testing import ManualClock
 
 
@@ -160,3 +163,65 @@ def test_a_link_above_the_root_is_its_owners_affair(tmp_path: Path) -> None:
     for below in ("queues", "q/key/0/messages"):
         Path(root, below).mkdir(parents=True, exist_ok=True)
         assert no_links.table_folder(f"{root}/{below}") == f"{real}/{below}"
+
+
+@pytest.mark.spec("DUR-72")
+@pytest.mark.parametrize("swapped", ["q", "q/key", "q/key/0/messages", "q/key/0/messages/_delta_log"])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_write_meets_no_link_that_was_put_there_since(
+    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch, swapped: str, pinned: bool
+) -> None:
+    """The looks before the write have found plain directories."""
+    root, table = tmp_path / "swapped", "q/key/0/messages"
+    (root / table / "_delta_log").mkdir(parents=True)
+    (root / table / "_delta_log/new").write_text("a")
+    for below in ("key/0/messages/_delta_log", "0/messages/_delta_log", "_delta_log"):
+        (victim / below).mkdir(parents=True, exist_ok=True)
+    before = told(victim)
+    folder = LocalFolder(str(root / table), table)
+    with ExitStack() as opened:
+        if pinned and swapped.endswith("_delta_log"):
+            folder = opened.enter_context(folder.pinned())
+        monkeypatch.setattr(no_links, "crooked", lambda *_: None)
+        (root / swapped).rename(tmp_path / "away")
+        (root / swapped).symlink_to(victim, target_is_directory=True)
+        for name in ("_delta_log/new", "_delta_log/newer", "_delta_log/letter"):
+            for write in (folder.create, folder.replace, folder.offer, folder.write):
+                with pytest.raises(OSError):
+                    write(name, b"b")
+            with pytest.raises(OSError), folder.writer(name):
+                pass
+        if not swapped.endswith("_delta_log"):
+            with pytest.raises(FileNotFoundError), folder.pinned():
+                pass
+    assert told(victim) == before
+
+
+@pytest.mark.spec("DUR-72")
+@pytest.mark.parametrize("swapped", ["q", "q/key", "q/key/0/messages"])
+def test_a_lock_meets_no_link_that_was_put_there_since(tmp_path: Path, victim: Path, swapped: str) -> None:
+    root, table = tmp_path / "swapped", "q/key/0/messages"
+    (root / table).mkdir(parents=True)
+    for below in ("key/0/messages", "0/messages", ""):
+        (victim / below).mkdir(parents=True, exist_ok=True)
+    before = told(victim)
+    (root / swapped).rename(tmp_path / "away")
+    (root / swapped).symlink_to(victim, target_is_directory=True)
+    for name in ("lock", "letter"):
+        path = str(root / table / name)
+        for act in (lambda: FileLock(path).take(exclusive=True), lambda: no_links.stamp(path, create=True)):  # noqa: B023
+            with pytest.raises(OSError):
+                act()
+    assert told(victim) == before
+
+
+@pytest.mark.spec("DUR-72")
+def test_a_file_is_written_through_no_link(tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(no_links, "crooked", lambda *_: None)
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table/file").symlink_to(victim / "letter")
+    before = told(victim)
+    with pytest.raises(OSError):
+        LocalFolder(str(tmp_path / "table")).write("file", b"b")
+    LocalFolder(str(tmp_path / "table")).replace("file", b"b")  # takes the place of the link
+    assert told(victim) == before and (tmp_path / "table/file").read_bytes() == b"b"

@@ -454,6 +454,11 @@ class System:
         """As that of ``no_links``."""
         return self.open(f"{root}/{name}")
 
+    @contextmanager
+    def above(self, root: str, name: str, below: int | None = None) -> Iterator[tuple[int | None, str]]:
+        """As that of ``no_links``, without the links and the descriptors: names lead from ``below`` here."""
+        yield below, name if below is not None else f"{root}/{name}"
+
     def close(self, number: int) -> None:
         self.opened.pop(number, None)
 

@@ -167,6 +167,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
             crooked=lambda *_: None,
             table_folder=lambda local: local,
             open_folder=system.open_folder,
+            above=system.above,
             unlink=system.unlink_below,
             rmdir=lambda root, name: system.rmdir(f"{root}/{name}"),
             rmtree=system.rmtree,

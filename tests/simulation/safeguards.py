@@ -290,8 +290,9 @@ def lose_the_type_of_what_is_gone(patch: Patch) -> None:
 def write_no_draft_again(patch: Patch) -> None:
     """A compactor removes the draft of a process that stands still, which then fails."""
 
-    def place(self: LocalFolder, place: Any, data: bytes, target: str) -> None:
+    def place(self: LocalFolder, place: Any, data: bytes, name: str, **_: Any) -> None:
         draft, here = self._path(f"{folder.uuid.uuid4().hex}.draft"), self._descriptor
+        target = self._path(name)
         with folder.open(draft, "wb", opener=self._opener) as file:  # type: ignore[attr-defined]
             file.write(data)
             self._sync_file(file)

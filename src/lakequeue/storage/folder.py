@@ -13,7 +13,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import attrs
@@ -144,6 +144,16 @@ class _Shared(ABC):
         return freed
 
 
+@attrs.frozen
+class _Opener:
+    """Opens files of an open directory for writing, and follows no link."""
+
+    _descriptor: int
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self._descriptor)
+
+
 class LocalFolder(_Shared):
     """A local directory; it need not exist yet.
 
@@ -255,42 +265,46 @@ class LocalFolder(_Shared):
         """
         target = self._sound(name)
         try:
-            return self._in_folder(target, lambda: self._place(os.link, data, target), new_folder)
+            return self._in_folder(target, lambda: self._place(os.link, data, name), new_folder)
         except FileExistsError:
             return None
 
     def replace(self, name: str, data: bytes) -> None:
         """Writes a file, or replaces it, at once: nobody reads a part of it. Its directory exists."""
-        self._place(os.replace, data, self._sound(name))
+        self._sound(name)
+        self._place(os.replace, data, name)
 
     def offer(self, name: str, data: Any) -> None:
         """As ``write``, whole at once: whoever builds on the file syncs its directory."""
         target = self._sound(name)
-        self._in_folder(target, lambda: self._place(os.replace, data, target, with_name=False))
+        self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
-    def _place(self, place: Callable[..., None], data: bytes, target: str, *, with_name: bool = True) -> Mark:
+    def _place(self, place: Callable[..., None], data: bytes, name: str, *, with_name: bool = True) -> Mark:
         """Puts a new local file where it belongs; if the process is killed, VACUUM removes what it wrote.
+
+        Draft and file are reached from the root by descriptors, so no link leads elsewhere (DUR-72).
 
         VACUUM also takes the draft of a process that was stopped for an hour, before or after it was placed.
         """
         while True:
-            draft = self._path(f"{uuid.uuid4().hex}.draft")
-            with open(draft, "wb", opener=self._opener) as file:
-                file.write(data)
-                file.flush()
-                self._sync_file(file)
-                mark = _mark(os.fstat(file.fileno()))
-            try:
-                place(draft, target, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
-                break
-            except FileNotFoundError:
-                if self.exists(os.path.basename(draft)):
-                    raise
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(draft, dir_fd=self._descriptor)
+            unplaced = f"{uuid.uuid4().hex}.draft"
+            with self._above(unplaced) as (home, draft), self._above(name) as (folder, target):
+                with open(draft, "xb", opener=_Opener(home).open) as file:
+                    file.write(data)
+                    file.flush()
+                    self._sync_file(file)
+                    mark = _mark(os.fstat(file.fileno()))
+                try:
+                    place(draft, target, src_dir_fd=home, dst_dir_fd=folder)
+                    break
+                except FileNotFoundError:
+                    if self.exists(unplaced):
+                        raise
+                finally:
+                    with suppress(FileNotFoundError):
+                        os.unlink(draft, dir_fd=home)
         if with_name:
-            self._sync(os.path.dirname(target))
+            self._sync(os.path.dirname(self._path(name)))
         return mark
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
@@ -302,10 +316,18 @@ class LocalFolder(_Shared):
     def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
         """Opens a file for writing; a remote one exists when the block has ended well."""
         path = self._sound(name)
-        with self._in_folder(path, lambda: open(path, "wb", opener=self._opener), new_folder) as file:
+        with self._in_folder(path, lambda: self._opened(name), new_folder) as file:
             yield file
             self._sync_file(file)
         self._sync(os.path.dirname(path))
+
+    def _opened(self, name: str) -> IO[bytes]:
+        with self._above(name) as (folder, leaf):
+            return open(leaf, "wb", opener=_Opener(folder).open)
+
+    def _above(self, name: str) -> AbstractContextManager[tuple[int, str]]:
+        """The directory of a file, opened, and the file's name there."""
+        return no_links.above(self._root, self._at(name), self._descriptor)
 
     def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:
         """Makes the directory of a file and acts there; again if a compactor removed it while it was empty."""

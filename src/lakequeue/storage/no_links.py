@@ -46,10 +46,13 @@ def table_folder(local: str) -> str:
 
 def open_folder(root: str, name: str) -> int:
     """Opens a directory below a root and returns its descriptor; FileNotFoundError if links lead there."""
-    path = f"{root}/{name}"
-    if crooked(root, name, stat.S_ISDIR) is not None:
-        raise FileNotFoundError(errno.ENOENT, "a symbolic link leads there", path)
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with above(root, f"{name}/." if name else ".") as (folder, _):
+            return os.dup(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise FileNotFoundError(errno.ENOENT, "a symbolic link leads there", f"{root}/{name}") from error
 
 
 def touch(folder: str, name: str) -> None:
@@ -61,9 +64,7 @@ def touch(folder: str, name: str) -> None:
 
 def stamp(path: str, *, create: bool) -> float:
     """Gives a file the time of now, and returns that time in seconds; makes the file only with ``create``."""
-    descriptor = (
-        open_lock(path, os.O_WRONLY | os.O_CREAT) if create else os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
-    )
+    descriptor = open_lock(path, os.O_WRONLY | (os.O_CREAT if create else 0))
     try:
         os.utime(descriptor)
         return os.fstat(descriptor).st_mtime
@@ -72,18 +73,22 @@ def stamp(path: str, *, create: bool) -> float:
 
 
 def open_lock(path: str, flags: int) -> int:
-    """Opens a file that all users of a directory write; the superuser makes it for the owner of the directory."""
-    if os.geteuid() == 0 != os.stat(folder := os.path.dirname(path)).st_uid:
-        with suppress(FileExistsError):  # what is there may be anybody's
-            descriptor = os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-            os.fchown(descriptor, os.stat(folder).st_uid, os.stat(folder).st_gid)
-            return descriptor
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    """Opens a file of a table that all its users write; the superuser makes it for the owner of the directory."""
+    folder, leaf = os.path.split(path)
+    root, below = re.fullmatch(_TABLE, folder, re.DOTALL).groups()  # type: ignore[union-attr]  # it fits every path
+    with above(root, f"{below}/{leaf}".lstrip("/")) as (inside, _):
+        owner = os.fstat(inside)
+        if os.geteuid() == 0 != owner.st_uid and flags & os.O_CREAT:
+            with suppress(FileExistsError):  # what is there may be anybody's
+                descriptor = os.open(leaf, flags | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=inside)
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+                return descriptor
+        return os.open(leaf, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=inside)
 
 
 def unlink(root: str, name: str, descriptor: int | None = None) -> int:
     """Removes a file; returns its bytes. FileNotFoundError or NotADirectoryError if no plain way leads there."""
-    with _above(root, name, descriptor) as (folder, leaf):
+    with above(root, name, descriptor) as (folder, leaf):
         size = os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(leaf, dir_fd=folder)
     return size
@@ -91,13 +96,13 @@ def unlink(root: str, name: str, descriptor: int | None = None) -> int:
 
 def rmdir(root: str, name: str) -> None:
     """Removes an empty directory; OSError if it is none, or no plain way leads there."""
-    with _above(root, name) as (folder, leaf):
+    with above(root, name) as (folder, leaf):
         os.rmdir(leaf, dir_fd=folder)
 
 
 def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
     """Removes a directory and what is below it, as far as that can be removed."""
-    with suppress(OSError), _above(root, name, descriptor) as (folder, leaf):
+    with suppress(OSError), above(root, name, descriptor) as (folder, leaf):
         for _, folders, files, inside in os.fwalk(leaf, topdown=False, dir_fd=folder):
             for each in files + folders:  # among the folders are links to some
                 with suppress(OSError):
@@ -109,8 +114,16 @@ def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
 
 
 @contextmanager
-def _above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
-    """The directory of a file, opened, and the file's name there."""
+def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
+    """Opens the directory of a file, and yields its descriptor and the file's name there.
+
+    Each part of the way below the root is opened from the one before, so a link that is put there at any moment
+    leads nowhere.
+
+    Raises:
+        FileNotFoundError: a part of the way is missing.
+        OSError: a part of the way is a symbolic link.
+    """
     *folders, leaf = name.split("/")
     with ExitStack() as opened:
         descriptor = os.open(root or "/", os.O_RDONLY | os.O_DIRECTORY, dir_fd=below)
