@@ -129,7 +129,7 @@ def test_others_go_on_while_the_tables_of_a_queue_are_made(tmp_path: Path, monke
     kept = lq.create_queue("kept")
     with held_at(monkeypatch, queues, "make_tables", lambda: lq.create_queue("orders")) as pool:
         others = pool.submit(lambda: (kept.attributes(wire=True), kept.set_tags(a="b"), lq.list_queues()))
-        assert [queue.name for queue in others.result(20)[2]] == ["kept"]
+        assert [queue.name for queue in others.result(60)[2]] == ["kept"]
     assert [queue.name for queue in lq.list_queues()] == ["kept", "orders"]
 
 
@@ -172,8 +172,8 @@ def test_a_forked_child_says_in_one_line_that_it_cannot_work(tmp_path: Path, wor
     answers = context.Queue()
     child = context.Process(target=_in_child, args=(lq.root, work, answers))
     child.start()
-    answer = answers.get(timeout=30)
-    child.join(30)
+    answer = answers.get(timeout=60)
+    child.join(60)
     assert answer.startswith("QueueClientError: lakequeue cannot be used after fork()") and "\n" not in answer
     assert "(gunicorn: no --preload)" in answer
     assert drain(lq.queue("orders")) == ["parent"]

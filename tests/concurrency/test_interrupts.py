@@ -176,7 +176,7 @@ def test_an_error_or_an_interrupt_at_any_line_of_a_group_commit_leaves_nobody_wa
 
         def run(requests: list[int]) -> list[int]:
             begun.set()
-            assert behind.wait(10)
+            assert behind.wait(60)
             return [2 * request for request in requests]
 
         group: GroupCommit[int, int] = GroupCommit(run)

@@ -37,7 +37,7 @@ from serve.raw_requests import everything, post, request
 if TYPE_CHECKING:
     import trustme
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Real seconds after which a condition that does not come true fails the test."""
 ACCOUNT = "000000000000"
 PROGRAM = "from lakequeue.cli import main; main()"

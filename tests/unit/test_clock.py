@@ -181,7 +181,7 @@ def test_a_thread_started_just_before_advance_is_waited_for():
 
         thread = in_thread(work)
         clock.advance(5)
-        thread.join(5)
+        thread.join(60)
         assert seen == [at(5)]
 
 
@@ -190,7 +190,7 @@ def test_a_participant_that_never_rests_is_reported():
 
     def work():
         with clock.participant():
-            leave.wait(10)
+            leave.wait(60)
 
     thread = in_thread(work)
     while not clock._busy:
@@ -243,7 +243,7 @@ def test_tasks_wait_for_a_clock_that_another_thread_advances():
     assert seen == []
     clock.advance(3)
     assert seen == [at(4)]
-    thread.join(5)
+    thread.join(60)
 
 
 def test_advance_inside_the_loop_is_seen_after_the_next_await():

@@ -89,7 +89,7 @@ def test_a_thread_that_shares_the_lock_waits_for_the_thread_that_has_it_alone(tm
     with committing(path, exclusive=True):
         thread.start()
         assert not got.wait(0.2)
-    assert got.wait(10)
+    assert got.wait(60)
     thread.join()
     assert another_thread_gets(path, "exclusive")
 
@@ -102,11 +102,11 @@ def test_a_thread_that_leaves_does_not_give_up_what_another_thread_still_shares(
     def share() -> None:
         with committing(path, exclusive=False):
             inside.set()
-            leave.wait(30)
+            leave.wait(60)
 
     thread = threading.Thread(target=share, daemon=True)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     with committing(path, exclusive=False):
         assert another_thread_gets(path, "shared")
     assert not another_thread_gets(path, "exclusive")
