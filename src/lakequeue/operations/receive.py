@@ -309,7 +309,7 @@ def claim(
                 home.found(shard.number)
             parts.append(Part(shard, result.value))
             taken += result.value.message_count
-            if taken >= most or wanted.attempt_id is not None:
+            if taken >= most or wanted.attempt_id is not None or tokens.spent:
                 break
         if result.value.halved:
             break

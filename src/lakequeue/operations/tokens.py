@@ -37,6 +37,11 @@ class Tokens:
             return True
         return self.read()
 
+    @property
+    def spent(self) -> bool:
+        """True if the bucket was read, and is empty now: no further shard gives messages."""
+        return self._read and self._left == 0
+
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
         """Claims messages of a shard by ``claim``, and pays for them."""
         if not shard.number:  # the claim charges the bucket in its own commit
