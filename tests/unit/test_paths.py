@@ -34,7 +34,7 @@ EXPECTED = {
     # a file of its own, in the system's directory for such
     "storage/bulk/arrow_files.py": ["pa.memory_map"],
     # what folder has opened
-    "storage/parquet_files.py": ["pq.write_table"],
+    "storage/parquet_files.py": ["pq.ParquetFile", "pq.write_table"],
     # clients for folder, and their errors
     "storage/stores.py": ["obstore", "obstore"],
     "storage/store_failures.py": ["obstore"],

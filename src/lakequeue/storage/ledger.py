@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise, repeat
 from types import MappingProxyType
 from typing import Any
@@ -277,9 +277,8 @@ def run_rows(
     """Rows of ``receipts``: the head if given, then ``puts``, then (only with ``op``) ``deletes``."""
     given = [head] if head else []
     heads, count = len(given), len(puts) + len(deletes) + len(given)
-    fields = (
-        dict(zip(Run._fields, zip(*puts, strict=True), strict=True)) if puts else dict.fromkeys(Run._fields, ())
-    )
+    # a comprehension for each field takes half the time of one ``zip`` of all runs
+    fields = {name: [run[place] for run in puts] for place, name in enumerate(Run._fields)}
     runs = pa.nulls(heads, layout.RUN), _run_structs(fields, len(puts)), pa.nulls(len(deletes), layout.RUN)
     arrays = {
         "settled": pa.repeat(settled, count),
@@ -338,9 +337,8 @@ def to_runs(rows: pa.Table) -> list[Run]:
         values["move"] = [None if move[0] is None else MovePart._make(move) for move in moves]
     values |= {"first": values.pop("first_offset", []), "last": values.pop("last_offset", [])}
     defaults = Run._field_defaults
-    return list(
-        map(Run._make, zip(*(values.get(name) or repeat(defaults[name]) for name in Run._fields), strict=False))
-    )
+    cells = zip(*(values.get(name) or repeat(defaults[name]) for name in Run._fields), strict=False)
+    return list(map(partial(tuple.__new__, Run), cells))  # as ``_make``, without a call in Python for each
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -39,36 +39,45 @@ def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
         ArrowException, OSError: it is not what was written.
     """
     try:
-        file = _File(source, pre_buffer=False, page_checksum_verification=True)
+        file = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
         found = file.schema_arrow
     except UnicodeDecodeError as error:
         raise pa.ArrowInvalid(f"its columns have no readable names: {error}") from error
+    lacking: list[pa.Field] = []
     if not found.equals(columns):
         known = dict(zip(found.names, found.types, strict=True))
         older = known.keys() <= set(columns.names)  # not one whose name of an added column is damaged
         for field in columns:
             if field.name in layout.ADDED and field.name not in known and older:
-                file.lacking.append(field)
+                lacking.append(field)
             elif field.name not in known or not _alike(known[field.name], field.type):
                 raise pa.ArrowInvalid(f"its column {field.name} is missing, or is not of type {field.type}")
     rows = file.metadata.num_rows
     if rows != max((end for *_, end in row_groups(file)), default=0):
         raise pa.ArrowInvalid(f"its row groups do not have {rows} rows")
-    return file
+    return _Filled(file, lacking) if lacking else file
 
 
-class _File(pq.ParquetFile):
-    """Reads the columns that it lacks as NULL."""
+class _Filled:
+    """A file that reads the columns that it lacks as NULL."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.lacking: list[pa.Field] = []
+    def __init__(self, file: pq.ParquetFile, lacking: Sequence[pa.Field]) -> None:
+        self._file, self._lacking = file, lacking
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _Filled:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
     def read(self, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
-        return self._filled(super().read(self._there(columns), **options), columns)
+        return self._filled(self._file.read(self._there(columns), **options), columns)
 
     def read_row_groups(self, groups: Any, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
-        return self._filled(super().read_row_groups(groups, self._there(columns), **options), columns)
+        return self._filled(self._file.read_row_groups(groups, self._there(columns), **options), columns)
 
     def read_row_group(self, group: int, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
         return self.read_row_groups([group], columns, **options)
@@ -76,15 +85,15 @@ class _File(pq.ParquetFile):
     def iter_batches(
         self, size: int, groups: Any = None, columns: Sequence[str] | None = None, **options: Any
     ) -> Iterator[pa.RecordBatch]:
-        for batch in super().iter_batches(size, groups, self._there(columns), **options):
+        for batch in self._file.iter_batches(size, groups, self._there(columns), **options):
             yield self._filled(batch, columns)
 
     def _there(self, columns: Sequence[str] | None) -> Sequence[str] | None:
-        lacking = {field.name for field in self.lacking}
+        lacking = {field.name for field in self._lacking}
         return columns and [name for name in columns if name not in lacking]
 
     def _filled(self, rows: Any, columns: Sequence[str] | None) -> Any:
-        for field in self.lacking:
+        for field in self._lacking:
             if columns is None or field.name in columns:
                 rows = rows.append_column(field, pa.nulls(len(rows), field.type))
         return rows
