@@ -193,9 +193,10 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         engines = "lakequeue.storage.engines"
         patch.setattr(f"{engines}.file_lock.FileIO", system.file)
         patch.setattr(f"{engines}.file_lock._lock", system.lock)
-        shim = SimpleNamespace(write_table=tables.write_table, ParquetWriter=pq.ParquetWriter)
+        shim = SimpleNamespace(
+            write_table=tables.write_table, ParquetFile=tables.parquet_file, ParquetWriter=pq.ParquetWriter
+        )
         patch.setattr("lakequeue.storage.parquet_files.pq", shim)
-        patch.setattr("lakequeue.storage.parquet_files._File", tables.parquet_file)
         patch.setattr("lakequeue.storage.folder.pa", tables.Arrow(system.file))
         patch.setattr(f"{engines}.point.threading", _Threads(sys.modules["threading"]))
         patch.setattr("lakequeue.operations.check.space_problems", lambda _: [])

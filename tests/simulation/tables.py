@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from lakequeue.storage import delta_log
 from lakequeue.storage.delta_log import checkpoint_name
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.parquet_files import _File
 
 _MARK = b"rows in memory:"
 _NUMBERS = count()
@@ -67,9 +66,9 @@ def read_checkpoint(folder: Folder, version: int) -> delta_log.State:
 
 
 def parquet_file(source: Any, **options: Any) -> Any:
-    """As `parquet_files._File`."""
+    """As `pq.ParquetFile`."""
     data = source.read()
-    return _Rows(ROWS[data]) if data in ROWS else _File(pa.BufferReader(data), **options)
+    return _Rows(ROWS[data]) if data in ROWS else pq.ParquetFile(pa.BufferReader(data), **options)
 
 
 class _Rows:
@@ -79,7 +78,6 @@ class _Rows:
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
-        self.lacking: list[pa.Field] = []
         self.metadata = SimpleNamespace(num_rows=len(rows), row_group=lambda _: self.metadata)
         self.schema_arrow = rows.schema
 
