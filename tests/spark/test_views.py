@@ -131,9 +131,7 @@ def test_a_message_that_was_emptied_since_the_ledger_was_read_is_left_out(
     assert spark.sql("SELECT sum(visible) FROM groups").head()[0] == 2
     if reading == "tables":  # and are there without the filter
         judged = sql_views._judged
-        monkeypatch.setattr(
-            sql_views, "_judged", lambda *given: judged(*given).rpartition("WHERE delay_seconds")[0]
-        )
+        monkeypatch.setattr(sql_views, "_judged", lambda *given: judged(*given).rpartition("WHERE emptied")[0])
         lq.register_views(spark, now=clock.now())
         assert spark.sql("SELECT count(*) FROM messages WHERE state != 'deleted'").head()[0] == 4
 
