@@ -31,6 +31,7 @@ def test_who_commits_first_commits_for_all(store: Counted, lq: LakeQueue, monkey
 def test_a_lost_race_keeps_the_file(store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody else may add it: the cap on stored messages is checked anew."""
     here, there = pair_of(lq, max_stored_messages=3)
+    never_confirm(monkeypatch)
     there.send("a")
     here.counts()
     at(monkeypatch, append, "commit", lambda: there.send("b"))
