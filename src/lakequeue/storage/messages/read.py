@@ -166,14 +166,14 @@ class LogFile:
         if not self.more:
             rows = table.read_rows(self.file, first - self.first, last - self.first, names)
             if are_in_order(rows["position"], first - self.base, last - self.base):
-                return rows
+                return self._typed(rows, table, names) if self.is_foreign else rows
         return self._in_order(table, names).slice(first - self.first, last - first + 1)
 
     def _in_order(self, table: TableVersion, names: Sequence[str]) -> pa.Table:
         """Returns all rows by offset, each once; reads all of each file."""
         read = list(dict.fromkeys(["position", "message_id", *names]))
         parts = table.read([self.file, *self.more], read)
-        rows = pa.concat_tables(part.select(read).cast(parts[0].schema) for part in parts)
+        rows = pa.concat_tables(self._typed(part, table, read) for part in parts)
         rows = rows.take(pc.sort_indices(rows["position"]))
         again = np.append(False, np.diff(rows["position"].to_numpy()) == 0)
         ids = pc.fill_null(rows["message_id"], "")
@@ -184,6 +184,12 @@ class LogFile:
         if not are_in_order(once["position"], self.first - self.base, self.last - self.base):
             raise DamagedTable(table.path, self.file.name, "lacks messages; another program wrote it")
         return once.select(names).combine_chunks()
+
+    def _typed(self, rows: pa.Table, table: TableVersion, names: Sequence[str]) -> pa.Table:
+        """Columns of another program, whose types Arrow may neither sort nor fill, such as views of strings."""
+        if "message_id" in names and rows["message_id"].null_count:
+            raise DamagedTable(table.path, self.file.name, "has messages without an id; another program wrote it")
+        return rows.select(names).cast(pa.schema([layout.MESSAGES.field(name) for name in names]))
 
     def sent_at(self, rows: pa.Table) -> pa.ChunkedArray:
         """Send instants of rows of the file, in microseconds."""
