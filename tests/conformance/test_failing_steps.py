@@ -134,7 +134,7 @@ MUTATIONS = [
         replace(Steps, "_fail", lambda *_: None),
         {
             shown_by(
-                test_each_commit_of_a_verb_fails_in_turn, lambda *given, verb=verb: (*given, verb, True)
+                test_each_commit_of_a_verb_fails_in_turn, lambda *given, verb=verb: (*given, verb, False)
             ): "QUE-39"
             for verb in ("Queue.redrive", "Queue.purge", "Queue.receive of a dead letter", "delete chosen")
         },

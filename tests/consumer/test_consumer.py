@@ -370,7 +370,7 @@ def test_a_stop_hands_back_what_does_not_end_in_time(harness: Harness, caplog: p
     consumer = harness.consumer(handler)
     with harness.running(consumer) as running:
         harness.clock.advance(5)
-        consumer.stop(timeout=60)
+        consumer.stop(timeout=30)
         harness.clock.advance(30)
         assert running.join() is None
     harness.clock.advance(0)

@@ -279,7 +279,7 @@ MUTATIONS = [
         replace(
             move,
             "claim",
-            lambda queue, shard, command, _, steps, claim=move.claim: claim(queue, shard, command, None, steps),
+            lambda *given, settling, steps, claim=move.claim: claim(*given, None, steps),
         ),
         {shown(rounds.test_a_delete_and_the_next_claim_are_one_commit): "HBN-24"},
     ),

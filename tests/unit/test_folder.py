@@ -73,13 +73,13 @@ def test_the_draft_of_a_stopped_process_may_be_removed_by_a_compactor(
     call = {"create": "link", "replace": "replace"}[verb]
     place, drafts = getattr(os, call), []
 
-    def while_stopped(draft: str, target: str, **folders: None) -> None:
+    def while_stopped(draft: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
         drafts.append(draft)
         if len(drafts) == 1 and not placed:
-            os.unlink(draft)
-        place(draft, target, **folders)
+            os.unlink(draft, dir_fd=src_dir_fd)
+        place(draft, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         if len(drafts) == 1 and verb == "create":
-            os.unlink(draft)
+            os.unlink(draft, dir_fd=src_dir_fd)
 
     monkeypatch.setattr(os, call, while_stopped)
     getattr(LocalFolder(str(tmp_path)), verb)("a.json", b"{}")
