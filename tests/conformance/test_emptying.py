@@ -31,7 +31,7 @@ from lakequeue.storage.bulk import lease_batches
 from lakequeue.storage.delta_log import LOG, LiveFile
 from lakequeue.storage.engines.log_trimming import version_of
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.folder import LocalFolder
+from lakequeue.storage.folder import LocalFolder, RemoteFolder
 from lakequeue.storage.inspection.shards import FoundShard
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import merge_segments
@@ -352,7 +352,8 @@ def a_compactor_that_slept_through_a_restore_hides_nothing(lq: LakeQueue, clock:
             there.receive(1, visibility_timeout=0)
 
     [other] = apart(lq.root, clock, 1)
-    with meanwhile(LocalFolder, "create", act, when=is_entry_of(messages_of(queue))):
+    kind = RemoteFolder if "://" in lq.root else LocalFolder
+    with meanwhile(kind, "create", act, when=is_entry_of(messages_of(queue))):
         other.queue("orders").compact()
     left = full(queue)
     assert "a" not in left
