@@ -155,11 +155,11 @@ def _deliver(
         for shards, entries in _by_shard(queue, left):
             try:
                 with queue.root.storage_errors():
-                    done |= _append(queue, shards, entries, queue.attributes, version)
+                    _append(queue, shards, entries, queue.attributes, version, done)
             except StaleAttributes:
                 stale = True
             except (QueueServiceError, QueueClientError) as error:  # entries of other shards may be sent
-                failed |= dict.fromkeys(entries, error)
+                failed |= dict.fromkeys(entries.keys() - done.keys(), error)
         if stale:
             try:
                 queue.renew()
@@ -186,30 +186,32 @@ def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenSha
 
 
 def _append(
-    queue: OpenQueue, shards: Sequence[OpenShard], entries: Entries, attributes: QueueAttributes, version: int
-) -> dict[int, SendResult | QueueServiceError]:
+    queue: OpenQueue,
+    shards: Sequence[OpenShard],
+    entries: Entries,
+    attributes: QueueAttributes,
+    version: int,
+    done: dict[int, SendResult | QueueServiceError],
+) -> None:
     """Appends entries validated under a version of the attributes to the first shards that have room.
 
+    Adds each result to ``done`` when its shard has committed, so an error of the next shard loses none.
     Errors as in ``ShardSender.send``.
     """
     id_format = attributes.profile_rules.message_id_format
     ids = new_message_ids(len(entries), queue.now(), id_format)
     left = {index: NewMessage(id, entry) for id, (index, entry) in zip(ids, entries.items(), strict=True)}
-    done: dict[int, SendResult | QueueServiceError] = {}
     for shard in shards:
         places = shard.sender.send(ShardSend(list(left.values()), queue.now, attributes, version))
-        for index, place in zip(list(left), places, strict=True):
-            if place is not None:
-                del left[index]
-                done[index] = _result(entries[index], place, shard.number, attributes.fifo)
+        placed = {index: place for index, place in zip(left, places, strict=True) if place is not None}
+        for index, place in placed.items():
+            del left[index]
+            done[index] = _result(entries[index], place, shard.number, attributes.fifo)
+        queue.tally(sent=len(placed), sent_bytes=sum(len(entries[index].body.encode()) for index in placed))
         if not left:
-            break
-    queue.tally(sent=len(done), sent_bytes=sum(len(entries[index].body.encode()) for index in done))
-    if not left:
-        return done
+            return
     reason = "The queue stores as many messages as it may; delete some or raise {}."
-    full = OverLimit(reason, names=["max_stored_messages"])
-    return done | dict.fromkeys(left, full)
+    done |= dict.fromkeys(left, OverLimit(reason, names=["max_stored_messages"]))
 
 
 def _result(entry: ValidEntry, place: Placed, shard: int, fifo: bool) -> SendResult:
