@@ -48,9 +48,10 @@ def elsewhere(queue: Queue) -> Queue:
 
 
 def keep_to(queue: Queue, shard: int) -> None:
-    """Makes a shard the home shard of this process, for sends as well."""
+    """Makes a shard the home shard of this process, for sends as well; the next receives begin there."""
     shared = queue._runtime.shards[0].shared
     shared.home.current = shared.sends.current = shard
+    shared.home._receives = 0
 
 
 def spread(queue: Queue, bodies: Iterable[str]) -> None:

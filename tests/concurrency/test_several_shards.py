@@ -12,7 +12,9 @@ import pytest
 from concurrency.harness import drain, elsewhere, keep_to
 from concurrency.steps import WRITES, at
 from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
+from lakequeue.model.names import shard_of_group
 from lakequeue.operations import queues
+from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
 from mutations import Patch
@@ -131,3 +133,37 @@ def test_a_batch_of_sends_over_shards_tells_for_each_entry_whether_storage_faile
     assert {failure.code for failure in result.failed} == {"ServiceUnavailable"}
     assert len(queue.send_batch(entries).successful) == 9
     assert sorted(drain(queue)) == [f"{n}" for n in range(9)]
+
+
+@pytest.mark.spec("BAT-4", "ERR-8")
+def test_a_batch_keeps_what_a_shard_took_when_newer_attributes_cannot_be_read(
+    tmp_path: Path, clock: ManualClock, monkeypatch: Patch
+) -> None:
+    lq = LakeQueue(str(tmp_path / "root"), clock=clock)
+    queue = lq.create_queue("orders.fifo", fifo=True, shards=2, deduplication_scope="message_group")
+    groups = {shard_of_group(name, 2): name for name in ("a", "b", "c", "d")}
+    with monkeypatch.context() as patch:  # a change ends when one log of two knows of it
+        fail_at(patch, 4)
+        with pytest.raises(QueueClientError):
+            elsewhere(queue).set_attributes(delay=5)
+    entries = [SendEntry(f"{shard}", group_id=groups[shard], dedup_id=f"{shard}") for shard in (0, 1)]
+    with monkeypatch.context() as patch:
+        at(patch, OpenQueue, ("renew",), OSError("disk on fire"), times=1_000)
+        result = queue.send_batch(entries)
+    assert [len(result.successful), len(result.failed)] == [1, 1]
+    assert result.failed[0].code == "ServiceUnavailable"
+    assert [message.body for message in elsewhere(queue).peek()] == [result.successful[0].id]
+
+
+@pytest.mark.spec("BAT-4", "QUE-21")
+def test_a_batch_keeps_what_a_shard_took_when_the_next_one_fails(
+    tmp_path: Path, clock: ManualClock, monkeypatch: Patch
+) -> None:
+    lq = LakeQueue(str(tmp_path / "root"), clock=clock)
+    queue = lq.create_queue("orders", shards=2, max_stored_messages=4)  # two for each shard
+    with monkeypatch.context() as patch:
+        fail_at(patch, 2)
+        result = queue.send_batch([SendEntry(f"{number}") for number in range(3)])
+    assert [len(result.successful), len(result.failed)] == [2, 1]
+    assert result.failed[0].code == "ServiceUnavailable"
+    assert sorted(message.body for message in elsewhere(queue).peek()) == ["0", "1"]

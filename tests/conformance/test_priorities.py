@@ -64,7 +64,7 @@ def test_strict_priorities_leave_the_lowest_for_last(harness: Harness):
 
 
 def test_messages_are_counted_by_priority(harness: Harness, clock):
-    queue = harness.create(priorities=3, shards=6)
+    queue = harness.create(priorities=3, shards=6, priorities_strict=True)
     queue.send_batch([SendEntry("x", priority=number % 3) for number in range(9)])
     clock.advance(60)
     queue.send("y", priority=1, delay=10)

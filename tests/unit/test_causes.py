@@ -27,7 +27,7 @@ CHAINED = (
     "KeyError: 'k'\n\nThe above exception was the direct cause of the following exception:\n\n" + TRACE
 )
 CALL = "An error occurred while calling o89.save.\n: org.apache.spark."
-PYTHON = "org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown: "
+PYTHON = "org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown "
 MISSING = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: nonsense. SQLSTATE: 42K02"
 
 TEXTS = [
@@ -40,6 +40,10 @@ TEXTS = [
      f" SQLSTATE: 38000\n{STACK}", "ValueError", "boom\n\nline two"),
     (f"An exception was thrown from the Python worker:\n{TRACE}ValueError: boom\n", "ValueError", "boom"),
     (f"  An exception was thrown from the Python worker. See below.\n{CHAINED}my.package.Poison\n", "Poison", ""),
+    ("An exception was thrown from the Python worker:\njson.decoder.JSONDecodeError: Expecting value: line 1",
+     "JSONDecodeError", "Expecting value: line 1"),
+    (f"{WRITE}{STACK}Caused by: {PYTHON}from the Python worker: builtins.Poison\n SQLSTATE: 38000\n{STACK}",
+     "Poison", ""),
     (f"{PYTHON}{TRACE}pyspark.errors.exceptions.base.PySparkTypeError: [UDF_RETURN_TYPE] Not a DataFrame.\n",
      "PySparkTypeError", "[UDF_RETURN_TYPE] Not a DataFrame."),
     (f"[STREAM_FAILED] Query terminated: An exception was raised by the Python Proxy. Return Message: {TRACE}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_TRACEBACK = "Traceback (most recent call last):\n"
+_PYTHON = re.compile(r"Traceback \(most recent call last\):\n|thrown from the Python worker(?:: ?|\. [^\n]*)\n?")
+"""What a Python stack follows, or the exception alone in a worker that hides stacks (``SPARK_HIDE_TRACEBACK``)."""
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*)|$)", re.MULTILINE | re.DOTALL)
 """The last lines of a Python stack: class and message."""
 _JAVA = re.compile(r"(?:: )?\(?(?:[a-z]\w*\.)+([A-Z][\w$]*)(?:: |\) |\Z)(.*)", re.DOTALL)
@@ -42,8 +43,8 @@ def cause_of(error: BaseException) -> tuple[str, str]:
 
 
 def _innermost(kind: str, text: str) -> tuple[str, str]:
-    _, found, python = text.rpartition(_TRACEBACK)
-    if found:
+    *_, python = _PYTHON.split(text)
+    if python != text:
         raised = _RAISED.search(python)
         if raised is not None:
             name = raised[1].rpartition(".")[2]

@@ -162,7 +162,8 @@ def _deliver(
                 failed |= dict.fromkeys(entries.keys() - done.keys(), error)
         if stale:
             try:
-                queue.renew()
+                with queue.root.storage_errors():
+                    queue.renew()
                 version, checked = queue.validated(check)
             except (QueueServiceError, QueueClientError) as error:
                 failed |= {index: error for index in left if index not in done and index not in failed}
