@@ -142,10 +142,14 @@ _beating: list[HeartbeatScheduler[str]] = []
 """Those that a mutation kept from stopping."""
 
 
+def looks_at_extensions_only(patch: Patch) -> None:
+    patch.setattr(HeartbeatScheduler, "_look", lambda self: setattr(self, "_watched", self._now()))
+
+
 def never_drops(patch: Patch) -> None:
     """Nor looks for messages that were deleted."""
     patch.setattr(HeartbeatScheduler, "drop", HeartbeatScheduler.get)
-    patch.setattr(HeartbeatScheduler, "_look", lambda self: None)
+    looks_at_extensions_only(patch)
 
 
 def never_stops(patch: Patch) -> None:
@@ -252,7 +256,7 @@ MUTATIONS = [
     ),
     Mutation(
         "looks at extensions only",
-        replace(HeartbeatScheduler, "_look", lambda self: None),
+        looks_at_extensions_only,
         {
             shown_by(
                 deleted.test_all_handlers_of_a_process_learn_it_within_two_seconds,

@@ -36,6 +36,11 @@ from lakequeue.testing import ManualClock
 from objectstore.servers import never_confirm, requests
 
 
+@pytest.fixture(autouse=True)
+def unconfirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_confirm(monkeypatch)
+
+
 def counted(store: Counted, queue: Queue) -> dict[str, int]:
     """Most requests of each operation in some rounds."""
     handles: list[str] = []
@@ -94,10 +99,7 @@ def test_single_operations_make_few_requests_at_any_age_of_the_log(
 
 
 @pytest.mark.spec("QUE-1")
-def test_creating_a_queue_makes_few_requests(
-    store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    never_confirm(monkeypatch)
+def test_creating_a_queue_makes_few_requests(store: Counted, lq: LakeQueue) -> None:
     first = requests(store, lambda: lq.create_queue("first"))
     assert first.total() <= 20, first  # with the root
     known = requests(store, lambda: lq.create_queue("second"))
@@ -120,10 +122,7 @@ def test_counts_of_a_new_process_make_few_requests(store: Counted, lq: LakeQueue
     assert made.total() <= COUNTING, made
 
 
-def test_a_lost_race_reads_the_winners_commit_once(
-    store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    never_confirm(monkeypatch)
+def test_a_lost_race_reads_the_winners_commit_once(store: Counted, lq: LakeQueue) -> None:
     queues = [lq.create_queue("orders"), *(other.queue("orders") for other in apart(lq.root, SystemClock(), 1))]
     handles = []
     for queue in queues:
