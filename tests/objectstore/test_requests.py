@@ -154,7 +154,9 @@ def test_a_long_poll_on_an_empty_queue_asks_as_often_as_it_is_told(
         calls = [Call(clock, lambda: queue.receive(wait_time=20)) for _ in range(waiters)]
         calls[0].after(20)
         assert [call.join() for call in calls] == [[]] * waiters
+        looks = store.requests.pop("HEAD", 0)  # one poll in sixteen looks whether another shard is served
         assert store.requests.total() <= 2 * shards * (polls + 6 * (waiters - 1)), store.requests
+        assert looks <= 2 * waiters
 
 
 @pytest.mark.spec("LPL-6")
