@@ -54,3 +54,13 @@ def test_files_without_a_range_are_joined_while_they_are_small() -> None:
     few = dict([*small.items()][:16])
     assert merged([500], [], large | few, ranged=False)[1:] == ([], [500])
     assert merged([1_100], [], large | few, ranged=False)[1:] == (["large"], [*range(1_000, 1_257)])
+
+
+@pytest.mark.spec("DLT-3")
+@pytest.mark.parametrize("step", [2, 7, 40, 100])
+def test_rows_between_deleted_ones_stay(step: int) -> None:
+    """Few stretches of rows are slices, and many are filtered."""
+    keys = [*range(100)]
+    gone = [*range(0, 100, step)]
+    read, removed, written = merged([200, 201], gone, {"file": keys}, ranged=True)
+    assert (read, removed, written) == (["file"], ["file"], sorted({*keys, 200, 201} - {*gone}))
