@@ -4,6 +4,8 @@
 file STOP exists, resting for about PAUSE seconds now and then; writes what it is about to do, and what came
 of it, as JSON lines to LOG.
 ``worker.py clean ROOT STOP``: compacts until the file STOP exists, and keeps nothing that is not needed.
+``worker.py compact ROOT STOP``: compacts until the file STOP exists.
+``worker.py optimize ROOT HOW LOG STOP``: another program that rewrites all tables by delta-rs.
 ``worker.py consume ROOT NAME LOG STOP``: receives and deletes, in turn, whatever there is.
 ``worker.py move ROOT NAME STOP``: receives without deleting, redrives and compacts at random.
 ``crash`` runs a verb and kills itself right before a write to storage; `faults.killed` starts it.
@@ -18,6 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from lakequeue import (
@@ -142,10 +145,39 @@ def _settle(queue: Any, diary: Diary, chance: random.Random, message: Any) -> No
 def clean(root: str, stop: str) -> None:
     for name in ("MESSAGES", "RECEIPTS", "QUEUES", "STATS"):
         setattr(layout, f"{name}_RETENTION", layout.Retention(0, 0))
+    compact_again_and_again(root, stop)
+
+
+def compact_again_and_again(root: str, stop: str) -> None:
     lq = LakeQueue(root)
     while not os.path.exists(stop):
         lq.compact()
         time.sleep(0.2)
+
+
+def optimize(root: str, how: str, log: str, stop: str) -> None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    diary = Diary(log)
+    diary.write("ready")
+    while not os.path.exists(stop):
+        for folder in sorted(Path(root).rglob("_delta_log")):
+            try:
+                table = DeltaTable(str(folder.parent))
+                columns = [field.name for field in table.schema().fields]
+                if how == "compact":
+                    table.optimize.compact()
+                elif how == "z-order":
+                    table.optimize.z_order([name for name in ("body", "state", "name") if name in columns])
+                else:
+                    table.vacuum(dry_run=False)
+            except (DeltaError, OSError) as error:  # others committed meanwhile
+                diary.write("conflict", error=str(error)[:300])
+            else:
+                diary.write("optimized", table=folder.parent.name)
+        time.sleep(0.3)
+    diary.write("stopped")
 
 
 def consume(root: str, name: str, log: str, stop: str) -> None:
@@ -278,4 +310,5 @@ def run_forked(environment: dict[str, str], main: Callable[..., None], arguments
 
 
 if __name__ == "__main__":
-    {"work": work, "clean": clean, "consume": consume, "move": move}[sys.argv[1]](*sys.argv[2:])
+    commands = {"work": work, "clean": clean, "compact": compact_again_and_again}
+    (commands | {"consume": consume, "move": move, "optimize": optimize})[sys.argv[1]](*sys.argv[2:])

@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from conformance.damage import Victim, change, entries, live
@@ -113,6 +114,25 @@ def test_a_vacuum_with_the_default_retention_removes_nothing_that_is_needed(vict
     victim.send("later")
     assert victim.drain() == [*BODIES, "later"]
     assert not [each for each in victim.lake().check() if each.damage]
+
+
+@pytest.mark.spec("DUR-5", "DUR-31")
+def test_rows_that_were_emptied_are_not_missing(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakequeue.storage.messages.merge_segments.CUT_BYTES", 0)
+    monkeypatch.setattr("lakequeue.storage.messages.append.SEGMENT_AGE", 0)
+    queue = victim.queue
+    oldest, *others = queue.receive(7, visibility_timeout=3_600)
+    queue.delete_batch(others).raise_for_failures()
+    victim.clock.advance(1)
+    victim.send("later")
+    victim.lake().compact()
+    assert None in [row for path in live(victim.messages) for row in pq.read_table(path)["body"].to_pylist()]
+    sort(victim)
+    assert [found.damage for found in victim.lake().check()] == [False]
+    [report] = victim.lake().repair(apply=True)
+    assert report.applied and (report.lost, report.again, report.notes) == ([], [], [])
+    victim.clock.advance(3_600)
+    assert victim.drain() == [oldest.body, *BODIES[7:], "later"]
 
 
 @pytest.mark.spec("DUR-5")

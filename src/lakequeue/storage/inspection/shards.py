@@ -109,8 +109,9 @@ class FoundShard:
 
     def gone(self, ledger: LedgerRows | None, blank: list[Range]) -> list[Range]:
         """Those of them that no other file holds either, and what is ``blank``."""
-        kept = {each.file.path for each in kept_files(self.files)}
+        kept = {each.file.path for each in self._read_by_calls()}
         others = [np.setdiff1d(each.offsets, each.blank) for each in self.files if each.file.path not in kept]
+        others += [each.offsets for each in self.files if each.harmless]
         there = ranges(np.unique(np.concatenate([*others, np.array([], np.int64)])))
         gone = [
             part
@@ -125,8 +126,12 @@ class FoundShard:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
         held.add(ledger.head.head_offset, max(self.end(ledger), ledger.head.head_offset))
-        offsets = np.concatenate([np.array([], np.int64), *(each.blank for each in kept_files(self.files))])
-        return [part for span in ranges(offsets) for part in held.within(*span)]
+        offsets = np.concatenate([np.array([], np.int64), *(each.blank for each in self._read_by_calls())])
+        return [part for span in ranges(np.unique(offsets)) for part in held.within(*span)]
+
+    def _read_by_calls(self) -> list[FoundFile]:
+        """Files of which calls read all rows."""
+        return [*kept_files(self.files), *(each for each in self.files if each.harmless)]
 
 
 def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
