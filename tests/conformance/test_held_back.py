@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -128,6 +129,33 @@ def test_the_limit_holds_for_the_queue_wherever_its_messages_are(harness: Harnes
         found += messages
     assert got == [2, 0] + [1] * 78
     assert not queue.fifo or bodies(found) == [str(number) for number in range(80)]
+
+
+@pytest.mark.spec("JOB-11")
+def test_what_the_limit_lets_through_comes_from_all_shards(harness: Harness, clock):
+    queue = harness.create(shards=3, rate_limit="1/s", rate_burst=60, visibility_timeout=600)
+    spread(queue, [0, 1, 2], 180)
+    keep_to(queue, 0)
+    queue._runtime.shards[0].shared.home._chance = Random(58)
+    found = [int(message.body) % 3 for _ in range(60) for message in queue.receive(1)]
+    assert len(found) == 60 and min(found.count(shard) for shard in range(3)) >= 12
+
+
+@pytest.mark.spec("JOB-11", "ATT-8")
+@pytest.mark.parametrize("shard", [None, 0, 2])
+def test_a_receive_that_is_repeated_takes_nothing_more_of_the_bucket(harness: Harness, clock, shard: int | None):
+    attributes = {} if shard is None else {"shards": 3, "deduplication_scope": "message_group"}
+    queue = harness.create("orders.fifo", fifo=True, rate_limit="1/s", rate_burst=4, **attributes)
+    other = harness.queue("orders.fifo")
+    spread(queue, [shard or 0], 6)
+    found = bodies(queue.receive(3, attempt_id="a"))
+    assert found == ["0", "1", "2"] and bodies(other.receive(3, attempt_id="a")) == found
+    assert bodies(queue.receive(3, attempt_id="b")) == []  # their group is in flight
+    clock.advance(0.999)
+    for message in queue.receive(3, attempt_id="a"):
+        message.delete()
+    assert len(other.receive(10, attempt_id="c")) == 1, "three tokens of four were taken, not nine"
+    assert queue.receive(10) == []
 
 
 @pytest.mark.spec("JOB-11")

@@ -39,11 +39,12 @@ def test_what_a_bucket_cannot_hold_is_refused(given: dict[str, object], hint: st
 @pytest.mark.parametrize(
     ("rate", "burst", "pace"),
     [
-        ("50/s", None, Pace(20_000_000, 5)),
-        ("3/s", None, Pace(333_333_334, 1)),  # rounded so that it is never faster
-        ("1000/s", None, Pace(1_000_000, 100)),
+        ("50/s", None, Pace(20_000_000, 50)),
+        ("3/s", None, Pace(333_333_334, 3)),  # rounded so that it is never faster
+        ("1000/s", None, Pace(1_000_000, 1_000)),
         ("1/d", 1, Pace(86_400_000_000_000, 1)),
-        ("600/m", None, Pace(100_000_000, 1)),
+        ("600/m", None, Pace(100_000_000, 10)),
+        ("59/m", None, Pace(1_016_949_153, 1)),
     ],
 )
 def test_the_bucket_of_a_limit(rate: str, burst: int | None, pace: Pace) -> None:

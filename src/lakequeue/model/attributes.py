@@ -126,7 +126,7 @@ class QueueAttributes:
     rate_limit: str | None = _of("RateLimit", "rate", None)
     """How many messages consumers receive in a time, such as ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
-    """How many of them at once; None: a tenth of a second's."""
+    """How many of them at once; None: a second's."""
 
     @classmethod
     def create(

@@ -40,9 +40,9 @@ class Pace(NamedTuple):
 
     @classmethod
     def of(cls, rate: str, burst: int | None) -> Pace:
-        """The bucket of a limit; the default for ``burst`` is a tenth of a second's messages."""
+        """The bucket of a limit; the default for ``burst`` is a second's messages, at least one."""
         count, time = _parts(rate)
-        return cls(-(-time * 10**9 // count), burst or max(1, count // (10 * time)))
+        return cls(-(-time * 10**9 // count), burst or max(1, count // time))
 
     def left(self, full_at: int, now: int) -> int:
         """Messages that may come at an instant."""
