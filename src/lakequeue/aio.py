@@ -360,7 +360,6 @@ class LakeQueue(Wrapped, _Face[sync_client.LakeQueue], sync_client.RootPropertie
     create_queue = _answering(sync_client.LakeQueue.create_queue, Queue)
     queue = _answering(sync_client.LakeQueue.queue, Queue)
     list_queues = _answering(sync_client.LakeQueue.list_queues, _page)
-    all_queues = _answering(sync_client.LakeQueue.all_queues, _queues)
     delete_queue = _verb(sync_client.LakeQueue.delete_queue)
     register_views = _verb(sync_client.LakeQueue.register_views)
     view_statements = _verb(sync_client.LakeQueue.view_statements)

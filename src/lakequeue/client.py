@@ -249,10 +249,6 @@ class LakeQueue(RootProperties):
         found, more = queues.listed(self._runtime, prefix, limit, after)
         return QueuePage(map(Queue, found), found[-1].name if more else None)
 
-    def all_queues(self) -> list[Queue]:
-        """Every queue of the region, sorted by name; ``list_queues()`` had a maximum in 0.2."""
-        return self.list_queues()
-
     def delete_queue(self, name: str) -> None:
         """Deletes a queue with everything in it.
 

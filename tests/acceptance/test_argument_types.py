@@ -201,10 +201,10 @@ def test_an_argument_of_the_wrong_type_is_refused_by_name(
     targets: Mapping[str, Callable[..., Any]], lake: LakeQueue, verb: str, argument: str, kind: str
 ) -> None:
     queue = lake.queue("orders")
-    before = (queue.counts(), queue.attributes(), queue.tags(), len(lake.all_queues()))
+    before = (queue.counts(), queue.attributes(), queue.tags(), len(lake.list_queues()))
     for value in wrong(kind):
         refused(lambda: targets[verb](**needed(verb) | {argument: value}), argument)  # noqa: B023
-    assert (queue.counts(), queue.attributes(), queue.tags(), len(lake.all_queues())) == before
+    assert (queue.counts(), queue.attributes(), queue.tags(), len(lake.list_queues())) == before
 
 
 @pytest.mark.spec("ERR-1", "ERR-8")
@@ -226,7 +226,7 @@ def test_wrong_items_and_keywords_are_refused_by_name(lq: LakeQueue) -> None:
         refused(lambda: queue.set_attributes(visibility_timeout=value), "visibility_timeout")  # noqa: B023
         refused(lambda: lq.create_queue("new", delay=value), "delay")  # noqa: B023
     assert queue.counts().visible == 0 and queue.tags() == {}
-    assert [one.name for one in lq.all_queues()] == ["orders"]
+    assert [one.name for one in lq.list_queues()] == ["orders"]
 
 
 def test_a_consumer_wants_a_queue_whose_verbs_block(lq: LakeQueue) -> None:

@@ -525,10 +525,10 @@ def test_a_message_is_sent_while_another_queue_is_deleted(connection: Any, tmp_p
     queue.declare()
     LakeQueue(root).create_queue("going")
     broker = connection.transport.broker
-    queues = broker._lake.all_queues()
+    queues = broker._lake.list_queues()
     LakeQueue(root).delete_queue("going")
     with pytest.MonkeyPatch.context() as patch:  # they are listed before one goes
-        patch.setattr(broker._lake, "all_queues", lambda: queues)
+        patch.setattr(broker._lake, "list_queues", lambda: queues)
         connection.Producer(exchange=exchange).publish("a", routing_key="a", retry=False)
     assert queue.get().payload == "a"
 
@@ -580,8 +580,8 @@ def test_a_task_beyond_the_longest_delay_is_delayed_as_long_as_can_be(connection
 def test_a_queue_that_its_owner_declared_and_left_is_gone(connection: Any, tmp_path: Path) -> None:
     with connection.clone() as owner:
         received(owner, kombu.Queue("replies", auto_delete=True), number=0)
-        assert LakeQueue(str(tmp_path / "root")).all_queues()
-    assert not LakeQueue(str(tmp_path / "root")).all_queues()
+        assert LakeQueue(str(tmp_path / "root")).list_queues()
+    assert not LakeQueue(str(tmp_path / "root")).list_queues()
 
 
 @pytest.mark.parametrize(

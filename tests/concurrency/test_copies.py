@@ -131,7 +131,7 @@ def test_copies_beside_processes_that_move_messages(processes: Processes, copies
         copy = LakeQueue(str(processes.root.parent / str(number)))
         assert damage_of(copy.root) == []
         assert not any(summary.failures for summary in copy.compact())
-        queues = copy.all_queues()
+        queues = copy.list_queues()
         assert not any(map(unfinished, queues))
         stored = [message.body for each in queues for message in each.peek(limit=10_000)]
         assert set(stored) == sent, "a message that moved is not in the copy"

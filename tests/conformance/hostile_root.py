@@ -235,7 +235,7 @@ def verbs(lake: LakeQueue, copy: LakeQueue) -> Iterator[tuple[str, Callable[[], 
     def of(name: str, call: Callable[[Queue], object]) -> Callable[[], object]:
         return lambda: call(lake.queue(name))
 
-    yield "all_queues", lake.all_queues
+    yield "list_queues", lake.list_queues
     yield "check", lake.check
     yield "repairs", lake.repair
     yield "arrow_views", lambda: [view.to_table() for view in lake.arrow_views().values()]

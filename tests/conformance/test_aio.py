@@ -189,7 +189,7 @@ def test_every_verb_answers_as_the_synchronous_one(harness: Harness, clock: Manu
             with pytest.raises(errors.InvalidParameterValue, match="destination"):
                 await dead.redrive(destination=other.sync)  # type: ignore[arg-type]
             await lq.delete_queue("other")
-        assert [one.name for one in await lq.all_queues()] == ["dead", "orders"]  # opened again
+        assert [one.name for one in await lq.list_queues()] == ["dead", "orders"]  # opened again
         await lq.__aexit__()
 
     run(scenario)

@@ -213,9 +213,9 @@ def test_one_queue_comes_to_those_that_are_there(lq: LakeQueue, to: LakeQueue) -
         lq.create_queue(name).send(name)
     to.create_queue("c").send("c")
     assert [each.queue for each in lq.copy(to, "a")] == ["a"]
-    assert [queue.name for queue in reopen(to).all_queues()] == ["a", "c"]
+    assert [queue.name for queue in reopen(to).list_queues()] == ["a", "c"]
     assert [each.queue for each in lq.copy(to, queue="b")] == ["b"]
-    assert [drain(queue) for queue in reopen(to).all_queues()] == [["a"], ["b"], ["c"]]
+    assert [drain(queue) for queue in reopen(to).list_queues()] == [["a"], ["b"], ["c"]]
 
 
 @pytest.mark.spec("DUR-40")
@@ -254,7 +254,7 @@ def test_a_damaged_original_is_named(lq: LakeQueue, to: LakeQueue, damage: Calla
     damage(path)
     with pytest.raises(DamagedTable, match=Path(path).name):
         lq.copy(to)
-    assert reopen(to).all_queues() == []
+    assert reopen(to).list_queues() == []
 
 
 @pytest.mark.spec("DUR-40")
@@ -276,9 +276,9 @@ def test_a_copy_that_is_killed_leaves_nothing_that_is_used_and_can_be_repeated(
             lq.copy(reopen(to))
             break
         if Path(to.root, "queues", "_delta_log").exists():
-            assert reopen(to).all_queues() == []
+            assert reopen(to).list_queues() == []
     assert dying > 10
-    assert [drain(each) for each in reopen(to).all_queues()] == [["a", "b", "c"], ["d"]]
+    assert [drain(each) for each in reopen(to).list_queues()] == [["a", "b", "c"], ["d"]]
 
 
 @pytest.mark.spec("DUR-40", "DUR-7")
@@ -374,7 +374,7 @@ def test_a_queue_that_is_deleted_meanwhile_stays_out(lq: LakeQueue, to: LakeQueu
     lq.create_queue("b").send("y")
     with meanwhile(ShardCopies, "_copy_files", lambda *_: lq.delete_queue("a")):
         assert [each.queue for each in lq.copy(to)] == ["b"]
-    assert [queue.name for queue in reopen(to).all_queues()] == ["b"]
+    assert [queue.name for queue in reopen(to).list_queues()] == ["b"]
 
 
 @pytest.mark.spec("DUR-40")

@@ -20,7 +20,7 @@ from mutations import Case, Mutation, each_case, replace, shown_by
 def told(lake: LakeQueue) -> list[object]:
     """What anybody sees of the queues, in another process, and of a copy."""
     seen: list[object] = []
-    for queue in reopen(lake).all_queues():
+    for queue in reopen(lake).list_queues():
         peeked = queue.peek(limit=100)
         states = sorted((each.message_id, each.state, each.receive_count, each.visible_at) for each in peeked)
         settings = queue.attributes(["RedrivePolicy", "VisibilityTimeout"], wire=True)
@@ -49,7 +49,7 @@ OTHERS = {
                 "Queue.dead_letter_sources",
                 "Queue.tags",
             ),
-            *("Lease.batches", "Lease.arrow", "LakeQueue.queue", "LakeQueue.list_queues", "LakeQueue.all_queues"),
+            *("Lease.batches", "Lease.arrow", "LakeQueue.queue", "LakeQueue.list_queues"),
             *("LakeQueue.register_views", "LakeQueue.view_statements", "LakeQueue.create_views"),
             *("LakeQueue.arrow_views", "LakeQueue.check"),
         ),

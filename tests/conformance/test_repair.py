@@ -543,7 +543,7 @@ def test_a_damaged_queue_is_deleted_and_stops_no_other(victim: Victim, kind: str
     (DAMAGE | MISSING)[kind](victim)
     victim.lake().delete_queue("orders")
     victim.clock.advance(3_600)
-    assert [queue.name for queue in victim.lake().all_queues()] == ["other"]
+    assert [queue.name for queue in victim.lake().list_queues()] == ["other"]
     victim.lake().create_queue("orders").send("new")
     victim.lake().compact()
     assert victim.drain() == ["new"]

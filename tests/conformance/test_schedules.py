@@ -114,7 +114,7 @@ def test_each_commit_of_a_look_fails_in_turn(
         time.advance(3_600)
         for _ in range(2):
             reopen(lake).schedules.run_due()
-        for queue in reopen(lake).all_queues():
+        for queue in reopen(lake).list_queues():
             messages = queue.peek(limit=100)
             sent = [
                 (m.message_attributes["schedule"].value, m.message_attributes["scheduled_at"]) for m in messages

@@ -46,7 +46,7 @@ def test_a_killed_copy_is_repeated(s3_root: str, tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(ShardCopies, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         here.copy(there)
-    assert there.all_queues() == []
+    assert there.list_queues() == []
     here.copy(there)
     assert drain(there.queue("orders")) == ["x"]
     with pytest.raises(QueueClientError, match="has the queue orders already"):

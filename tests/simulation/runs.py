@@ -261,7 +261,7 @@ def run(script: Script, mutate: Mutate = lambda patch: None) -> Outcome:
             judge(history, drained, went_back=went_back or bool(script.ahead), lost=lost)
             _check(last, world)
             # what a storage stamped in the future stays until then
-            if history.erased and last.all_queues() and history.wrong.get(STORAGE, 0) <= 0:
+            if history.erased and last.list_queues() and history.wrong.get(STORAGE, 0) <= 0:
                 world.pass_time(200_000)
                 last.compact()
                 world.pass_time(200_000)

@@ -187,7 +187,7 @@ def test_a_wrong_value_of_an_option_is_told_in_no_trace(scheme: str, value: str)
         try:
             LakeQueue(
                 f"{scheme}://lake/a", storage_options={"max_retries": "0"} | options | {name: value}
-            ).all_queues()
+            ).list_queues()
         except (InvalidParameterValue, QueueClientError) as error:
             assert "cr3t" not in "".join(traceback.format_exception(error)), name
 

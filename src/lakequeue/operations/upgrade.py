@@ -26,7 +26,6 @@ from lakequeue.shard.runs import IN_FLIGHT, MOVING, Destination, MovePart, Run
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile, entry_name, is_table, listed, read_checkpoint, read_entry
 from lakequeue.storage.engines import entries
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_below
 from lakequeue.storage.engines.point import Engine, Table
@@ -78,17 +77,8 @@ def upgrade(root: Root, progress: Progress) -> int:
                 )
                 for part in parts
             ]
-            _exchange(catalog, files, named)
+            _commit(catalog, files, named)
         return len(queues)
-
-
-def _exchange(table: Table, files: Sequence[LiveFile], rows: Sequence[pa.Table]) -> None:
-    _done(commit(table, {}, lambda token: table.exchange(files, rows, {}, token)), table.path)
-
-
-def _done(landed: bool, path: str) -> None:
-    if not landed:
-        raise QueueClientError(f"{path} was changed meanwhile; end all processes that use it, and upgrade again")
 
 
 def _check_alone(root: str) -> None:
@@ -157,11 +147,15 @@ def _is_converted(table: Table, schema: pa.Schema) -> bool:
     return bool(table.state.metadata["schemaString"] == entries.schema_text(schema))
 
 
-def _commit_schema(
-    table: Table, schema: pa.Schema, removed: Sequence[LiveFile] = (), rows: Sequence[pa.Table] = ()
+def _commit(
+    table: Table, removed: Sequence[LiveFile], rows: Sequence[pa.Table], schema: pa.Schema | None = None
 ) -> None:
-    """Gives a table its new columns, and with the same commit other files."""
-    metadata = dict(table.state.metadata) | {
+    """Replaces files of a table by one file for each table of rows, and gives it a schema if one is given.
+
+    Raises:
+        QueueClientError: another process changed the table.
+    """
+    metadata = schema and dict(table.state.metadata) | {
         "schemaString": entries.schema_text(schema),
         "configuration": dict(table.state.metadata["configuration"]),
         "format": {"provider": "parquet", "options": {}},
@@ -169,7 +163,9 @@ def _commit_schema(
     added = [table.write_file(each) for each in rows]
     data = entries.entry("UPGRADE", added, removed, {}, "upgrade", metadata)
     table.settle()
-    _done(table.folder.create(entry_name(table.version + 1), data, new_folder=False) is not None, table.path)
+    if table.folder.create(entry_name(table.version + 1), data, new_folder=False) is None:
+        reason = "was changed meanwhile; end all processes that use it, and upgrade again"
+        raise QueueClientError(f"{table.path} {reason}")
     table.refresh()
 
 
@@ -196,8 +192,8 @@ def _convert_log(engine: Engine, root: str, key: str, shard: int, queues: Rows) 
             moved = pc.and_(pc.is_valid(coded["source_queue"]), pc.is_null(coded["moved_at"]))
             if pc.any(pc.or_kleene(moved, pc.equal(coded["delay_seconds"], _EMPTIED))).as_py():
                 [rows] = table.read([file])
-                _exchange(table, [file], [_messages(layout.message_rows(rows), file)])
-        _commit_schema(table, layout.MESSAGES)
+                _commit(table, [file], [_messages(layout.message_rows(rows), file)])
+        _commit(table, [], [], layout.MESSAGES)
     _begin_here(table)
 
 
@@ -231,8 +227,8 @@ def _convert_ledger(engine: Engine, root: str, key: str, shard: int, queues: Row
         files, head, runs = table.files(), None, dict[bool, list[Run]]({False: [], True: []})
         for file in files:
             with table.folder.parquet(file.name, file.size, ANY) as parquet:
-                rows = parquet.read(use_threads=False).to_pylist()
-            for row in rows:
+                read = parquet.read(use_threads=False)
+            for row in read.to_pylist():
                 if row["state"] == layout.HEAD_STATE:
                     paced_to = row["run"] and row["run"]["visible_at"]
                     head = read_head({**row["head"], "paced_to": paced_to, "emptying": None})
@@ -240,7 +236,8 @@ def _convert_ledger(engine: Engine, root: str, key: str, shard: int, queues: Row
                     runs[file.partition["settled"]].append(_run(row, queues))
         if head is None:
             raise QueueClientError(f"{path} has no head; repair it with the lakequeue that made it")
-        _commit_schema(table, layout.RECEIPTS, files, ledger_files(head, *map(sorted, (runs[False], runs[True]))))
+        rows = ledger_files(head, *map(sorted, (runs[False], runs[True])))
+        _commit(table, files, rows, layout.RECEIPTS)
     _begin_here(table)
 
 

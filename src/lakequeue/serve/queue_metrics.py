@@ -97,7 +97,7 @@ class QueueMetrics:
     def _read(self) -> list[Metric]:
         try:
             check_catalog(self._lake)
-            queues = sorted(self._lake.all_queues(), key=lambda queue: (queue.created_at, queue.name))
+            queues = sorted(self._lake.list_queues(), key=lambda queue: (queue.created_at, queue.name))
         except LakeQueueError as error:
             _log.warning("a scrape leaves all queues out: %s", error)
             return [readable(0)]

@@ -303,15 +303,13 @@ def run_rows(
 
 
 def _column(values: list[Any], kind: pa.DataType, count: int) -> pa.Array:
-    if values.count(None) == len(values):
-        return pa.nulls(count, kind)
     if pa.types.is_list(kind):
         values = [[attrs.asdict(each) for each in attempts or ()] or None for attempts in values]
     elif kind == layout.FAILURE:
         values = [failure and attrs.asdict(failure) for failure in values]
     elif pa.types.is_struct(kind):
         values = [target and target._asdict() for target in values]
-    return pa.array(values, kind)
+    return layout.array(values, kind, count)
 
 
 def to_runs(rows: pa.Table) -> list[Run]:

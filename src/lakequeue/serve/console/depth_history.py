@@ -40,7 +40,7 @@ class DepthHistory:
 
     def queues(self) -> list[Queue]:
         """All queues; drops the history of deleted ones."""
-        queues = self._lake.all_queues()
+        queues = self._lake.list_queues()
         keys = {queue.key for queue in queues}
         with self._lock:
             self._recorded = {key: depths for key, depths in self._recorded.items() if key in keys}

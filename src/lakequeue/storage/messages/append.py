@@ -89,10 +89,7 @@ class Place:
             "sent_at": [self.sent_at] * count,
         }
         columns = placed | {name: [cell[name] for cell in cells] for name in cells[0]}
-        arrays = [
-            pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
-            for field in layout.MESSAGES
-        ]
+        arrays = [layout.array(columns.get(field.name, ()), field.type, count) for field in layout.MESSAGES]
         return pa.Table.from_arrays(arrays, schema=layout.MESSAGES)
 
     def ids(self, count: int) -> dict[str, int]:

@@ -42,13 +42,17 @@ class BodyCache:
 
     def remember(self, first: int, rows: pa.Table) -> None:
         """Caches rows of ``messages`` from offset ``first`` on, unless that offset is cached."""
-        if not len(rows) or rows.nbytes > self._budget.limit // 4:
+        if not len(rows):
             return
-        chunk = rows.select(_COLUMNS)
+        chunk, most = rows.select(_COLUMNS), self._budget.limit // 4
         size = chunk.get_total_buffer_size()
-        if size > max(2 * chunk.nbytes, TABLE_BYTES):  # a slice keeps all of the row group that it is a part of
-            chunk = chunk.take(np.arange(len(chunk)))
-            size = chunk.get_total_buffer_size()
+        if size > min(most, TABLE_BYTES):  # else not to ask for `nbytes` saves 3 % of a send
+            needed = chunk.nbytes
+            if needed > most:
+                return
+            if size > max(2 * needed, TABLE_BYTES):  # a slice keeps all of the row group that it is a part of
+                chunk = chunk.take(np.arange(len(chunk)))
+                size = chunk.get_total_buffer_size()
         with self._budget.lock:
             if self._chunk_of(first) is None:
                 self._budget.put(self._chunks, first, chunk, TABLE_BYTES + size)

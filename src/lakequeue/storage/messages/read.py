@@ -503,7 +503,7 @@ def _joined(files: Sequence[LogFile]) -> list[LogFile]:
 def is_foreign(name: str) -> bool:
     """Returns True if another program wrote a file of a table: it lies in a directory of its partition.
 
-    So do files by ``engine="spark"`` and by lakequeue 0.2.
+    Files by ``engine="spark"`` lie there, too.
     """
     return name.startswith(("base_offset=", "settled="))
 
