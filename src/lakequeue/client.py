@@ -114,7 +114,7 @@ class LakeQueue(RootProperties):
 
     Raises:
         InvalidParameterValue: names the argument and what it may be.
-        QueueClientError: the root is on a network file system, and that was not allowed.
+        QueueClientError: the root is on a network file system, which was not allowed.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class LakeQueue(RootProperties):
             spark: the session.
             now: the instant of the states; None is ``as_of``, or else the time of each query.
             as_of: an aware instant by the machine's clock: show the tables of that time. Earlier versions are kept
-                for ten minutes, those of busy shards for 200 commits; ``stats`` reaches further back.
+                for ten minutes, versions of busy shards for 200 commits; ``stats`` reaches further back.
 
         Raises:
             QueueClientError: the log of a table no longer reaches back to ``as_of``, or the session
@@ -388,7 +388,7 @@ class LakeQueue(RootProperties):
         docs/operation/upgrading.md says how to go back.
 
         Args:
-            progress: called with the number of converted tables, that of all, and the queue of the next one.
+            progress: called with the number of converted tables, the number of all tables, and the next queue.
 
         Returns:
             The number of queues that were upgraded, of all regions; 0 if the root has this layout.

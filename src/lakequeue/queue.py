@@ -99,7 +99,7 @@ class Queue(QueueProperties):
 
     As a context manager it closes the queue's tables at the end; a later call opens them again.
 
-    It can be pickled as a ``LakeQueue`` can. A copy stands for this queue only: once the queue was deleted, the
+    It can be pickled as a ``LakeQueue`` can. A copy refers to this queue only: once the queue was deleted, the
     copy raises QueueDoesNotExist, even if another queue has the name now (JOB-13).
 
     Every method raises QueueDoesNotExist after the queue was deleted, RequestThrottled if other processes won

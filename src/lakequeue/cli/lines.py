@@ -177,7 +177,7 @@ class Reader:
         self._needs_dedup = queue.fifo and not queue.attributes()["content_based_deduplication"]
 
     def entry(self, number: int, line: str) -> SendEntry:
-        """Makes an entry of a line, with its number as id; QueueServiceError says why there is none."""
+        """Makes an entry of a line, whose id is its number; QueueServiceError says what is wrong with the line."""
         return SendEntry(id=str(number), **self._options | self._arguments(line))
 
     def _arguments(self, line: str) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Done:
         failures: attempts that failed.
         due: when to try again; None: at once.
         settled: True once a commit deleted it, or made it visible.
-        handle: its receipt handle, or that of a later receive of it.
+        handle: its receipt handle, or the handle of a later receive.
     """
 
     job: Job

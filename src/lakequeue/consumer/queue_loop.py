@@ -50,11 +50,11 @@ _log = logging.getLogger("lakequeue")
 
 
 class QueueLoop:
-    """What a run of a consumer does with one of its queues.
+    """Receives from one queue of a consumer, and settles, during a run.
 
     Args:
-        options: those of the consumer, for this queue.
-        controls: what the consumer was told.
+        options: the consumer's options for this queue.
+        controls: requests to the consumer, such as to stop.
         observers: record what becomes of messages.
         hands: what handles the messages of all queues.
         fatal: stops all loops of the consumer.
@@ -66,7 +66,7 @@ class QueueLoop:
         rounds: settles them, and claims others.
         calls: the calls of the handler with them.
         unended: messages whose handlers had not ended when the run ended.
-        handed_back: those of them that were made visible.
+        handed_back: unended messages that were made visible.
     """
 
     def __init__(

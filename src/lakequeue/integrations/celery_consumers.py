@@ -44,7 +44,7 @@ class Subscription:
         name: of the queue, as kombu knows it.
         number: maximum number of messages to hold; 0: no limit of kombu's.
         no_ack: delete messages as soon as they are delivered.
-        put: called with the subscription and what whoever drains events passes to ``deliver``: kombu's message, or
+        put: called with the subscription and the argument of ``deliver``: kombu's message, or
             an error that ended the consumer.
         callback: called with kombu's message when it is delivered.
         forget: called with the tag of a message that kombu is not to settle any more.

@@ -30,13 +30,13 @@ _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
     zlib.decompress: zlib.decompressobj,
 }
-"""Classes that decompress a part, by the function that kombu calls; those of packages if they are installed."""
+"""Classes that decompress a part, by the function that kombu calls. Classes of packages are here if installed."""
 if zstd := getattr(compression, "zstd", None):
     _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
 if getattr(compression, "brotli", None):
 
     class _Brotli:
-        """Decompresses byte by byte, as a byte can stand for 16 MiB, and brotli has no bound of its own."""
+        """Decompresses byte by byte, as one byte can expand to 16 MiB and brotli has no limit for its output."""
 
         eof = False
 
@@ -150,7 +150,7 @@ def is_compressed(payload: dict[str, Any]) -> bool:
 
 
 def checked(payload: dict[str, Any]) -> None:
-    """Decodes a body and checks what it says; one that is compressed is decompressed for good.
+    """Decodes a body and checks its fields. A compressed body is replaced by the decompressed one.
 
     Raises:
         Malformed: says what is wrong with the message.
@@ -188,7 +188,7 @@ def _check(table: _Table, found: dict[str, Any]) -> None:
 
 
 def _decompressed(body: bytes, kind: Any) -> bytes:
-    """Decompresses a body as kombu would, but no more than ``_LARGEST`` bytes of it."""
+    """Decompresses a body as kombu would, but at most ``_LARGEST`` bytes."""
     made = _DECOMPRESSORS[compression.get_decoder(kind)]()
     whole: bytes = made.decompress(body, _LARGEST)
     _need(made.eof, f"its compressed body is not complete, or larger than {_LARGEST >> 20} MiB")

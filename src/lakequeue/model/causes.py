@@ -24,7 +24,7 @@ def of_spark(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """Class and text of an error; of an error of Spark those of its innermost cause, without stacks.
+    """Class and text of an error, without stacks. For an error of Spark, class and text of its innermost cause.
 
     The cause is what a task, a function in Python or Java raised, such as ``ValueError`` or
     ``SparkNumberFormatException``. Causes that say less than the error around them, such as a missing class behind

@@ -18,7 +18,7 @@ MOST_ATTEMPTS = 10
 
 
 def shortened(text: str) -> str:
-    """The text as far as it is kept."""
+    """Returns the part of the text that is stored."""
     return text.encode("utf-8", "replace")[:LONGEST].decode("utf-8", "ignore")
 
 
@@ -89,7 +89,7 @@ def parse_note(note: str | None) -> tuple[DeadLetterReason | None, Attempts]:
 
 
 def parse_reason(text: str | None) -> DeadLetterReason | None:
-    """A reason from its JSON; None if there is none, or if it is damaged."""
+    """Parses a reason from its JSON; None if the text is missing or damaged."""
     return parse_note(text and f'{{"reason":{text}}}')[0]
 
 

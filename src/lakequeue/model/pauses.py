@@ -44,7 +44,7 @@ class Pause:
 
 
 def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | None) -> list[Pause]:
-    """The pauses with these reasons, that of the queue first; ``since`` as ``started`` makes it."""
+    """The pauses with these reasons, the queue's pause first; ``since`` as ``started`` makes it."""
     began = json.loads(since or "{}")
     reasons = ({"": reason} if reason else {}) | dict(groups or {})
     return [

@@ -96,7 +96,7 @@ class OpenSchedules:
             self._table.change(changed)
 
     def last_sent(self, row: Schedule) -> datetime | None:
-        """When the newest message was due that its queue has of a schedule; None if there is none."""
+        """When a schedule's newest message in its queue was due; None if the queue has no such message."""
         queue = self.root.living_at(Place(row.region, row.queue))
         if queue is None:
             return None

@@ -141,7 +141,7 @@ class TaskReader:
                 yield from _cut(batches, shown, [last for _, last in pieces])
 
     def _depths(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """The relation ``queues`` at places; counts many at a time, as the compactor's notes save most of it."""
+        """The relation ``queues`` at places; counts many queues at once, as the compactor's notes save work."""
         shown, left = found_by("queues"), iter(asked)
         while places := list(islice(left, _QUEUES)):
             living = self._queues()

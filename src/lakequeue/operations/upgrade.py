@@ -34,7 +34,7 @@ from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.roots import local_path
 
 Progress = Callable[[int, int, str], None]
-"""Called with the number of converted tables, that of all, and the queue of the next one."""
+"""Called with the number of converted tables, the number of all tables, and the next queue."""
 _FORMER = 5
 _EMPTIED = -1.0
 """``delay_seconds`` of a message without what was sent, in layout 5."""
@@ -82,7 +82,7 @@ def upgrade(root: Root, progress: Progress) -> int:
 
 
 def _check_alone(root: str) -> None:
-    """Checks that no other process of this machine has a local root open, as far as Linux shows it.
+    """Checks that no other process of this machine has a local root open. Does nothing without Linux's ``/proc``.
 
     Raises:
         QueueClientError: names the process.
@@ -100,7 +100,7 @@ def _check_alone(root: str) -> None:
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """A process and those that started it: the arguments of a shell may be those of this command."""
+    """Yields a process and its ancestors. A shell that started this command may name the root in its arguments."""
     while pid:
         yield pid
         try:

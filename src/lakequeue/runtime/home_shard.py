@@ -52,7 +52,7 @@ class HomeShard:
         return self._from(self.current)
 
     def anywhere(self) -> list[int]:
-        """All shards in turn, starting at any of them."""
+        """All shards in turn, from a random shard on."""
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:

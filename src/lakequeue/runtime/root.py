@@ -115,7 +115,7 @@ opened: weakref.WeakValueDictionary[_Key, _Tables] = weakref.WeakValueDictionary
 """Roots in use in this process, by path, options and session of Spark."""
 _opened_lock = threading.Lock()
 by_id: weakref.WeakValueDictionary[str, Root] = weakref.WeakValueDictionary()
-"""Roots of this process by their ids, so that what was pickled in it is opened as what it was."""
+"""Roots of this process by their ids. A face that was pickled in this process finds its root here."""
 
 
 class Root:
@@ -132,7 +132,7 @@ class Root:
 
     Attributes:
         engine: the engine that commits.
-        id: unlike those of all other roots in any process.
+        id: unique among the roots of all processes.
         catalog: the table of queues; use it under ``lock``.
         notes: the compactor's notes.
         lock: guards the catalog's handle.

@@ -302,7 +302,7 @@ class ShardSender:
 
     @staticmethod
     def _check_place(appender: Appender) -> None:
-        """Raises OtherHistory, ``outcome_unknown``, if what was just sent is in a log that was put back since.
+        """Raises OtherHistory, ``outcome_unknown``, if the log was put back after it took the messages just sent.
 
         The next handle would no longer know it.
         """

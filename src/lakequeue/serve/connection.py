@@ -50,7 +50,7 @@ class Connection(HttpToolsProtocol):
         lost: set when the connection has ended.
         leaving_seconds: time limit for reading that there is no connection left.
         holder: whose request was verified last; None: none was yet.
-        turned_away: whether the client was told that there is no connection left.
+        turned_away: whether the client got the answer that no connection is left.
     """
 
     head_seconds = 10.0
@@ -100,7 +100,7 @@ class Connection(HttpToolsProtocol):
         Without the answer, and if what the client sends were not read, the system would reset the connection.
 
         Returns:
-            False if the client cannot be told, as it has a part of another answer.
+            False if no answer is possible, as the client has a part of another answer.
         """
         if self.transport is None:
             self.turned_away = True

@@ -169,7 +169,7 @@ class Listener:
 
 
 def _spare_descriptors(connections: int) -> int:
-    """How many descriptors are left beyond those of a number of connections, at most as many again."""
+    """Number of free descriptors once ``connections`` are open, at most ``connections``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections

@@ -116,7 +116,7 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Announces an emptying of the log; drops marks before that of the log, whose emptyings were refused since."""
+    """Announces an emptying of the log. Drops older marks than the log's, whose emptyings were refused."""
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))

@@ -270,7 +270,7 @@ class ClaimedSpan:
 class ClaimResult:
     """What a claim took, lowest offset first; no spans when nothing was available (RCV-14).
 
-    ``lease_id`` is that of the claim, or of the earlier one that it repeats. On FIFO shards ``order`` holds the
+    ``lease_id`` identifies the claim, or the earlier claim that it repeats. On FIFO shards ``order`` holds the
     same offsets as ranges in the order of delivery (FIF-5); elsewhere it is empty. Dead letters must move before a
     claim hands out anything: ``moving`` says that a move must be completed, ``unresolved`` names the dead-letter
     queue whose key is needed; claim again after that. Of what was

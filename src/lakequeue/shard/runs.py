@@ -131,8 +131,8 @@ class Head:
     Messages below ``floor_offset`` are gone; those from ``head_offset`` on were never delivered; in between, a
     message without a run is deleted. Messages below ``released_offset`` are not held, whatever the cap on delayed
     ones is now (INF-9). ``attributes`` holds wire names and string values. ``paced_to`` is when the
-    bucket of the rate limit is full again (``model.rates``). ``emptying`` has the
-    random mark of the log's last emptying, and those of emptyings that were announced since.
+    bucket of the rate limit is full again (``model.rates``). ``emptying`` has the random mark of the log's last
+    emptying, and the marks of emptyings that were announced since.
     """
 
     epoch: int = 0
@@ -150,7 +150,7 @@ class Head:
     emptying: str | None = None
 
     def knows(self, mark: int) -> bool:
-        """True if the log was emptied by this ledger, or never: ``mark`` is that of the log, or 0."""
+        """True if the log was emptied by this ledger, or never: ``mark`` is the log's mark, or 0."""
         return not mark or str(mark) in (self.emptying or "").split()
 
 

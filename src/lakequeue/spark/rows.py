@@ -74,7 +74,7 @@ def append_results(
         table: path of the table, created if it is missing; None: the function stores its results itself.
         handle: from messages to results, or to a pair of results and failed messages; None instead of results
             appends nothing. Results need ``message_id`` to be found.
-        repeated: whether the lease may be that of a batch which was interrupted after its results were appended.
+        repeated: whether the lease may repeat a batch which was interrupted after its results were appended.
 
     Returns:
         The failed messages, see ``Lease.delete_except``; None: none.

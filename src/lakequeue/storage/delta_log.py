@@ -23,7 +23,7 @@ LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 """Names the newest checkpoint, for other readers; lists find it here."""
 LAST_VERSION = 2**63 - 1
-"""Delta counts versions in 64 bits; a file that names a higher one is none of a log."""
+"""Delta counts versions in 64 bits. A file with a higher number in its name does not belong to a log."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
 """Metric of a commit in which this package writes the number of its lines."""

@@ -157,7 +157,7 @@ class _Opener:
 class LocalFolder(_Shared):
     """A local directory; it need not exist yet.
 
-    With ``syncs``, what is written is on the disk before the call returns, file and directory (DUR-1).
+    With ``syncs``, files and their directories are on the disk before a call that writes returns (DUR-1).
     With a ``descriptor`` of the directory, files are reached through it instead of the path; see ``pinned``.
     """
 
@@ -280,7 +280,7 @@ class LocalFolder(_Shared):
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
     def _place(self, place: Callable[..., None], data: bytes, name: str, *, with_name: bool = True) -> Mark:
-        """Puts a new local file where it belongs; if the process is killed, VACUUM removes what it wrote.
+        """Puts a new local file where it belongs; if the process is killed, VACUUM removes the draft.
 
         Draft and file are reached from the root by descriptors, so no link leads elsewhere (DUR-72).
 

@@ -320,8 +320,8 @@ FILES_ID = "files"
 FORGOTTEN_ID = "forgotten"
 """On ``messages``: version, the newest epoch by which bodies were removed: an older ledger may still name them."""
 EMPTYING_ID = "emptying"
-"""On ``messages``: version, the random mark of the last emptying. The head of the ledger by which it was made
-knows it; that of another one, which was put back, does not."""
+"""On ``messages``: version, the random mark of the last emptying. The head of the ledger that emptied the log
+knows it. The head of a ledger that was put back does not."""
 ATTRIBUTES_ID = "attributes"
 """On ``messages``: version, that of the queue attributes that senders must know."""
 PAUSE_ID = "pause"

@@ -88,7 +88,7 @@ class Store:
 
     Args:
         root: local path or URI.
-        options: options of delta-rs by their own names; those of the environment hold too.
+        options: options of delta-rs by their own names; variables of the environment hold too.
         durability: ``power`` or ``process``; None: as the environment says, else ``power`` (DUR-1).
         network_file_system: whether the root may be on a network file system.
     """
@@ -177,7 +177,7 @@ class Store:
             check_local(local)
 
     def check_use(self) -> None:
-        """Checks the same, unless the user or the environment allows such a root."""
+        """Calls ``check_mount`` unless the user or the environment allows such a root."""
         if not (self.network_file_system or os.environ.get(NETWORK_FILE_SYSTEM) == "1"):
             self.check_mount()
 

@@ -298,7 +298,7 @@ class _Part(NamedTuple):
 def _rows_by_group(
     file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
 ) -> Iterator[tuple[pa.Table, int, list[_Part]]]:
-    """Yields rows of row groups with their first positions; those of a foreign file at once, in order."""
+    """Yields rows of row groups with their first positions. Rows of a foreign file come at once, in order."""
     if foreign:
         rows = file.read(columns, use_threads=False).sort_by("position")
         begin = rows["position"][0].as_py()

@@ -175,7 +175,7 @@ class Displaced:
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
     """Messages that are in no file but one that a repair replaces, at an offset that it gives to another one.
 
-    The message keeps its offset that is in a file which stays; else the one that was written last.
+    The message in a file that stays keeps its offset. If both files are replaced, the newer message keeps it.
     """
     kept = kept_files(found)
     paths = {each.file.path for each in kept}

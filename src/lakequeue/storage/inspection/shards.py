@@ -130,7 +130,7 @@ class FoundShard:
         return [part for span in ranges(np.unique(offsets)) for part in held.within(*span)]
 
     def _read_by_calls(self) -> list[FoundFile]:
-        """Files of which calls read all rows."""
+        """Files whose rows are all read by calls."""
         return [*kept_files(self.files), *(each for each in self.files if each.harmless)]
 
 

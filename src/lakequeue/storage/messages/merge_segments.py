@@ -285,7 +285,7 @@ def _is_foreign(table: Table, segment: Segment) -> bool:
 
 
 def _foreign_step(table: Table, seen: _Snapshot) -> _Step | None:
-    """Rewrites a closed segment of which another program wrote a file."""
+    """Rewrites a closed segment in which another program wrote a file."""
     segment = next((each for each in seen.segments if _is_foreign(table, each)), None)
     return None if segment is None else _Step([segment], _rows_of(segment), MergeCounts(merged=1))
 
