@@ -199,6 +199,7 @@ def during(tmp_path: Path, clock: ManualClock, verb: str, restore: Restore, numb
             answer = error
     if number is None:
         return moment.done
+    assert restore is not by_a_swap or files_of(root) <= files_of(backup), "nothing is written there"
     fresh = apart(root, clock, 1)[0].queue("orders")
     assert not fresh_findings(root, clock)
     if not isinstance(answer, DamagedTable):  # all that was left may be restored, and so may what was done
@@ -210,6 +211,11 @@ def during(tmp_path: Path, clock: ManualClock, verb: str, restore: Restore, numb
     bodies = [message.body for message in fresh.receive(10)]
     assert bodies == ["kept", *(["sent"] if isinstance(answer, DamagedTable) else [])]
     return moment.done
+
+
+def files_of(root: Path) -> set[Path]:
+    """Files below a root, without locks."""
+    return {path.relative_to(root) for path in root.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
 
 def before_each_operation(tmp_path: Path, clock: ManualClock, verb: str = "send") -> None:

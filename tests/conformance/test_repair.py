@@ -59,6 +59,7 @@ from lakequeue.storage.repair import messages as mending
 from lakequeue.storage.repair.ledger import MendedLedger, mended
 from lakequeue.storage.repair.logs import log_steps
 from lakequeue.storage.repair.steps import ASIDE, Step
+from lakequeue.storage.snapshot import Snapshot
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 
@@ -745,6 +746,16 @@ MUTATIONS = [
             shown_by(
                 test_what_is_damaged_is_found_and_mended, lambda victim: (victim, "offset given twice")
             ): "DUR-32"
+        },
+    ),
+    Mutation(
+        "follow a log whose end falls",
+        replace(Snapshot, "_expect_end", lambda *_: None),
+        {
+            shown_by(
+                test_a_process_that_follows_a_log_refuses_an_offset_that_was_given_before,
+                lambda victim: (victim, lambda queue: queue.peek()),
+            ): "DUR-85"
         },
     ),
 ]

@@ -27,6 +27,12 @@ LAST_VERSION = 2**63 - 1
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
 """Metric of a commit in which this package writes the number of its lines."""
+BASE, NEWEST = "base", "newest"
+"""Metrics of a commit with the token of the entry before, and the file that the version before added last."""
+REPAIRED = "repair"
+"""Token of entries that replace unreadable ones."""
+TOKEN = "lakequeue.token"
+"""Metadata of a checkpoint's file with the token of its version."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
 """Before and in place of another metric: CRC-32 of the entry with that place, in hexadecimal."""
 _READER, _WRITER = 1, 2
@@ -99,6 +105,10 @@ class Entry:
     """Of its file."""
     follows: Mark = ()
     """Mark of the entry before, if this process committed it."""
+    base: str | None = None
+    """Token of the entry before, as the writer knew it; None if the entry does not name a token."""
+    newest: str | None = None
+    """File that the version before added last, as the writer knew it; None if the entry does not name a file."""
 
 
 def entry_name(version: int) -> str:
@@ -197,8 +207,11 @@ def parse(data: bytes) -> Entry:
             entry.token, entry.committed_at = info.get("userMetadata"), whole(info.get("timestamp") or 0) or None
             if entry.token is None:
                 entry.program = str(info.get("engineInfo") or "another program")
-            if str(info.get("operationMetrics", {}).get(ACTIONS, len(lines))) != str(len(lines)):
-                raise ValueError(f"has {len(lines)} lines of {info['operationMetrics'][ACTIONS]}")
+            metrics = info.get("operationMetrics", {})
+            entry.base, newest = metrics.get(BASE), metrics.get(NEWEST)
+            entry.newest = newest and file_below(newest, encoded=True)
+            if str(metrics.get(ACTIONS, len(lines))) != str(len(lines)):
+                raise ValueError(f"has {len(lines)} lines of {metrics[ACTIONS]}")
         elif metadata := action.get("metaData"):
             entry.metadata = metadata
         elif protocol := action.get("protocol"):
@@ -253,6 +266,8 @@ class State:
     lost_files: bool = False
     """Whether another program has removed files since the checkpoint and put none in their place, as delta-rs's
     ``repair`` does with those that are missing."""
+    token: str | None = None
+    """Token of the entry of this version; None if the entry has no token, or the token is not known."""
 
     def files(self) -> list[LiveFile]:
         """The live files."""
@@ -269,7 +284,27 @@ class State:
         self.transactions.update(entry.transactions)
         self.metadata = entry.metadata or self.metadata
         self.protocol = entry.protocol or self.protocol
+        self.token = entry.token
         self.version += 1
+
+    def leads_to(self, entry: Entry) -> bool:
+        """Returns False if the next entry names another base than the entry of this version (DUR-86)."""
+        return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
+
+
+def is_left_over(folder: Folder, entry: Entry) -> bool:
+    """Returns True if a restore took the base of an entry away, given that the entry before is missing (DUR-86).
+
+    On a disk, a file stays as long as an entry of the log names it. So a lost entry leaves its file, and a restore
+    removes both.
+    """
+    if folder.local is None or entry.newest is None:
+        return False
+    try:
+        folder.entry(entry.newest)
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def read_checkpoint(folder: Folder, version: int) -> State:
@@ -283,6 +318,7 @@ def read_checkpoint(folder: Folder, version: int) -> State:
     try:
         with reader(pa.BufferReader(data), CHECKPOINT) as file:
             table = file.read(CHECKPOINT.names, use_threads=False)
+            token = (file.metadata.metadata or {}).get(TOKEN.encode())
         adds, transactions, [metadata], [protocol] = (
             table[name].drop_null().to_pylist() for name in ("add", "txn", "metaData", "protocol")
         )
@@ -292,7 +328,8 @@ def read_checkpoint(folder: Folder, version: int) -> State:
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"cannot be read: {str(error).splitlines()[0]}" if data else "is empty"
         raise DamagedTable(folder.uri, checkpoint_name(version), reason) from error
-    return State(version, live, {each["appId"]: each["version"] for each in transactions}, metadata, protocol)
+    ids = {each["appId"]: each["version"] for each in transactions}
+    return State(version, live, ids, metadata, protocol, token=token and token.decode(errors="replace"))
 
 
 def obstacles(found: Entry | State) -> list[str]:

@@ -22,6 +22,7 @@ from lakequeue.storage.delta_log import (
     LiveFile,
     State,
     entry_name,
+    is_left_over,
     listed,
     obstacles,
     read_checkpoint,
@@ -38,9 +39,13 @@ _CONFIRMED, _IDLE = 1.0, 60.0
 was read from, and for which it finds none. The look is a listing in place of another request."""
 _LEARNED = 100
 """Maximum number of entries that wait to be applied, and of latest ones that are kept."""
+_ANCHORED = 5.0
+"""Seconds between two changes of the anchor of a snapshot, which is one to two times as old."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
+NOT_FOLLOWING = "does not follow the entry before: a backup was restored while it was written"
+"""Reason of a DamagedTable."""
 _known_programs: set[tuple[str, str]] = set()
 """Programs of which this process has warned, with the tables that they rewrote."""
 
@@ -62,6 +67,9 @@ class OtherHistory(DamagedTable):
     What the process knew of the root is dropped, so the call can be repeated (DUR-80).
     """
 
+    in_place = False
+    """True if a commit has left an entry in the log that the path leads to."""
+
     def __init__(self, table: str, file: str | None, reason: str = "") -> None:
         super().__init__(
             table, file, reason or "is not what this process read: a backup was restored, or a repair was made"
@@ -79,8 +87,8 @@ class _Base(NamedTuple):
 class Snapshot(State):
     """A version of a table, read from its log; ``follow`` brings it up to date."""
 
-    def __init__(self, folder: Folder, version: int | None = None) -> None:
-        """Loads a version, None for the newest.
+    def __init__(self, folder: Folder, version: int | None = None, *, put_back: bool = False) -> None:
+        """Loads a version, None for the newest; ``put_back`` says that entries behind a gap are left over.
 
         Raises:
             FileNotFoundError: there is no table.
@@ -88,6 +96,9 @@ class Snapshot(State):
         """
         super().__init__()
         self._folder = folder
+        self._put_back = put_back
+        self.strays: list[int] = []
+        """Versions of entries that a restore of a local table left over. They are not part of the log (DUR-86)."""
         self._learned: dict[int, Entry] = {}
         self._committed: tuple[int, Entry] | None = None  # the last that was learned, until it was seen in the log
         self._newest: dict[int, Entry] = {}  # of the latest versions, without gaps
@@ -113,11 +124,14 @@ class Snapshot(State):
                 self._check(checkpoint)
                 self.version, self.live, self.transactions = number, checkpoint.live, checkpoint.transactions
                 self.metadata, self.protocol = checkpoint.metadata, checkpoint.protocol
+                self.token = checkpoint.token
                 break
             self.mark = found.entries[self.version].mark if self.version in found.entries else ()
             self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
             raise unreadable or LogTrimmed(str(error)) from error
+        self._anchor = self._next_anchor = self.version
+        self._anchored_at = time.monotonic()
 
     def follow(self) -> bool:
         """Applies the commits made since; returns whether there were any that were not learned.
@@ -142,9 +156,13 @@ class Snapshot(State):
         base, end = self._base, self.transactions.get(layout.SEND_ID, 0)
         apply(base)
         self._find(committed)
-        if self.transactions.get(layout.SEND_ID, 0) < end:
-            raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(end)} were given twice")
+        self._expect_end(end)
         return self.version > base.version
+
+    def _expect_end(self, send: int) -> None:
+        """Checks that the end of the log did not fall (DUR-85)."""
+        if self.transactions.get(layout.SEND_ID, 0) < send:
+            raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
     def _step_on(self, unconfirmed: float, base: _Base) -> None:
         """Applies the commits made since one by one; many on an object store as ``_catch_up`` does."""
@@ -173,8 +191,22 @@ class Snapshot(State):
 
     @property
     def _base(self) -> _Base:
-        newest = self._newest.get(self.version)
-        return _Base(self.version, self.mark, None if newest is None else newest.token)
+        return _Base(self.version, self.mark, self.token)
+
+    def is_anchored(self, folder: Folder) -> bool:
+        """Returns False if a local log lost an entry that this handle knew some seconds ago, but not by trimming.
+
+        A restore removes many entries, not all at once. A writer that is quick would build on an entry that the
+        restore had not listed, on and on, and would not notice that older entries are gone.
+        """
+        now, anchor = time.monotonic(), self._anchor
+        if now - self._anchored_at >= _ANCHORED:
+            self._anchor, self._next_anchor, self._anchored_at = self._next_anchor, self.version, now
+        if folder.exists(entry_name(anchor)):
+            return True
+        versions = [version for version in listed(folder).entries if version <= self.version]
+        self._anchor = self._next_anchor = self.version
+        return versions == [*range(self.version - len(versions) + 1, self.version + 1)]
 
     def _expect(self, base: _Base, folder: Folder) -> None:
         # Entries are removed oldest first: if one exists, none after it was removed.
@@ -252,8 +284,11 @@ class Snapshot(State):
         return {file.name: file for entry in (*older, *newer) for file in entry.added}
 
     def next(self) -> Entry:
-        """The entry after this version; FileNotFoundError if there is none."""
-        return self._entry(self.version + 1)
+        """The entry after this version; FileNotFoundError if there is none, or if it is left over."""
+        entry = self._entry(self.version + 1)
+        if self._are_strays([(self.version + 1, entry)]):
+            raise FileNotFoundError(entry_name(self.version + 1))
+        return entry
 
     def tokens(self, since: int) -> Iterator[str | None]:
         """Tokens of the commits after a version, up to the first whose entry is missing."""
@@ -270,10 +305,30 @@ class Snapshot(State):
         return read_entry(self._folder, version)
 
     def _apply_many(self, versions: Sequence[int]) -> None:
-        for number, entry in zip(versions, self._folder.for_each(self._entry, versions), strict=True):
+        found = list(zip(versions, self._folder.for_each(self._entry, versions), strict=True))
+        for index, (number, entry) in enumerate(found):
+            if self._are_strays(found[index:]):
+                break
             if number != self.version + 1:
                 raise FileNotFoundError(entry_name(self.version + 1))
             self.apply(entry)
+
+    def _are_strays(self, found: Sequence[tuple[int, Entry]]) -> bool:
+        """Returns True if the next entries of a local log do not follow this version; takes note of them (DUR-86).
+
+        Raises:
+            DamagedTable: they are on an object store, or another program has built on them.
+        """
+        number, entry = found[0]
+        if self.leads_to(entry) if number == self.version + 1 else not self._is_left_over(entry):
+            return False
+        if self._folder.local is None or any(each.base is None for _, each in found):
+            raise DamagedTable(self._folder.uri, entry_name(number), NOT_FOLLOWING)
+        self.strays = [number for number, _ in found]
+        return True
+
+    def _is_left_over(self, entry: Entry) -> bool:
+        return (self._put_back and entry.base is not None) or is_left_over(self._folder, entry)
 
     def apply(self, entry: Entry) -> None:
         self._check(entry)

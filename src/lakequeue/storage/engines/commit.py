@@ -175,11 +175,18 @@ class _Commit:
         """Tries until it landed or its fence no longer holds; see ``commit``."""
         table, races = self.table, Races(_REPEATS)
         for _ in races:
-            # no log entries may be removed from the check of the base to the answer, see `locks`
-            with table.pinned(), committing(table.path, exclusive=table.commits_alone):
-                landed = self._try() if self._may_commit() else self._came_late()
-                if landed is None:
-                    return False
+            if table.state.strays:
+                _set_aside(table)
+            try:
+                # no log entries may be removed from the check of the base to the answer, see `locks`
+                with table.pinned(), committing(table.path, exclusive=table.commits_alone):
+                    landed = self._try() if self._may_commit() else self._came_late()
+            except OtherHistory as error:
+                if error.in_place:
+                    _set_aside(table, put_back=True)
+                raise
+            if landed is None:
+                return False
             if landed:
                 if table.version % TRIM_EVERY == 0:
                     _trim(table)
@@ -307,6 +314,17 @@ def _unknown(table: Table, error: Exception, reason: str) -> QueueClientError:
 
 def _in_log(table: Table, version: int) -> bool:
     return table.folder.exists(entry_name(version))
+
+
+def _set_aside(table: Table, *, put_back: bool = False) -> None:
+    """Removes entries that a restore left over, unless others hold the table's lock (DUR-86); never fails."""
+    try:
+        with table.pinned(), committing(table.path, exclusive=True, patience=TRIM_PATIENCE):
+            table.set_aside(put_back=put_back)
+    except LockHeld:
+        table.state.strays = []  # whoever meets them next tries again
+    except Exception as error:
+        _log.warning("entries of %s that a restore left over stay: %s", table.path, first_line(error))
 
 
 def _trim(table: Table) -> None:

@@ -11,17 +11,19 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import ACTIONS, LiveFile, signed
+from lakequeue.storage.delta_log import ACTIONS, BASE, NEWEST, LiveFile, State, signed
 from lakequeue.storage.engines.interface import DataFile, partition_text
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 _ENGINE = "lakequeue"
+_NONE: Mapping[str, str] = MappingProxyType({})
 _TYPES = {
     **{pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.date32(): "date"},
     **{pa.int32(): "integer", pa.int64(): "long", pa.float64(): "double", layout.INSTANT: "timestamp"},
@@ -35,11 +37,15 @@ def entry(
     transactions: Mapping[str, int],
     token: str,
     metadata: Mapping[str, Any] | None = None,
+    base: State | None = None,
 ) -> bytes:
-    """A commit that adds and removes files, with its application ids and its token, and maybe other metadata."""
+    """A commit that adds and removes files, with its application ids and its token, and maybe other metadata.
+
+    The entry names the version that it follows, if ``base`` is given (DUR-86).
+    """
     now = _now()
     return _lines(
-        _commit_info(operation, now, token),
+        _commit_info(operation, now, token, {} if base is None else _named(base)),
         [
             *([] if metadata is None else [{"metaData": metadata}]),
             *({"add": add_action(file, now)} for file in added),
@@ -107,13 +113,20 @@ def _type(type_: pa.DataType) -> Any:
     return _TYPES[type_]
 
 
-def _commit_info(operation: str, now: int, token: str) -> dict[str, Any]:
+def _named(base: State) -> dict[str, str]:
+    """Metrics by which readers recognise the base of an entry."""
+    newest = next(reversed(base.live), None)
+    return {name: text for name, text in ((BASE, base.token), (NEWEST, newest)) if text is not None}
+
+
+def _commit_info(operation: str, now: int, token: str, metrics: Mapping[str, str] = _NONE) -> dict[str, Any]:
     info = {
         "timestamp": now,
         "operation": operation,
         "operationParameters": {},
         "engineInfo": _ENGINE,
         "userMetadata": token,
+        "operationMetrics": metrics,
     }
     return {"commitInfo": info}
 
@@ -148,7 +161,8 @@ def _remove(file: LiveFile) -> dict[str, Any]:
 
 def _lines(info: Mapping[str, Any], actions: Sequence[Mapping[str, Any]]) -> bytes:
     # an entry that was cut off at the end of a line is torn, too
-    info["commitInfo"]["operationMetrics"] = {ACTIONS: str(1 + len(actions)), "checksum": "00000000"}
+    metrics = info["commitInfo"]["operationMetrics"]
+    info["commitInfo"]["operationMetrics"] = {ACTIONS: str(1 + len(actions)), "checksum": "00000000", **metrics}
     return signed("".join(f"{json.dumps(action)}\n" for action in (info, *actions)).encode())
 
 

@@ -22,6 +22,7 @@ from lakequeue.storage.delta_log import (
     CHECKPOINT,
     LAST_CHECKPOINT,
     LOG,
+    TOKEN,
     LiveFile,
     State,
     checkpoint_name,
@@ -33,7 +34,7 @@ from lakequeue.storage.engines.interface import partition_text
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.layout import Retention
-from lakequeue.storage.parquet_files import write_table
+from lakequeue.storage.parquet_files import writer
 
 
 def write_checkpoint(folder: Folder, snapshot: State) -> None:
@@ -52,7 +53,10 @@ def write_checkpoint(folder: Folder, snapshot: State) -> None:
         columns[name] = pa.concat_arrays([pa.nulls(before, type_), pa.array(found, type_), rest])
         before += len(found)
     target = pa.BufferOutputStream()
-    write_table(pa.table(columns), target, store_schema=False)
+    with writer(target, CHECKPOINT, store_schema=False) as file:
+        file.write_table(pa.table(columns))
+        if snapshot.token is not None:
+            file.add_key_value_metadata({TOKEN: snapshot.token})
     content = target.getvalue().to_pybytes()
     folder.replace(checkpoint_name(snapshot.version), content)
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):

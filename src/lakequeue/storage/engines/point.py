@@ -9,7 +9,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import attrs
@@ -120,6 +120,20 @@ class Table(TableVersion):
             OtherHistory: the log has another entry of this version.
         """
         return self.state.is_based(self._writes)
+
+    def set_aside(self, *, put_back: bool) -> None:
+        """Removes entries that a restore left over (DUR-86). The caller holds the exclusive lock of a local table.
+
+        ``put_back``: a restore is known, so all entries behind a gap are left over.
+        """
+        self.state.strays = Snapshot(self._writes, put_back=put_back).strays
+        # the newest first: what is left by a process that is killed still follows a gap, or another base
+        self._writes.remove(map(entry_name, reversed(self.state.strays)))
+        if self.state.strays:
+            self._writes.sync([LOG], above=False)
+            text = "%s: removed the entries of versions %d to %d, which a restored backup does not lead to"
+            _log.warning(text, self.path, self.state.strays[0], self.state.strays[-1])
+        self.state.strays = []
 
     def learn(self, other: Table) -> None:
         """Takes note of the last commit of another handle of this process; only for speed, and thread-safe."""
@@ -250,12 +264,19 @@ class Table(TableVersion):
             OtherHistory: ``outcome_unknown``: a backup was restored meanwhile.
         """
         self.settle()
-        data = entries.entry(operation, added, removed, transactions, token)
         gone, before = {file.path for file in removed}, self.version
+
+        def data() -> bytes:
+            return entries.entry(operation, added, removed, transactions, token, base=self.state)
+
         # A root that went away since the check of the base, as a mount point does, must not be made again: the
         # commit would be acknowledged, and gone once the root is back.
-        while (mark := self._writes.create(entry_name(self.version + 1), data, new_folder=False)) is None:
-            other = self.state.next() if rebased else None
+        while (
+            mark := self._writes.create(entry_name(self.version + 1), written := data(), new_folder=False)
+        ) is None:
+            other = None
+            with suppress(FileNotFoundError):  # it is left over by a restore
+                other = self.state.next() if rebased else None
             if (
                 other is None
                 or other.metadata
@@ -272,9 +293,9 @@ class Table(TableVersion):
             self.state.apply(other)
         if not self._is_still_based():
             error = OtherHistory(self.path, None, _PUT_BACK)
-            error.outcome_unknown = True
+            error.outcome_unknown, error.in_place = True, self._writes.is_at_path()
             raise error
-        entry = attrs.evolve(parse(data), mark=mark, follows=self.state.mark)
+        entry = attrs.evolve(parse(written), mark=mark, follows=self.state.mark)
         self.state.apply(entry)
         self._committed = self.version, entry
         if self.version % self.state.checkpoint_every:
@@ -289,7 +310,7 @@ class Table(TableVersion):
         if self.folder.local is None:
             return True  # a look costs a request
         try:
-            return self._writes.is_at_path() and self.is_based()
+            return self._writes.is_at_path() and self.is_based() and self.state.is_anchored(self._writes)
         except OtherHistory:
             return False
 

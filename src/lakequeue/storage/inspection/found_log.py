@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
@@ -13,9 +13,11 @@ from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import (
     LAST_VERSION,
     LOG,
+    REPAIRED,
     Entry,
     State,
     entry_name,
+    is_left_over,
     listed,
     read_checkpoint,
     read_entry,
@@ -23,14 +25,13 @@ from lakequeue.storage.delta_log import (
 from lakequeue.storage.engines.log_trimming import version_of
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.found_names import file_below
+from lakequeue.storage.snapshot import NOT_FOLLOWING
 from lakequeue.storage.table_version import TableVersion
 
 _T = TypeVar("_T")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 MOST_LOST = 10_000
 """Entries that a log may lack after its start: a repair writes a file for each. Logs are trimmed long before."""
-REPAIRED = "repair"
-"""Token of entries that replace unreadable ones."""
 
 
 @attrs.define
@@ -144,10 +145,17 @@ def read_log(folder: Folder) -> FoundLog:
         return {version: each for version, each in contents if each is not None}
 
     entries, checkpoints = readable([*found.entries], read_entry), readable([*found.checkpoints], read_checkpoint)
+    strays = _left_over(folder, sorted(found.entries), entries, checkpoints)
+    found = attrs.evolve(found, entries={each: file for each, file in found.entries.items() if each not in strays})
+    # on a disk the next commit removes them
+    if folder.local is None or any(version not in entries or entries[version].base is None for version in strays):
+        problems |= {entry_name(version): NOT_FOLLOWING for version in strays}
+    else:
+        strays = []
     start, known = start_of(entries, checkpoints), sorted({*found.entries, *found.checkpoints})
     last = known[-1] if start is None else _reached(start, known)
-    strays = [entry_name(version) for version in found.entries if version > last]
-    for name in strays:
+    beyond = [entry_name(version) for version in found.entries if version > last]
+    for name in beyond:
         problems[name] = f"comes more than {MOST_LOST:,} missing entries after version {last}"
     problems |= _gaps([version for version in found.entries if version <= last], last)
     for file in folder.files(LOG):
@@ -155,9 +163,25 @@ def read_log(folder: Folder) -> FoundLog:
             problems[file.name] = "is a checkpoint of another program, which lakequeue does not read"
         elif version_of(file.name) > LAST_VERSION:
             problems[file.name] = f"is beyond version {LAST_VERSION}, where every log ends"
-            strays.append(file.name)
+            beyond.append(file.name)
     entries = {version: entry for version, entry in entries.items() if version <= last}
-    return FoundLog(folder, entries, checkpoints, problems, last, strays)
+    return FoundLog(folder, entries, checkpoints, problems, last, [*map(entry_name, strays), *beyond])
+
+
+def _left_over(
+    folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, State]
+) -> list[int]:
+    """Versions that a restore left over: the first that does not follow its base, and all later ones."""
+    start = start_of(entries, checkpoints)
+    state = State() if start is None else State(start, token=(checkpoints.get(start) or entries[start]).token)
+    for index, version in enumerate(versions):
+        entry = entries.get(version, Entry())
+        if start is None or version <= start:
+            continue
+        if is_left_over(folder, entry) if version > state.version + 1 else not state.leads_to(entry):
+            return list(versions[index:])
+        state.version, state.token = version, entry.token
+    return []
 
 
 def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from lakequeue.storage.delta_log import LOG, checkpoint_name, entry_name, obstacles
+from lakequeue.storage.delta_log import LOG, REPAIRED, checkpoint_name, entry_name, obstacles
 from lakequeue.storage.engines import entries
 from lakequeue.storage.engines.log_trimming import version_of
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.inspection.found_log import REPAIRED, FoundLog
+from lakequeue.storage.inspection.found_log import FoundLog
 from lakequeue.storage.parquet_files import ANY
 from lakequeue.storage.repair.steps import Step, moved_aside, replaced
 
