@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -164,3 +166,23 @@ def drain(queue: Queue) -> list[str]:
     while messages := queue.receive(max_messages=1_000, wait_time=0):
         bodies += [message.body for message in messages]
     return bodies
+
+
+def in_place(backup: Path, root: Path) -> None:
+    """As ``rsync --archive --delete`` does: what is the same stays."""
+    for path in sorted(root.rglob("*"), reverse=True):
+        there = backup / path.relative_to(root)
+        if not there.exists():
+            with suppress(OSError):  # processes that run write there and remove
+                path.rmdir() if path.is_dir() else path.unlink()
+    for path in sorted(backup.rglob("*")):
+        there = root / path.relative_to(backup)
+        if path.is_dir():
+            there.mkdir(exist_ok=True)
+        elif not there.exists() or _time(there) != _time(path):
+            shutil.copy2(path, there.with_name("new"))
+            there.with_name("new").rename(there)
+
+
+def _time(path: Path) -> tuple[int, int]:
+    return path.stat().st_size, path.stat().st_mtime_ns

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from concurrency.harness import apart
+from concurrency.harness import apart, in_place
 from concurrency.staged import stages
 from insides import engine_of, shard_of
 from lakequeue import DamagedTable, LakeQueue, LakeQueueError, Message, Queue
@@ -39,25 +39,6 @@ VERBS: dict[str, Callable[[Queue], object]] = {
 def by_a_swap(backup: Path, root: Path) -> None:
     root.rename(root.with_name("set aside"))
     shutil.copytree(backup, root)
-
-
-def in_place(backup: Path, root: Path) -> None:
-    """As ``rsync --archive --delete`` does: what is the same stays."""
-    for path in sorted(root.rglob("*"), reverse=True):
-        there = backup / path.relative_to(root)
-        if not there.exists():
-            path.unlink() if path.is_file() else path.rmdir()
-    for path in sorted(backup.rglob("*")):
-        there = root / path.relative_to(backup)
-        if path.is_dir():
-            there.mkdir(exist_ok=True)
-        elif not there.exists() or _time(there) != _time(path):
-            shutil.copy2(path, there.with_name("new"))
-            there.with_name("new").rename(there)
-
-
-def _time(path: Path) -> tuple[int, int]:
-    return path.stat().st_size, path.stat().st_mtime_ns
 
 
 def settled(queue: Queue) -> str:

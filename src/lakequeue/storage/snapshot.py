@@ -39,8 +39,8 @@ _CONFIRMED, _IDLE = 1.0, 60.0
 was read from, and for which it finds none. The look is a listing in place of another request."""
 _LEARNED = 100
 """Maximum number of entries that wait to be applied, and of latest ones that are kept."""
-_ANCHORED = 5.0
-"""Seconds between two changes of the anchor of a snapshot, which is one to two times as old."""
+_ANCHORS = (0.3, 5.0)
+"""Seconds between two moves of each anchor of a snapshot, at most; an anchor is one to two times as old."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
@@ -82,6 +82,20 @@ class _Base(NamedTuple):
     version: int
     mark: Mark
     token: str | None
+
+
+class _Anchor:
+    """An entry that a handle knew some time ago: a quarter to a half of its age by the machine's clock."""
+
+    def __init__(self, version: int, longest: float) -> None:
+        self.version = self._next = version
+        self._longest = longest
+        self._begun = self._moved = time.monotonic()
+
+    def move(self, version: int) -> None:
+        now = time.monotonic()
+        if now - self._moved >= min(self._longest, (now - self._begun) / 4):
+            self.version, self._next, self._moved = self._next, version, now
 
 
 class Snapshot(State):
@@ -130,8 +144,7 @@ class Snapshot(State):
             self._apply_many([number for number in entries if number > self.version])
         except FileNotFoundError as error:
             raise unreadable or LogTrimmed(str(error)) from error
-        self._anchor = self._next_anchor = self.version
-        self._anchored_at = time.monotonic()
+        self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
 
     def follow(self) -> bool:
         """Applies the commits made since; returns whether there were any that were not learned.
@@ -194,18 +207,18 @@ class Snapshot(State):
         return _Base(self.version, self.mark, self.token)
 
     def is_anchored(self, folder: Folder) -> bool:
-        """Returns False if a local log lost an entry that this handle knew some seconds ago, but not by trimming.
+        """Returns False if a local log lost an older entry that this handle knew, but not by trimming.
 
         A restore removes many entries, not all at once. A writer that is quick would build on an entry that the
         restore had not listed, on and on, and would not notice that older entries are gone.
         """
-        now, anchor = time.monotonic(), self._anchor
-        if now - self._anchored_at >= _ANCHORED:
-            self._anchor, self._next_anchor, self._anchored_at = self._next_anchor, self.version, now
-        if folder.exists(entry_name(anchor)):
+        known = [anchor.version for anchor in self._anchors]
+        for anchor in self._anchors:
+            anchor.move(self.version)
+        if all(folder.exists(entry_name(version)) for version in known):
             return True
         versions = [version for version in listed(folder).entries if version <= self.version]
-        self._anchor = self._next_anchor = self.version
+        self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
         return versions == [*range(self.version - len(versions) + 1, self.version + 1)]
 
     def _expect(self, base: _Base, folder: Folder) -> None:
