@@ -11,10 +11,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
-_TABLE = r"(.*?)/?(q/[^/]+/[0-9]+/[^/]+|[^/]*)"
-"""The root of a table, and where below it the table is."""
+_SHARD = re.compile(r"(.*)/(q/[^/]+/[0-9]+/[^/]+)", re.DOTALL)
+"""Path of a table of a shard: its root, and its path below the root."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 
 def crooked(
@@ -38,10 +39,16 @@ def crooked(
 
 def table_folder(local: str) -> str:
     """The real path of a table's directory; FileNotFoundError if links lead there from its root."""
-    root, below = re.fullmatch(_TABLE, local, re.DOTALL).groups()  # type: ignore[union-attr]  # it fits every path
+    root, below = _split(local)
     if crooked(root, below, stat.S_ISDIR) is not None:
         raise FileNotFoundError(errno.ENOENT, "a symbolic link leads there", local)
-    return os.path.realpath(local)
+    return os.path.join(os.path.realpath(root or "/"), below)
+
+
+def _split(table: str) -> tuple[str, str]:
+    """The root of a table, and the table's path below the root."""
+    shard = _SHARD.fullmatch(table)
+    return (shard[1], shard[2]) if shard else table.rpartition("/")[::2]
 
 
 def open_folder(root: str, name: str) -> int:
@@ -75,7 +82,7 @@ def stamp(path: str, *, create: bool) -> float:
 def open_lock(path: str, flags: int) -> int:
     """Opens a file of a table that all its users write; the superuser makes it for the owner of the directory."""
     folder, leaf = os.path.split(path)
-    root, below = re.fullmatch(_TABLE, folder, re.DOTALL).groups()  # type: ignore[union-attr]  # it fits every path
+    root, below = _split(folder)
     with above(root, f"{below}/{leaf}".lstrip("/")) as (inside, _):
         owner = os.fstat(inside)
         if os.geteuid() == 0 != owner.st_uid and flags & os.O_CREAT:
@@ -125,10 +132,11 @@ def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int,
         OSError: a part of the way is a symbolic link.
     """
     *folders, leaf = name.split("/")
-    with ExitStack() as opened:
-        descriptor = os.open(root or "/", os.O_RDONLY | os.O_DIRECTORY, dir_fd=below)
-        opened.callback(os.close, descriptor)
+    descriptor = os.open(root or "/", _FOLDER, dir_fd=below)
+    try:
         for part in folders:
-            descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
-            opened.callback(os.close, descriptor)
+            descriptor, before = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor), descriptor
+            os.close(before)
         yield descriptor, leaf
+    finally:
+        os.close(descriptor)
