@@ -185,12 +185,14 @@ def test_a_write_meets_no_link_that_was_put_there_since(
         monkeypatch.setattr(no_links, "crooked", lambda *_: None)
         (root / swapped).rename(tmp_path / "away")
         (root / swapped).symlink_to(victim, target_is_directory=True)
-        for name in ("_delta_log/new", "_delta_log/newer", "_delta_log/letter"):
+        for name in ("_delta_log/new", "_delta_log/newer", "_delta_log/letter", "_delta_log/made/new"):
             for write in (folder.create, folder.replace, folder.offer, folder.write):
                 with pytest.raises(OSError):
                     write(name, b"b")
             with pytest.raises(OSError), folder.writer(name):
                 pass
+            with pytest.raises(OSError):
+                folder.move(name, f"{name}.moved")
         if not swapped.endswith("_delta_log"):
             with pytest.raises(FileNotFoundError), folder.pinned():
                 pass

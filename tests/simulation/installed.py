@@ -169,6 +169,8 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
             open_folder=system.open_folder,
             above=system.above,
             unlink=system.unlink_below,
+            mkdir=lambda root, path, descriptor: system.mkdir(path, dir_fd=descriptor),
+            move=lambda root, source, target: system.rename(f"{root}/{source}", f"{root}/{target}"),
             rmdir=lambda root, name: system.rmdir(f"{root}/{name}"),
             rmtree=system.rmtree,
             touch=lambda folder, name: system.stamp(f"{folder}/{name}"),

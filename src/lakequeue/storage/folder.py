@@ -344,14 +344,14 @@ class LocalFolder(_Shared):
         self._make(self._sound("", stat.S_ISDIR).rstrip("/"))
 
     def _make(self, path: str) -> None:
-        """Makes a directory and those above it, each noted on disk in the one above."""
+        """Makes a directory and those above it, each noted on disk in the one above, and follows no link."""
         with suppress(OSError):
             if stat.S_ISDIR(os.stat(path or ".", dir_fd=self._descriptor).st_mode):
                 return
         above = os.path.dirname(path)
         self._make(above)
         with suppress(FileExistsError):
-            os.mkdir(path, dir_fd=self._descriptor)
+            no_links.mkdir(self._root, path, self._descriptor)
         self._sync(above)
 
     def sync(self, names: Iterable[str], *, above: bool = True) -> None:
@@ -425,7 +425,7 @@ class LocalFolder(_Shared):
 
     def move(self, source: str, target: str) -> None:
         """Renames a file."""
-        self._in_folder(self._sound(target), lambda: os.rename(self._sound(source), self.path(target)))
+        self._in_folder(self._sound(target), lambda: no_links.move(self._root, self._at(source), self._at(target)))
         self._sync(os.path.dirname(self.path(target)))
 
 

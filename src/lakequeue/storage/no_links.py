@@ -101,6 +101,21 @@ def unlink(root: str, name: str, descriptor: int | None = None) -> int:
     return size
 
 
+def mkdir(root: str, path: str, descriptor: int | None) -> None:
+    """Makes a directory by its path, which begins with the root's unless there is a descriptor, or leads to it."""
+    below = path if descriptor is not None else path.removeprefix(f"{root}/")
+    if below.startswith("/"):  # the root, or above it
+        root, _, below = path.rpartition("/")
+    with above(root, below, descriptor) as (folder, leaf):
+        os.mkdir(leaf, dir_fd=folder)
+
+
+def move(root: str, source: str, target: str) -> None:
+    """Renames a file; OSError if no plain way leads to both names."""
+    with above(root, source) as (before, old), above(root, target) as (after, new):
+        os.rename(old, new, src_dir_fd=before, dst_dir_fd=after)
+
+
 def rmdir(root: str, name: str) -> None:
     """Removes an empty directory; OSError if it is none, or no plain way leads there."""
     with above(root, name) as (folder, leaf):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from lakequeue.storage import layout
+from lakequeue.storage import layout, no_links
 from lakequeue.storage.roots import local_path
 
 RESERVED = 2 << 20
@@ -68,8 +68,9 @@ def take(local: str) -> None:
     if space.free_files is not None and space.free_files > PLENTY_FILES and not os.path.isdir(folder):
         with suppress(OSError):
             os.mkdir(folder)
-            for number in range(RESERVED_FILES):
-                open(os.path.join(folder, str(number)), "xb").close()
+            with no_links.above(local, f"{layout.RESERVE_FILES}/.") as (inside, _):
+                for number in range(RESERVED_FILES):
+                    os.close(os.open(str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=inside))
 
 
 def missing(root: str) -> Iterator[str]:
