@@ -353,7 +353,8 @@ def _stored(rows: pa.RecordBatch, staging: Staging) -> pa.Table:
         columns["dedup_id"] = _content_ids(rows["dedup_id"], rows["body"])
     # FIFO queues have no delay of a message: it is the queue's, whatever it is then (DLY-10)
     schema = staged_files.COLUMNS
-    return pa.table([columns.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
+    columns |= {field.name: pa.nulls(count, field.type) for field in schema if field.name not in columns}
+    return pa.table(columns, schema=schema)
 
 
 def _message_ids(send_id: str, numbers: npt.NDArray[np.int64]) -> pa.Array:
