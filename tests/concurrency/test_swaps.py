@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,8 @@ class Restores(Processes):
         most = 0
         for calls in self.events():
             failed = [call["ended"] for call in calls if "error" in call]
-            for place, after in zip(self.places, [*self.places[1:], Place(float("inf"))], strict=True):
-                most = max(most, sum(place.begun <= end < after.begun for end in failed))
+            for before, place in pairwise(self.places):
+                most = max(most, sum(before.ended <= end < place.ended for end in failed))
         return most
 
 

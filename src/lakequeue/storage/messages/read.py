@@ -174,16 +174,19 @@ class LogFile:
         read = list(dict.fromkeys(["position", "message_id", *names]))
         parts = table.read([self.file, *self.more], read)
         rows = pa.concat_tables(self._typed(part, table, read) for part in parts)
-        rows = rows.take(pc.sort_indices(rows["position"]))
-        again = np.append(False, np.diff(rows["position"].to_numpy()) == 0)
-        ids = pc.fill_null(rows["message_id"], "")
-        same = pc.equal(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1)).to_numpy()
-        once = rows.filter(pa.array(~again))
-        if (again[1:] & ~same).any():
-            raise DamagedTable(table.path, self.file.name, "has two messages with one offset")
+        once = self._once(rows.take(pc.sort_indices(rows["position"])), table)
         if not are_in_order(once["position"], self.first - self.base, self.last - self.base):
             raise DamagedTable(table.path, self.file.name, "lacks messages; another program wrote it")
         return once.select(names).combine_chunks()
+
+    def _once(self, rows: pa.Table, table: TableVersion) -> pa.Table:
+        """Drops rows that repeat the row before; DamagedTable if another message has the same position."""
+        again = np.append(False, np.diff(rows["position"].to_numpy()) == 0)
+        ids = pc.fill_null(rows["message_id"], "")
+        same = pc.equal(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1)).to_numpy()
+        if (again[1:] & ~same).any():
+            raise DamagedTable(table.path, self.file.name, "has two messages with one offset")
+        return rows.filter(pa.array(~again))
 
     def _typed(self, rows: pa.Table, table: TableVersion, names: Sequence[str]) -> pa.Table:
         """Columns of another program, whose types Arrow may neither sort nor fill, such as views of strings."""
