@@ -31,7 +31,7 @@ def root_of(given: str | os.PathLike[str]) -> str:
     if text.startswith("file:"):
         parts = urlsplit(text, allow_fragments=False)
         if parts.netloc not in ("", "localhost"):
-            raise _refused(text, f"{parts.netloc} is another machine")
+            raise _refused(text, f"{parts.netloc.rpartition('@')[2]} is another machine")
         text = unquote(parts.path)
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text):
         return _remote(text)
