@@ -14,26 +14,33 @@ from collections.abc import Callable
 from lakequeue import LakeQueue, Queue
 
 
-def send(queue: Queue) -> list[str]:
-    return [queue.send("sent").message_id]
+def send(queue: Queue, ids: list[str]) -> None:
+    ids.append(queue.send("sent").message_id)
 
 
-def consume(queue: Queue) -> list[str]:
+def consume(queue: Queue, ids: list[str]) -> None:
     messages = queue.receive(10)
+    ids += [message.message_id for message in messages]  # a delete that fails may have been done
     for message in messages:
         queue.delete(message.receipt_handle)
-    return [message.message_id for message in messages]
 
 
-def client(url: str) -> Callable[[], list[str]]:
+def compact(lake: LakeQueue) -> None:
+    time.sleep(0.2)
+    failures = [failure for summary in lake.compact() for failure in summary.failures]
+    if failures:
+        raise RuntimeError("; ".join(failures))
+
+
+def client(url: str) -> Callable[[list[str]], None]:
     import httpx
 
     from serve.serving import Client
 
     ask = Client(url, httpx.Client(timeout=60, trust_env=False))
 
-    def sent() -> list[str]:
-        return [ask("SendMessage", QueueUrl=ask.queue_url("orders"), MessageBody="sent")["MessageId"]]
+    def sent(ids: list[str]) -> None:
+        ids.append(ask("SendMessage", QueueUrl=ask.queue_url("orders"), MessageBody="sent")["MessageId"])
 
     return sent
 
@@ -45,26 +52,19 @@ def main(role: str, place: str, log: str, stop: str) -> None:
         lake = LakeQueue(place)
         queue = lake.queue("orders")
         call = {
-            "send": lambda: send(queue),
-            "consume": lambda: consume(queue),
-            "compact": lambda: compacted(lake),
+            "send": lambda ids: send(queue, ids),
+            "consume": lambda ids: consume(queue, ids),
+            "compact": lambda _: compact(lake),
         }[role]
     with open(log, "a", buffering=1) as diary:
         while not os.path.exists(stop):
-            line: dict[str, object] = {"begun": time.monotonic()}
+            ids: list[str] = []
+            line: dict[str, object] = {"begun": time.monotonic(), "ids": ids}
             try:
-                line["ids"] = call()
+                call(ids)
             except Exception as error:
                 line |= {"error": f"{type(error).__name__}: {error}"[:500]}
             diary.write(json.dumps(line | {"ended": time.monotonic()}) + "\n")
-
-
-def compacted(lake: LakeQueue) -> list[str]:
-    time.sleep(0.2)
-    failures = [failure for summary in lake.compact() for failure in summary.failures]
-    if failures:
-        raise RuntimeError("; ".join(failures))
-    return []
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Restores(Processes):
         with self.diary(name).open("ab+") as diary:
             diary.seek(max(0, diary.tell() - 4096))
             last = map(json.loads, diary.read().decode().splitlines()[1:-1])
-        return any("ids" in call and call["begun"] > self.places[-1].begun for call in last)
+        return any("error" not in call and call["begun"] > self.places[-1].begun for call in last)
 
     def count(self, place: Place, root: Path) -> None:
         """Notes which messages a root has, and what is wrong with it."""
@@ -106,14 +106,14 @@ class Restores(Processes):
 
     def lost(self, how: Callable[[Restores], None]) -> list[dict[str, Any]]:
         """Acknowledged sends whose message is in no root that their call may have met."""
-        consumed = {each for call in self.calls("consume") for each in call.get("ids", ())}
+        consumed = {each for call in self.calls("consume") for each in call["ids"]}
         lost = []
         for call in self.calls("send", "client"):
             met = [each for each in self.places if call["begun"] <= each.ended and call["ended"] >= each.begun]
             if how is Restores.put_back and (len(met) != 1 or call["ended"] > met[0].ended):
                 continue  # it was sent during the restore
             there = consumed.union(*(each.stored for each in met))
-            lost += [] if there.issuperset(call.get("ids", ())) else [call]
+            lost += [] if there.issuperset(call["ids"]) else [call]
         return lost
 
     def most_errors(self) -> int:
@@ -172,4 +172,4 @@ def test_processes_outlive_restores(
     assert processes.most_errors() <= 1, [
         call for calls in processes.events() for call in calls if "error" in call
     ]
-    assert sum(len(call.get("ids", ())) for call in processes.calls("send", "client")) > count
+    assert sum(len(call["ids"]) for call in processes.calls("send", "client")) > count
