@@ -528,7 +528,7 @@ def test_a_message_is_sent_while_another_queue_is_deleted(connection: Any, tmp_p
     queues = broker._lake.list_queues()
     LakeQueue(root).delete_queue("going")
     with pytest.MonkeyPatch.context() as patch:  # they are listed before one goes
-        patch.setattr(broker._lake, "list_queues", lambda: queues)
+        patch.setattr(broker._lake, "list_queues", lambda *_: queues)
         connection.Producer(exchange=exchange).publish("a", routing_key="a", retry=False)
     assert queue.get().payload == "a"
 

@@ -62,12 +62,14 @@ def test_limit_pause_and_uniqueness_hold_whoever_is_killed(processes: Processes,
     counts = queue.counts()  # each number once, though it was sent two or three times
     assert (counts.visible, counts.in_flight, counts.rewindable) == (0, 0, number)
     pace, found = queue._runtime.attributes.pace, 0
+    # a claim in another shard than the bucket's is charged in a commit after it, which others may hold up
+    late = 0 if unique else MICROS // 10
     for shard in queue._runtime.shards:
         runs = shard.ledger.query(lambda machine: machine.history)
         received = sorted(run.first_received_at for run in runs for _ in range(run.size))
         found += len(received)
         for first, begin in enumerate(received):
             for last, end in enumerate(received[first:], first):
-                assert last - first + 1 <= pace.burst + (end - begin) * 1_000 / pace.step
+                assert last - first + 1 <= pace.burst + (end - begin + late) * 1_000 / pace.step
         assert not [at for at in received if paused * MICROS < at < resumed * MICROS]
     assert found == number

@@ -31,8 +31,8 @@ BASE, NEWEST = "base", "newest"
 """Metrics of a commit with the token of the entry before, and the file that the version before added last."""
 REPAIRED = "repair"
 """Token of entries that replace unreadable ones."""
-TOKEN = "lakequeue.token"
-"""Metadata of a checkpoint's file with the token of its version."""
+TOKEN = "lakequeue.token "
+"""Begins an application id of a checkpoint, before the token of its version: pages have checksums, footers not."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
 """Before and in place of another metric: CRC-32 of the entry with that place, in hexadecimal."""
 _READER, _WRITER = 1, 2
@@ -318,7 +318,6 @@ def read_checkpoint(folder: Folder, version: int) -> State:
     try:
         with reader(pa.BufferReader(data), CHECKPOINT) as file:
             table = file.read(CHECKPOINT.names, use_threads=False)
-            token = (file.metadata.metadata or {}).get(TOKEN.encode())
         adds, transactions, [metadata], [protocol] = (
             table[name].drop_null().to_pylist() for name in ("add", "txn", "metaData", "protocol")
         )
@@ -329,7 +328,10 @@ def read_checkpoint(folder: Folder, version: int) -> State:
         reason = f"cannot be read: {str(error).splitlines()[0]}" if data else "is empty"
         raise DamagedTable(folder.uri, checkpoint_name(version), reason) from error
     ids = {each["appId"]: each["version"] for each in transactions}
-    return State(version, live, ids, metadata, protocol, token=token and token.decode(errors="replace"))
+    tokens = {name: ids.pop(name) for name in list(ids) if name.startswith(TOKEN)}
+    # another program keeps the id, of an older version then, in its own checkpoints
+    token = next((name.removeprefix(TOKEN) for name, of in tokens.items() if of == version), None)
+    return State(version, live, ids, metadata, protocol, token=token)
 
 
 def obstacles(found: Entry | State) -> list[str]:

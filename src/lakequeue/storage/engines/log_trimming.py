@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ from lakequeue.storage.engines.interface import partition_text
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.layout import Retention
-from lakequeue.storage.parquet_files import writer
+from lakequeue.storage.parquet_files import write_table
 
 
 def write_checkpoint(folder: Folder, snapshot: State) -> None:
@@ -42,7 +42,7 @@ def write_checkpoint(folder: Folder, snapshot: State) -> None:
     actions: dict[str, list[Mapping[str, Any]]] = {
         "protocol": [snapshot.protocol],
         "metaData": [snapshot.metadata],
-        "txn": [{"appId": app_id, "version": version} for app_id, version in snapshot.transactions.items()],
+        "txn": [{"appId": app_id, "version": version} for app_id, version in _transactions(snapshot)],
         "add": list(map(_add, snapshot.files())),
         "remove": [],
     }
@@ -53,10 +53,7 @@ def write_checkpoint(folder: Folder, snapshot: State) -> None:
         columns[name] = pa.concat_arrays([pa.nulls(before, type_), pa.array(found, type_), rest])
         before += len(found)
     target = pa.BufferOutputStream()
-    with writer(target, CHECKPOINT, store_schema=False) as file:
-        file.write_table(pa.table(columns))
-        if snapshot.token is not None:
-            file.add_key_value_metadata({TOKEN: snapshot.token})
+    write_table(pa.table(columns), target, store_schema=False)
     content = target.getvalue().to_pybytes()
     folder.replace(checkpoint_name(snapshot.version), content)
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
@@ -64,6 +61,12 @@ def write_checkpoint(folder: Folder, snapshot: State) -> None:
             return  # this process was stopped meanwhile
     newest = {"version": snapshot.version, "size": number, "sizeInBytes": len(content)}
     folder.replace(LAST_CHECKPOINT, json.dumps(newest | {"numOfAddFiles": len(actions["add"])}).encode())
+
+
+def _transactions(snapshot: State) -> Iterator[tuple[str, int]]:
+    yield from snapshot.transactions.items()
+    if snapshot.token is not None:
+        yield TOKEN + snapshot.token, snapshot.version
 
 
 def _add(file: LiveFile) -> dict[str, Any]:
