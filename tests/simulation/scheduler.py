@@ -83,9 +83,7 @@ class Faults:
     flip: float = 0.0
     """That bits of files change."""
     restore: float = 0.0
-    """That the root or a table goes back at a step of the first process, once it was saved, and once in a run."""
-    restored: tuple[Any, ...] = ()
-    """What goes back, and how long that takes: arguments of ``World.restore``."""
+    """That the root goes back at a step of the first process, once it was saved, and once in a run."""
 
 
 @attrs.define
@@ -137,7 +135,7 @@ class Drawn:
             return "flip", chance.randrange(2**31)
         draw -= faults.flip
         if 0 <= draw < faults.restore and world.may_restore():
-            return ("restore", *faults.restored)
+            return ("restore",)
         draw -= faults.restore
         if self.switch is not None:
             if not 0 <= draw < self.switch:
@@ -196,10 +194,10 @@ class World:
         self.on_cut: Callable[[int], None] = lambda seed: None
         self.on_flip: Callable[[int], None] = lambda seed: None
         self.save: Callable[[], None] = lambda: None
-        self.restore: Callable[[int | None, float], None] = lambda table, seconds: None
-        """Makes the root, or the table of this number, what it was at ``save``; takes some seconds."""
+        self.restore: Callable[[], None] = lambda: None
+        """Makes the root what it was at ``save``."""
         self.may_restore: Callable[[], bool] = lambda: False
-        self.on_link: Callable[[Any], None] = lambda folder: None
+        self.on_link: Callable[[], None] = lambda: None
         self._hub: greenlet | None = None
         self.failure: BaseException | None = None
 
@@ -253,6 +251,8 @@ class World:
         self.pass_time(TICK)
         if self.steps > self.last_end + PATIENCE:
             raise Endless(f"no end after {self.steps} steps")
+        if what == "linked":
+            self.on_link()
         action = self.plan.action((process.number, process.steps), what, self)
         if action is None:
             return None
@@ -277,7 +277,7 @@ class World:
         elif kind == "jump":
             self.wall += action[1]
         elif kind == "restore":
-            self.restore(*action[1:])
+            self.restore()
         elif kind == "flip":
             self.flips += 1
             self.on_flip(action[1])
