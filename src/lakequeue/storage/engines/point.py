@@ -126,7 +126,8 @@ class Table(TableVersion):
 
         ``put_back``: a restore is known, so all entries behind a gap are left over.
         """
-        self.state.strays = Snapshot(self._writes, put_back=put_back).strays
+        # anew if an entry goes between the listing and its read: the restore removes entries itself
+        self.state.strays = self._repeated(lambda: Snapshot(self._writes, put_back=put_back)).strays
         # the newest first: what is left by a process that is killed still follows a gap, or another base
         self._writes.remove(map(entry_name, reversed(self.state.strays)))
         if self.state.strays:
