@@ -41,8 +41,17 @@ _CHECK_EVERY = 16
 
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = layout.FILES["receipts"]
+_RUN = list(layout.RUN)
+_HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
+"""Columns of heads that have a value."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")
 """Columns of the fields of a ``MovePart``."""
+_CELLS: Mapping[str, Callable[[Any], Any]] = {
+    "failed_attempts": lambda attempts: [attrs.asdict(each) for each in attempts or ()] or None,
+    "failure": lambda failure: failure and attrs.asdict(failure),
+    "move_target": lambda target: target and target._asdict(),
+}
+"""How the values of fields of runs become cells, if they are not cells."""
 _STATES = {layout.HEAD_STATE, *(state.value for state in MessageState)}
 
 
@@ -287,29 +296,21 @@ def run_rows(
     if any(moves := fields["move"]):
         parts = zip(*(move or (None,) * len(MovePart._fields) for move in moves), strict=True)
         fields |= zip(_MOVE, map(list, parts), strict=True)
-    cells = [_column(fields.get(field.name, []), field.type, len(runs)) for field in layout.RUN]
+    for name, cell in _CELLS.items():
+        fields[name] = list(map(cell, fields.get(name, ())))
+    cells = [layout.array(fields.get(field.name, ()), field.type, len(runs)) for field in _RUN]
     no_run = pa.array([*[True] * len(heads), *[False] * len(puts), *[True] * len(deletes)], pa.bool_())
     arrays = [
         pa.repeat(settled, len(runs)),
         pa.array(fields["first"], pa.int64()),
         pa.array(fields["last"], pa.int64()),
         pa.array(fields["state"], pa.string()),
-        pa.StructArray.from_arrays(cells, fields=list(layout.RUN), mask=no_run),
+        pa.StructArray.from_arrays(cells, fields=_RUN, mask=no_run),
         pa.array([*map(_head_cells, heads), *[None] * (len(runs) - len(heads))], layout.HEAD),
     ]
     if with_op:
         arrays.append(pa.array(["put"] * (len(runs) - len(deletes)) + ["del"] * len(deletes), pa.string()))
     return pa.Table.from_arrays(arrays, schema=_SOURCE if with_op else layout.RECEIPTS)
-
-
-def _column(values: list[Any], kind: pa.DataType, count: int) -> pa.Array:
-    if pa.types.is_list(kind):
-        values = [[attrs.asdict(each) for each in attempts or ()] or None for attempts in values]
-    elif kind == layout.FAILURE:
-        values = [failure and attrs.asdict(failure) for failure in values]
-    elif pa.types.is_struct(kind):
-        values = [target and target._asdict() for target in values]
-    return layout.array(values, kind, count)
 
 
 def to_runs(rows: pa.Table) -> list[Run]:
@@ -358,8 +359,7 @@ def _target(fields: tuple[str | None, int, bool]) -> Destination | None:
 
 
 def _head_cells(head: Head) -> dict[str, Any]:
-    names = [field.name for field in layout.HEAD if hasattr(head, field.name)]
-    return {name: getattr(head, name) for name in names} | {
+    return {name: getattr(head, name) for name in _HEAD} | {
         "attributes": list(head.attributes.items()),
         "paced_to": head.paced_to or None,
     }

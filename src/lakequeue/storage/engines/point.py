@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import pyarrow as pa
@@ -198,8 +198,8 @@ class Table(TableVersion):
         for rewrite in rewrites(source, key, partitions, self.files(), lambda file: self.rows([file])[0]):
             removed += rewrite.removed
             if len(rewrite.rows):
-                added.append(self.write_file(rewrite.rows))
-                contents[added[-1].path] = rewrite.rows.drop_columns(partitions)
+                added.append(write_rows(self._writes, rewrite.rows, rewrite.partition))
+                contents[added[-1].path] = rewrite.rows
         self._create_entry("MERGE", added, removed, transactions, token)
         self._rows |= contents
 
@@ -366,12 +366,18 @@ def write_file(
     name: str | None = None,
     new_folder: bool = False,
 ) -> DataFile:
-    """Writes rows of one partition as a file below a table, not yet committed.
+    """Writes rows of one partition, with its columns, as ``write_rows`` does."""
+    partition = {name: rows[name][0].as_py() for name in partitions}
+    return write_rows(table, rows.drop_columns(list(partitions)), partition, name=name, new_folder=new_folder)
+
+
+def write_rows(
+    table: Folder, data: pa.Table, partition: Mapping[str, Any], *, name: str | None = None, new_folder: bool = False
+) -> DataFile:
+    """Writes rows of one partition, without its columns, as a file below a table, not yet committed.
 
     Under a ``name``, for others to commit it, who sync it; see ``Table.add``.
     """
-    partition = {name: partition_text(rows[name][0].as_py()) for name in partitions}
-    data = rows.drop_columns(list(partitions))
     # not in a directory for each partition, as Delta does not ask for it: making one costs two more syncs
     path = name or f"{uuid.uuid4()}.parquet"
     target = pa.BufferOutputStream()
@@ -388,4 +394,4 @@ def write_file(
         table.offer(path, content)
     described = Description()
     described.add(data)
-    return described.file(path, content.size, partition)
+    return described.file(path, content.size, {name: partition_text(value) for name, value in partition.items()})
