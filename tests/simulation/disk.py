@@ -419,7 +419,7 @@ class System:
 
     def file(self, path: Any, mode: str = "r", opener: Any = None, **more: Any) -> Any:
         """As `open`."""
-        number = getattr(getattr(opener, "__self__", None), "_descriptor", None)  # of a folder that is pinned
+        number = getattr(getattr(opener, "__self__", None), "descriptor", None)  # of a folder that is pinned
         if number is None and not self.ours(path):
             return builtins.open(path, mode, opener=opener, **more)
         self.world.step("open")

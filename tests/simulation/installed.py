@@ -126,7 +126,7 @@ class _Memory:
     """Locks that a thread holds, by table."""
 
     def __init__(self) -> None:
-        self.locks: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self.locks: weakref.WeakValueDictionary[tuple[int, int], Any] = weakref.WeakValueDictionary()
 
 
 def memory() -> dict[tuple[Any, str], Any]:
@@ -165,7 +165,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         "space_of": lambda _: SimpleNamespace(free_bytes=2**20 * 3, free_files=None),
         "no_links": SimpleNamespace(
             crooked=lambda *_: None,
-            table_folder=lambda local: local,
+            open_table=system.open,
             open_folder=system.open_folder,
             above=system.above,
             unlink=system.unlink_below,

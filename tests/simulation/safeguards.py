@@ -234,7 +234,7 @@ def never_sync_a_checkpoint(patch: Patch) -> None:
     replace = LocalFolder.replace
 
     def replaced(self: LocalFolder, name: str, data: bytes) -> None:
-        folder = LocalFolder(self.uri, syncs=False, descriptor=self._descriptor)
+        folder = LocalFolder(self.uri, syncs=False, descriptor=self.descriptor)
         replace(folder if "checkpoint" in name else self, name, data)
 
     patch.setattr(LocalFolder, "replace", replaced)
@@ -291,7 +291,7 @@ def write_no_draft_again(patch: Patch) -> None:
     """A compactor removes the draft of a process that stands still, which then fails."""
 
     def place(self: LocalFolder, place: Any, data: bytes, name: str, **_: Any) -> None:
-        draft, here = self._path(f"{folder.uuid.uuid4().hex}.draft"), self._descriptor
+        draft, here = self._path(f"{folder.uuid.uuid4().hex}.draft"), self.descriptor
         target = self._path(name)
         with folder.open(draft, "wb", opener=self._opener) as file:  # type: ignore[attr-defined]
             file.write(data)

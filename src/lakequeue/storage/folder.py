@@ -148,10 +148,10 @@ class _Shared(ABC):
 class _Opener:
     """Opens files of an open directory for writing, and follows no link."""
 
-    _descriptor: int
+    descriptor: int
 
     def open(self, path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self._descriptor)
+        return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self.descriptor)
 
 
 class LocalFolder(_Shared):
@@ -165,7 +165,7 @@ class LocalFolder(_Shared):
         super().__init__(uri, prefix)
         self.local: str = local_path(self.uri)  # type: ignore[assignment]  # whoever opens it has looked
         self.syncs = syncs
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     def __truediv__(self, name: str) -> LocalFolder:
         """A directory below this one."""
@@ -193,18 +193,18 @@ class LocalFolder(_Shared):
 
     def is_at_path(self) -> bool:
         """Returns False if the path no longer leads to the directory that is pinned."""
-        if self._descriptor is not None:
+        if self.descriptor is not None:
             with suppress(OSError):
-                return os.path.samestat(os.fstat(self._descriptor), os.stat(self.local))
-        return self._descriptor is None
+                return os.path.samestat(os.fstat(self.descriptor), os.stat(self.local))
+        return self.descriptor is None
 
     def _path(self, name: str) -> str:
         """Path of a file for a call that gets the descriptor, too."""
-        return self.path(name) if self._descriptor is None else self._below(name) or "."
+        return self.path(name) if self.descriptor is None else self._below(name) or "."
 
     def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
         """The same, after a look at the way to it from the root; DamagedTable if it is no plain one (DUR-72)."""
-        found = no_links.crooked(self._root, self._at(name), is_kind, self._descriptor)
+        found = no_links.crooked(self._root, self._at(name), is_kind, self.descriptor)
         if found is not None:
             raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
         return self._path(name)
@@ -216,7 +216,7 @@ class LocalFolder(_Shared):
 
     @property
     def _root(self) -> str:
-        return self.local.removesuffix(self._prefix).rstrip("/") if self._descriptor is None else "."
+        return self.local.removesuffix(self._prefix).rstrip("/") if self.descriptor is None else "."
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file; on local disks also whether there is such a directory."""
@@ -231,7 +231,7 @@ class LocalFolder(_Shared):
         return Entry(name, status.st_size, status.st_mtime, _mark(status))
 
     def _stat(self, name: str) -> os.stat_result:
-        return os.stat(self._path(name), dir_fd=self._descriptor)
+        return os.stat(self._path(name), dir_fd=self.descriptor)
 
     def read_marked(self, name: str) -> tuple[bytes, Mark]:
         with open(self._sound(name), "rb", buffering=0, opener=self._opener) as file:
@@ -242,7 +242,7 @@ class LocalFolder(_Shared):
         return open(self._sound(name), "rb", opener=self._opener)
 
     def _opener(self, path: str, flags: int) -> int:
-        return os.open(path, flags, 0o666, dir_fd=self._descriptor)
+        return os.open(path, flags, 0o666, dir_fd=self.descriptor)
 
     def _source(self, name: str, size: int) -> Any:
         return pa.OSFile(self.place(name))
@@ -327,7 +327,7 @@ class LocalFolder(_Shared):
 
     def _above(self, name: str) -> AbstractContextManager[tuple[int, str]]:
         """The directory of a file, opened, and the file's name there."""
-        return no_links.above(self._root, self._at(name), self._descriptor)
+        return no_links.above(self._root, self._at(name), self.descriptor)
 
     def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:
         """Makes the directory of a file and acts there; again if a compactor removed it while it was empty."""
@@ -346,12 +346,12 @@ class LocalFolder(_Shared):
     def _make(self, path: str) -> None:
         """Makes a directory and those above it, each noted on disk in the one above, and follows no link."""
         with suppress(OSError):
-            if stat.S_ISDIR(os.stat(path or ".", dir_fd=self._descriptor).st_mode):
+            if stat.S_ISDIR(os.stat(path or ".", dir_fd=self.descriptor).st_mode):
                 return
         above = os.path.dirname(path)
         self._make(above)
         with suppress(FileExistsError):
-            no_links.mkdir(self._root, path, self._descriptor)
+            no_links.mkdir(self._root, path, self.descriptor)
         self._sync(above)
 
     def sync(self, names: Iterable[str], *, above: bool = True) -> None:
@@ -363,7 +363,7 @@ class LocalFolder(_Shared):
     def _sync(self, path: str) -> None:
         if self.syncs:
             # in somebody's root it may be a pipe
-            descriptor = os.open(path or ".", os.O_RDONLY | os.O_NONBLOCK, dir_fd=self._descriptor)
+            descriptor = os.open(path or ".", os.O_RDONLY | os.O_NONBLOCK, dir_fd=self.descriptor)
             try:
                 _flush(descriptor)
             except OSError as error:
@@ -394,11 +394,11 @@ class LocalFolder(_Shared):
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
         """As ``os.walk``; nothing if the subdirectory does not exist."""
-        if self._descriptor is None:
+        if self.descriptor is None:
             yield from os.walk(self.path(prefix))
             return
         with suppress(FileNotFoundError):
-            for folder, folders, names, _ in os.fwalk(self._path(prefix), dir_fd=self._descriptor):
+            for folder, folders, names, _ in os.fwalk(self._path(prefix), dir_fd=self.descriptor):
                 yield folder, folders, names
 
     def folders(self, prefix: str = "") -> list[str]:
@@ -406,7 +406,7 @@ class LocalFolder(_Shared):
         return sorted(next(self._walk(prefix), ("", [], []))[1])
 
     def _unlink(self, name: str) -> int:
-        return no_links.unlink(self._root, name, self._descriptor)
+        return no_links.unlink(self._root, name, self.descriptor)
 
     def remove_empty(self, name: str) -> None:
         """Removes a directory; OSError if it has something in it, or is behind a link."""
@@ -414,9 +414,9 @@ class LocalFolder(_Shared):
 
     def remove_all(self) -> None:
         """Removes the directory with everything below it, as far as that can be removed; follows no link."""
-        if self._descriptor is not None:
+        if self.descriptor is not None:
             for name in self.folders():
-                no_links.rmtree(self._root, name, self._descriptor)
+                no_links.rmtree(self._root, name, self.descriptor)
             self.remove([file.name for file in self.files()])
             with suppress(OSError):  # something else is at the path
                 os.rmdir(self.local)
@@ -433,6 +433,7 @@ class RemoteFolder(_Shared):
     """A directory of an object store, ``prefix`` below what the client names; verbs as of ``LocalFolder``."""
 
     local: None = None
+    descriptor: None = None
     syncs = False  # the store has what it answered
 
     def __init__(self, uri: str, client: Callable[[], ObjectStore], prefix: str = "") -> None:

@@ -37,12 +37,9 @@ def crooked(
     return None
 
 
-def table_folder(local: str) -> str:
-    """The real path of a table's directory; FileNotFoundError if links lead there from its root."""
-    root, below = _split(local)
-    if crooked(root, below, stat.S_ISDIR) is not None:
-        raise FileNotFoundError(errno.ENOENT, "a symbolic link leads there", local)
-    return os.path.join(os.path.realpath(root or "/"), below)
+def open_table(local: str) -> int:
+    """Opens the directory of a table, as ``open_folder`` does."""
+    return open_folder(*_split(local))
 
 
 def _split(table: str) -> tuple[str, str]:
@@ -54,8 +51,7 @@ def _split(table: str) -> tuple[str, str]:
 def open_folder(root: str, name: str) -> int:
     """Opens a directory below a root and returns its descriptor; FileNotFoundError if links lead there."""
     try:
-        with above(root, f"{name}/." if name else ".") as (folder, _):
-            return os.dup(folder)
+        return _opened(root, name)
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
@@ -84,13 +80,18 @@ def open_lock(path: str, flags: int) -> int:
     folder, leaf = os.path.split(path)
     root, below = _split(folder)
     with above(root, f"{below}/{leaf}".lstrip("/")) as (inside, _):
-        owner = os.fstat(inside)
-        if os.geteuid() == 0 != owner.st_uid and flags & os.O_CREAT:
-            with suppress(FileExistsError):  # what is there may be anybody's
-                descriptor = os.open(leaf, flags | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=inside)
-                os.fchown(descriptor, owner.st_uid, owner.st_gid)
-                return descriptor
-        return os.open(leaf, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=inside)
+        return open_lock_in(inside, leaf, flags)
+
+
+def open_lock_in(folder: int, name: str, flags: int) -> int:
+    """Opens such a file of a directory that is open."""
+    owner = os.fstat(folder)
+    if os.geteuid() == 0 != owner.st_uid and flags & os.O_CREAT:
+        with suppress(FileExistsError):  # what is there may be anybody's
+            descriptor = os.open(name, flags | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+            return descriptor
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=folder)
 
 
 def unlink(root: str, name: str, descriptor: int | None = None) -> int:
@@ -146,12 +147,21 @@ def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int,
         FileNotFoundError: a part of the way is missing.
         OSError: a part of the way is a symbolic link.
     """
-    *folders, leaf = name.split("/")
-    descriptor = os.open(root or "/", _FOLDER, dir_fd=below)
+    folders, _, leaf = name.rpartition("/")
+    descriptor = _opened(root, folders, below)
     try:
-        for part in folders:
-            descriptor, before = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor), descriptor
-            os.close(before)
         yield descriptor, leaf
     finally:
         os.close(descriptor)
+
+
+def _opened(root: str, name: str, below: int | None = None) -> int:
+    descriptor = os.open(root or "/", _FOLDER, dir_fd=below)
+    try:
+        for part in name.split("/") if name else ():
+            descriptor, before = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor), descriptor
+            os.close(before)
+        return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise

@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import lru_cache
 from urllib.parse import unquote, urlparse, urlsplit
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
@@ -126,6 +127,7 @@ def make_directory(path: str, mode: int) -> None:
             os.mkdir(above, 0o700 if above is not missing[0] else mode & 0o700)
 
 
+@lru_cache(maxsize=4096)  # several calls for each commit
 def local_path(uri: str) -> str | None:
     """The path that a local URI or path names, None for remote storage."""
     parsed = urlparse(uri)

@@ -179,7 +179,7 @@ class _Commit:
                 _set_aside(table)
             try:
                 # no log entries may be removed from the check of the base to the answer, see `locks`
-                with table.pinned(), committing(table.path, exclusive=table.commits_alone):
+                with table.pinned() as pin, committing(table.path, exclusive=table.commits_alone, folder=pin):
                     landed = self._try() if self._may_commit() else self._came_late()
             except OtherHistory as error:
                 if error.in_place:

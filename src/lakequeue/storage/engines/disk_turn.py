@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from lakequeue.storage import no_links
-from lakequeue.storage.engines.file_lock import FileLock, Held
+from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 STOPPED = 0.25
@@ -50,17 +50,19 @@ def turn(table_path: str, longest: float = LONGEST, until: Callable[[], bool] = 
 
     ``until`` ends the wait without it.
     """
+    local = local_path(table_path) or ""
     try:
-        folder = no_links.table_folder(local_path(table_path) or "")
+        folder = no_links.open_table(local)
     except FileNotFoundError:  # the commit tells what is wrong
         yield Turn()
         return
-    if folder in _mine.locks:
+    table, waited = table_id(folder), False
+    if table in _mine.locks:
+        os.close(folder)
         yield Turn()
         return
-    place, holder = (FileLock(os.path.join(folder, name)) for name in TURN_LOCKS)
-    _mine.locks[folder] = holder
-    waited = False
+    place, holder = (FileLock(os.path.join(local, name), folder) for name in TURN_LOCKS)
+    _mine.locks[table] = holder
 
     def waits(lock: FileLock) -> bool:
         nonlocal waited
@@ -82,7 +84,8 @@ def turn(table_path: str, longest: float = LONGEST, until: Callable[[], bool] = 
     finally:
         place.release()
         holder.release()
-        _mine.locks.pop(folder, None)
+        _mine.locks.pop(table, None)
+        os.close(folder)
 
 
 def _take(lock: FileLock, waits: Callable[[FileLock], bool], pause: float) -> bool:

@@ -9,7 +9,7 @@ import threading
 import weakref
 from io import FileIO
 
-from lakequeue.storage.no_links import open_lock
+from lakequeue.storage.no_links import open_lock, open_lock_in
 
 
 class FileLock:
@@ -20,8 +20,10 @@ class FileLock:
     after an interrupt. Not thread-safe.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, folder: int | None = None) -> None:
+        """``folder`` is a descriptor of the file's directory, and saves the way there."""
         self.path = path
+        self._folder = folder
         self.exclusive: bool | None = None
         """How it is held; None: it is not."""
         self._file: FileIO | None = None
@@ -34,7 +36,7 @@ class FileLock:
         """
         file = self._file
         if file is None:
-            self._file = file = FileIO(self.path, "a+", opener=open_lock)
+            self._file = file = FileIO(self.path, "a+", opener=self._open)
             _open.add(self)
         if not _lock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH):
             return False
@@ -43,7 +45,13 @@ class FileLock:
                 self.exclusive = exclusive
                 return True
         self.release()  # the directory was moved or removed since: nobody else comes to this file
+        self._folder = None
         return False
+
+    def _open(self, path: str, flags: int) -> int:
+        if self._folder is None:
+            return open_lock(path, flags)
+        return open_lock_in(self._folder, os.path.basename(path), flags)
 
     def stamp(self) -> None:
         """Notes the time, if the lock is held, for those that wait."""
@@ -66,10 +74,16 @@ class FileLock:
 
 
 class Held(threading.local):
-    """Locks that a thread holds, or goes on without, by table."""
+    """Locks that a thread holds, or goes on without, by ``table_id``."""
 
     def __init__(self) -> None:
-        self.locks: weakref.WeakValueDictionary[str, FileLock] = weakref.WeakValueDictionary()
+        self.locks: weakref.WeakValueDictionary[tuple[int, int], FileLock] = weakref.WeakValueDictionary()
+
+
+def table_id(folder: int) -> tuple[int, int]:
+    """What tells the open directory of a table from those of all others, whatever path led there."""
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
 
 
 def _lock(file: FileIO, operation: int) -> bool:

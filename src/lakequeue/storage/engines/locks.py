@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from lakequeue.errors import QueueClientError
 from lakequeue.storage import no_links
 from lakequeue.storage.engines.disk_turn import TURN_LOCKS, turn
-from lakequeue.storage.engines.file_lock import FileLock, Held
+from lakequeue.storage.engines.file_lock import FileLock, Held, table_id
 from lakequeue.storage.roots import local_path
 
 PATIENCE = 30.0
@@ -39,37 +39,48 @@ _mine = Held()
 
 
 @contextlib.contextmanager
-def committing(table_path: str, *, exclusive: bool, patience: float | None = None) -> Iterator[None]:
+def committing(
+    table_path: str, *, exclusive: bool, patience: float | None = None, folder: int | None = None
+) -> Iterator[None]:
     """Holds the table's commit lock; does nothing on remote storage, whose stores arbitrate.
 
-    It is reentrant in a thread, but a shared hold cannot become exclusive.
+    It is reentrant in a thread, but a shared hold cannot become exclusive. ``folder`` is a descriptor of the
+    table's directory, if it is open.
 
     Raises:
         LockHeld: others held it for ``patience`` (None: ``PATIENCE``) seconds.
         OSError: the table's directory is gone, or the lock cannot be written.
     """
     local = local_path(table_path)
-    folder = "" if local is None else no_links.table_folder(local)
-    patience = PATIENCE if patience is None else patience
-    mine = _mine.locks.get(folder)
-    held = None if mine is None else mine.exclusive  # not what was noted: an interrupt may come in between
-    if local is None or held or (held is False and not exclusive):
+    if local is None:
         yield
         return
-    lock, deadline = FileLock(os.path.join(folder, LOCKS[0])), time.monotonic() + patience
-    if held is False:  # two threads that waited for this would wait for each other
-        raise _refused(lock, 0)
-    # busy committers take turns, so that one that wants it exclusively gets in between
-    with turn(folder, patience / 2) if exclusive else contextlib.nullcontext():
-        try:
-            while not lock.take(exclusive=exclusive):
-                if time.monotonic() >= deadline:
-                    raise _refused(lock, patience)
-                time.sleep(_POLL)
-            _mine.locks[folder] = lock
+    opened = no_links.open_table(local) if folder is None else folder
+    try:
+        table = table_id(opened)
+        mine = _mine.locks.get(table)
+        held = None if mine is None else mine.exclusive  # not what was noted: an interrupt may come in between
+        if held or (held is False and not exclusive):
             yield
-        finally:
-            lock.release()
+            return
+        patience = PATIENCE if patience is None else patience
+        lock, deadline = FileLock(os.path.join(local, LOCKS[0]), opened), time.monotonic() + patience
+        if held is False:  # two threads that waited for this would wait for each other
+            raise _refused(lock, 0)
+        # busy committers take turns, so that one that wants it exclusively gets in between
+        with turn(table_path, patience / 2) if exclusive else contextlib.nullcontext():
+            try:
+                while not lock.take(exclusive=exclusive):
+                    if time.monotonic() >= deadline:
+                        raise _refused(lock, patience)
+                    time.sleep(_POLL)
+                _mine.locks[table] = lock
+                yield
+            finally:
+                lock.release()
+    finally:
+        if folder is None:
+            os.close(opened)
 
 
 def _refused(lock: FileLock, patience: float) -> LockHeld:

@@ -105,11 +105,14 @@ class Table(TableVersion):
             self.state, self.history = newest, object()
 
     @contextmanager
-    def pinned(self) -> Iterator[None]:
-        """Makes commits write to the directory that the path leads to now; see ``LocalFolder.pinned``."""
+    def pinned(self) -> Iterator[int | None]:
+        """Makes commits write to the directory that the path leads to now; see ``LocalFolder.pinned``.
+
+        Yields the descriptor of a local one.
+        """
         with self.folder.pinned() as self._writes:
             try:
-                yield
+                yield self._writes.descriptor
             finally:
                 self._writes = self.folder
 
@@ -372,7 +375,12 @@ def write_file(
 
 
 def write_rows(
-    table: Folder, data: pa.Table, partition: Mapping[str, Any], *, name: str | None = None, new_folder: bool = False
+    table: Folder,
+    data: pa.Table,
+    partition: Mapping[str, Any],
+    *,
+    name: str | None = None,
+    new_folder: bool = False,
 ) -> DataFile:
     """Writes rows of one partition, without its columns, as a file below a table, not yet committed.
 
