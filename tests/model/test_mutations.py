@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from operator import itemgetter
 from typing import Any
@@ -28,20 +28,30 @@ from .command_sequences import random_commands, run_commands, small_steps
 
 SEQUENCES = 210
 """A few more than it takes to find the rarest of the mutations, those of tenants aside."""
+FIRST = {
+    "standard": (35, 57, 46, 5, 0, 11, 14, 15, 39, 104, 206),
+    "fifo": (9, 48, 27, 10, 47, 3, 14, 17, 19, 21, 49),
+    "fair": (5, 14, 15, 156, 181, 2720, 2312, 2185, 1368),  # the last ones change attributes where it shows
+}
+"""Seeds of sequences that find all mutations between them; they run first, as a mutation ends when it is found."""
+
+
+def seeds(kind: str) -> Iterable[int]:
+    return dict.fromkeys((*FIRST[kind], *range(SEQUENCES)))
 
 
 def standard_queues_agree() -> None:
-    for seed in range(SEQUENCES):
+    for seed in seeds("standard"):
         run_commands(*random_commands(seed, "standard"))
 
 
 def fifo_queues_agree() -> None:
-    for seed in range(SEQUENCES):
+    for seed in seeds("fifo"):
         run_commands(*random_commands(seed, "fifo"))
 
 
 def tenants_agree() -> None:
-    for seed in (*range(SEQUENCES), 1368, 2185, 2312, 2720):  # the last ones change attributes where it shows
+    for seed in seeds("fair"):
         steps = small_steps if seed % 2 else nullcontext
         with steps():
             run_commands(*random_commands(seed, "fair"))
@@ -315,7 +325,7 @@ def messages_beside_dead_letters_are_taken_along(patch: Patch) -> None:
 
 def moved_messages_can_be_rewound(patch: Patch) -> None:
     remove = ShardState.remove
-    patch.setattr(ShardState, "remove", lambda self, run: remove(self, run._replace(state=VISIBLE)))
+    patch.setattr(ShardState, "remove", lambda self, run, *more: remove(self, run._replace(state=VISIBLE), *more))
 
 
 def redrives_keep_the_receive_count(patch: Patch) -> None:
