@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from concurrency.harness import apart, in_place
 from insides import engine_of
@@ -182,6 +183,41 @@ def test_the_first_entry_behind_a_checkpoint_is_checked(tmp_path: Path, clock: M
     behind_a_checkpoint(tmp_path, clock)
 
 
+def checkpoint_left(tmp_path: Path, clock: ManualClock, entries: int = 1) -> None:
+    """A restore in place lists a log, which then takes a checkpoint; the restore removes what it has listed."""
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    lq, opened, path = tables_of(tmp_path, clock)
+    lq.queue("orders").send("kept")
+    shutil.copytree(root, backup)
+    lq.queue("orders").send("lost")
+    table, log = opened(), Path(path, "_delta_log")
+    while table.version < 100:
+        table.add([], {"x": table.version}, f"lost {table.version}")
+    table.checkpoint()
+    kept = [log / f"{100:020}.checkpoint.parquet", log / "_last_checkpoint"]
+    while table.version < 100 + entries:
+        table.add([], {"x": table.version}, f"lost {table.version}")
+        kept.append(log / f"{table.version:020}.json")
+    left = {each: each.read_bytes() for each in kept}
+    in_place(backup, root)
+    for file, content in left.items():
+        file.write_bytes(content)
+    assert not apart(root, clock, 1)[0].check()
+    queue = apart(root, clock, 1)[0].queue("orders")
+    queue.send("new")
+    assert [message.body for message in queue.receive(10)] == ["kept", "new"]
+    assert DeltaTable(path).version() < 100
+    assert not apart(root, clock, 1)[0].check()
+
+
+@pytest.mark.spec("DUR-86")
+@pytest.mark.parametrize("entries", [0, 1, 3])
+def test_a_checkpoint_that_a_restore_left_over_is_removed(
+    tmp_path: Path, clock: ManualClock, entries: int
+) -> None:
+    checkpoint_left(tmp_path, clock, entries=entries)
+
+
 @pytest.mark.spec("DUR-86")
 @pytest.mark.parametrize("known", ["no base", "the same base", "a base that was repaired"])
 def test_other_entries_are_trusted(tmp_path: Path, clock: ManualClock, known: str) -> None:
@@ -278,7 +314,7 @@ MUTATIONS = [
     Mutation(
         "whatever lies behind a gap was lost",
         replace(snapshot, "is_left_over", lambda *_: False),
-        {behind_a_gap: "DUR-86"},
+        {behind_a_gap: "DUR-86", checkpoint_left: "DUR-86"},
     ),
     Mutation(
         "nobody removes what is left over",

@@ -217,7 +217,10 @@ class Root:
         try:
             yield
         except Exception as error:
-            if isinstance(error, OtherHistory | FileNotFoundError):  # either may mean that a backup was restored
+            # each may mean that a backup was restored; what a bulk send has staged is the cause of another error
+            if isinstance(error, OtherHistory | FileNotFoundError) or isinstance(
+                error.__cause__, FileNotFoundError
+            ):
                 self.release()
             reason = first_line(error)
             hide_secrets(error)

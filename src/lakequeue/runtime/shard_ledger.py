@@ -306,6 +306,16 @@ class ShardLedger:
         with shard_races.dropping(self._drop_log):
             yield log
 
+    def confirm(self) -> None:
+        """Checks that the ledger and the log are those that this process has read.
+
+        Raises:
+            OtherHistory: a backup was restored since, or a repair was made.
+        """
+        with self._held():
+            self._open_ledger().table.confirm()
+            self._open_log().table.confirm()
+
     def learn(self, table: Table) -> None:
         """Passes to the handle on the log what another one of this process has just committed."""
         log = self._log

@@ -44,10 +44,11 @@ class ShardReader:
         Removed messages are skipped, so the offset may be beyond ``last``; then there are no rows.
 
         Raises:
+            OtherHistory: a backup was restored meanwhile.
             QueueClientError: a message is missing that nothing removed.
         """
         found = None
-        with suppress(Exception):  # its file was merged and removed since this process last read the log
+        with suppress(OSError):  # its file was merged and removed since this process last read the log
             found = self._known(first, last)
         if found is None:
             self._ledger.log()
@@ -56,6 +57,7 @@ class ShardReader:
             return first, found
         gone_below = self._ledger.query(lambda machine: machine.head.floor_offset)
         if first >= gone_below:
+            self._ledger.confirm()  # of a ledger and a log from two backups, the restore is what went wrong
             raise QueueClientError(f"{self._messages} lacks offset {first}")
         return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
 

@@ -68,6 +68,8 @@ class ShardSender:
         self._turns = turns_at(tables.messages, tables.engine.commits_alone)
         self._lock = threading.RLock()
         self._appender: Appender | None = None
+        self._compared: object = None
+        """History of the log when its end was compared with the head of the ledger."""
 
     def send(self, send: ShardSend) -> Sent:
         """Appends the messages except duplicates.
@@ -343,16 +345,17 @@ class ShardSender:
 
     def _open_appender(self, checked: bool = True) -> Appender:
         """The writing handle; unless ``checked`` it may be one that was not compared with the ledger."""
-        if self._appender is None:
-            appender = Appender(self._tables.engine.open(self._tables.messages))
+        appender = self._appender
+        if appender is None or appender.table.history is not self._compared:
+            appender = appender or Appender(self._tables.engine.open(self._tables.messages))
             if not checked:
                 return appender
             head, _ = self._ledger.head()
             if head.head_offset > appender.end:
                 appender.refresh()  # others may have sent and received meanwhile
             check_head(head, appender.end, self._tables.receipts)
-            self._appender = appender
-        return self._appender
+            self._appender, self._compared = appender, appender.table.history
+        return appender
 
 
 class _Decided(NamedTuple):

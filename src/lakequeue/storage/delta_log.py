@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from itertools import count
 from typing import Any, NamedTuple
 
 import attrs
@@ -144,6 +145,11 @@ class Listing:
         trimmed since.
         """
         return min({0, *self.checkpoints} & self.entries.keys())
+
+    @property
+    def gap(self) -> int:
+        """The first version without an entry, after the oldest entry."""
+        return next(version for version in count(min(self.entries)) if version not in self.entries)
 
 
 def listed(folder: Folder, after: str | None = None) -> Listing:
@@ -287,21 +293,26 @@ class State:
         self.token = entry.token
         self.version += 1
 
+    @property
+    def newest(self) -> str | None:
+        """Name of the file that was added last; None if there are no files."""
+        return next((file.name for file in reversed(self.live.values())), None)
+
     def leads_to(self, entry: Entry) -> bool:
         """Returns False if the next entry names another base than the entry of this version (DUR-86)."""
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
-def is_left_over(folder: Folder, entry: Entry) -> bool:
-    """Returns True if a restore took the base of an entry away, given that the entry before is missing (DUR-86).
+def is_left_over(folder: Folder, found: Entry | State) -> bool:
+    """Returns True if a restore left an entry or a checkpoint behind a gap of the log over (DUR-86).
 
     On a disk, a file stays as long as an entry of the log names it. So a lost entry leaves its file, and a restore
     removes both.
     """
-    if folder.local is None or entry.newest is None:
+    if folder.local is None or found.newest is None:
         return False
     try:
-        folder.entry(entry.newest)
+        folder.entry(found.newest)  # `exists` would also return False for a disk that cannot be read
     except FileNotFoundError:
         return True
     return False

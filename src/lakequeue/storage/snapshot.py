@@ -112,7 +112,10 @@ class Snapshot(State):
         self._folder = folder
         self._put_back = put_back
         self.strays: list[int] = []
-        """Versions of entries that a restore of a local table left over. They are not part of the log (DUR-86)."""
+        """Versions whose entry or checkpoint a restore of a local table left over, in order (DUR-86).
+
+        They are not part of the log.
+        """
         self._learned: dict[int, Entry] = {}
         self._committed: tuple[int, Entry] | None = None  # the last that was learned, until it was seen in the log
         self._newest: dict[int, Entry] = {}  # of the latest versions, without gaps
@@ -127,6 +130,7 @@ class Snapshot(State):
         if not entries:
             raise FileNotFoundError(f"{folder.uri} has no log")
         unreadable = None
+        gap = found.gap if folder.local is not None else math.inf
         try:
             for number in [number for number in reversed(found.checkpoints) if number <= last]:
                 try:
@@ -134,6 +138,9 @@ class Snapshot(State):
                 except DamagedTable as error:  # an older one, or the entries, may lead to the same snapshot
                     unreadable = unreadable or error
                     _log.warning("%s", error)
+                    continue
+                if number >= gap and (put_back or is_left_over(folder, checkpoint)):
+                    self.strays.insert(0, number)
                     continue
                 self._check(checkpoint)
                 self.version, self.live, self.transactions = number, checkpoint.live, checkpoint.transactions
@@ -237,8 +244,8 @@ class Snapshot(State):
                 raise LogTrimmed(f"{self._folder.uri} has an entry {base.version} that was not read")
             if read_entry(self._folder, base.version).token != base.token:
                 raise OtherHistory(self._folder.uri, entry_name(base.version))
-            if base.version == self.version:
-                self.mark = found
+            if self._folder.local is not None:  # it may be the copy of a backup, which other tables are not of
+                raise LogTrimmed(f"{self._folder.uri} has another file of entry {base.version}")
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
@@ -297,9 +304,14 @@ class Snapshot(State):
         return {file.name: file for entry in (*older, *newer) for file in entry.added}
 
     def next(self) -> Entry:
-        """The entry after this version; FileNotFoundError if there is none, or if it is left over."""
+        """Returns the entry after this version.
+
+        Raises:
+            FileNotFoundError: the log has no such entry, or a restore left the entry over.
+        """
         entry = self._entry(self.version + 1)
-        if self._are_strays([(self.version + 1, entry)]):
+        if not self.leads_to(entry):
+            self._note_strays([(self.version + 1, entry)])
             raise FileNotFoundError(entry_name(self.version + 1))
         return entry
 
@@ -320,28 +332,25 @@ class Snapshot(State):
     def _apply_many(self, versions: Sequence[int]) -> None:
         found = list(zip(versions, self._folder.for_each(self._entry, versions), strict=True))
         for index, (number, entry) in enumerate(found):
-            if self._are_strays(found[index:]):
-                break
-            if number != self.version + 1:
+            if number > self.version + 1 and not self._is_left_over(entry):
                 raise FileNotFoundError(entry_name(self.version + 1))
+            if number > self.version + 1 or not self.leads_to(entry):
+                self._note_strays(found[index:])
+                break
             self.apply(entry)
 
-    def _are_strays(self, found: Sequence[tuple[int, Entry]]) -> bool:
-        """Returns True if the next entries of a local log do not follow this version; takes note of them (DUR-86).
+    def _is_left_over(self, entry: Entry) -> bool:
+        return (self._put_back and entry.base is not None) or is_left_over(self._folder, entry)
+
+    def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
+        """Takes note of the next entries of a local log, which do not follow this version (DUR-86).
 
         Raises:
             DamagedTable: they are on an object store, or another program has built on them.
         """
-        number, entry = found[0]
-        if self.leads_to(entry) if number == self.version + 1 else not self._is_left_over(entry):
-            return False
-        if self._folder.local is None or any(each.base is None for _, each in found):
-            raise DamagedTable(self._folder.uri, entry_name(number), NOT_FOLLOWING)
-        self.strays = [number for number, _ in found]
-        return True
-
-    def _is_left_over(self, entry: Entry) -> bool:
-        return (self._put_back and entry.base is not None) or is_left_over(self._folder, entry)
+        if self._folder.local is None or any(entry.base is None for _, entry in found):
+            raise DamagedTable(self._folder.uri, entry_name(found[0][0]), NOT_FOLLOWING)
+        self.strays = sorted({*self.strays, *(number for number, _ in found)})
 
     def apply(self, entry: Entry) -> None:
         self._check(entry)

@@ -11,7 +11,6 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -23,7 +22,6 @@ from lakequeue.storage.engines.interface import DataFile, partition_text
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 _ENGINE = "lakequeue"
-_NONE: Mapping[str, str] = MappingProxyType({})
 _TYPES = {
     **{pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.date32(): "date"},
     **{pa.int32(): "integer", pa.int64(): "long", pa.float64(): "double", layout.INSTANT: "timestamp"},
@@ -45,7 +43,7 @@ def entry(
     """
     now = _now()
     return _lines(
-        _commit_info(operation, now, token, {} if base is None else _named(base)),
+        _commit_info(operation, now, token, base),
         [
             *([] if metadata is None else [{"metaData": metadata}]),
             *({"add": add_action(file, now)} for file in added),
@@ -76,7 +74,7 @@ def first_entry(
         "configuration": dict(properties),
     }
     return _lines(
-        _commit_info("CREATE TABLE", now, "created"),
+        _commit_info("CREATE TABLE", now, "created", None),
         [
             {"protocol": PROTOCOL},
             {"metaData": metadata},
@@ -113,20 +111,16 @@ def _type(type_: pa.DataType) -> Any:
     return _TYPES[type_]
 
 
-def _named(base: State) -> dict[str, str]:
-    """Metrics by which readers recognise the base of an entry."""
-    newest = next(reversed(base.live), None)
-    return {name: text for name, text in ((BASE, base.token), (NEWEST, newest)) if text is not None}
-
-
-def _commit_info(operation: str, now: int, token: str, metrics: Mapping[str, str] = _NONE) -> dict[str, Any]:
+def _commit_info(operation: str, now: int, token: str, base: State | None) -> dict[str, Any]:
+    newest = None if base is None else next(reversed(base.live), None)
+    named = {BASE: base and base.token, NEWEST: newest}
     info = {
         "timestamp": now,
         "operation": operation,
         "operationParameters": {},
         "engineInfo": _ENGINE,
         "userMetadata": token,
-        "operationMetrics": metrics,
+        "operationMetrics": {name: text for name, text in named.items() if text is not None},
     }
     return {"commitInfo": info}
 

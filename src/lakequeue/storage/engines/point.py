@@ -17,9 +17,11 @@ import pyarrow as pa
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage.delta_log import (
+    LAST_CHECKPOINT,
     LOG,
     Entry,
     LiveFile,
+    checkpoint_name,
     entry_name,
     is_table,
     parse,
@@ -129,15 +131,18 @@ class Table(TableVersion):
 
         ``put_back``: a restore is known, so all entries behind a gap are left over.
         """
-        # anew if an entry goes between the listing and its read: the restore removes entries itself
-        self.state.strays = self._repeated(lambda: Snapshot(self._writes, put_back=put_back)).strays
-        # the newest first: what is left by a process that is killed still follows a gap, or another base
-        self._writes.remove(map(entry_name, reversed(self.state.strays)))
-        if self.state.strays:
-            self._writes.sync([LOG], above=False)
-            text = "%s: removed the entries of versions %d to %d, which a restored backup does not lead to"
-            _log.warning(text, self.path, self.state.strays[0], self.state.strays[-1])
         self.state.strays = []
+        # anew if an entry goes between the listing and its read: the restore removes entries itself
+        strays = self._repeated(lambda: Snapshot(self._writes, put_back=put_back)).strays
+        if not strays:
+            return
+        # the newest first: what is left by a process that is killed still follows a gap, or another base
+        self._writes.remove(map(entry_name, reversed(strays)))
+        # lists find the newest checkpoint, if none is named
+        self._writes.remove([*map(checkpoint_name, reversed(strays)), LAST_CHECKPOINT])
+        self._writes.sync([LOG], above=False)
+        text = "%s: removed entries and checkpoints of versions %d to %d, to which a restored backup does not lead"
+        _log.warning(text, self.path, strays[0], strays[-1])
 
     def learn(self, other: Table) -> None:
         """Takes note of the last commit of another handle of this process; only for speed, and thread-safe."""
@@ -148,9 +153,16 @@ class Table(TableVersion):
         self.refresh()
 
     def lost(self, file: LiveFile) -> Exception:
-        """What it means that a file of the loaded snapshot is gone: StaleSnapshot if the newest has it no more."""
-        if file.path in self._newest(self.folder).live:
+        """Returns what it means that a file of the loaded snapshot is gone.
+
+        Returns:
+            StaleSnapshot: the newest snapshot does not have the file. OtherHistory: the log went back.
+        """
+        newest = self._newest(self.folder)
+        if file.path in newest.live:
             return super().lost(file)
+        if not self.is_based() and newest.version < self.version:
+            return OtherHistory(self.path, entry_name(self.version))
         return StaleSnapshot(f"{file.name} of {self.path} was removed")
 
     def append(self, rows: pa.Table, transactions: Mapping[str, int], token: str) -> None:

@@ -145,9 +145,12 @@ def read_log(folder: Folder) -> FoundLog:
         return {version: each for version, each in contents if each is not None}
 
     entries, checkpoints = readable([*found.entries], read_entry), readable([*found.checkpoints], read_checkpoint)
+    gap = found.gap if folder.local is not None and found.entries else LAST_VERSION
+    # on a disk the next commit removes what is left over
+    for version in [each for each in checkpoints if each >= gap and is_left_over(folder, checkpoints[each])]:
+        del checkpoints[version], found.checkpoints[version]
     strays = _left_over(folder, sorted(found.entries), entries, checkpoints)
     found = attrs.evolve(found, entries={each: file for each, file in found.entries.items() if each not in strays})
-    # on a disk the next commit removes them
     if folder.local is None or any(version not in entries or entries[version].base is None for version in strays):
         problems |= {entry_name(version): NOT_FOLLOWING for version in strays}
     else:
@@ -173,10 +176,12 @@ def _left_over(
 ) -> list[int]:
     """Versions that a restore left over: the first that does not follow its base, and all later ones."""
     start = start_of(entries, checkpoints)
-    state = State() if start is None else State(start, token=(checkpoints.get(start) or entries[start]).token)
+    if start is None:
+        return []
+    state = State(start, token=(checkpoints.get(start) or entries[start]).token)
     for index, version in enumerate(versions):
         entry = entries.get(version, Entry())
-        if start is None or version <= start:
+        if version <= start:
             continue
         if is_left_over(folder, entry) if version > state.version + 1 else not state.leads_to(entry):
             return list(versions[index:])
