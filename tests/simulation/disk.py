@@ -125,11 +125,22 @@ class Disk:
                 if isinstance(node, Directory):
                     folders.append((f"{path}/{name}", node))
 
-    def go_back(self, saved: Disk) -> None:
-        """Restores a copy, as files of their own with their old times."""
-        self.top = saved.copy().top
-        for _, node in self.nodes():
-            node.ino = self.number()
+    def tables(self) -> list[str]:
+        """Paths of all tables."""
+        return [path.removesuffix("/_delta_log") for path, _ in self.nodes() if path.endswith("/_delta_log")]
+
+    def go_back(self, saved: Disk, below: str) -> None:
+        """Puts a directory of a copy in its place, as files of their own with their old times."""
+        found = saved.copy().node(f"{ROOT}{below}")
+        if below:
+            folder, name = self.place(f"{ROOT}{below}")
+            folder.names[name] = folder.synced[name] = found
+        else:
+            assert isinstance(found, Directory)
+            self.top = found
+        for path, node in self.nodes():
+            if f"{path}/".startswith(f"{below}/"):
+                node.ino = self.number()
 
     def flip(self, seed: int) -> None:
         """Changes bits of files of tables."""
@@ -320,6 +331,7 @@ class System:
         if name in folder.names:
             raise FileExistsError(17, "File exists", target)
         folder.change({name: self.disk.node(source, self._below(src_dir_fd))}, self.world.stamp)
+        self.world.on_link(folder)
         self.world.step("linked")  # others see it, and a power cut may take it away
 
     def unlink(self, path: str, dir_fd: int | None = None) -> None:

@@ -53,6 +53,18 @@ class ObjectStore:
     def from_url(self, uri: str, **_: Any) -> Bucket:
         return Bucket(uri)
 
+    def tables(self) -> list[str]:
+        """Paths of all tables."""
+        return sorted({name.partition("/_delta_log/")[0] for name in self.objects if "/_delta_log/" in name})
+
+    def go_back(self, saved: ObjectStore, below: str) -> None:
+        """Puts the objects of a copy below a path in the place of those that are there."""
+        kept = {name: each for name, each in self.objects.items() if not name.startswith(below)}
+        self.objects = kept | {name: each for name, each in saved.objects.items() if name.startswith(below)}
+
+    def copy(self) -> ObjectStore:
+        return ObjectStore(self.world, self.objects)
+
     def contents(self) -> Iterator[bytes]:
         """Of all objects."""
         return (each.data for each in self.objects.values())

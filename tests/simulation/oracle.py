@@ -27,7 +27,12 @@ class Broken(AssertionError):
 
 
 def judge(
-    history: History, drained: dict[str, list[Message]], *, went_back: bool, lost: int | None = None
+    history: History,
+    drained: dict[str, list[Message]],
+    *,
+    went_back: bool,
+    lost: int | None = None,
+    torn: bool = False,
 ) -> None:
     """Raises `Broken` for the first guarantee that a history breaks.
 
@@ -36,10 +41,15 @@ def judge(
         drained: what was left at the end, by queue.
         went_back: whether clocks differed, or were set back.
         lost: how many messages a repair told as lost at most; None: nothing was damaged.
+        torn: whether a restore left tables that did not fit each other, and a repair mended them.
     """
     _bodies(history, drained)
     if lost is not None:
         _lost(history, drained, lost)
+    elif torn:
+        history = _of_what_is_there(history)
+        _lost(history, drained, history.lost)
+        _Judge(history, drained, went_back).judge_what_was_mended()
     else:
         _Judge(_of_what_is_there(history), drained, went_back).judge()
 
@@ -79,10 +89,21 @@ def _of_what_is_there(history: History) -> History:
         return history
     old = {each.receipt_handle for call in history.calls if call.began < restored for each in call.got}
 
+    def elsewhere(call: Call) -> Any:
+        """Whether it changed other tables than the one that went back."""
+        table = history.table.rpartition("/")[2]
+        return table == "queues" or table and (table == "receipts") == bool(call.bodies)
+
     def seen(call: Call) -> Call:
-        since = call.outcome == "done" and any(restored < step < call.ended for step in history.linked)
-        undone = call.began < restored and call.ended > saved and not since
-        by_old = call.began >= restored and any(each.receipt_handle in old for each in call.target)
+        commits = [step for step in history.linked if call.began <= step < call.ended]
+        since = call.outcome == "done" and commits and commits[0] >= restored
+        undone = call.began < restored and call.ended > saved and not since and not elsewhere(call)
+        undone = undone or call.began >= restored and call.began_at < history.noticed
+        by_old = (
+            not elsewhere(call)
+            and call.began >= restored
+            and any(each.receipt_handle in old for each in call.target)
+        )
         if not undone and not by_old:
             return call
         outcome = "refused" if call.outcome == "refused" else "unknown"
@@ -153,6 +174,12 @@ class _Judge:
             self._halted()
         else:
             self._fresh()
+
+    def judge_what_was_mended(self) -> None:
+        self._once()
+        if self.history.table.endswith("messages"):  # the ledger is whole
+            for body in self.receipts:
+                self._receipts(body)
 
     def _answers(self) -> None:
         if self.history.unexpected:

@@ -324,6 +324,12 @@ def take_any_log_for_the_same(patch: Patch) -> None:
     patch.setattr(Snapshot, "_compare", compare)
 
 
+def take_any_ledger_for_one_of_the_log(patch: Patch) -> None:
+    """What the log has lost is given out again, below the head, where nobody reads it."""
+    for module in ("storage.ledger", "runtime.shard_sender", "operations.judged_log"):
+        patch.setattr(f"lakequeue.{module}.check_head", lambda *_: None)
+
+
 def take_a_full_disk_for_done(patch: Patch) -> None:
     place = LocalFolder._place
 
@@ -558,6 +564,11 @@ MUTATIONS = [
         {Aim(place="disk", style="restores", shards=1, verbs=({"send": 60},)): "DUR-85"},
     ),
     Mutation("take any log for the same", take_any_log_for_the_same, {Aim(style="restores"): "DUR-80"}),
+    Mutation(
+        "take any ledger for one of the log",
+        take_any_ledger_for_one_of_the_log,
+        {Aim(style="tables"): "DUR-4"},
+    ),
     Mutation("every clock is believed", believe_every_clock, {Aim(style="clocks"): "DUR-82"}),
     Mutation("take a full disk for done", take_a_full_disk_for_done, {Aim(place="disk", style="inodes"): "1"}),
     Mutation(

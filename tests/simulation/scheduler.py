@@ -83,7 +83,9 @@ class Faults:
     flip: float = 0.0
     """That bits of files change."""
     restore: float = 0.0
-    """That the root goes back at a step of the first process, once it was saved, and once in a run."""
+    """That the root or a table goes back at a step of the first process, once it was saved, and once in a run."""
+    restored: tuple[Any, ...] = ()
+    """What goes back, and how long that takes: arguments of ``World.restore``."""
 
 
 @attrs.define
@@ -135,7 +137,7 @@ class Drawn:
             return "flip", chance.randrange(2**31)
         draw -= faults.flip
         if 0 <= draw < faults.restore and world.may_restore():
-            return ("restore",)
+            return ("restore", *faults.restored)
         draw -= faults.restore
         if self.switch is not None:
             if not 0 <= draw < self.switch:
@@ -194,10 +196,10 @@ class World:
         self.on_cut: Callable[[int], None] = lambda seed: None
         self.on_flip: Callable[[int], None] = lambda seed: None
         self.save: Callable[[], None] = lambda: None
-        self.restore: Callable[[], None] = lambda: None
-        """Makes the root what it was at ``save``."""
+        self.restore: Callable[[int | None, float], None] = lambda table, seconds: None
+        """Makes the root, or the table of this number, what it was at ``save``; takes some seconds."""
         self.may_restore: Callable[[], bool] = lambda: False
-        self.on_link: Callable[[], None] = lambda: None
+        self.on_link: Callable[[Any], None] = lambda folder: None
         self._hub: greenlet | None = None
         self.failure: BaseException | None = None
 
@@ -251,8 +253,6 @@ class World:
         self.pass_time(TICK)
         if self.steps > self.last_end + PATIENCE:
             raise Endless(f"no end after {self.steps} steps")
-        if what == "linked":
-            self.on_link()
         action = self.plan.action((process.number, process.steps), what, self)
         if action is None:
             return None
@@ -277,7 +277,7 @@ class World:
         elif kind == "jump":
             self.wall += action[1]
         elif kind == "restore":
-            self.restore()
+            self.restore(*action[1:])
         elif kind == "flip":
             self.flips += 1
             self.on_flip(action[1])

@@ -115,8 +115,16 @@ class History:
     saved: int | None = None
     restored: int | None = None
     """Steps of the world: the root went back to what it was at the first one at the second one."""
+    table: str = ""
+    """The table that went back alone; empty: the whole root."""
+    noticed: float = 0.0
+    """When any call notices that, by the clock: until then what is committed to a store may be lost."""
     linked: list[int] = attrs.field(factory=list)
-    """Steps at which the process that kept running committed since: such a commit is not undone."""
+    """Steps at which the process that kept running committed: commits to it since the restore are not undone."""
+    damaged: list[tuple[int, str]] = attrs.field(factory=list)
+    """Steps and errors of calls that found damage since."""
+    tears: bool = False
+    """Whether a restore may leave tables that do not fit each other."""
     lost: int = 0
     """Messages that repairs told as lost."""
     told: bool = False
@@ -241,10 +249,11 @@ class Client:
         if isinstance(error.__cause__, (AssertionError, AttributeError, LookupError, TypeError)):
             return False
         if isinstance(error, DamagedTable):
-            return bool(self.world.flips) or self._is_told(str(error))
+            return bool(self.world.flips) or self._is_told(str(error)) or self._is_torn(str(error))
         if self.is_out(str(error)):
             return True
-        if "No such file or directory" in str(error):  # what a bulk send has written, if the root went back
+        # what a bulk send has written, if the root went back
+        if "No such file" in str(error) or "waited too long and were removed" in str(error):
             return self._is_told("is not what this process read")
         if error.outcome_unknown or isinstance(error, RequestThrottled):
             return True
@@ -257,6 +266,13 @@ class Client:
         first = self.process == 0 and self.history.restored is not None and not self.history.told
         self.history.told = self.history.told or first
         return first and ("is not what this process read" in error or "was replaced during a commit" in error)
+
+    def _is_torn(self, error: str) -> bool:
+        """Whether an error may be damage by a restore, which the check must find."""
+        if self.history.restored is None or not self.history.tears:
+            return False
+        self.history.damaged.append((self.world.steps, error))
+        return True
 
     def is_out(self, error: str) -> bool:
         """Whether an error is of a clock that is wrong, or of a disk that is full."""
@@ -445,8 +461,8 @@ class Client:
     def _save(self, _: Verb) -> None:
         self.world.save()
 
-    def _restore(self, _: Verb) -> None:
-        self.world.restore()
+    def _restore(self, verb: Verb) -> None:
+        self.world.restore(*verb[1:])
 
     def _pause(self, verb: Verb) -> None:
         self.world.sleep(verb[1])
@@ -528,7 +544,7 @@ class Client:
                 elif "is not what this process read" in each or "was replaced during a commit" in each:
                     allowed = self.process == 0 and self.history.restored is not None
                 elif "is damaged" in each:
-                    allowed = bool(self.world.flips)
+                    allowed = bool(self.world.flips) or self._is_torn(each)
                 else:
                     allowed = place == "store" or "was held by another process" in each or self.is_out(each)
                 if not allowed:
