@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,21 @@ def test_a_head_beyond_the_end_of_the_log_refuses_and_no_offset_is_given_twice(q
     with pytest.raises(DamagedTable, match="log ends at 7"):
         elsewhere(queue).send("would never come")
     assert DeltaTable(folder(queue)).transaction_version(layout.SEND_ID) == 7
+
+
+@pytest.mark.spec("DUR-4")
+def test_an_idle_sender_compares_a_log_that_was_put_back_alone(queue: Queue, tmp_path: Path) -> None:
+    """It knows nothing that the backup does not have."""
+    shutil.copytree(folder(queue), tmp_path / "backup")
+    other = elsewhere(queue)
+    other.send("lost")
+    other.receive(max_messages=10)
+    other.receive(max_messages=10)
+    shutil.rmtree(folder(queue))
+    shutil.copytree(tmp_path / "backup", folder(queue))
+    with pytest.raises(DamagedTable, match="log ends at 10"):
+        queue.send("would never come")
+    assert DeltaTable(folder(queue)).transaction_version(layout.SEND_ID) == 10
 
 
 @pytest.mark.spec("DUR-4")
