@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from threading import Barrier
 from uuid import uuid4
 
 import pytest
@@ -28,6 +29,7 @@ from lakequeue import (
     SystemClock,
 )
 from lakequeue.entry_verbs import gone
+from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Table
@@ -157,6 +159,54 @@ def test_a_long_poll_on_an_empty_queue_asks_as_often_as_it_is_told(
         looks = store.requests.pop("HEAD", 0)  # one poll in sixteen looks whether another shard is served
         assert store.requests.total() <= 2 * shards * (polls + 6 * (waiters - 1)), store.requests
         assert looks <= 2 * waiters
+
+
+@pytest.mark.spec("RCV-1", "JOB-5")
+@pytest.mark.parametrize("limit", [None, "600/s"])
+def test_idle_priorities_are_asked_at_once_and_the_answers_are_new(
+    store: Counted, lq: LakeQueue, monkeypatch: pytest.MonkeyPatch, limit: str | None
+) -> None:
+    queue = lq.create_queue("orders", priorities=10, rate_limit=limit, rate_burst=limit and 600)
+    other = apart(lq.root, SystemClock(), 1)[0].queue("orders")
+    for each in (queue, other):  # opens the tables
+        each.receive()
+    looks, meeting = ShardLedger.look, Barrier(9 if limit is None else 10, timeout=60)
+
+    def together(ledger: ShardLedger, number: int) -> None:
+        meeting.wait()
+        looks(ledger, number)
+
+    monkeypatch.setattr(ShardLedger, "look", together)
+    for priority in (0, 7, 9, 0):
+        other.send(str(priority), priority=priority)
+        found: list[Message] = []
+        made = requests(store, lambda: found.extend(queue.receive(10)))  # noqa: B023
+        assert [message.body for message in found] == [str(priority)] and not meeting.broken
+        assert made.total() <= 2 * 10 + 10, made
+        assert not other.receive() and requests(store, queue.receive).total() <= 2 * 10 + 2
+
+
+@pytest.mark.spec("JOB-11")
+def test_a_bucket_that_is_small_for_a_store_is_told_when_the_limit_is_set(
+    lq: LakeQueue, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    def told() -> list[str]:
+        found = [record.getMessage() for record in caplog.records if "rate_burst" in record.getMessage()]
+        caplog.clear()
+        return found
+
+    queue = lq.create_queue("calls", rate_limit="3/s")
+    [line] = told()
+    assert line.startswith("calls may get less than its rate limit of 3/s: ")
+    assert line.endswith("the bucket holds 1 s; rate_burst=15 holds 5 s")
+    queue.set_attributes(visibility_timeout=50)
+    queue.set_attributes(rate_burst=15)
+    assert not told()
+    queue.set_attributes(rate_limit="20/s")
+    assert len(told()) == 1
+    lq.create_queue("rare", rate_limit="10/m")
+    LakeQueue(str(tmp_path)).create_queue("calls", rate_limit="3/s")
+    assert not told()
 
 
 @pytest.mark.spec("LPL-6")

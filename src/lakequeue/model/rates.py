@@ -44,6 +44,15 @@ class Pace(NamedTuple):
         count, time = _parts(rate)
         return cls(-(-time * 10**9 // count), burst or max(1, count // time))
 
+    @property
+    def holds(self) -> float:
+        """Seconds for which a bucket collects messages before it is full."""
+        return self.burst * self.step / 1e9
+
+    def burst_for(self, seconds: int) -> int:
+        """Messages that the limit lets through in some seconds, rounded up."""
+        return -(-seconds * 10**9 // self.step)
+
     def left(self, full_at: int, now: int) -> int:
         """Messages that may come at an instant."""
         return max(0, self.burst * self.step - 1_000 * max(0, full_at - now)) // self.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,11 @@ from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.ledger import create_ledger
+from lakequeue.storage.roots import local_path
+
+STORE_HOLDS = 5
+"""Seconds of a rate limit that a bucket on an object store should hold: its receives may be as far apart."""
+_log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
@@ -69,7 +75,7 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
     """Changes attributes in the catalog, then in every shard; ``changes`` gets the current ones (QUE-25)."""
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)
-        made = 0
+        made, before = 0, queue.attributes.pace
 
         def change(newest: QueueRow) -> QueueRow:
             attributes = QueueAttributes.from_wire(newest.attributes)
@@ -104,6 +110,21 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
                     made = missing.row.shards
         with steps.step():
             queue.announce_attributes()
+        if queue.attributes.pace != before:
+            warn_of_small_burst(queue)
+
+
+def warn_of_small_burst(queue: OpenQueue) -> None:
+    """Logs a warning if the bucket of a rate limit is small for receives from an object store (JOB-11)."""
+    pace = queue.attributes.pace
+    if pace is None or pace.holds >= STORE_HOLDS or local_path(queue.root.path) is not None:
+        return
+    text = (
+        "%s may get less than its rate limit of %s: on an object store receives can be seconds apart, "
+        "and the bucket holds %.2g s; rate_burst=%d holds %d s"
+    )
+    limit, burst = queue.attributes.rate_limit, pace.burst_for(STORE_HOLDS)
+    _log.warning(text, queue.name, limit, pace.holds, burst, STORE_HOLDS)
 
 
 def min_rewind_time(queue: OpenQueue) -> datetime | None:

@@ -55,16 +55,24 @@ def _destination(row: QueueRow) -> Destination:
     return Destination(row.key, row.shards, QueueAttributes.from_wire(row.attributes).by_group)
 
 
-def claim(queue: OpenQueue, shard: OpenShard, command: Claim, settling: Settling | None, steps: Steps) -> Result:
+def claim(
+    queue: OpenQueue,
+    shard: OpenShard,
+    command: Claim,
+    settling: Settling | None,
+    steps: Steps,
+    look: float,
+) -> Result:
     """Claims messages of a shard; moves those received too often to the dead-letter queue (DLQ-2).
 
     What waits in ``settling`` for this shard is in the same commit, before the claim. Moves count as ``steps``.
+    ``look``: see ``ShardLedger.command``.
     """
     missing: dict[str, Destination | None] = {}
     while True:
         asked = attrs.evolve(command, dead_letter_queues={**queue.dead_letter_queues, **missing})
         first = [] if settling is None else settling.commands(shard.number)
-        *settled, result = shard.ledger.command([*first, asked], queue.now)
+        *settled, result = shard.ledger.command([*first, asked], queue.now, look)
         if settling is not None:
             settling.settled(shard.number, settled)
         if result.error is not None:

@@ -19,7 +19,7 @@ from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.pauses import started
 from lakequeue.model.redrive_policies import Place
 from lakequeue.operations import attributes as queue_attributes
-from lakequeue.operations.attributes import check_redrive, make_tables
+from lakequeue.operations.attributes import check_redrive, make_tables, warn_of_small_burst
 from lakequeue.runtime.calls import Steps, logged
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
@@ -78,7 +78,9 @@ def create(
                 make_tables(root, row)
                 with root.lock:
                     if in_time() and root.catalog.put((row, changes)):
-                        return OpenQueue(root, row)
+                        created = OpenQueue(root, row)
+                        warn_of_small_burst(created)
+                        return created
             races.lose()
         else:
             raise RequestThrottled("too many queues of this name are being created")

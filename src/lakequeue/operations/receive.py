@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
@@ -37,7 +38,7 @@ from lakequeue.operations.settle import Settler, Settling, visibility
 from lakequeue.operations.tokens import Tokens
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.open_shard import OpenShard, in_home_order
+from lakequeue.runtime.open_shard import OpenShard, in_home_order, look_at
 from lakequeue.runtime.waiters import Waiter, log_watch
 from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease, Spans
 from lakequeue.shard.spans import ranges
@@ -277,15 +278,19 @@ def claim(
     if wanted.attempt_id is None and not tokens.may_be_left():
         return parts, None
     hands = request.hands
+    first: OpenShard | None = None
     refusal, free = None, None if hands is None else hands.free()
     if hands is not None:
         hands.passed = 0
     for place, shard in enumerate(_in_turn(queue, wanted.attempt_id)):
+        if place == 1 and tokens.look == inf:
+            tokens.look = look_at([each for each in queue.shards if each is not first])
+        first = first or shard
         leased = None if wanted.leased is None else taken
         command = attrs.evolve(wanted, max_messages=wanted.max_messages - taken, hands=free, leased=leased)
         try:
             with steps.rest():
-                claimed = partial(move.claim, queue, shard, settling=settling, steps=steps)
+                claimed = partial(move.claim, queue, shard, settling=settling, steps=steps, look=tokens.look)
                 result = tokens.claim(shard, command, claimed)
         except Exception as error:
             # messages are claimed: an error would hide them from every consumer

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from math import inf
 
 import attrs
 
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.open_shard import OpenShard
+from lakequeue.runtime.open_shard import OpenShard, look_at
 from lakequeue.shard.commands import Charge, Claim, ClaimedSpan, ClaimResult, LeaseRelease, Result
 from lakequeue.storage.store_failures import first_line
 
@@ -30,12 +31,23 @@ class Tokens:
     _queue: OpenQueue
     _left: int = 0
     _read: bool = False
+    look: float = attrs.field(default=inf, init=False)
+    """Number of the look at the shards that the receive made, see ``look_at``."""
 
     def may_be_left(self) -> bool:
-        """Returns False if the queue is known to have a limit, and its bucket in another shard is empty."""
-        if self._queue.attributes.pace is None or len(self._queue.shards) == 1:
+        """Returns False if the queue is known to have a limit, and its bucket in another shard is empty.
+
+        On an object store it looks at all shards at once, unless the bucket was empty when it was last read.
+        """
+        shards = self._queue.shards
+        if self._queue.attributes.pace is None or len(shards) == 1:
             return True
-        return self.read()
+        known = shards[0].ledger.known_tokens(self._queue.now())
+        self.look = inf if known == 0 else look_at(shards)
+        left = self.read()
+        if left and known == 0:
+            self.look = look_at(shards)
+        return left
 
     @property
     def spent(self) -> bool:
@@ -61,7 +73,7 @@ class Tokens:
     def read(self) -> bool:
         """Reads the bucket; returns True if the bucket has tokens."""
         self._read, now = True, self._queue.now()
-        left = self._queue.shards[0].ledger.query(lambda machine: machine.tokens(now))
+        left = self._queue.shards[0].ledger.query(lambda machine: machine.tokens(now), self.look)
         self._left = _UNLIMITED if left is None else left
         return self._left > 0
 

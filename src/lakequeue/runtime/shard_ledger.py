@@ -6,7 +6,8 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import count, islice
+from math import inf
 from typing import NamedTuple, TypeVar
 
 import attrs
@@ -50,6 +51,7 @@ READ_COMMITS_EVERY = 8
 """Every n-th call of ``is_unattended`` reads the commits to distinguish claims."""
 LATELY = MICROS // 2
 """A ledger that was read less than so many microseconds ago is not read again by ``are_stored``."""
+_looks = count(1)
 Now = Callable[[], int]
 """The caller's clock in microseconds, read for each decision: a lost race may outlast a timeout (RCV-4)."""
 
@@ -60,6 +62,13 @@ _T = TypeVar("_T")
 class _Commands:
     commands: Sequence[Command]
     now: Now
+    look: float = inf
+    """A look at the shard that is new enough for these commands; infinity: none is."""
+
+
+def new_look() -> int:
+    """The number of a look at shards that begins now, higher than those of all earlier looks."""
+    return next(_looks)
 
 
 @attrs.define
@@ -73,6 +82,7 @@ class _Call:
     whole: bool
     """Whether some apply to every message that was sent before."""
     rewrite: bool
+    look: float
     races: Races = attrs.field(factory=Races, init=False)
     fresh: bool = attrs.field(default=False, init=False)
     """Whether the state was loaded within the call."""
@@ -80,10 +90,11 @@ class _Call:
     """Whether the ledger's snapshot was, by the race that was lost last."""
 
     @classmethod
-    def of(cls, commands: Sequence[Command], now: Now) -> _Call:
+    def of(cls, commands: Sequence[Command], now: Now, look: float) -> _Call:
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
-        return cls(commands, now, wanted, whole, any(isinstance(command, Rewrite) for command in commands))
+        rewrite = any(isinstance(command, Rewrite) for command in commands)
+        return cls(commands, now, wanted, whole, rewrite, look)
 
 
 class ShardDepth(NamedTuple):
@@ -159,15 +170,28 @@ class ShardLedger:
         self._machine: ShardMachine | None = None
         self._unattended_calls = 0
         self._claims = 0  # since the log was refreshed
+        self._looked, self._committed = 0, False
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
-    def command(self, commands: Sequence[Command], now: Now) -> list[Result]:
+    def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
         """Applies commands in one commit, possibly with those of other callers.
+
+        ``look``: number of a look, see ``look``. If it was at this shard, the commands need no newer state.
 
         Raises:
             RequestThrottled: too many lost races; nothing was changed.
         """
-        return self._group.submit(_Commands(commands, now))
+        return self._group.submit(_Commands(commands, now, look))
+
+    def look(self, number: int) -> None:
+        """Reads the newest ledger and log, for the commands and queries with this number that follow.
+
+        If this process committed since the last look, the look also confirms both, as a commit would do next.
+        """
+        with self._held():
+            sure, self._committed = self._committed, False
+            self._fresh_machine(sure)
+            self._looked = max(number, self._looked)
 
     def depth(self, now: int) -> ShardDepth:
         """Fresh counts."""
@@ -177,6 +201,11 @@ class ShardLedger:
         """When a claim may find more messages than now, as far as this process knows."""
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
+
+    def known_tokens(self, now: int) -> int | None:
+        """Messages that the rate limit lets through, as far as this process knows; None if it knows no limit."""
+        with self._held():
+            return None if self._machine is None else self._machine.tokens(now)
 
     def activity(self) -> list[int]:
         """The newest versions of ledger and messages, which change with every commit."""
@@ -215,8 +244,8 @@ class ShardLedger:
         machine = self._machine
         return 0 if machine is None else machine.attributes_version
 
-    def query(self, query: Callable[[ShardMachine], _T]) -> _T:
-        """Runs a query on a fresh snapshot of the state machine.
+    def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
+        """Runs a query on a fresh snapshot of the state machine, or on that of a look with this number.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -224,7 +253,8 @@ class ShardLedger:
         """
 
         def answered() -> _T:
-            machine = self._fresh_machine()
+            looked = self._machine if self._looked >= look else None
+            machine = self._fresh_machine() if looked is None or self._is_ahead(looked) else looked
             if machine.head.closed:
                 raise QueueDoesNotExist()
             answer = query(machine)
@@ -339,7 +369,8 @@ class ShardLedger:
     def _run(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
         commands = [command for group in groups for command in group.commands]
         with self._held():
-            results = self._decide(commands, lambda: max(group.now() for group in groups))
+            look = max(group.look for group in groups)
+            results = self._decide(commands, lambda: max(group.now() for group in groups), look)
         if results is None:
             error = RequestThrottled("too many lost races; nothing was changed")
             return [error for _ in groups]
@@ -348,8 +379,8 @@ class ShardLedger:
         left = iter(results)
         return [list(islice(left, len(group.commands))) for group in groups]
 
-    def _decide(self, commands: Sequence[Command], now: Now) -> list[Result] | None:
-        call = _Call.of(commands, now)
+    def _decide(self, commands: Sequence[Command], now: Now, look: float) -> list[Result] | None:
+        call = _Call.of(commands, now, look)
         self._claims += call.wanted > 0
         for _ in call.races:
             results = self._attempt(call)
@@ -360,12 +391,15 @@ class ShardLedger:
 
     def _attempt(self, call: _Call) -> list[Result] | None:
         """Decides once; None: on what was too old, or another process was first."""
+        looked = self._looked >= call.look
+        call.fresh |= looked
         machine = self._machine_for(call)
         reread = self._read_log(call, machine)
         decision = self._decision(call, machine)
         if decision is None:
             return None
-        if not reread and _short(call.commands, decision.results) and self._log_grew(machine, decision):
+        known = reread or looked
+        if not known and _short(call.commands, decision.results) and self._log_grew(machine, decision):
             return None
         if not call.fresh and not all(result.changed for result in decision.results):
             # an answer without a commit must come from a snapshot at least as new as the call
@@ -391,9 +425,11 @@ class ShardLedger:
         return machine
 
     def _read_log(self, call: _Call, machine: ShardMachine) -> bool:
-        """Gives a machine the log as far as it is known; if that may not be enough, reads it: then True."""
+        """Attaches the known log to a machine. If it may not suffice, reads the newest log and returns True."""
         reader = self._open_log()
         machine.log = reader.advance()
+        if self._looked >= call.look:
+            return False
         # groups: they may hide any number of messages, a delete searches for the group's next message, and
         # other groups may have sent
         overlooked = self._claims >= OVERLOOKED and machine.may_be_grouped
@@ -440,6 +476,7 @@ class ShardLedger:
         home = self._shared.home if call.wanted else None
         self._shared.races.committed(self._tables.number, races.lost, self._turns.moved, home)
         machine.committed()
+        self._committed = True
         return decision.results
 
     def settle_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
@@ -509,17 +546,17 @@ class ShardLedger:
             grow(int(machine.head.attributes.get("Shards", 1)))
         return machine
 
-    def _newest_log(self) -> ShardLog:
+    def _newest_log(self, sure: bool = False) -> ShardLog:
         """The newest log, read within the call."""
-        return self._open_log().log if self._log is None else self._log.refresh()
+        return self._open_log().log if self._log is None else self._log.refresh(sure)
 
-    def _fresh_machine(self) -> ShardMachine:
+    def _fresh_machine(self, sure: bool = False) -> ShardMachine:
         machine = self._machine
         if machine is not None:
-            ledger = self._open_ledger()
-            ledger.table.refresh()
-            if ledger.is_current(machine) and not self._is_ahead(machine):
-                machine.log = self._newest_log()
+            table = self._open_ledger().table
+            (table.confirm if sure else table.refresh)()
+            if self._open_ledger().is_current(machine) and not self._is_ahead(machine):
+                machine.log = self._newest_log(sure)
                 return machine
             self._machine = None
         return self._load_machine()

@@ -381,9 +381,12 @@ class LogReader:
         self.log = self._load()
         self._loaded = table.version, table.history
 
-    def refresh(self) -> ShardLog:
-        """The log of the newest snapshot; the same object if nothing was committed."""
-        self.table.refresh()
+    def refresh(self, sure: bool = False) -> ShardLog:
+        """The log of the newest snapshot; the same object if nothing was committed.
+
+        ``sure``: also confirm that the log is the one that was read, see `Table.confirm`.
+        """
+        (self.table.confirm if sure else self.table.refresh)()
         return self._current()
 
     def advance(self) -> ShardLog:
