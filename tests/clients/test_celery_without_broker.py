@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import subprocess
@@ -146,6 +147,19 @@ def test_a_worker_goes_on_after_a_message_at_which_celery_itself_fails(jobs: Any
     assert log.count("is tried again: Celery cannot take it: OSError") == 2
     assert "is malformed: Celery cannot take it: OSError" in log
     assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+
+
+def test_a_worker_with_threads_goes_on_after_tasks_that_follow_and_lack_parts(tmp_path: Path) -> None:
+    """Celery's threads never settle a task that fails if the tasks that follow have no parts, or wrong ones."""
+    task = {"task": "celery_jobs.add"}
+    follow = [task, task | {"options": [5]}, task | {"options": {"task_id": [5]}}, task | {"kwargs": 5}]
+    with application(broker(tmp_path), tmp_path, visibility=2) as jobs, worker(tmp_path, "-P", "threads"):
+        assert jobs.add.delay(1, 2).get(PATIENCE) == 3  # there is a worker
+        for number, each in enumerate(follow):
+            body = base64.b64encode(json.dumps([[1, 2], {}, {"chain": [each]}]).encode()).decode()
+            tasks(tmp_path).send(malformed({"headers": {**task, "id": str(number)}, "body": body}))
+        assert jobs.add.delay(1, 2).get(PATIENCE) == 3
+        wait_until(lambda: is_empty(tmp_path))
 
 
 AS_A_WORKER = {"__name__": "celery.worker.of_this_test"}

@@ -155,6 +155,29 @@ def test_each_value_that_celery_reads_is_checked(name: str) -> None:
                     taken(json.dumps(payload))
 
 
+@pytest.mark.parametrize("name", ["callbacks", "chain", "errbacks"])
+def test_tasks_that_follow_have_all_parts(name: str) -> None:
+    """A worker with threads never settles a task that fails if the parts of those that follow are wrong."""
+    whole = {"task": "x", "args": [1], "kwargs": {"a": 1}, "options": {"task_id": "7", "group_id": None}}
+    bare = {"args": [], "kwargs": {}, "options": {}}
+    for follow, found in (([whole], [whole]), ([{"task": "x"}, whole], [{"task": "x"} | bare, whole])):
+        for body in (SECOND[:2] + [{name: follow}], FIRST | {name: follow}):
+            headers = TASK if isinstance(body, list) else {}
+            packed_headers = {**TASK, "compression": "gzip"}
+            for payload in (sent(body, headers=headers), sent(body, headers=packed_headers, body=packed(body))):
+                decoded = taken(json.dumps(payload)).decode()
+                assert (decoded[2] if isinstance(decoded, list) else decoded)[name] == found
+    parts = [{part: wrong} for part in bare for wrong in (5, "x", None, True)]
+    parts += [{"args": {}}, {"kwargs": []}, {"options": [5]}]
+    parts += [{"options": {"task_id": wrong}} for wrong in (5, [5], {}, "\ud800", "x" * 256)]
+    parts += [{"options": {"group_id": wrong}} for wrong in (5, [5])] + [{"options": {"chord": 5}}]
+    for part in parts:
+        for body in (SECOND[:2] + [{name: [whole, whole | part]}], FIRST | {name: [whole | part]}):
+            headers = TASK if isinstance(body, list) else {}
+            with pytest.raises(Malformed, match=f"its {name} is no list of tasks"):
+                taken(json.dumps(sent(body, headers=headers)))
+
+
 @pytest.mark.parametrize("name", ["reply_to", "correlation_id"])
 def test_properties_and_the_way_of_a_message_are_checked(name: str) -> None:
     for value in (5, [], {}, "\ud800"):

@@ -18,7 +18,7 @@ from celery.utils.time import maybe_iso8601
 from kombu import compression
 from kombu.serialization import loads as decode
 from kombu.transport import virtual
-from kombu.utils.json import loads
+from kombu.utils.json import dumps, loads
 
 from lakequeue import Message
 
@@ -71,7 +71,19 @@ def _is_flag(found: object) -> bool:
 
 
 def _is_task(found: object) -> bool:
-    return isinstance(found, dict) and isinstance(found.get("task"), str)
+    if not (isinstance(found, dict) and isinstance(found.get("task"), str)):
+        return False
+    if not all(isinstance(found.get(name, kind()), kind) for name, kind in _PARTS.items()):
+        return False
+    options = found.get("options", {})
+    return all(check(options[name]) for name, check in _OPTIONS.items() if options.get(name) is not None)
+
+
+def _complete(found: dict[str, Any]) -> bool:
+    """Adds the parts that a task which follows lacks, as Celery fails without them; True if it lacks some."""
+    lacking = _PARTS.keys() - found.keys()
+    found.update((name, _PARTS[name]()) for name in lacking)
+    return bool(lacking)
 
 
 def _is_time(found: object) -> bool:
@@ -84,13 +96,21 @@ def _each(check: _Check) -> _Check:
     return lambda found: isinstance(found, list) and all(map(check, found))
 
 
+_FOLLOW = "callbacks", "chain", "errbacks"
+_PARTS: Mapping[str, type] = {"args": list, "kwargs": dict, "options": dict}
+_OPTIONS: Mapping[str, _Check] = {
+    "chord": lambda found: isinstance(found, dict),
+    "group_id": _is_text,
+    "task_id": lambda found: _is_name(found),
+}
+"""What Celery reads of the options of a task that follows when the one before it fails."""
 _TASK: _Table = {
     **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "text")),
     **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "text")),
     **dict.fromkeys(("eta", "expires"), (_is_time, "time")),
     **dict.fromkeys(("group_index", "replaced_task_nesting", "retries"), (_is_count, "whole number")),
     **dict.fromkeys(("ignore_result", "utc"), (_is_flag, "truth value")),
-    **dict.fromkeys(("callbacks", "chain", "errbacks"), (_each(_is_task), "list of tasks")),
+    **dict.fromkeys(_FOLLOW, (_each(_is_task), "list of tasks")),
     "chord": (_is_task, "task"),
     "children": (_each(lambda _: False), "empty list"),
     "groups": (_each(_is_text), "list of texts"),
@@ -175,6 +195,10 @@ def checked(payload: dict[str, Any]) -> None:
             _need(isinstance(embedded, dict | None), "what its body embeds is no object")
             for each in (headers, first, embedded or {}):
                 _check(_TASK, each)
+            follow = [task for part in (first, embedded or {}) for name in _FOLLOW for task in part.get(name, ())]
+            if [task for task in follow if _complete(task)]:
+                payload["body"], properties["body_encoding"] = dumps(found).encode(), None
+                payload["content-encoding"] = "utf-8"
 
 
 def _check(table: _Table, found: dict[str, Any]) -> None:
