@@ -468,8 +468,16 @@ class System:
 
     @contextmanager
     def above(self, root: str, name: str, below: int | None = None) -> Iterator[tuple[int | None, str]]:
-        """As that of ``no_links``, without the links and the descriptors: names lead from ``below`` here."""
-        yield below, name if below is not None else f"{root}/{name}"
+        """As that of ``no_links``, without the links."""
+        folders, _, leaf = name.rpartition("/")
+        if below is not None and not folders:
+            yield below, leaf
+            return
+        number = self.open(folders, dir_fd=below) if below is not None else self.open(f"{root}/{folders}")
+        try:
+            yield number, leaf
+        finally:
+            self.close(number)
 
     def close(self, number: int) -> None:
         self.opened.pop(number, None)

@@ -24,7 +24,7 @@ from lakequeue.model.clock import SystemClock
 # what every module of the code under test has to be there to be patched
 from lakequeue.operations import check, compact, copy, lease, repair, send_dataframe  # noqa: F401
 from lakequeue.runtime import root as roots
-from lakequeue.storage import clock_guard, delta_log, folder, reserve, snapshot
+from lakequeue.storage import clock_guard, delta_log, folder, no_links, reserve, snapshot
 from lakequeue.storage.bulk.manifests import Manifest
 from lakequeue.storage.engines import disk_turn, file_lock, locks, log_trimming, point
 from lakequeue.storage.inspection import found_log
@@ -166,6 +166,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         "no_links": SimpleNamespace(
             crooked=lambda *_: None,
             open_table=system.open,
+            Opener=no_links.Opener,
             open_folder=system.open_folder,
             above=system.above,
             unlink=system.unlink_below,

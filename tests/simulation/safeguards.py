@@ -243,7 +243,7 @@ def never_sync_a_checkpoint(patch: Patch) -> None:
 
 def sync_no_entry(patch: Patch) -> None:
     """Acknowledges before the entry's directory is on disk."""
-    patch.setattr(LocalFolder, "_sync", lambda *_: None)
+    patch.setattr(LocalFolder, "_sync_folder", lambda *_: None)
 
 
 def sync_no_file(patch: Patch) -> None:

@@ -13,7 +13,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import attrs
@@ -144,16 +144,6 @@ class _Shared(ABC):
         return freed
 
 
-@attrs.frozen
-class _Opener:
-    """Opens files of an open directory for writing, and follows no link."""
-
-    descriptor: int
-
-    def open(self, path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self.descriptor)
-
-
 class LocalFolder(_Shared):
     """A local directory; it need not exist yet.
 
@@ -263,11 +253,13 @@ class LocalFolder(_Shared):
             AlreadyExistsError: a store said for eight seconds that it is busy with another request for the file,
                 which may not exist.
         """
-        target = self._sound(name)
         try:
-            return self._in_folder(target, lambda: self._place(os.link, data, name), new_folder)
-        except FileExistsError:
-            return None
+            return self._in_folder(self._path(name), lambda: self._place(os.link, data, name), new_folder)
+        except OSError as error:
+            self._sound(name)  # nothing was written if a link is there
+            if isinstance(error, FileExistsError):
+                return None
+            raise
 
     def replace(self, name: str, data: bytes) -> None:
         """Writes a file, or replaces it, at once: nobody reads a part of it. Its directory exists."""
@@ -289,23 +281,22 @@ class LocalFolder(_Shared):
         while True:
             unplaced = f"{uuid.uuid4().hex}.draft"
             with self._above(unplaced) as (home, draft), self._above(name) as (folder, target):
-                with open(draft, "xb", opener=_Opener(home).open) as file:
+                with open(draft, "xb", opener=no_links.Opener(home).open) as file:
                     file.write(data)
-                    file.flush()
                     self._sync_file(file)
                     mark = _mark(os.fstat(file.fileno()))
                 try:
                     place(draft, target, src_dir_fd=home, dst_dir_fd=folder)
-                    break
                 except FileNotFoundError:
                     if self.exists(unplaced):
                         raise
+                else:
+                    if with_name:
+                        self._sync_folder(folder)
+                    return mark
                 finally:
                     with suppress(FileNotFoundError):
                         os.unlink(draft, dir_fd=home)
-        if with_name:
-            self._sync(os.path.dirname(self._path(name)))
-        return mark
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
         """Writes a file that no other process writes; ``data`` is bytes-like, ``new_folder`` as for ``create``."""
@@ -315,15 +306,17 @@ class LocalFolder(_Shared):
     @contextmanager
     def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
         """Opens a file for writing; a remote one exists when the block has ended well."""
-        path = self._sound(name)
-        with self._in_folder(path, lambda: self._opened(name), new_folder) as file:
-            yield file
-            self._sync_file(file)
-        self._sync(os.path.dirname(path))
+        with ExitStack() as opened:
 
-    def _opened(self, name: str) -> IO[bytes]:
-        with self._above(name) as (folder, leaf):
-            return open(leaf, "wb", opener=_Opener(folder).open)
+            def create() -> tuple[IO[bytes], int]:
+                folder, leaf = opened.enter_context(self._above(name))
+                return open(leaf, "wb", opener=no_links.Opener(folder).open), folder
+
+            file, folder = self._in_folder(self._sound(name), create, new_folder)
+            with file:
+                yield file
+                self._sync_file(file)
+            self._sync_folder(folder)
 
     def _above(self, name: str) -> AbstractContextManager[tuple[int, str]]:
         """The directory of a file, opened, and the file's name there."""
@@ -365,17 +358,22 @@ class LocalFolder(_Shared):
             # in somebody's root it may be a pipe
             descriptor = os.open(path or ".", os.O_RDONLY | os.O_NONBLOCK, dir_fd=self.descriptor)
             try:
-                _flush(descriptor)
-            except OSError as error:
-                if error.errno != errno.EINVAL:  # a file system that does not sync directories
-                    raise
+                self._sync_folder(descriptor)
             finally:
                 os.close(descriptor)
 
     def _sync_file(self, file: IO[bytes]) -> None:
+        file.flush()
         if self.syncs:
-            file.flush()
             _flush(file.fileno())
+
+    def _sync_folder(self, descriptor: int) -> None:
+        try:
+            if self.syncs:
+                _flush(descriptor)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system that does not sync directories
+                raise
 
     def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
         """Files below a subdirectory, at any depth; with ``after`` only those whose names sort after it."""

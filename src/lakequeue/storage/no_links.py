@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 _SHARD = re.compile(r"(.*)/(q/[^/]+/[0-9]+/[^/]+)", re.DOTALL)
 """Path of a table of a shard: its root, and its path below the root."""
@@ -56,6 +57,16 @@ def open_folder(root: str, name: str) -> int:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
         raise FileNotFoundError(errno.ENOENT, "a symbolic link leads there", f"{root}/{name}") from error
+
+
+class Opener(NamedTuple):
+    """Opens files of an open directory for writing, and follows no link."""
+
+    descriptor: int
+
+    def open(self, path: str, flags: int) -> int:
+        """As ``opener`` of ``open``."""
+        return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self.descriptor)
 
 
 def touch(folder: str, name: str) -> None:
@@ -141,13 +152,16 @@ def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int,
     """Opens the directory of a file, and yields its descriptor and the file's name there.
 
     Each part of the way below the root is opened from the one before, so a link that is put there at any moment
-    leads nowhere.
+    leads nowhere. ``below`` is a descriptor of the root.
 
     Raises:
         FileNotFoundError: a part of the way is missing.
         OSError: a part of the way is a symbolic link.
     """
     folders, _, leaf = name.rpartition("/")
+    if below is not None and not folders:
+        yield below, leaf
+        return
     descriptor = _opened(root, folders, below)
     try:
         yield descriptor, leaf
@@ -156,12 +170,14 @@ def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int,
 
 
 def _opened(root: str, name: str, below: int | None = None) -> int:
-    descriptor = os.open(root or "/", _FOLDER, dir_fd=below)
+    descriptor = os.open(root or "/", _FOLDER) if below is None else below
     try:
         for part in name.split("/") if name else ():
             descriptor, before = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor), descriptor
-            os.close(before)
+            if before != below:
+                os.close(before)
         return descriptor
     except BaseException:
-        os.close(descriptor)
+        if descriptor != below:
+            os.close(descriptor)
         raise
