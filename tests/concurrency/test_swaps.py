@@ -145,7 +145,7 @@ LONG = [pytest.mark.long, pytest.mark.timeout(7200)]
     [
         (Restores.swap, ["send"], 3),
         (Restores.put_back, ["send"], 3),
-        pytest.param(Restores.swap, ALL, 2, marks=pytest.mark.timeout(300)),
+        pytest.param(Restores.swap, ALL, 2, marks=pytest.mark.slow),
         pytest.param(Restores.swap, ["send"], 200, marks=LONG),
         pytest.param(Restores.put_back, ["send"], 20, marks=LONG),
         pytest.param(Restores.swap, ALL, 50, marks=LONG),
