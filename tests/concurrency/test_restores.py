@@ -24,7 +24,7 @@ from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.messages.body_cache import BodyCache
 from lakequeue.storage.snapshot import Snapshot
 from lakequeue.testing import ManualClock
-from mutations import Case, Mutation, Patch, each_case, replace
+from mutations import Case, Mutation, Patch, each_case, replace, shown_by
 
 Restore = Callable[[Path, Path], None]
 VERBS: dict[str, Callable[[Queue], object]] = {
@@ -199,13 +199,6 @@ def files_of(root: Path) -> set[Path]:
     return {path.relative_to(root) for path in root.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
 
-def before_each_operation(tmp_path: Path, clock: ManualClock, verb: str = "send") -> None:
-    operations = during(tmp_path / "none", clock, verb, by_a_swap, None)
-    assert "link" in operations
-    for number in range(len(operations)):
-        during(tmp_path / str(number), clock, verb, by_a_swap, number)
-
-
 def fresh_findings(root: Path, clock: ManualClock) -> list[Any]:
     return list(apart(root, clock, 1)[0].check())
 
@@ -215,7 +208,10 @@ def fresh_findings(root: Path, clock: ManualClock) -> list[Any]:
 def test_a_restore_before_any_file_operation_of_a_call_is_reported(
     tmp_path: Path, clock: ManualClock, verb: str
 ) -> None:
-    before_each_operation(tmp_path, clock, verb)
+    operations = during(tmp_path / "none", clock, verb, by_a_swap, None)
+    assert "link" in operations
+    for number in range(len(operations)):
+        during(tmp_path / str(number), clock, verb, by_a_swap, number)
 
 
 @pytest.mark.spec("DUR-80")
@@ -343,6 +339,9 @@ def _keep_bodies(patch: Patch) -> None:
     patch.setattr(BodyCache, "clear", lambda self: None)
 
 
+before_each_operation = shown_by(
+    test_a_restore_before_any_file_operation_of_a_call_is_reported, lambda *given: (*given, "send")
+)
 MUTATIONS = [
     Mutation(
         "an entry of the same number is the same entry",
