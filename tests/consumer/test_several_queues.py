@@ -112,8 +112,10 @@ def hands_are_shared_by_weight(several: Several, kind: str = "handler", concurre
     assert counted["orders"] == pytest.approx(counted.total() * 3 / 4, rel=0.1)
 
 
-@pytest.mark.parametrize("concurrency", [1, 4, 10])
-@pytest.mark.parametrize("kind", ["handler", "async_handler"])
+@pytest.mark.parametrize(  # a case below has four hands for functions
+    ("kind", "concurrency"),
+    [("handler", 1), ("handler", 10), ("async_handler", 1), ("async_handler", 4), ("async_handler", 10)],
+)
 def test_hands_are_shared_by_weight(several: Several, kind: str, concurrency: int) -> None:
     hands_are_shared_by_weight(several, kind, concurrency)
 
