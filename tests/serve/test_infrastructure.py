@@ -130,6 +130,23 @@ def test_keys_of_kms_are_kept_where_the_operator_ignores_them(tmp_path: Path) ->
             assert client("GetQueueAttributes", **named) == {}
         client("SetQueueAttributes", QueueUrl=url, Attributes={"KmsMasterKeyId": "k"})
         assert client("GetQueueAttributes", **named)["Attributes"] == {"KmsDataKeyReusePeriodSeconds": "900"}
+        for period in "59", "86401", "x", "-1", "300.0", "٣٠٠":
+            for call in ("SetQueueAttributes", {"QueueUrl": url}), ("CreateQueue", {"QueueName": "other"}):
+                refused = client.post(call[0], **call[1], Attributes={"KmsDataKeyReusePeriodSeconds": period})
+                assert refused.status_code == 400 and "InvalidAttributeValue" in refused.text, refused.text
+                assert "KmsDataKeyReusePeriodSeconds: must be from 60 to 86400." in refused.text
+        for period in "60", "86400":
+            client("SetQueueAttributes", QueueUrl=url, Attributes={"KmsDataKeyReusePeriodSeconds": period})
+            assert client("GetQueueAttributes", **named)["Attributes"] == {"KmsDataKeyReusePeriodSeconds": period}
+        both = {"KmsMasterKeyId": "k", "SqsManagedSseEnabled": "true"}
+        refused = client.post("SetQueueAttributes", QueueUrl=url, Attributes=both)
+        assert refused.status_code == 400 and "You can use one type of server-side encryption" in refused.text
+        client("SetQueueAttributes", QueueUrl=url, Attributes={"SqsManagedSseEnabled": "true"})
+        found = client("GetQueueAttributes", **asked)["Attributes"]
+        assert not given.keys() & found.keys() and found["SqsManagedSseEnabled"] == "true"
+        client("SetQueueAttributes", QueueUrl=url, Attributes={"KmsMasterKeyId": "k"})
+        found = client("GetQueueAttributes", **asked)["Attributes"]
+        assert (found["KmsMasterKeyId"], found["SqsManagedSseEnabled"]) == ("k", "false")
         url = client("CreateQueue", QueueName="default", Attributes={"KmsMasterKeyId": "k"})["QueueUrl"]
         found = client("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
         assert found["KmsDataKeyReusePeriodSeconds"] == "300"

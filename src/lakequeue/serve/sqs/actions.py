@@ -264,7 +264,8 @@ class Actions:
         return {"Attributes": shown} if shown else {}
 
     def _set_attributes(self, given: Structure, base_url: str) -> Structure:
-        changes = queue_attributes.to_set(given["Attributes"], self.account, self._encryption)
+        wanted = queue_attributes.to_set(given["Attributes"], self.account, self._encryption)
+        changes = queue_attributes.with_one_encryption(wanted, self._encryption)
 
         def raised(current: QueueAttributes) -> Structure:
             self._check_shards(changes.get("Shards", 1), current.shards)

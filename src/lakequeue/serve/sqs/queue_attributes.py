@@ -14,6 +14,7 @@ import attrs
 
 from lakequeue.errors import (
     InvalidAttributeName,
+    InvalidAttributeValue,
     InvalidParameterValue,
     MissingParameter,
     OverLimit,
@@ -53,6 +54,7 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
     Raises:
         InvalidAttributeName: SQS has no such attribute, nor have queues here.
+        InvalidAttributeValue: a key is kept together with the encryption by SQS, or for a time that SQS refuses.
         InvalidParameterValue: a policy is malformed, or has an ARN of another account.
         UnsupportedOperation: an attribute asks for encryption with a key.
     """
@@ -66,11 +68,30 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
                 raise InvalidParameterValue.of(
                     value, name, f"Queue {arn} is of another account; this one is {account}."
                 )
-    return {
+    wanted = {
         name: value.lower() if name in _FLAGS else value
         for name, value in attributes.items()
         if name not in _UNENCRYPTED or encryption.ignore_kms
     }
+    if not _is_period(wanted.get(_PERIOD, "")):
+        raise InvalidAttributeValue(f"Invalid value for the parameter {_PERIOD}: must be from 60 to 86400.")
+    if wanted.get(_KEY) and wanted.get(_SSE) == "true":
+        raise InvalidAttributeValue(
+            "You can use one type of server-side encryption (SSE) at one time. "
+            "You can either enable KMS SSE or SQS SSE."
+        )
+    return wanted
+
+
+def with_one_encryption(changes: Mapping[str, Any], encryption: Encryption) -> dict[str, Any]:
+    """Adds the end of the other kind of encryption to changes that begin one, as a queue has at most one."""
+    if changes.get(_KEY):
+        return {**changes, _SSE: "false"}
+    return {**changes, _KEY: ""} if encryption.ignore_kms and changes.get(_SSE) == "true" else {**changes}
+
+
+def _is_period(value: str) -> bool:
+    return value == "" or (value.isascii() and value.isdecimal() and len(value) < 6 and 60 <= int(value) <= 86_400)
 
 
 def to_read(names: Sequence[str]) -> list[str]:
