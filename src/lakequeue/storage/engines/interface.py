@@ -82,16 +82,16 @@ class Description:
     def add(self, rows: pa.Table) -> None:
         """Counts further rows of the file."""
         self.rows += len(rows)
-        for name in _STATISTICS & set(rows.column_names):
-            column = rows[name]
-            self._nulls[name] = self._nulls.get(name, 0) + column.null_count
-            if column.null_count < len(column) and not pa.types.is_timestamp(column.type):
-                low, high = pc.min_max(column).as_py().values()
-                known = self._bounds.get(name, (low, high))
-                self._bounds[name] = min(low, known[0]), max(high, known[1])
-        emptied = rows["body"].null_count if "body" in rows.column_names else 0
-        if emptied:
-            self._nulls["body"] = self._nulls.get("body", 0) + emptied
+        for place, name in enumerate(rows.schema.names):
+            if name in _STATISTICS:
+                column = rows.column(place)
+                self._nulls[name] = self._nulls.get(name, 0) + column.null_count
+                if column.null_count < len(column) and not pa.types.is_timestamp(column.type):
+                    low, high = _ends(column)
+                    known = self._bounds.get(name, (low, high))
+                    self._bounds[name] = min(low, known[0]), max(high, known[1])
+            elif name == "body" and (emptied := rows.column(place).null_count):
+                self._nulls["body"] = self._nulls.get("body", 0) + emptied
 
     def file(self, path: str, size: int, partition: Mapping[str, str]) -> DataFile:
         """The file, once it is written."""
@@ -100,6 +100,14 @@ class Description:
         }
         minimum, maximum = ({name: ends[which] for name, ends in told.items()} for which in (0, 1))
         return DataFile(path, size, self.rows, partition, minimum, maximum, self._nulls)
+
+
+def _ends(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    if pa.types.is_integer(column.type) and not column.null_count:  # a call of Arrow takes four times as long
+        values = column.to_numpy()
+        return values.min().item(), values.max().item()
+    ends = pc.min_max(column)
+    return ends["min"].as_py(), ends["max"].as_py()
 
 
 def placed(files: Iterable[DataFile], first: int, sent_at: int) -> list[DataFile]:

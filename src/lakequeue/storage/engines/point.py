@@ -41,6 +41,8 @@ _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
 _ROW_GROUP = 4 * 2**20
 """Bytes of a row group in memory, about."""
+_UNPACKED = 2**14
+"""Bytes in memory of which compression would save less than its pages take; it took 2 % of a receive."""
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
@@ -402,11 +404,15 @@ def write_rows(
     path = name or f"{uuid.uuid4()}.parquet"
     target = pa.BufferOutputStream()
     # a receive of ten messages reads a row group
-    group = max(1, min(4096, _ROW_GROUP * len(data) // max(1, data.nbytes)))
+    size = data.get_total_buffer_size()
+    if size > _ROW_GROUP:  # of slices, that counts what they are slices of
+        size = data.nbytes
+    group = max(1, min(4096, _ROW_GROUP * len(data) // max(1, size)))
     # Of a file of a few rows, most would be the description of its columns: the log has the statistics that skip
     # it, and readers know the schema.
     many = len(data) > group
-    write_table(data, target, row_group_size=group, store_schema=False, write_statistics=many, use_dictionary=many)
+    options = {"compression": "none" if size < _UNPACKED else "snappy", "store_schema": False}
+    write_table(data, target, row_group_size=group, write_statistics=many, use_dictionary=many, **options)
     content = target.getvalue()
     if name is None:
         table.write(path, content, new_folder=new_folder)
