@@ -310,7 +310,10 @@ def run_rows(
     ]
     if with_op:
         arrays.append(pa.array(["put"] * (len(runs) - len(deletes)) + ["del"] * len(deletes), pa.string()))
-    return pa.Table.from_arrays(arrays, schema=_SOURCE if with_op else layout.RECEIPTS)
+    # from a batch, as a table would compare all types twice
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_arrays(arrays, schema=_SOURCE if with_op else layout.RECEIPTS)]
+    )
 
 
 def to_runs(rows: pa.Table) -> list[Run]:

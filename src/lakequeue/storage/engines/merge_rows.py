@@ -54,7 +54,8 @@ def rewrites(
         unordered = [file for file in candidates if key not in file.minimum and file.rows <= _JOINED_ROWS]
         joined = unordered if len(unordered) > MANY_FILES else []
         data = changes.drop_columns(["op", *partitions])
-        parts, removed = _where(data, pc.equal(changes["op"], "put").to_numpy()), []
+        puts = np.array([op == "put" for op in changes["op"].to_pylist()], bool)
+        parts, removed = _where(data, puts), []
         for file in candidates:
             rows = read(file)
             kept = ~pc.is_in(rows[key], keys).to_numpy()
