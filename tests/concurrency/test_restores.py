@@ -19,7 +19,7 @@ from lakequeue import DamagedTable, LakeQueue, LakeQueueError, Message, Queue
 from lakequeue.storage import layout, snapshot
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines import commit
-from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.messages.body_cache import BodyCache
 from lakequeue.storage.snapshot import Snapshot
@@ -212,6 +212,34 @@ def test_a_restore_before_any_file_operation_of_a_call_is_reported(
     assert "link" in operations
     for number in range(len(operations)):
         during(tmp_path / str(number), clock, verb, by_a_swap, number)
+
+
+@pytest.mark.spec("DUR-80")
+def test_a_compaction_that_a_restore_meets_at_its_end_fails_once(
+    tmp_path: Path, clock: ManualClock, monkeypatch: Patch
+) -> None:
+    """The backup has no table of statistics yet."""
+    root, backup, opened = tmp_path / "root", tmp_path / "backup", Engine.open
+    [lq] = apart(root, clock, 1)
+    queue = lq.create_queue("orders")
+    queue.send("kept")
+    shutil.copytree(root, backup)
+    lq.compact()
+    queue.send("lost")
+    settled(queue)
+    clock.advance(60)
+
+    def late(engine: Engine, path: str) -> Table:
+        if path == layout.stats_path(lq.root):
+            by_a_swap(backup, root)
+        return opened(engine, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "open", late)
+        [told] = [failure for summary in lq.compact() for failure in summary.failures]
+    assert "statistics" in told
+    assert [message.body for message in queue.receive(10)] == ["kept"]
+    assert not [failure for summary in lq.compact() for failure in summary.failures]
 
 
 @pytest.mark.spec("DUR-80")

@@ -261,7 +261,10 @@ def compact_root(
         progress(len(rows), len(rows), "")
         done.ended_at = root.now()
         in_order = [summaries[row.key] for row in rows if row.key in summaries]
-        return [*in_order, _compact_own_tables(root, depths, done)]
+        passed = [*in_order, _compact_own_tables(root, depths, done)]
+        if any(summary.failures for summary in passed):  # a restore may be why; then the next call would fail, too
+            root.release()
+        return passed
 
 
 def _in_turn(
