@@ -78,7 +78,8 @@ class Ledger:
 
     def _load(self) -> tuple[Head, list[Run], list[Run]]:
         rows = self._read()
-        unsettled, head = rows.filter(pc.not_equal(rows["first_offset"], layout.HEAD_OFFSET)), self._head(rows)
+        head, place = self._head(rows), pc.index(rows["first_offset"], layout.HEAD_OFFSET).as_py()
+        unsettled = pa.concat_tables([rows.slice(0, place), rows.slice(place + 1)])  # a filter copies them
         if head.epoch != self.epoch:
             reason = f"its head is of epoch {head.epoch}, and its log of {self.epoch}; another program restored it"
             raise DamagedTable(self.table.path, None, reason)
