@@ -121,12 +121,15 @@ class Restores(Processes):
         return lost
 
     def most_errors(self) -> int:
-        """The most calls of a process that failed after one restore."""
+        """The most calls of a process that failed after one restore; between two renames there is no root."""
         most = 0
         for calls in self.events():
-            failed = [call["ended"] for call in calls if "error" in call]
+            failed = [call for call in calls if "error" in call]
             for before, place in pairwise(self.places):
-                most = max(most, sum(before.ended <= end < place.ended for end in failed))
+                since = [call for call in failed if before.ended <= call["ended"] < place.ended]
+                most = max(
+                    most, sum(call["begun"] < before.ended or call["ended"] > place.begun for call in since)
+                )
         return most
 
 
