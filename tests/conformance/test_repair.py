@@ -491,7 +491,8 @@ def test_statistics_are_mended(victim: Victim, damage: Callable[[Path], object])
     [found] = victim.lake().check()
     assert found.queue is None and found.table == str(stats)
     damage(entries(stats)[-1])
-    assert victim.lake().repair(apply=True)
+    # a checkpoint without its entry and its file is left over, as after a restore: the next commit removes it
+    assert bool(victim.lake().repair(apply=True)) == (damage is not Path.unlink)
     assert after(victim) == [*"123456", "new"]
 
 

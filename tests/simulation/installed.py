@@ -26,7 +26,7 @@ from lakequeue.operations import check, compact, copy, lease, repair, send_dataf
 from lakequeue.runtime import root as roots
 from lakequeue.storage import clock_guard, delta_log, folder, no_links, reserve, snapshot
 from lakequeue.storage.bulk.manifests import Manifest
-from lakequeue.storage.engines import disk_turn, file_lock, locks, log_trimming, point
+from lakequeue.storage.engines import disk_turn, file_lock, locks, log_trimming
 from lakequeue.storage.inspection import found_log
 from lakequeue.storage.messages import read
 from simulation import tables
@@ -189,8 +189,7 @@ def installed(world: World, disk: Disk | None, objects: dict[str, Object] | None
         patch.setitem(Manifest.__init__.__globals__, "__attr_factory_written_at", world.now)  # type: ignore[misc]
         for module in (folder, reserve):
             patch.setattr(module, "open", system.file, raising=False)
-        for module in (delta_log, point):
-            patch.setattr(module, "parse", tables.parse)
+        patch.setattr(delta_log, "parse", tables.parse)
         for module in (snapshot, found_log, log_trimming):
             patch.setattr(module, "read_checkpoint", tables.read_checkpoint)
         engines = "lakequeue.storage.engines"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import count
 from typing import Any, NamedTuple
@@ -199,9 +199,20 @@ def parse(data: bytes) -> Entry:
     Raises:
         ValueError: it is empty or torn.
     """
-    entry, lines = Entry(), data.splitlines()
-    for line in lines:
-        action = json.loads(line)
+    entry = entry_of([json.loads(line) for line in data.splitlines()])
+    if signed(data) != data:  # last: what else is wrong says more
+        raise ValueError("has another checksum than its content")
+    return entry
+
+
+def entry_of(actions: Sequence[Mapping[str, Any]]) -> Entry:
+    """Makes an entry of its actions, as the log has them.
+
+    Raises:
+        ValueError: there are none, or fewer than the commit has written.
+    """
+    entry = Entry()
+    for action in actions:
         if add := action.get("add"):
             entry.added.append(live_file(add))
         elif remove := action.get("remove"):
@@ -216,16 +227,14 @@ def parse(data: bytes) -> Entry:
             metrics = info.get("operationMetrics", {})
             entry.base, newest = metrics.get(BASE), metrics.get(NEWEST)
             entry.newest = newest and file_below(newest, encoded=True)
-            if str(metrics.get(ACTIONS, len(lines))) != str(len(lines)):
-                raise ValueError(f"has {len(lines)} lines of {metrics[ACTIONS]}")
+            if str(metrics.get(ACTIONS, len(actions))) != str(len(actions)):
+                raise ValueError(f"has {len(actions)} lines of {metrics[ACTIONS]}")
         elif metadata := action.get("metaData"):
             entry.metadata = metadata
         elif protocol := action.get("protocol"):
             entry.protocol = protocol
-    if not lines:
+    if not actions:
         raise ValueError("is empty")
-    if signed(data) != data:  # last: what else is wrong says more
-        raise ValueError("has another checksum than its content")
     return entry
 
 

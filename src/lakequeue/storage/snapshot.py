@@ -121,6 +121,8 @@ class Snapshot(State):
         self._newest: dict[int, Entry] = {}  # of the latest versions, without gaps
         self.mark: Mark = ()
         """Mark of the entry of this version."""
+        self.was_copied = False
+        """Whether another file has the entry now: it may be of a backup, which other tables are not of."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
@@ -139,7 +141,7 @@ class Snapshot(State):
                     unreadable = unreadable or error
                     _log.warning("%s", error)
                     continue
-                if number >= gap and (put_back or is_left_over(folder, checkpoint)):
+                if number >= gap and is_left_over(folder, checkpoint):
                     self.strays.insert(0, number)
                     continue
                 self._check(checkpoint)
@@ -244,8 +246,9 @@ class Snapshot(State):
                 raise LogTrimmed(f"{self._folder.uri} has an entry {base.version} that was not read")
             if read_entry(self._folder, base.version).token != base.token:
                 raise OtherHistory(self._folder.uri, entry_name(base.version))
-            if self._folder.local is not None:  # it may be the copy of a backup, which other tables are not of
-                raise LogTrimmed(f"{self._folder.uri} has another file of entry {base.version}")
+            if base.version == self.version:
+                self.mark = found
+            self.was_copied = self._folder.local is not None
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:

@@ -41,8 +41,21 @@ def entry(
 
     The entry names the version that it follows, if ``base`` is given (DUR-86).
     """
+    return encoded(actions(operation, added, removed, transactions, token, metadata, base))
+
+
+def actions(
+    operation: str,
+    added: Iterable[DataFile],
+    removed: Iterable[LiveFile],
+    transactions: Mapping[str, int],
+    token: str,
+    metadata: Mapping[str, Any] | None = None,
+    base: State | None = None,
+) -> list[Mapping[str, Any]]:
+    """The actions of ``entry``."""
     now = _now()
-    return _lines(
+    return _counted(
         _commit_info(operation, now, token, base),
         [
             *([] if metadata is None else [{"metaData": metadata}]),
@@ -73,7 +86,7 @@ def first_entry(
         "createdTime": now,
         "configuration": dict(properties),
     }
-    return _lines(
+    created = _counted(
         _commit_info("CREATE TABLE", now, "created", None),
         [
             {"protocol": PROTOCOL},
@@ -82,6 +95,7 @@ def first_entry(
             *_ids(transactions or {}),
         ],
     )
+    return encoded(created)
 
 
 def schema_text(schema: pa.Schema) -> str:
@@ -153,11 +167,16 @@ def _remove(file: LiveFile) -> dict[str, Any]:
     }
 
 
-def _lines(info: Mapping[str, Any], actions: Sequence[Mapping[str, Any]]) -> bytes:
+def _counted(info: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     # an entry that was cut off at the end of a line is torn, too
     metrics = info["commitInfo"]["operationMetrics"]
-    info["commitInfo"]["operationMetrics"] = {ACTIONS: str(1 + len(actions)), "checksum": "00000000", **metrics}
-    return signed("".join(f"{json.dumps(action)}\n" for action in (info, *actions)).encode())
+    info["commitInfo"]["operationMetrics"] = {ACTIONS: str(1 + len(others)), "checksum": "00000000", **metrics}
+    return [info, *others]
+
+
+def encoded(actions: Iterable[Mapping[str, Any]]) -> bytes:
+    """The lines of an entry."""
+    return signed("".join(f"{json.dumps(action)}\n" for action in actions).encode())
 
 
 def _now() -> int:

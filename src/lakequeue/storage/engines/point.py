@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-import attrs
 import pyarrow as pa
 
 from lakequeue.errors import DamagedTable
@@ -23,8 +22,8 @@ from lakequeue.storage.delta_log import (
     LiveFile,
     checkpoint_name,
     entry_name,
+    entry_of,
     is_table,
-    parse,
 )
 from lakequeue.storage.engines import entries, process
 from lakequeue.storage.engines.interface import DataFile, Description, LostRace, StaleSnapshot, partition_text
@@ -107,6 +106,13 @@ class Table(TableVersion):
             if newest.version < self.version:
                 raise OtherHistory(self.path, entry_name(self.version)) from None
             self.state, self.history = newest, object()
+        self._is_copied()
+
+    def _is_copied(self) -> bool:
+        """Returns whether files of the log are others now; then what is known of older snapshots may not hold."""
+        copied, self.state.was_copied = self.state.was_copied, False
+        self.history = object() if copied else self.history
+        return copied
 
     @contextmanager
     def pinned(self) -> Iterator[int | None]:
@@ -121,12 +127,12 @@ class Table(TableVersion):
                 self._writes = self.folder
 
     def is_based(self) -> bool:
-        """Returns True if the log on a local disk has the entry of the loaded version.
+        """Returns True if the log on a local disk has the entry of the loaded version, in the file that was read.
 
         Raises:
             OtherHistory: the log has another entry of this version.
         """
-        return self.state.is_based(self._writes)
+        return self.state.is_based(self._writes) and not self._is_copied()
 
     def set_aside(self, *, put_back: bool) -> None:
         """Removes entries that a restore left over (DUR-86). The caller holds the exclusive lock of a local table.
@@ -284,13 +290,15 @@ class Table(TableVersion):
         self.settle()
         gone, before = {file.path for file in removed}, self.version
 
-        def data() -> bytes:
-            return entries.entry(operation, added, removed, transactions, token, base=self.state)
+        def actions() -> list[Mapping[str, Any]]:
+            return entries.actions(operation, added, removed, transactions, token, base=self.state)
 
         # A root that went away since the check of the base, as a mount point does, must not be made again: the
         # commit would be acknowledged, and gone once the root is back.
         while (
-            mark := self._writes.create(entry_name(self.version + 1), written := data(), new_folder=False)
+            mark := self._writes.create(
+                entry_name(self.version + 1), entries.encoded(written := actions()), new_folder=False
+            )
         ) is None:
             other = None
             with suppress(FileNotFoundError):  # it is left over by a restore
@@ -313,7 +321,8 @@ class Table(TableVersion):
             error = OtherHistory(self.path, None, _PUT_BACK)
             error.outcome_unknown, error.in_place = True, self._writes.is_at_path()
             raise error
-        entry = attrs.evolve(parse(written), mark=mark, follows=self.state.mark)
+        entry = entry_of(written)
+        entry.mark, entry.follows = mark, self.state.mark
         self.state.apply(entry)
         self._committed = self.version, entry
         if self.version % self.state.checkpoint_every:
@@ -328,7 +337,8 @@ class Table(TableVersion):
         if self.folder.local is None:
             return True  # a look costs a request
         try:
-            return self._writes.is_at_path() and self.is_based() and self.state.is_anchored(self._writes)
+            based = self._writes.is_at_path() and self.state.is_based(self._writes)
+            return based and self.state.is_anchored(self._writes)
         except OtherHistory:
             return False
 
