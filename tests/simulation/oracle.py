@@ -94,11 +94,16 @@ def _of_what_is_there(history: History) -> History:
         table = history.table.rpartition("/")[2]
         return table == "queues" or table and (table == "receipts") == bool(call.bodies)
 
+    def below_head(call: Call) -> Any:
+        """Whether a sender on a store may not notice that only the log went back; copies there have the same mark."""
+        alone = history.setting.place == "store" and history.table.endswith("messages")
+        return alone and call.process == 0 and call.bodies
+
     def seen(call: Call) -> Call:
         commits = [step for step in history.linked if call.began <= step < call.ended]
         since = call.outcome == "done" and commits and commits[0] >= restored
         undone = call.began < restored and call.ended > saved and not since and not elsewhere(call)
-        undone = undone or call.began >= restored and call.began_at < history.noticed
+        undone = undone or call.began >= restored and (call.began_at < history.noticed or below_head(call))
         by_old = (
             not elsewhere(call)
             and call.began >= restored
