@@ -95,7 +95,7 @@ def _of_what_is_there(history: History) -> History:
         return table == "queues" or table and (table == "receipts") == bool(call.bodies)
 
     def below_head(call: Call) -> Any:
-        """Whether a sender on a store may not notice that only the log went back; copies there have the same mark."""
+        """Whether a sender may overlook that only the log went back: on a store a copy has the same mark."""
         alone = history.setting.place == "store" and history.table.endswith("messages")
         return alone and call.process == 0 and call.bodies
 
