@@ -19,7 +19,7 @@ from lakequeue import DamagedTable, LakeQueue, LakeQueueError, Queue, QueueClien
 from lakequeue.storage import delta_log, layout, snapshot
 from lakequeue.storage.delta_log import State, entry_name
 from lakequeue.storage.engines import commit
-from lakequeue.storage.engines.entries import entry
+from lakequeue.storage.engines.entries import encoded, entry
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.snapshot import Snapshot
 from lakequeue.testing import ManualClock
@@ -162,7 +162,9 @@ def tables_of(tmp_path: Path, clock: ManualClock) -> tuple[LakeQueue, Callable[[
 
 def written_late(table: Table, base: State | None, token: str = "late") -> None:
     """Creates the entry after a table's version, by a writer that knew another base."""
-    assert table.folder.create(entry_name(table.version + 1), entry("WRITE", [], [], {}, token, base=base))
+    assert table.folder.create(
+        entry_name(table.version + 1), encoded(entry("WRITE", [], [], {}, token, base=base))
+    )
 
 
 def behind_a_checkpoint(tmp_path: Path, clock: ManualClock) -> None:
@@ -238,7 +240,7 @@ def test_what_another_program_built_on_a_left_over_entry_is_damage(tmp_path: Pat
     lq.queue("orders").send("kept")
     table = opened()
     written_late(table, State(token="old"))
-    table.folder.create(entry_name(table.version + 2), entry("OPTIMIZE", [], [], {}, "foreign"))
+    table.folder.create(entry_name(table.version + 2), encoded(entry("OPTIMIZE", [], [], {}, "foreign")))
     with pytest.raises(DamagedTable, match="does not follow the entry before"):
         opened()
     names = {entry_name(table.version + number) for number in (1, 2)}

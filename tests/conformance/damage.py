@@ -19,7 +19,7 @@ from lakequeue import LakeQueue, Message, Queue
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import commit_files
 from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.engines.entries import entry
+from lakequeue.storage.engines.entries import encoded, entry
 from lakequeue.storage.engines.point import write_file
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.merge_segments import _segment_rows
@@ -161,7 +161,7 @@ def give_twice(victim: Victim, back: int) -> None:
         table.folder, _segment_rows(rows, file.first, file.base, file.opened_at), layout.MESSAGE_PARTITIONS
     )
     ids = {layout.SEND_ID: file.last + 1, layout.CLOCK_ID: table.transaction(layout.CLOCK_ID)}
-    table.folder.create(entry_name(table.version + 1), entry("WRITE", [data], [], ids, "late"))
+    table.folder.create(entry_name(table.version + 1), encoded(entry("WRITE", [data], [], ids, "late")))
 
 
 def lose_and_repair(table: Path, number: int) -> None:

@@ -16,7 +16,7 @@ from lakequeue.model.names import name_hash
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.catalog import QueueRow, rows_by_file, table_of
 from lakequeue.storage.delta_log import checkpoint_name, entry_name, read_checkpoint, read_entry
-from lakequeue.storage.engines.entries import entry
+from lakequeue.storage.engines.entries import encoded, entry
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.point import Engine
@@ -84,7 +84,7 @@ def test_only_numbers_name_shards() -> None:
 @pytest.mark.parametrize("path", ["../../x", "/etc/x", "%2e%2e/x", "file:///x"])
 def test_an_entry_that_names_a_file_elsewhere_is_damage(tmp_path: Path, action: str, path: str) -> None:
     folder = LocalFolder(str(tmp_path))
-    sound = entry("WRITE", [DataFile("a.parquet", 1, 1, {})], [], {}, "token")
+    sound = encoded(entry("WRITE", [DataFile("a.parquet", 1, 1, {})], [], {}, "token"))
     folder.create(
         entry_name(0), sound.replace(b"a.parquet", path.encode()).replace(b'"add"', f'"{action}"'.encode())
     )

@@ -161,7 +161,7 @@ def _commit(
         "format": {"provider": "parquet", "options": {}},
     }
     added = [table.write_file(each) for each in rows]
-    data = entries.entry("UPGRADE", added, removed, {}, "upgrade", metadata)
+    data = entries.encoded(entries.entry("UPGRADE", added, removed, {}, "upgrade", metadata))
     table.settle()
     if table.folder.create(entry_name(table.version + 1), data, new_folder=False) is None:
         reason = "was changed meanwhile; end all processes that use it, and upgrade again"

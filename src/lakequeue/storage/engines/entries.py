@@ -36,24 +36,11 @@ def entry(
     token: str,
     metadata: Mapping[str, Any] | None = None,
     base: State | None = None,
-) -> bytes:
-    """A commit that adds and removes files, with its application ids and its token, and maybe other metadata.
+) -> list[Mapping[str, Any]]:
+    """Makes the actions of a commit that adds and removes files, and maybe changes the metadata.
 
     The entry names the version that it follows, if ``base`` is given (DUR-86).
     """
-    return encoded(actions(operation, added, removed, transactions, token, metadata, base))
-
-
-def actions(
-    operation: str,
-    added: Iterable[DataFile],
-    removed: Iterable[LiveFile],
-    transactions: Mapping[str, int],
-    token: str,
-    metadata: Mapping[str, Any] | None = None,
-    base: State | None = None,
-) -> list[Mapping[str, Any]]:
-    """The actions of ``entry``."""
     now = _now()
     return _counted(
         _commit_info(operation, now, token, base),

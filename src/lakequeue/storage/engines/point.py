@@ -290,14 +290,14 @@ class Table(TableVersion):
         self.settle()
         gone, before = {file.path for file in removed}, self.version
 
-        def actions() -> list[Mapping[str, Any]]:
-            return entries.actions(operation, added, removed, transactions, token, base=self.state)
+        def entry() -> list[Mapping[str, Any]]:
+            return entries.entry(operation, added, removed, transactions, token, base=self.state)
 
         # A root that went away since the check of the base, as a mount point does, must not be made again: the
         # commit would be acknowledged, and gone once the root is back.
         while (
             mark := self._writes.create(
-                entry_name(self.version + 1), entries.encoded(written := actions()), new_folder=False
+                entry_name(self.version + 1), entries.encoded(written := entry()), new_folder=False
             )
         ) is None:
             other = None
@@ -321,10 +321,10 @@ class Table(TableVersion):
             error = OtherHistory(self.path, None, _PUT_BACK)
             error.outcome_unknown, error.in_place = True, self._writes.is_at_path()
             raise error
-        entry = entry_of(written)
-        entry.mark, entry.follows = mark, self.state.mark
-        self.state.apply(entry)
-        self._committed = self.version, entry
+        own = entry_of(written)
+        own.mark, own.follows = mark, self.state.mark
+        self.state.apply(own)
+        self._committed = self.version, own
         if self.version % self.state.checkpoint_every:
             return
         if self.folder.local is not None:

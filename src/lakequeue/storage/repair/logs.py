@@ -75,7 +75,7 @@ def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[Step]:
         yield moved_aside(folder, f"{LOG}/_last_checkpoint", "names a checkpoint that is moved aside")
     start, needed = log.start, log.unreadable
     assert start is not None
-    blank = entries.entry("REPAIR", [], [], barrier, REPAIRED)
+    blank = entries.encoded(entries.entry("REPAIR", [], [], barrier, REPAIRED))
     # the first one last: until then nobody reads what follows
     for version in reversed(needed):
         yield replaced(folder, entry_name(version), blank, log.problems.get(entry_name(version), "is missing"))
@@ -99,6 +99,6 @@ def _move_older(folder: Folder, last: int) -> None:
 def _without_settings(data: bytes) -> bytes:
     actions = [json.loads(line) for line in data.splitlines()]
     kept = [action for action in actions if not {"protocol", "metaData"} & action.keys()]
-    return "".join(f"{json.dumps(action)}\n" for action in kept).encode() or entries.entry(
-        "REPAIR", [], [], {}, REPAIRED
+    return "".join(f"{json.dumps(action)}\n" for action in kept).encode() or entries.encoded(
+        entries.entry("REPAIR", [], [], {}, REPAIRED)
     )
