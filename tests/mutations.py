@@ -112,7 +112,7 @@ def each_case(mutations: Iterable[Mutation]) -> pytest.MarkDecorator:
 believe_every_clock = replace(ClockGuard, "check", lambda *_: None)
 accept_any_lease = replace("lakequeue.shard.settle.holds", lambda *_: True)
 answer_from_what_is_known = replace(
-    ShardLedger, "query", lambda self, query: query(self._machine or self._fresh_machine())
+    ShardLedger, "query", lambda self, query, *_: query(self._machine or self._fresh_machine())
 )
 """A process asks its ledger without a look at what others committed."""
 

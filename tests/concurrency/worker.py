@@ -241,8 +241,8 @@ def record_claims() -> dict[tuple[int, str], tuple[int, int]]:
     claims: dict[tuple[int, str], tuple[int, int]] = {}
     command = ShardLedger.command
 
-    def recorded(self: Any, commands: Any, now: int) -> Any:
-        results = command(self, commands, now)
+    def recorded(self: Any, commands: Any, *given: Any) -> Any:
+        results = command(self, commands, *given)
         for asked, result in zip(commands, results, strict=True):
             if isinstance(asked, Claim) and isinstance(result.value, ClaimResult):
                 claimed = result.value

@@ -283,7 +283,7 @@ MUTATIONS = [
         replace(
             move,
             "claim",
-            lambda *given, settling, steps, claim=move.claim: claim(*given, None, steps),
+            lambda *given, settling, claim=move.claim, **more: claim(*given, settling=None, **more),
         ),
         {shown(rounds.test_a_delete_and_the_next_claim_are_one_commit): "HBN-24"},
     ),
