@@ -292,7 +292,7 @@ class _Judge:
 
     def _rewound_since(self, body: str, receipt: Message) -> bool:
         """Whether a rewind may have come after a receipt began."""
-        began = min(call.began for call, other in self.receipts[body] if other == receipt)
+        began = min((call.began for call, other in self.receipts[body] if other == receipt), default=0)
         return any(rewind.ended >= began for rewind in self.rewinds)
 
     def _least(self, body: str, receipt: Message, before: Call | None = None) -> float:

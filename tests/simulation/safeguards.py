@@ -563,7 +563,7 @@ MUTATIONS = [
         replace(LocalFolder, "pinned", lambda folder: nullcontext(folder)),
         {Aim(place="disk", style="restores", shards=1, verbs=({"send": 60},)): "DUR-85"},
     ),
-    Mutation("take any log for the same", take_any_log_for_the_same, {Aim(style="restores"): "DUR-80"}),
+    Mutation("take any log for the same", take_any_log_for_the_same, {Aim("disk", style="restores"): "DUR-80"}),
     Mutation(
         "take any ledger for one of the log",
         take_any_ledger_for_one_of_the_log,

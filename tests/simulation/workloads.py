@@ -252,10 +252,11 @@ class Client:
             return bool(self.world.flips) or self._is_told(str(error)) or self._is_torn(str(error))
         if self.is_out(str(error)):
             return True
-        # what a bulk send has written: the root went back, or the process was stopped, or its clock was set
-        if "/bulk/" in str(error) and "No such file" in str(error) or "waited too long and were" in str(error):
+        waited = "waited too long and were removed" in str(error)
+        if waited or "No such file" in str(error):  # the root went back; or who wrote a bulk send was stopped
             told = self._is_told("is not what this process read")
-            return told or self.process != 0 or self.history.restored is None
+            stopped = waited or "/bulk/" in str(error)
+            return told or stopped and (self.process != 0 or self.history.restored is None)
         if error.outcome_unknown or isinstance(error, RequestThrottled):
             return True
         if "may have been removed" in str(error):  # it was stopped for an hour, or its clock was set
