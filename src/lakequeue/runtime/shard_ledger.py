@@ -67,7 +67,7 @@ class _Commands:
 
 
 def new_look() -> int:
-    """The number of a look at shards that begins now, higher than those of all earlier looks."""
+    """Returns the number of a look at shards that begins now. A later look has a higher number."""
     return next(_looks)
 
 
@@ -176,7 +176,7 @@ class ShardLedger:
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
         """Applies commands in one commit, possibly with those of other callers.
 
-        ``look``: number of a look, see ``look``. If it was at this shard, the commands need no newer state.
+        ``look``: number of a look. If that look has read this shard, the commands do not read it again.
 
         Raises:
             RequestThrottled: too many lost races; nothing was changed.
@@ -203,7 +203,10 @@ class ShardLedger:
             return None if self._machine is None else self._machine.next_event(now)
 
     def known_tokens(self, now: int) -> int | None:
-        """Messages that the rate limit lets through, as far as this process knows; None if it knows no limit."""
+        """Returns how many messages the rate limit lets through, by the ledger that this process has read last.
+
+        None if the queue has no limit, or the ledger was not read.
+        """
         with self._held():
             return None if self._machine is None else self._machine.tokens(now)
 
@@ -245,7 +248,9 @@ class ShardLedger:
         return 0 if machine is None else machine.attributes_version
 
     def query(self, query: Callable[[ShardMachine], _T], look: float = inf) -> _T:
-        """Runs a query on a fresh snapshot of the state machine, or on that of a look with this number.
+        """Runs a query on a fresh snapshot of the state machine.
+
+        ``look``: number of a look. If that look has read this shard, its snapshot is fresh enough.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.

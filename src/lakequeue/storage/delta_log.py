@@ -148,8 +148,9 @@ class Listing:
 
     @property
     def gap(self) -> int:
-        """The first version without an entry, after the oldest entry."""
-        return next(version for version in count(min(self.entries)) if version not in self.entries)
+        """The first version without an entry, after the oldest entry; ``LAST_VERSION`` without entries."""
+        oldest = min(self.entries, default=LAST_VERSION)
+        return next(version for version in count(oldest) if version not in self.entries)
 
 
 def listed(folder: Folder, after: str | None = None) -> Listing:
@@ -206,10 +207,10 @@ def parse(data: bytes) -> Entry:
 
 
 def entry_of(actions: Sequence[Mapping[str, Any]]) -> Entry:
-    """Makes an entry of its actions, as the log has them.
+    """Makes an entry of the actions that the log has.
 
     Raises:
-        ValueError: there are none, or fewer than the commit has written.
+        ValueError: the list is empty, or the commit has written more actions.
     """
     entry = Entry()
     for action in actions:

@@ -132,7 +132,6 @@ class Snapshot(State):
         if not entries:
             raise FileNotFoundError(f"{folder.uri} has no log")
         unreadable = None
-        gap = found.gap if folder.local is not None else math.inf
         try:
             for number in [number for number in reversed(found.checkpoints) if number <= last]:
                 try:
@@ -141,7 +140,7 @@ class Snapshot(State):
                     unreadable = unreadable or error
                     _log.warning("%s", error)
                     continue
-                if number >= gap and is_left_over(folder, checkpoint):
+                if number >= found.gap and is_left_over(folder, checkpoint):
                     self.strays.insert(0, number)
                     continue
                 self._check(checkpoint)

@@ -42,8 +42,11 @@ def entry(
     The entry names the version that it follows, if ``base`` is given (DUR-86).
     """
     now = _now()
-    return _counted(
-        _commit_info(operation, now, token, base),
+    return _with_info(
+        operation,
+        now,
+        token,
+        base,
         [
             *([] if metadata is None else [{"metaData": metadata}]),
             *({"add": add_action(file, now)} for file in added),
@@ -73,8 +76,11 @@ def first_entry(
         "createdTime": now,
         "configuration": dict(properties),
     }
-    created = _counted(
-        _commit_info("CREATE TABLE", now, "created", None),
+    created = _with_info(
+        "CREATE TABLE",
+        now,
+        "created",
+        None,
         [
             {"protocol": PROTOCOL},
             {"metaData": metadata},
@@ -112,18 +118,26 @@ def _type(type_: pa.DataType) -> Any:
     return _TYPES[type_]
 
 
-def _commit_info(operation: str, now: int, token: str, base: State | None) -> dict[str, Any]:
+def _with_info(
+    operation: str, now: int, token: str, base: State | None, others: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Puts the description of a commit before its other actions."""
     newest = None if base is None else next(reversed(base.live), None)
     named = {BASE: base and base.token, NEWEST: newest}
+    metrics = {
+        ACTIONS: str(1 + len(others)),  # an entry that was cut off at the end of a line is torn, too
+        "checksum": "00000000",
+        **{name: text for name, text in named.items() if text is not None},
+    }
     info = {
         "timestamp": now,
         "operation": operation,
         "operationParameters": {},
         "engineInfo": _ENGINE,
         "userMetadata": token,
-        "operationMetrics": {name: text for name, text in named.items() if text is not None},
+        "operationMetrics": metrics,
     }
-    return {"commitInfo": info}
+    return [{"commitInfo": info}, *others]
 
 
 def _ids(transactions: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -152,13 +166,6 @@ def _remove(file: LiveFile) -> dict[str, Any]:
         "partitionValues": {name: partition_text(value) for name, value in file.partition.items()},
         "size": file.size,
     }
-
-
-def _counted(info: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    # an entry that was cut off at the end of a line is torn, too
-    metrics = info["commitInfo"]["operationMetrics"]
-    info["commitInfo"]["operationMetrics"] = {ACTIONS: str(1 + len(others)), "checksum": "00000000", **metrics}
-    return [info, *others]
 
 
 def encoded(actions: Iterable[Mapping[str, Any]]) -> bytes:

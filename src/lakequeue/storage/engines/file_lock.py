@@ -81,7 +81,7 @@ class Held(threading.local):
 
 
 def table_id(folder: int) -> tuple[int, int]:
-    """What tells the open directory of a table from those of all others, whatever path led there."""
+    """Returns the device and inode of an open directory. They do not depend on the path that led there."""
     status = os.fstat(folder)
     return status.st_dev, status.st_ino
 

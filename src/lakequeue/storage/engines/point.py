@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 _ROW_GROUP = 4 * 2**20
 """Bytes of a row group in memory, about."""
 _UNPACKED = 2**14
-"""Bytes in memory of which compression would save less than its pages take; it took 2 % of a receive."""
+"""Bytes in memory. A smaller file is not compressed, which took 2 % of a receive and saved some 200 bytes."""
 _LOADS = 3
 """Tries to load the newest snapshot while its log is being trimmed, before the last one."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
@@ -106,10 +106,10 @@ class Table(TableVersion):
             if newest.version < self.version:
                 raise OtherHistory(self.path, entry_name(self.version)) from None
             self.state, self.history = newest, object()
-        self._is_copied()
+        self._note_copy()
 
-    def _is_copied(self) -> bool:
-        """Returns whether files of the log are others now; then what is known of older snapshots may not hold."""
+    def _note_copy(self) -> bool:
+        """Begins another history if files of the log were replaced by copies; returns whether they were."""
         copied, self.state.was_copied = self.state.was_copied, False
         self.history = object() if copied else self.history
         return copied
@@ -132,7 +132,7 @@ class Table(TableVersion):
         Raises:
             OtherHistory: the log has another entry of this version.
         """
-        return self.state.is_based(self._writes) and not self._is_copied()
+        return self.state.is_based(self._writes) and not self._note_copy()
 
     def set_aside(self, *, put_back: bool) -> None:
         """Removes entries that a restore left over (DUR-86). The caller holds the exclusive lock of a local table.
@@ -161,10 +161,9 @@ class Table(TableVersion):
         self.refresh()
 
     def lost(self, file: LiveFile) -> Exception:
-        """Returns what it means that a file of the loaded snapshot is gone.
+        """Returns the error for a file of the loaded snapshot that is gone.
 
-        Returns:
-            StaleSnapshot: the newest snapshot does not have the file. OtherHistory: the log went back.
+        StaleSnapshot says that the newest snapshot does not have the file, OtherHistory that the log went back.
         """
         newest = self._newest(self.folder)
         if file.path in newest.live:

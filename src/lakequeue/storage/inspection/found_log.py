@@ -145,7 +145,7 @@ def read_log(folder: Folder) -> FoundLog:
         return {version: each for version, each in contents if each is not None}
 
     entries, checkpoints = readable([*found.entries], read_entry), readable([*found.checkpoints], read_checkpoint)
-    gap = found.gap if folder.local is not None and found.entries else LAST_VERSION
+    gap = found.gap
     # on a disk the next commit removes what is left over
     for version in [each for each in checkpoints if each >= gap and is_left_over(folder, checkpoints[each])]:
         del checkpoints[version], found.checkpoints[version]

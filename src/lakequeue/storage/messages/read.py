@@ -382,9 +382,9 @@ class LogReader:
         self._loaded = table.version, table.history
 
     def refresh(self, sure: bool = False) -> ShardLog:
-        """The log of the newest snapshot; the same object if nothing was committed.
+        """Returns the log of the newest snapshot, the same object if nothing was committed.
 
-        ``sure``: also confirm that the log is the one that was read, see `Table.confirm`.
+        ``sure``: checks also that the log is the one that this process has read, see ``Table.confirm``.
         """
         (self.table.confirm if sure else self.table.refresh)()
         return self._current()
