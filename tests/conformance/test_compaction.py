@@ -25,8 +25,16 @@ from concurrency.steps import meanwhile
 from concurrency.stopping import older, time_flies
 from conformance.harness import Harness, batch, local_only, long_on_s3
 from insides import engine_of, forget, messages_of, place_of, receipts_of, shard_of
-from lakequeue import LakeQueue, LakeQueueError, Queue, QueueClientError, QueueDoesNotExist, SendEntry
-from lakequeue.operations import compact, depth
+from lakequeue import (
+    InvalidParameterValue,
+    LakeQueue,
+    LakeQueueError,
+    Queue,
+    QueueClientError,
+    QueueDoesNotExist,
+    SendEntry,
+)
+from lakequeue.operations import compact, depth, selected
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import cleaning, layout, ledger, passes
@@ -209,6 +217,24 @@ def test_a_checkpoint_does_not_list_what_was_removed(harness: Harness, clock):
     folder = Store(place_of(queue)).folder(layout.tables_path(place_of(queue), queue.key))
     rows = pq.read_table(pa.BufferReader(folder.read(name)))
     assert rows["remove"].null_count == len(rows) < 20
+
+
+@pytest.mark.spec("JOB-12")
+def test_a_message_that_a_pass_drops_after_it_was_found_is_told_as_gone(harness: Harness, clock, monkeypatch):
+    keep_nothing(monkeypatch)
+    queue, places = harness.create(), selected._places
+    sent = [queue.send(f"{number}") for number in range(6)]
+    queue.delete_batch([message.receipt_handle for message in queue.receive(10)])
+
+    def found(*given: Any) -> Any:
+        known = places(*given)
+        succeeded(harness.queue().compact())
+        return known
+
+    monkeypatch.setattr(selected, "_places", found)
+    with pytest.raises(InvalidParameterValue, match="none any more"):
+        queue.reschedule(sent[0].message_id, clock.now())
+    assert files_of(queue, "messages") == []
 
 
 @pytest.mark.spec("RET-8")

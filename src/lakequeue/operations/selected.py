@@ -108,7 +108,10 @@ def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
     with queue.service("reschedule") as call, steps.rest():
         for places in _looks(queue, message_id):
             for shard, offsets in places:
-                if instant >= shard.ledger.log().born_at(offsets[-1]) + retention:
+                log = shard.ledger.log()
+                if log.file_of(offsets[-1]) is None:  # it was deleted, and has been dropped since it was found
+                    continue
+                if instant >= log.born_at(offsets[-1]) + retention:
                     reason = f"The message expires {seconds(retention):,} seconds after its send."
                     raise InvalidParameterValue.of(at, "at", reason)
                 with steps.step():
