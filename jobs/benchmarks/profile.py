@@ -34,7 +34,7 @@ COMMIT: Parts = {
     "lock, fence and MERGE": (Ledger, "commit"),
     "of that, changed runs as rows": (ledger, "run_rows"),
     "of that, the MERGE": (point.Table, "merge"),
-    "of that, the data file": (point, "write_file"),
+    "of that, the data file": (point, "write_rows"),
     "of that, the log entry": (LocalFolder, "create"),
     "of all files, syncs": (folder, "_flush"),
 }
