@@ -22,7 +22,7 @@ from lakequeue.operations import depth_history as over_time
 from lakequeue.operations import exchange as rounds
 from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
-from lakequeue.operations.depth import Depth
+from lakequeue.operations.depth import ActiveConsumer, Depth
 from lakequeue.operations.exchange import Exchanged
 from lakequeue.operations.pool import each
 from lakequeue.operations.receive import FreeHands, Request, Room
@@ -47,7 +47,17 @@ if TYPE_CHECKING:
     from lakequeue.operations.copy import CopiedQueue as CopiedQueue
     from lakequeue.operations.doctor import Health as Health
 
-__all__ = ["EVENTS", "Depth", "Exchanged", "SelectedOutcome", "Send", "SendOutcome", "SettleOutcome", "Wanted"]
+__all__ = [
+    "EVENTS",
+    "ActiveConsumer",
+    "Depth",
+    "Exchanged",
+    "SelectedOutcome",
+    "Send",
+    "SendOutcome",
+    "SettleOutcome",
+    "Wanted",
+]
 __all__ += ["FreeHands", "Request", "Room", "Search", "each", "is_permanent", "local_path", "page_of", "predicate"]
 
 _Below = TypeVar("_Below")
@@ -200,6 +210,12 @@ def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
 
 
 consumers = of_face(depth_of.consumers)
+
+
+def all_consumers(wanted: Sequence[Queue]) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
+    """The consumers of each queue that have messages in flight, in order; or the error of reading the queue."""
+    return depth_of.all_consumers([queue._runtime for queue in wanted])
+
 
 # --- the root
 

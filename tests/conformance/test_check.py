@@ -13,13 +13,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import attrs
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 from conformance.damage import Victim, empty, entries, live, victim_of_seven
 from conformance.harness import batch
-from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy
-from lakequeue.cli import app
+from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy, entry_verbs
+from lakequeue.cli import app, check
 from lakequeue.operations.doctor import Health, ShardHealth
 from lakequeue.operations.results import ShardCounts
 from lakequeue.storage import layout
@@ -173,6 +174,39 @@ def test_doctor_warns_of_dead_letter_queues_that_do_not_exist(tmp_path: Path) ->
     assert warning.startswith("with-gone: its dead-letter queue does not exist") and warning in text.replace(
         "\n", " "
     )
+
+
+def test_doctor_warns_of_a_queue_that_grew_within_an_hour(tmp_path: Path, clock: ManualClock) -> None:
+    lake = LakeQueue(str(tmp_path / "root"), clock=clock)
+    for name in "grows", "stays":
+        lake.create_queue(name).send_batch(batch(*"abc"))
+    lake.compact()
+    clock.advance(3500)
+    late = lake.create_queue("late")
+    lake.compact()  # which says nothing of what `late` had an hour ago
+    for queue in lake.queue("grows"), late:
+        queue.send_arrow(pa.table({"body": ["x"] * 101}))
+    for queue in lake.list_queues():
+        queue.receive()
+    [concern] = entry_verbs.doctor(lake).concerns
+    assert concern.text == "grows grew from 3 to 103 visible messages within an hour"
+    clock.advance(60)
+    lake.compact()
+    clock.advance(3570)
+    for queue in lake.list_queues():
+        queue.receive()
+    assert entry_verbs.doctor(lake).concerns == [], "an hour ago it had as many"
+
+
+def test_doctor_prints_some_queues_of_each_kind(tmp_path: Path, clock: ManualClock) -> None:
+    lake = LakeQueue(str(tmp_path / "root"), clock=clock)
+    for number in range(25):
+        lake.create_queue(f"q{number}").pause("a long weekend")
+    health = entry_verbs.doctor(lake)
+    lines = [*check._health_lines(health)]
+    assert len(health.concerns) == 25
+    assert sum("a long weekend" in line for line in lines) == check.SHOWN
+    assert "warning: 5 more of paused; --json has all" in lines
 
 
 def test_doctor_warns_of_clocks_old_compactions_and_races(tmp_path: Path) -> None:

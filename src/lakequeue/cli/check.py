@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import Health
 
 SHOWN = 20
-"""Ranges of offsets, and ids, that are printed of each kind."""
+"""Ranges of offsets, ids, and concerns that are printed of each kind."""
 
 
 def check(ctx: Context, queue: OptionalName = None) -> None:
@@ -37,8 +38,11 @@ def check(ctx: Context, queue: OptionalName = None) -> None:
         raise typer.Exit(REFUSED)
 
 
-def doctor(ctx: Context) -> None:
-    """Check all queues, and report space, compaction, clock and shards of the root. Exit code 1: damage."""
+def doctor(
+    ctx: Context,
+    strict: bool = flag(False, "Exit code 1 for warnings, too, for use by monitoring.", "--strict"),
+) -> None:
+    """Check all queues, and report what needs attention. Exit code 1: damage."""
     from rich.console import Group
 
     from lakequeue import entry_verbs
@@ -52,14 +56,22 @@ def doctor(ctx: Context) -> None:
         document,
         Group("\n".join(_health_lines(health)), _shards(health), _verdict(health.findings, len(health.warnings))),
     )
-    if damaged:
+    if damaged or (strict and document["warnings"]):
         raise typer.Exit(REFUSED)
 
 
 def _health_lines(health: Health) -> Iterator[str]:
     yield from map(finding_text, health.findings)
-    for warning in health.warnings:
+    for warning in health.of_the_root():
         yield f"warning: {warning}"
+    of_kind = Counter[str]()
+    for concern in health.concerns:
+        of_kind[concern.kind] += 1
+        if of_kind[concern.kind] <= SHOWN:
+            yield f"warning: {concern}"
+    for kind, number in of_kind.items():
+        if number > SHOWN:
+            yield f"warning: {number - SHOWN:,} more of {kind}; --json has all"
     free = "unlimited" if health.free_bytes is None else f"{health.free_bytes / 2**20:,.0f} MiB"
     places = "" if health.free_files is None else f", room for {health.free_files:,} files"
     ago = health.compacted_seconds_ago

@@ -19,8 +19,9 @@ from lakequeue.cli import render
 from lakequeue.cli.lines import MAX_LINE_BYTES, batches, max_batch
 from lakequeue.cli.options import DryRun, Name, Yes, duration_option, option, queue_argument
 from lakequeue.cli.session import Context, usage
-from lakequeue.cli.values import at_least, shown_duration
+from lakequeue.cli.values import at_least
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueClientError, UnsupportedOperation
+from lakequeue.model.clock import shown_duration
 from lakequeue.model.messages import Message, SendEntry
 from lakequeue.model.profiles import profile
 from lakequeue.model.validation import TRACE_HEADER

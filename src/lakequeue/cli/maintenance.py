@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import typer
@@ -22,7 +22,10 @@ from lakequeue.cli.options import (
 )
 from lakequeue.cli.queues import depths_of
 from lakequeue.cli.session import Context, usage
-from lakequeue.errors import LakeQueueError
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+
+if TYPE_CHECKING:
+    from lakequeue.entry_verbs import ActiveConsumer
 
 
 def counts(
@@ -57,24 +60,39 @@ def counts(
         raise error
 
 
-def consumers(ctx: Context, queue: Name) -> None:
-    """List the consumers that have messages of a queue in flight."""
+def consumers(ctx: Context, queue: OptionalName = None) -> None:
+    """List the consumers that have messages in flight, of one queue or of all."""
     from lakequeue import entry_verbs
 
-    asked = ctx.obj.queue(queue)
-    found, now = entry_verbs.consumers(asked), asked.clock.now()
+    lake = ctx.obj.lake()
+    asked, now = lake.list_queues() if queue is None else [ctx.obj.queue(queue)], lake.clock.now()
+    found: dict[str, list[ActiveConsumer]] = {}
+    failed: dict[str, LakeQueueError] = {}
+    with render.progress("reading", len(asked)) as advance:
+        for number, (each, of_it) in enumerate(zip(asked, entry_verbs.all_consumers(asked), strict=True), 1):
+            advance(number, each.name)
+            if not isinstance(of_it, LakeQueueError):
+                found[each.name] = of_it
+            elif queue is not None or not isinstance(of_it, QueueDoesNotExist):  # deleted meanwhile
+                failed[each.name] = of_it
+    named = [(name, each) for name, of_it in found.items() for each in of_it]
     rows = [
         [
+            *([name] if queue is None else []),
             each.consumer or "(no name)",
             each.in_flight,
             render.age((now - each.oldest_receive).total_seconds()),
             render.age((now - each.newest_receive).total_seconds()),
         ]
-        for each in found
+        for name, each in named
     ]
-    columns = ["consumer", "in flight", "oldest receive", "newest receive"]
-    shown = render.table(columns, rows, empty="no consumer has messages in flight")
-    ctx.obj.answer([attrs.asdict(each) for each in found], shown)
+    columns = [*(["queue"] if queue is None else []), "consumer", "in flight", "oldest receive", "newest receive"]
+    ctx.obj.answer(
+        [({"queue": name} if queue is None else {}) | attrs.asdict(each) for name, each in named],
+        render.table(columns, rows, empty="no consumer has messages in flight"),
+    )
+    for error in failed.values():  # the others are listed all the same
+        raise error
 
 
 def purge(ctx: Context, queue: Name, yes: Yes = False) -> None:

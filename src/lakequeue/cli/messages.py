@@ -29,8 +29,9 @@ from lakequeue.cli.options import (
 )
 from lakequeue.cli.output import OutputFailed
 from lakequeue.cli.session import REFUSED, Context, Session, usage
-from lakequeue.cli.values import Moment, duration, from_now, shown_duration
+from lakequeue.cli.values import Moment, duration, from_now
 from lakequeue.errors import InvalidParameterValue
+from lakequeue.model.clock import shown_duration
 from lakequeue.model.messages import SendEntry
 
 if TYPE_CHECKING:

@@ -96,10 +96,10 @@ def redrive(
         shown, total = _by_target(targets), sum(targets.values())
     if dry_run:
         document = {"queue": queue, "messages": total, "targets": targets, "dry_run": True}
-        ctx.obj.answer(document, f"would move {shown or 'no message'} from {queue}")
+        ctx.obj.answer(document, f"{queue}: would move {shown or 'no message'}")
         return
     if targets and not yes:
-        ctx.obj.ask(f"Move {shown} from {queue}?")
+        ctx.obj.ask(f"From {queue}, move {shown}?")
     with render.progress("redriving", max_messages) as advance:
 
         def report(moved: int) -> None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import attrs
 
 from lakequeue.cli.output import error_console, printable
-from lakequeue.cli.values import shown_duration, shown_size
+from lakequeue.cli.values import shown_size
 from lakequeue.errors import QueueClientError
 from lakequeue.model.attributes import kind_of
+from lakequeue.model.clock import shown_duration
 from lakequeue.model.messages import text_of
 from lakequeue.model.redrive_policies import RedrivePolicy
 

@@ -20,7 +20,7 @@ import typer
 from lakequeue.cli import session
 from lakequeue.cli.session import usage
 from lakequeue.model import clock
-from lakequeue.model.clock import Clock
+from lakequeue.model.clock import Clock, shown_duration
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "b": 1}
@@ -113,18 +113,6 @@ def at_least(low: float) -> Callable[[str | float], float]:
 
 from_now = at_least(-LONGEST)
 """A parser of durations that lead from now to an instant."""
-
-
-def shown_duration(seconds: float) -> str:
-    """``6.2s``, ``1m30s``, ``3d4h``: at most two units; how commands print all ages and durations."""
-    if seconds < 60:
-        return f"{round(max(seconds, 0.0), 1):g}s"
-    parts, left = list[str](), round(seconds)
-    for unit in ("d", "h", "m", "s"):
-        number, left = divmod(left, int(_SECONDS[unit]))
-        if number or parts:
-            parts.append(f"{number}{unit}" if number else "")
-    return "".join(parts[:2])
 
 
 def shown_size(size: int) -> str:

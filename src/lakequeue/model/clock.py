@@ -29,6 +29,18 @@ _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_WAIT = 5.0  # seconds; a wait notices within this time that the wall clock was set forward
 
 
+def shown_duration(seconds: float) -> str:
+    """Formats seconds as all commands print them: ``6.2s``, ``1m30s``, ``3d4h``, in at most two units."""
+    if seconds < 60:
+        return f"{round(max(seconds, 0.0), 1):g}s"
+    parts, left = list[str](), round(seconds)
+    for unit, size in ("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1):
+        number, left = divmod(left, size)
+        if number or parts:
+            parts.append(f"{number}{unit}" if number else "")
+    return "".join(parts[:2])
+
+
 def to_micros(instant: datetime) -> int:
     """An aware instant in microseconds since the epoch; ValueError for a naive one."""
     if instant.tzinfo is None:

@@ -39,8 +39,12 @@ class Pause:
 
     def advice(self, queue: str) -> str:
         """The same line with the command that ends the pause."""
+        return f"{self.of(queue)}; {self.cure(queue)}"
+
+    def cure(self, queue: str) -> str:
+        """The command that ends the pause, as the end of a sentence."""
         group = "" if self.group is None else f" --group {shlex.quote(self.group)}"
-        return f"{self.of(queue)}; lakequeue resume {queue}{group} ends that"
+        return f"lakequeue resume {queue}{group} ends that"
 
 
 def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | None) -> list[Pause]:

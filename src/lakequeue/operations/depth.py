@@ -203,3 +203,15 @@ def consumers(queue: OpenQueue) -> list[ActiveConsumer]:
         )
         for name, held in sorted(total.items(), key=lambda item: (-item[1].last_received_at, item[0] or ""))
     ]
+
+
+def all_consumers(queues: Sequence[OpenQueue]) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
+    """The consumers of each queue, several queues at a time, in the order given; or the error of reading it."""
+
+    def read(queue: OpenQueue) -> list[ActiveConsumer] | LakeQueueError:
+        try:
+            return consumers(queue)
+        except LakeQueueError as error:
+            return error
+
+    yield from each(read, queues)

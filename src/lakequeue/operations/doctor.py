@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import attrs
 
@@ -13,6 +13,7 @@ from lakequeue.model.damage import Finding
 from lakequeue.model.pauses import Pause
 from lakequeue.model.schedules import LATE
 from lakequeue.operations.check import check
+from lakequeue.operations.concerns import Concern, an_hour_ago, of_queue, sources_of
 from lakequeue.operations.depth import by_shard
 from lakequeue.operations.results import ShardCounts
 from lakequeue.operations.schedules import OpenSchedules
@@ -72,6 +73,8 @@ class Health:
     """Why message groups are paused, by queue and group."""
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
     """Both, and since when, by name of the queue."""
+    concerns: list[Concern] = attrs.field(factory=list)
+    """Queues that an operator should look at, and why."""
     schedules: list[str] = attrs.field(factory=list)
     """What is wrong with schedules of the region, one text each."""
     unreserved: list[str] = attrs.field(factory=list)
@@ -80,9 +83,10 @@ class Health:
     @property
     def warnings(self) -> list[str]:
         """What deserves attention, beside the findings."""
-        return [*self._warnings()]
+        return [*self.of_the_root(), *map(str, self.concerns)]
 
-    def _warnings(self) -> Iterator[str]:
+    def of_the_root(self) -> Iterator[str]:
+        """The warnings that are no concern about a single queue."""
         ago = self.compacted_seconds_ago
         if self.queues and ago is None:
             yield "the root was never compacted: run lakequeue compact, once a minute to once a day"
@@ -102,8 +106,6 @@ class Health:
                 )
         for name in self.letterless:
             yield f"{name}: its dead-letter queue does not exist; what fails is delivered again and again"
-        for name, pauses in self.pauses.items():
-            yield from (pause.advice(name) for pause in pauses)
         yield from self.schedules
         yield from self.unreadable
         yield from self.unreserved
@@ -116,7 +118,7 @@ def doctor(root: Root) -> Health:
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name))
     living = [row for row in rows if row.deleted_at is None]
     health = Health(findings, space and space.free_bytes, space and space.free_files, None, 0.0, len(living))
-    newest = 0
+    newest, sources, earlier = 0, sources_of(living), _an_hour_ago(root, health)
     for row in living:
         queue = OpenQueue(root, row)
         try:
@@ -131,6 +133,8 @@ def doctor(root: Root) -> Health:
                 health.paused_groups[row.name] = queue.attributes.reasons
             if queue.attributes.pauses:
                 health.pauses[row.name] = queue.attributes.pauses
+            place = redrive_policies.Place(row.region, row.name)
+            health.concerns += of_queue(queue, sources.get(place, ()), earlier.get(row.key))
             for counts in by_shard(queue):
                 runs, files, committed_at = queue.shards[counts.shard].ledger.size()
                 newest = max(newest, committed_at)
@@ -145,6 +149,14 @@ def doctor(root: Root) -> Health:
     health.shards.sort(key=lambda each: -each.ledger_runs)
     health.schedules, health.unreserved = _schedules(root), [*missing(root.path)]
     return health
+
+
+def _an_hour_ago(root: Root, health: Health) -> Mapping[str, int]:
+    try:
+        return an_hour_ago(root)
+    except LakeQueueError as error:
+        health.unreadable.append(f"the statistics cannot be read: {error}")
+        return {}
 
 
 def _schedules(root: Root) -> list[str]:

@@ -1,0 +1,134 @@
+"""Finds the queues that an operator should look at: nobody receives, dead letters wait, a handler hangs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from lakequeue.model import redrive_policies
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.clock import MICROS, shown_duration, to_micros
+from lakequeue.operations.depth import ActiveConsumer, Depth, consumers, depth
+from lakequeue.operations.results import QueueCounts
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.root import Root
+from lakequeue.storage import stats
+from lakequeue.storage.catalog import QueueRow
+
+UNREAD_SECONDS = 15 * 60
+"""Age of the oldest message from which on a queue without messages in flight counts as read by nobody."""
+STUCK_SECONDS = 3600
+"""Age of a consumer's oldest receive from which on its handler may hang, if the visibility timeout is shorter."""
+GROWTH_SECONDS = 3600
+LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
+"""Messages, and share of the earlier depth, by which a queue must have grown within ``GROWTH_SECONDS``."""
+FULL_SHARE = 0.95
+"""Share of a limit from which on a queue is at this limit."""
+
+
+@attrs.frozen
+class Concern:
+    """A state of a queue that an operator should look at."""
+
+    queue: str
+    kind: str
+    """``paused``, ``unread``, ``dead letters``, ``growing``, ``full`` or ``stuck``."""
+    text: str
+    """A sentence that names the queue."""
+    cure: str
+    """The command, or the page, that helps."""
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.cure}"
+
+
+def of_queue(
+    queue: OpenQueue, sources: Sequence[str], before: int | None, known: Depth | None = None
+) -> list[Concern]:
+    """The concerns about one queue.
+
+    Args:
+        sources: names of the queues whose dead letters go to this queue.
+        before: visible messages ``GROWTH_SECONDS`` ago; None if nobody counted them.
+        known: the depth of the queue; None: it is read.
+    """
+    now = depth(queue) if known is None else known
+    busy = consumers(queue) if now.counts.in_flight else []
+    return [*found(queue.name, queue.attributes, now, busy, sources, before)]
+
+
+def found(
+    name: str,
+    attributes: QueueAttributes,
+    now: Depth,
+    busy: Iterable[ActiveConsumer],
+    sources: Sequence[str],
+    before: int | None,
+) -> Iterator[Concern]:
+    """The concerns that follow from the depth and the consumers of a queue; reads nothing."""
+    counts, quoted = now.counts, shlex.quote(name)
+    for pause in attributes.pauses:
+        yield Concern(name, "paused", pause.of(name), pause.cure(name))
+    age = counts.oldest_age or 0.0
+    if sources and now.stored:
+        text = f"{name} has {_messages(now.stored, 'dead letter')} of {', '.join(sources)}"
+        cure = f"lakequeue peek {quoted} shows why, lakequeue redrive {quoted} sends them back"
+        yield Concern(name, "dead letters", f"{text}, the oldest {shown_duration(age)} old", cure)
+    elif counts.visible and not counts.in_flight and not attributes.paused and age > UNREAD_SECONDS:
+        text = f"nobody receives the {_messages(counts.visible, 'visible message')} of {name}"
+        cure = f"start its consumers; lakequeue receive {quoted} tries one message"
+        yield Concern(name, "unread", f"{text}, the oldest is {shown_duration(age)} old", cure)
+    elif _has_grown(counts.visible, before) and not attributes.paused:
+        text = f"{name} grew from {before:,} to {_messages(counts.visible, 'visible message')} within an hour"
+        yield Concern(name, "growing", text, f"add consumers; lakequeue consumers {quoted} lists them")
+    yield from _full(name, attributes, counts, now.stored)
+    for each in busy:
+        seconds = (now.at - to_micros(each.oldest_receive)) / MICROS
+        if seconds > max(STUCK_SECONDS, attributes.visibility_timeout):
+            text = f"{each.consumer or 'a consumer without a name'} has held a message of {name}"
+            cure = f"its handler may hang: py-spy dump shows where; lakequeue consumers {quoted} lists all"
+            yield Concern(name, "stuck", f"{text} for {shown_duration(seconds)}", cure)
+
+
+def _messages(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _has_grown(visible: int, before: int | None) -> bool:
+    return before is not None and visible - before >= max(LEAST_GROWTH, GROWTH_SHARE * before)
+
+
+def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: int) -> Iterator[Concern]:
+    limits = (
+        ("max_stored_messages", stored, "new sends are refused"),
+        ("max_inflight_messages", counts.in_flight, "receives find nothing more"),
+        ("max_delayed_messages", counts.delayed, "further delayed messages are held back"),
+    )
+    for attribute, number, effect in limits:
+        limit = getattr(attributes, attribute)
+        if limit is not None and number >= FULL_SHARE * limit:
+            text = f"{name} is at its limit: {number:,} of {attribute}={limit:,}; {effect} there"
+            yield Concern(name, "full", text, f"lakequeue set {shlex.quote(name)} -a {attribute}=N raises it")
+
+
+def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.Place, list[str]]:
+    """The names of the queues whose dead letters go to a queue, by the place of that queue."""
+    sources: dict[redrive_policies.Place, list[str]] = {}
+    for row in sorted(rows, key=lambda row: row.name):
+        policy = QueueAttributes.from_wire(row.attributes).redrive if "RedrivePolicy" in row.attributes else None
+        place = None if policy is None else redrive_policies.place(policy.dead_letter_queue)
+        if place is not None and place != (row.region, row.name):
+            sources.setdefault(place, []).append(row.name)
+    return sources
+
+
+def an_hour_ago(root: Root) -> Mapping[str, int]:
+    """The visible messages of each queue ``GROWTH_SECONDS`` ago, by its key, where a compactor counted them."""
+    begin = root.now() - GROWTH_SECONDS * MICROS
+    with root.storage_errors():
+        counted = stats.depths(root.engine, root.path, begin)
+    # a first count of ten minutes ago says nothing about an hour
+    latest = begin + GROWTH_SECONDS * MICROS // 6
+    return {key: points[0][1] for key, points in counted.items() if points and points[0][0] <= latest}
