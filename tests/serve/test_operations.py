@@ -219,6 +219,10 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
         ("lakequeue_queue_dead_letter_sources", "other.fifo"): 0,
         ("lakequeue_queue_paused", "orders"): 0,
         ("lakequeue_queue_paused", "other.fifo"): 0,
+        ("lakequeue_queue_paused_timestamp_seconds", "orders"): 0,
+        ("lakequeue_queue_paused_timestamp_seconds", "other.fifo"): 0,
+        ("lakequeue_queue_oldest_receive_age_seconds", "orders"): 7,
+        ("lakequeue_queue_oldest_receive_age_seconds", "other.fifo"): 0,
         ("lakequeue_queue_rewindable_messages", "orders"): 0,
         ("lakequeue_queue_oldest_message_age_seconds", "orders"): 7,
         ("lakequeue_queue_appended_total", "orders"): 4,
@@ -243,6 +247,18 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
     assert later["lakequeue_queue_messages", "other.fifo", "visible"] == 1
     assert later["lakequeue_storage_readable",] == 1 and later["lakequeue_queues_left_out",] == 0
     assert later["lakequeue_last_compaction_timestamp_seconds",] == 0
+
+
+@pytest.mark.usefixtures("unkept")
+def test_the_start_of_a_pause_is_a_metric(client: Client, root: Path) -> None:
+    queue = LakeQueue(str(root)).create_queue("orders")
+    queue.pause("late", "acme")
+    assert samples(client)["lakequeue_queue_paused_timestamp_seconds", "orders"] == 0, "only a group is paused"
+    began = time.time()
+    queue.pause("the bank is down")
+    found = samples(client)
+    assert found["lakequeue_queue_paused", "orders"] == 1
+    assert began - 1 <= found["lakequeue_queue_paused_timestamp_seconds", "orders"] <= time.time()
 
 
 @pytest.mark.usefixtures("unkept")

@@ -28,7 +28,7 @@ from lakequeue.entry_verbs import (
     tallies,
 )
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
-from lakequeue.model.clock import MICROS
+from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.serve.group_depths import GroupDepths
 
 QUEUES = 100
@@ -117,14 +117,21 @@ class QueueMetrics:
         sources = Counter(policy.dead_letter_queue for policy in policies)
         targets = _gauge("dead_letter_sources", "Queues whose dead letters go to this queue.")
         paused = _gauge("paused", "1 if receives find nothing, as the queue is paused, else 0.")
+        since = _gauge("paused_timestamp_seconds", "When the queue was paused; 0 if it is not.")
         for queue in own:
             targets.add_metric([queue.name], sources[queue.arn])
-            paused.add_metric([queue.name], bool(settings(queue).paused))
-        return [readable(1), number, summed, compacted, targets, paused, *self._gauges(own)]
+            pause = next((pause for pause in settings(queue).pauses if pause.group is None), None)
+            paused.add_metric([queue.name], pause is not None)
+            began = None if pause is None else pause.since
+            since.add_metric([queue.name], 0 if began is None else began.timestamp())
+        return [readable(1), number, summed, compacted, targets, paused, since, *self._gauges(own)]
 
     def _gauges(self, queues: Collection[Queue]) -> list[Metric]:
         messages = _gauge("messages", "Messages by state.", "state")
         active = _gauge("consumers", "Consumers that have messages in flight; those without a name are one.")
+        holding = _gauge(
+            "oldest_receive_age_seconds", "Time since the first receive of what a consumer still has."
+        )
         rewindable = _gauge("rewindable_messages", "Deleted messages that a rewind can restore.")
         oldest = _gauge("oldest_message_age_seconds", "Age of the oldest stored message.")
         appended = _counter("appended", "Messages that the queue ever got, from whomever.")
@@ -141,7 +148,7 @@ class QueueMetrics:
                 continue
             try:
                 now = depth(queue)
-                busy = len(consumers(queue)) if now.counts.in_flight else 0
+                busy = consumers(queue) if now.counts.in_flight else []
             except QueueDoesNotExist:  # deleted since it was listed
                 continue
             except LakeQueueError as error:
@@ -150,7 +157,9 @@ class QueueMetrics:
                 continue
             for state in "visible", "in_flight", "delayed", "held":
                 messages.add_metric([queue.name, state], getattr(now.counts, state))
-            active.add_metric([queue.name], busy)
+            active.add_metric([queue.name], len(busy))
+            oldest_receive = min((to_micros(each.oldest_receive) for each in busy), default=now.at)
+            holding.add_metric([queue.name], (now.at - oldest_receive) / MICROS)
             rewindable.add_metric([queue.name], now.counts.rewindable)
             oldest.add_metric([queue.name], now.counts.oldest_age or 0)
             appended.add_metric([queue.name], now.sent)
@@ -160,7 +169,7 @@ class QueueMetrics:
                 _add_shards(family, queue.name, {shard: each[number] for shard, each in counted.items()})
         left_out.add_metric([], missing)
         groups = self._group_gauges(queues, until)
-        return [left_out, messages, active, rewindable, oldest, appended, shards, commits, lost, *groups]
+        return [left_out, messages, active, holding, rewindable, oldest, appended, shards, commits, lost, *groups]
 
     def _group_gauges(self, queues: Collection[Queue], until: float) -> list[Metric]:
         noisy = _gauge("noisy_groups", "Noisy message groups.")
