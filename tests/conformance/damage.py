@@ -137,9 +137,10 @@ def truncated_checkpoint(victim: Victim) -> None:
 
 
 def lose_catalog_row(victim: Victim) -> None:
-    catalog = victim.lake()._runtime.catalog
-    row = catalog.live("local", victim.name)
-    assert row is not None and catalog.remove(row, catalog.changes("local", victim.name))
+    root = victim.lake()._runtime
+    row = root.catalog.live("local", victim.name)
+    assert row is not None
+    root.remove(row)
 
 
 def change(table: Path, how: Callable[[DeltaTable], object]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from difflib import get_close_matches
 from typing import Any
 
 import attrs
 
-from lakequeue.errors import QueueDeletedRecently, QueueDoesNotExist, QueueNameExists, RequestThrottled, coded_for
+from lakequeue.errors import QueueDeletedRecently, QueueDoesNotExist, QueueNameExists, coded_for
 from lakequeue.model import redrive_policies
 from lakequeue.model.arguments import check_tag_count, check_tags
 from lakequeue.model.attributes import QueueAttributes
@@ -25,7 +25,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow, lost_row
-from lakequeue.storage.engines.commit import Races
+from lakequeue.storage.engines.transaction import Answer, Decision, Ids
 from lakequeue.storage.reserve import reserve
 
 COMPARED = 1_000
@@ -56,35 +56,68 @@ def create(
     check_tag_count(name, checked_tags)
     with coded_for(rules.name), logged("create_queue", name), root.storage_errors():
         root.prepare()
-        races = Races()
-        for _ in races:
-            with root.lock:
-                row = root.catalog.live(root.region, name)
-                # from the snapshot in which the queue does not exist; later reads load newer snapshots
-                changes = root.catalog.changes(root.region, name)
-                if row is not None and update:
-                    break
-                if row is not None:
-                    _compare(row, given, rules.existing_name == "error")
-                    return OpenQueue(root, row)
-                if hidden := root.catalog.hidden(root.region, name):
-                    raise lost_row(root.path, hidden[0], name)
-                check_redrive(root, root.region, name, wanted)
-                check_cooldown(root, name, rules.recreate_cooldown)
-                root.check_clock(name)
-                row = _new_row(root, name, wanted, checked_tags)
-            # others go on while tables are made, unless they could not commit: they would wait with root.lock
-            with root.lock if root.engine.commits_alone else nullcontext(), root.catalog.creating() as in_time:
-                make_tables(root, row)
-                with root.lock:
-                    if in_time() and root.catalog.put((row, changes)):
-                        created = OpenQueue(root, row)
-                        warn_of_small_burst(created)
-                        return created
-            races.lose()
-        else:
-            raise RequestThrottled("too many queues of this name are being created")
+        with root.lock:
+            found = root.catalog.live(root.region, name)
+            # from the snapshot in which the queue does not exist; the checks load newer ones
+            fence = root.catalog.fence(Place(root.region, name))
+            if found is None:
+                _check_new(root, name, wanted)
+        if found is None:
+            row = _new_row(root, name, wanted, checked_tags)
+            found = _added(root, row, fence, lambda: _check_new(root, name, wanted))
+            if found is None:
+                return create(root, name, fifo, tags, attributes, update)
+            if found is row:
+                created = OpenQueue(root, row)
+                warn_of_small_burst(created)
+                return created
+        if not update:
+            _compare(found, given, rules.existing_name == "error")
+            return OpenQueue(root, found)
     return _updated(find(root, name), given, checked_tags)
+
+
+def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
+    """Checks that a queue may be created with a name that no living queue has."""
+    if hidden := root.catalog.hidden(root.region, name):
+        raise lost_row(root.path, hidden[0], name)
+    check_redrive(root, root.region, name, attributes)
+    check_cooldown(root, name, attributes.profile_rules.recreate_cooldown)
+    root.check_clock(name)
+
+
+def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -> QueueRow | None:
+    """Makes the tables of a queue and adds its row.
+
+    Args:
+        root: where the queue is created.
+        row: that of the queue.
+        checked: the fence of the name when ``check`` was called; if it has moved on, ``check`` is called again.
+        check: raises an error if the queue may not be created.
+
+    Returns:
+        The row of the queue that has the name now: this queue, or another one that was created meanwhile. None:
+        the tables took so long that they may be removed.
+
+    Raises:
+        RequestThrottled: too many queues of this name were created meanwhile; nothing was changed.
+    """
+    # others go on while tables are made, unless they could not commit: they would wait with root.lock
+    with root.lock if root.engine.commits_alone else nullcontext(), root.catalog.creating() as in_time:
+        make_tables(root, row)
+
+        def added() -> Decision[QueueRow | None]:
+            known = root.catalog.live(row.region, row.name)
+            if known is not None:
+                return Answer(known)
+            if not in_time():
+                return Answer(None)
+            if (fence := root.catalog.fence(row.place)) != checked:
+                check()
+            return root.catalog.put([row], fence, row)
+
+        with root.lock:
+            return root.catalog.transact(added, "too many queues of this name are being created")
 
 
 def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]) -> OpenQueue:

@@ -20,9 +20,9 @@ from lakequeue.runtime.shard_ledger import Shared
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.clock_guard import ClockGuard, Doubt
 from lakequeue.storage.engines import process, spark_access
-from lakequeue.storage.engines.commit import retried
 from lakequeue.storage.engines.interface import is_storage_failure
 from lakequeue.storage.engines.point import Engine
+from lakequeue.storage.engines.transaction import Answer, Change, Decision
 from lakequeue.storage.passes import Notes
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.snapshot import OtherHistory
@@ -264,38 +264,37 @@ class Root:
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
         """Changes a living queue's row; ``change`` is applied to the newest row."""
 
-        def changed() -> QueueRow | None:
+        def changed() -> Change[QueueRow]:
             newest = self.catalog.incarnation(row.key)
             if newest is None or newest.deleted_at is not None:
                 raise QueueDoesNotExist()
-            changes = self.catalog.changes(row.region, row.name)
+            fence = self.catalog.fence(newest.place)  # first, as ``change`` may commit to the catalog
             wanted = change(newest)
-            return wanted if self.catalog.put((wanted, changes)) else None
+            return self.catalog.put([wanted], fence, wanted)
 
         with self.lock:
-            return retried(changed, _BUSY)
+            return self.catalog.transact(changed, _BUSY)
 
     def remove(self, row: QueueRow) -> None:
         """Removes the row of a deleted queue."""
 
-        def removed() -> bool | None:
+        def removed() -> Decision[None]:
             newest = self.catalog.incarnation(row.key)
-            changes = self.catalog.changes(row.region, row.name)
-            return newest is None or self.catalog.remove(newest, changes) or None
+            return Answer(None) if newest is None else self.catalog.remove(newest)
 
         with self.lock:
-            retried(removed, _BUSY)
+            self.catalog.transact(removed, _BUSY)
 
     def put_rows(self, made: Callable[[], list[QueueRow]]) -> list[QueueRow]:
         """Adds or replaces rows in one commit; ``made`` returns them, from the newest catalog in each try."""
 
-        def put() -> list[QueueRow] | None:
-            with self.lock:
-                rows = made()
-                changes = [(row, self.catalog.changes(row.region, row.name)) for row in rows]
-                return rows if not rows or self.catalog.put(*changes) else None
+        def put() -> Decision[list[QueueRow]]:
+            rows = made()
+            fence = self.catalog.fence(*(row.place for row in rows))
+            return self.catalog.put(rows, fence, rows) if rows else Answer(rows)
 
-        return retried(put, "the catalog is being changed too often; nothing was changed")
+        with self.lock:
+            return self.catalog.transact(put, "the catalog is being changed too often; nothing was changed")
 
     def release(self) -> None:
         """Closes this process's handles on the root's tables; the next call opens them again."""

@@ -8,7 +8,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import attrs
 import pyarrow as pa
@@ -16,12 +17,13 @@ import pyarrow as pa
 from lakequeue.errors import DamagedTable, LakeQueueError, QueueClientError, RootDoesNotExist
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.names import is_name, name_hash
+from lakequeue.model.redrive_policies import Place
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.delta_log import listed
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import Change, Decision, Ids, transact
 from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.found_names import Misplaced, queue_folder, shard_count, shard_folders, shown
 from lakequeue.storage.reserve import take
@@ -36,6 +38,7 @@ ORPHAN_SECONDS = 48 * 3600.0
 """Age in seconds at which tables there are removed that the catalog does not name."""
 
 _log = logging.getLogger("lakequeue")
+_T = TypeVar("_T")
 
 
 @attrs.frozen
@@ -56,6 +59,10 @@ class QueueRow:
     """Redrives requested over HTTP: JSON that only the server reads."""
     deleted_at: int | None = None
     layout_version: int = layout.LAYOUT_VERSION
+
+    @property
+    def place(self) -> Place:
+        return Place(self.region, self.name)
 
 
 class Catalog:
@@ -118,24 +125,27 @@ class Catalog:
         known = {row.key for row in self.rows()} if found else known  # others may have made it meanwhile
         return [key for key in found if key not in known]
 
-    def put(self, *rows: tuple[QueueRow, int]) -> bool:
-        """Writes rows in one commit if each name's fence is still at its ``changes``; else False: read again."""
-        return self._merge(rows, "put")
+    def transact(self, decide: Callable[[], Decision[_T]], busy: str) -> _T:
+        """Returns the value of a decision on the newest rows, which it reads; see ``transaction.transact``."""
+        return transact(self._open(), lambda _: decide(), busy=busy).value
 
-    def remove(self, row: QueueRow, changes: int) -> bool:
-        """Removes a row under the same condition."""
-        return self._merge([(row, changes)], "del")
+    def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
+        """Returns the change that writes rows under the ``fence`` of their names, with the result ``value``."""
+        return self._merge(rows, fence, "put", value)
 
-    def _merge(self, rows: Sequence[tuple[QueueRow, int]], op: str) -> bool:
-        table = self._open()
-        source = table_of([row for row, _ in rows]).append_column("op", pa.repeat(op, len(rows)))
-        fence = {_fence(row.region, row.name): changes for row, changes in rows}
+    def remove(self, row: QueueRow) -> Change[None]:
+        """Returns the change that removes a row of the loaded snapshot."""
+        return self._merge([row], self.fence(row.place), "del", None)
+
+    def _merge(self, rows: Sequence[QueueRow], fence: Ids, op: str, value: _T) -> Change[_T]:
+        source = table_of(rows).append_column("op", pa.repeat(op, len(rows)))
         ids = {name: changes + 1 for name, changes in fence.items()}
-        return commit(table, fence, lambda token: table.merge(source, "key", ids, token))
+        return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
-    def changes(self, region: str, name: str) -> int:
-        """Fence of a name in the loaded snapshot: how often a queue of this name was written."""
-        return self._open().transaction(_fence(region, name))
+    def fence(self, *places: Place) -> Ids:
+        """Returns how often queues of these names were written, in the loaded snapshot."""
+        names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
+        return {name: self._open().transaction(name) for name in names}
 
     def sweep(self) -> Freed:
         """Removes unneeded files and log entries of ``queues``, and tables that it does not name."""
@@ -357,7 +367,3 @@ def _plain(part: pa.Table) -> list[dict[str, Any]]:
 
 def _cell(value: object) -> object:
     return list(value.items()) if isinstance(value, Mapping) else value
-
-
-def _fence(region: str, name: str) -> str:
-    return f"queue-{name_hash(region, name)}"
