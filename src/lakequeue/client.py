@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from lakequeue.errors import InvalidParameterValue, MissingPackage, QueueClientError
+from lakequeue.errors import InvalidParameterValue, LakeQueueError, MissingPackage, QueueClientError
+from lakequeue.model import notebook
 from lakequeue.model.arguments import (
     check_callable,
     check_poll_interval,
@@ -170,6 +171,14 @@ class LakeQueue(RootProperties):
 
     def __repr__(self) -> str:
         return f"LakeQueue({self.root!r}, region={self.region!r}, engine={self._known.engine.name!r})"
+
+    def _repr_html_(self) -> str | None:
+        try:
+            counted = {queue.name: queue.counts().cells() for queue in self.list_queues(limit=notebook.ROWS + 1)}
+        except LakeQueueError:
+            return None  # a notebook shows the plain text then
+        columns = ["queue", *next(iter(counted.values()), {})]
+        return notebook.table(repr(self), columns, ([name, *cells.values()] for name, cells in counted.items()))
 
     @property
     def schedules(self) -> Schedules:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lakequeue.errors import InvalidParameterValue, MissingPackage
+from lakequeue.errors import InvalidParameterValue, LakeQueueError, MissingPackage
+from lakequeue.model import notebook
 from lakequeue.model.arguments import (
     Condition,
     check_at,
@@ -118,6 +119,14 @@ class Queue(QueueProperties):
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, region={self.region!r})"
+
+    def _repr_html_(self) -> str | None:
+        try:
+            counts, pauses = self.counts(), self._runtime.attributes.pauses
+        except LakeQueueError:
+            return None  # a notebook shows the plain text then
+        state = f"; {pauses[0]}" if pauses else ""
+        return notebook.table(f"queue {self.name}{state}", [*counts.cells()], [[*counts.cells().values()]])
 
     # --- sending
 

@@ -29,7 +29,7 @@ from lakequeue.operations.judge import (
     log_columns,
     stored_runs,
 )
-from lakequeue.operations.results import PeekedMessage, peeked_message
+from lakequeue.operations.results import PeekedMessage, PeekedMessages, peeked_message
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.decide import ShardMachine
@@ -238,7 +238,7 @@ def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None
     """The oldest messages of a queue, or the oldest that meet a condition over ``SCHEMA``."""
     with queue.service("peek") as call:
         check_whole("limit", limit)
-        found = list(Search(queue, predicate(where, interrupt), limit))
+        found = PeekedMessages(Search(queue, predicate(where, interrupt), limit))
         call.messages = len(found)
     return found
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import attrs
 
+from lakequeue.model import notebook
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import from_micros
+from lakequeue.model.clock import from_micros, shown_duration
 from lakequeue.model.failures import DeadLetterReason, parse_note, parse_reason
 from lakequeue.model.messages import AttributeValue, Message, Settler, attach, select_attributes
 from lakequeue.model.states import MessageState
@@ -50,6 +51,15 @@ class QueueCounts:
     rewindable: int
     oldest_age: float | None
     held: int = 0
+
+    def _repr_html_(self) -> str:
+        return notebook.table("messages", [*self.cells()], [[*self.cells().values()]])
+
+    def cells(self) -> dict[str, object]:
+        """The counts as notebooks show them, by title."""
+        age = None if self.oldest_age is None else shown_duration(self.oldest_age)
+        counts = {"visible": self.visible, "in flight": self.in_flight, "delayed": self.delayed, "held": self.held}
+        return {**counts, "rewindable": self.rewindable, "oldest": age}
 
 
 @attrs.frozen
@@ -137,6 +147,15 @@ class PeekedMessage:
     """Its last ten failed attempts, oldest first (JOB-10); of a dead letter those at its source at first."""
     priority: int = 0
     """That of its send; 0 where the queue has no priorities (JOB-5)."""
+
+
+class PeekedMessages(list[PeekedMessage]):
+    """A list of messages that notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        columns = ["message", "state", "received", "sent", "visible at", "body"]
+        rows = ([m.message_id, m.state, m.receive_count, m.sent_at, m.visible_at, m.body] for m in self)
+        return notebook.table(f"{len(self)} messages", columns, rows)
 
 
 Attributes = Sequence[tuple[str, Mapping[str, Any]]]
