@@ -4,25 +4,46 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyspark
 import pytest
 
-from lakequeue.spark.session import installed_delta_jar
+from lakequeue.spark.session import excluded, installed_delta_jar
 from lakequeue.storage.engines.spark_access import packages
-from lakequeue.storage.providers import PROVIDERS, s3a_settings
+from lakequeue.storage.providers import s3a_settings
 
 CONF = Path(__file__).parents[2] / "conf"
 S3A = "org.apache.hadoop.fs.s3a"
 
 
-@pytest.mark.parametrize(("name", "scheme"), [("s3", "s3"), ("azure", "abfss"), ("gcs", "gs")])
-def test_files_for_stores_name_the_jars_that_a_session_of_python_gets(name: str, scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "scheme"), [("s3", "s3"), ("azure", "abfss"), ("gcs", "gs"), ("local", ""), ("standalone", "")]
+)
+def test_files_name_the_jars_that_a_session_of_python_gets(name: str, scheme: str) -> None:
     lines = (CONF / f"{name}.conf").read_text(encoding="utf-8").splitlines()
     settings = dict(line.split() for line in lines if line and not line.startswith("#") and "Options" not in line)
     delta, *others = settings["spark.jars.packages"].split(",")
     assert delta == installed_delta_jar()
     assert tuple(others) == packages(scheme, None) == packages(scheme, "3.5.0")
-    assert settings.get("spark.jars.excludes", "") == ",".join(PROVIDERS[scheme].excluded)
+    assert settings["spark.jars.excludes"] == ",".join(excluded(scheme))
     assert not any("logStore" in setting for setting in settings)
+
+
+def test_excluded_jars_are_in_spark() -> None:
+    """Other jars that Delta names are those of its own, or only these need them."""
+    in_spark = {path.name for path in (Path(pyspark.__file__).parent / "jars").iterdir()}
+    named = ["jackson-annotations", "jackson-core", "jackson-databind", "jsr305", "hadoop-client-api"]
+    named += ["hadoop-client-runtime", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "parquet-column"]
+    named += ["parquet-common", "parquet-hadoop", "RoaringBitmap", "slf4j-api"]
+    assert [name for name in named if not any(jar.startswith(f"{name}-") for jar in in_spark)] == []
+    assert {name.split(":")[0] for name in excluded("")} == {
+        "com.fasterxml.jackson.core",
+        "com.google.code.findbugs",
+        "org.apache.hadoop",
+        "org.apache.logging.log4j",
+        "org.apache.parquet",
+        "org.roaringbitmap",
+        "org.slf4j",
+    }
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,8 @@ def build_session(
         scheme = "" if root is None else scheme_of(root_of(root))
         jars = (installed_delta_jar(), *more, *packages(scheme, installed_hadoop()))
         builder = builder.config("spark.jars.packages", ",".join(filter(None, jars)))
-        excluded = PROVIDERS[scheme].excluded if scheme else ()
-        if excluded and given.get("spark.jars.excludes") is None and "spark.jars.excludes" not in extra:
-            builder = builder.config("spark.jars.excludes", ",".join(excluded))
+        if given.get("spark.jars.excludes") is None and "spark.jars.excludes" not in extra:
+            builder = builder.config("spark.jars.excludes", ",".join(excluded(scheme)))
 
     if not submitted and not running and SparkContext._gateway is None:
         conf = SparkConf(loadDefaults=False)
@@ -220,6 +219,24 @@ _WHEEL_ONLY = {"4.4.1"}
 """Releases of delta-spark whose jars were never published."""
 _BEFORE_SUFFIX = {"4.0.0", "4.0.1"}
 """Releases whose artifact does not name the version of Spark."""
+
+
+IN_SPARK = (
+    "com.fasterxml.jackson.core:*",
+    "com.google.code.findbugs:*",
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+    "org.apache.logging.log4j:*",
+    "org.apache.parquet:*",
+    "org.roaringbitmap:*",
+    "org.slf4j:*",
+)
+"""Packages that Delta names, and that each Spark has: 25 jars of 76 MB, which each executor would fetch."""
+
+
+def excluded(scheme: str) -> tuple[str, ...]:
+    """Packages that the jars for a root name, and a session does not need; see ``packages``."""
+    return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 
 def delta_jar(spark: str, delta: str) -> str:
