@@ -20,7 +20,7 @@ from lakequeue import (
     QueueClientError,
     SendEntry,
 )
-from lakequeue.entry_verbs import settings
+from lakequeue.entry_verbs import FreeHands, Request, exchange, settings
 from lakequeue.model.names import shard_of_group
 from lakequeue.operations.tokens import Tokens
 
@@ -159,22 +159,21 @@ def test_a_receive_that_is_repeated_takes_nothing_more_of_the_bucket(harness: Ha
 
 
 @pytest.mark.spec("JOB-11")
-def test_what_another_process_took_of_the_bucket_is_handed_back(harness: Harness, clock, monkeypatch):
+def test_what_another_process_took_of_the_bucket_is_not_claimed(harness: Harness, clock, monkeypatch):
     queue = harness.create(shards=2, rate_limit="1/s", rate_burst=4)
-    spread_over = [0, 1]
-    for shard in spread_over:
+    for shard in (0, 1):
         keep_to(queue, shard)
         fill(queue, 4)
-    other, paid, taken = harness.queue(), Tokens._paid, []
+    other, charge, taken = harness.queue(), Tokens._charge, []
 
-    def late(tokens, shard, claimed):
+    def late(tokens, count):
         monkeypatch.undo()
         taken.extend(other.receive(1))
-        return paid(tokens, shard, claimed)
+        return charge(tokens, count)
 
     for process in (queue, other):
         process._runtime.shards[0].shared.home.anywhere = lambda: [1, 0]
-    monkeypatch.setattr(Tokens, "_paid", late)
+    monkeypatch.setattr(Tokens, "_charge", late)
     found = queue.receive(10)
     assert len(taken) == 1 and len(found) == 3 and queue.receive(10) == []
     assert {message.receive_count for message in [*taken, *found]} == {1}
@@ -185,7 +184,32 @@ def test_what_another_process_took_of_the_bucket_is_handed_back(harness: Harness
 
 
 @pytest.mark.spec("JOB-11")
-def test_a_charge_that_fails_hands_everything_back(harness: Harness, clock, monkeypatch):
+@pytest.mark.parametrize(("left", "fails"), [(0, False), (1, False), (1, True)])
+def test_tokens_for_messages_that_others_took_are_given_back(
+    harness: Harness, clock, monkeypatch, left: int, fails: bool
+):
+    queue = harness.create(priorities=2, rate_limit="1/m", rate_burst=4)
+    queue.send_batch([SendEntry(str(n), priority=1) for n in range(2)])
+    charge, stored = Tokens._charge, queue.peek()
+
+    def late(tokens, count):
+        if count < 0:
+            raise QueueClientError("the disk is gone")
+        if not fails:
+            monkeypatch.undo()
+        paid = charge(tokens, count)
+        assert all(harness.queue().erase(message.message_id) for message in stored[left:])
+        return paid
+
+    monkeypatch.setattr(Tokens, "_charge", late)
+    assert len(queue.receive(10)) == left, "a failure hides no message"
+    monkeypatch.undo()
+    queue.send_batch([SendEntry(str(n), priority=n % 2) for n in range(6)])
+    assert len(harness.queue().receive(10)) == 4 - left - fails and queue.receive(10) == []
+
+
+@pytest.mark.spec("JOB-11")
+def test_a_charge_that_fails_claims_nothing(harness: Harness, clock, monkeypatch):
     queue = harness.create(priorities=2, rate_limit="1/s", rate_burst=4)
     queue.send_batch([SendEntry(str(n), priority=1) for n in range(3)])
 
@@ -198,6 +222,19 @@ def test_a_charge_that_fails_hands_everything_back(harness: Harness, clock, monk
             queue.receive(10)
     assert [message.receive_count for message in queue.peek()] == [0, 0, 0]
     assert len(queue.receive(10)) == 3 and harness.queue().receive() == []
+
+
+@pytest.mark.spec("JOB-11", "HBN-23")
+def test_a_claim_that_leaves_last_receives_to_other_consumers_charges_nothing(harness: Harness, clock):
+    dead = {"dead_letter_queue": harness.create("dead").name, "max_receive_count": 1}
+    queue = harness.create(priorities=2, rate_limit="1/m", rate_burst=4, **dead)
+    queue.send_batch([SendEntry(str(n), priority=1) for n in range(2)])
+    hands, ledger = FreeHands(lambda: 0), queue._runtime.shards[0].ledger
+    commits = ledger.activity()
+    assert not exchange(queue, [], Request(10, hands=hands)).messages and hands.passed
+    assert ledger.activity() == commits, "nothing was charged"
+    hands.free = lambda: 1
+    assert len(exchange(queue, [], Request(10, hands=hands)).messages) == 1 and ledger.activity() != commits
 
 
 @pytest.mark.spec("JOB-11", "LPL-4")

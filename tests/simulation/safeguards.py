@@ -427,7 +427,7 @@ MUTATIONS = [
     Mutation("forget the bucket", _without_bucket, {Aim(kind="jobs"): "JOB-11"}),
     Mutation(
         "hand out what others charged",
-        replace(Tokens, "_paid", lambda tokens, shard, claimed: claimed),
+        replace(Tokens, "_charge", lambda tokens, count: count),
         {Aim(kind="jobs", shards=2, verbs=({"send": 30}, {"receive": 60, "send": 10})): "JOB-11"},
     ),
     Mutation("receive in a pause", receive_in_a_pause, {Aim(kind="jobs"): "JOB-1"}),

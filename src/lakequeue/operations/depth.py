@@ -19,7 +19,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
 from lakequeue.runtime.shard_ledger import ShardDepth
-from lakequeue.shard.commands import Counts
+from lakequeue.shard.commands import Claim, Counts
 from lakequeue.shard.peek import Holding
 from lakequeue.storage import passes
 from lakequeue.storage.catalog import QueueRow
@@ -105,7 +105,9 @@ def is_held_back(queue: OpenQueue) -> bool:
     with queue.service("counts"):
         now = queue.now()
         # the first one that is asked learns of shards that were added, and the list grows
-        return any(shard.ledger.query(lambda machine: machine.is_held_back(now)) for shard in queue.shards)
+        return any(
+            shard.ledger.query(lambda machine: machine.quote(Claim(1, None, ""), now)) for shard in queue.shards
+        )
 
 
 def _depths(queue: OpenQueue) -> tuple[int, list[ShardDepth]]:

@@ -1,27 +1,22 @@
 """The rate limit of a queue with several shards: one bucket, in the ledger of shard 0 (JOB-11).
 
-A receive reads the bucket first. A claim in another shard takes no more than the bucket has, and then charges the
-bucket in a commit to shard 0. It hands back what other processes charged meanwhile, so nobody gets a message that
-was not charged.
+A receive reads the bucket first. Before it claims messages in another shard, it charges the bucket for them in a
+commit to shard 0. It gives back tokens that it could not use. So nobody gets a message that was not charged.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 
 import attrs
 
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, look_at
-from lakequeue.shard.commands import Charge, Claim, ClaimedSpan, ClaimResult, LeaseRelease, Result
-from lakequeue.storage.store_failures import first_line
+from lakequeue.shard.commands import Charge, Claim, Result
 
-_Span = tuple[int, int]
 _UNLIMITED = 2**31
-
-_log = logging.getLogger("lakequeue")
 
 
 @attrs.define
@@ -55,14 +50,20 @@ class Tokens:
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
-        """Claims messages of a shard by ``claim``, and pays for them."""
+        """Pays for messages of a shard, and claims them by ``claim``."""
         if not shard.number:  # the claim charges the bucket in its own commit
             return self._counted(claim(command))
-        result = claim(attrs.evolve(command, tokens=self._left))
-        if result.error is None and result.value.unpaid and not self._read and self.read():
-            result = claim(attrs.evolve(command, tokens=self._left))
-        if result.error is None and result.value.owed:
-            result = attrs.evolve(result, value=self._paid(shard, result.value))
+        paid = 0
+        if self._left:
+            now = self._queue.now()
+            paid = self._charged(shard.ledger.query(lambda machine: machine.quote(command, now), self.look))
+        result = claim(attrs.evolve(command, tokens=paid))
+        if not paid and result.error is None and result.value.unpaid and (self._read or self.read()):
+            paid = self._charged(result.value.unpaid)
+            result = claim(attrs.evolve(command, tokens=paid))
+        if unused := paid and paid - (0 if result.error else result.value.message_count):
+            with suppress(Exception):  # an error would hide claimed messages; lost tokens only delay others
+                self._charge(-unused)
         return self._counted(result)
 
     def _counted(self, result: Result) -> Result:
@@ -77,44 +78,14 @@ class Tokens:
         self._left = _UNLIMITED if left is None else left
         return self._left > 0
 
-    def _paid(self, shard: OpenShard, claimed: ClaimResult) -> ClaimResult:
-        """Charges what was claimed in a shard; returns the part of it that is paid, and hands back the rest."""
-        order = list(claimed.order) or [(span.first, span.last) for span in claimed.spans]
-        try:
-            paid = self._queue.command(self._queue.shards[0], Charge(claimed.owed))
-        except BaseException:
-            self._hand_back(shard, claimed.lease_id, order)
-            raise
-        if paid == claimed.owed:
-            return claimed
-        self._left = 0
-        kept, rest = _split(order, paid)
-        self._hand_back(shard, claimed.lease_id, rest)
-        spans = tuple(piece for span in claimed.spans for piece in _pieces(span, sorted(kept)))
-        return attrs.evolve(claimed, spans=spans, order=tuple(kept) if claimed.order else ())
+    def _charged(self, count: int) -> int:
+        """Charges the bucket for messages; returns for how many it had tokens."""
+        wanted = min(count, self._left)
+        paid = self._charge(wanted) if wanted else 0
+        if paid < wanted:
+            self._left = paid
+        return paid
 
-    def _hand_back(self, shard: OpenShard, lease_id: str, spans: Iterable[_Span]) -> None:
-        try:
-            self._queue.command(shard, LeaseRelease(lease_id, sorted(spans), unseen=True))
-        except Exception as error:
-            text = "messages of %s stay in flight until their visibility timeout: %s"
-            _log.warning(text, self._queue.name, first_line(error))
-
-
-def _split(spans: Iterable[_Span], count: int) -> tuple[list[_Span], list[_Span]]:
-    """The first ``count`` messages of some ranges, and the others, in their order."""
-    kept, rest = list[_Span](), list[_Span]()
-    for first, last in spans:
-        taken = min(count, last - first + 1)
-        count -= taken
-        kept += [(first, first + taken - 1)] if taken else []
-        rest += [(first + taken, last)] if first + taken <= last else []
-    return kept, rest
-
-
-def _pieces(span: ClaimedSpan, ranges: Iterable[_Span]) -> Iterable[ClaimedSpan]:
-    """The parts of a span that lie in some ranges."""
-    for first, last in ranges:
-        low, high = max(first, span.first), min(last, span.last)
-        if low <= high:
-            yield attrs.evolve(span, first=low, last=high)
+    def _charge(self, count: int) -> int:
+        paid: int = self._queue.command(self._queue.shards[0], Charge(count))
+        return paid

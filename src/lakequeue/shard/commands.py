@@ -42,7 +42,10 @@ class Claim:
 
 @attrs.frozen
 class Charge:
-    """Takes tokens for messages that were claimed in another shard; the answer is how many there were (JOB-11)."""
+    """Takes tokens for messages that will be claimed in another shard; the answer is how many there were (JOB-11).
+
+    A negative ``count`` gives tokens back.
+    """
 
     count: int
 
@@ -275,8 +278,8 @@ class ClaimResult:
     claim hands out anything: ``moving`` says that a move must be completed, ``unresolved`` names the dead-letter
     queue whose key is needed; claim again after that. Of what was
     claimed, ``last`` are for their last receive; ``passed`` were left, as no handler could begin them at once.
-    ``halved``: messages that failed as one batch were met, so the batch is complete. ``owed``: number of messages
-    to charge to the bucket of the queue's rate limit. ``unpaid``: there are messages, but the claim had no tokens.
+    ``halved``: messages that failed as one batch were met, so the batch is complete. ``unpaid``: number of
+    messages that the claim would have taken with more tokens, if it had none.
     """
 
     spans: tuple[ClaimedSpan, ...]
@@ -289,8 +292,7 @@ class ClaimResult:
     last: int = 0
     passed: int = 0
     halved: bool = False
-    owed: int = 0
-    unpaid: bool = False
+    unpaid: int = 0
 
     @property
     def message_count(self) -> int:

@@ -14,7 +14,7 @@ import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
 from lakequeue.shard import admin, move, settle
-from lakequeue.shard.claim.standard import attempt_lives, charge, claim, is_held_back
+from lakequeue.shard.claim.standard import attempt_lives, charge, claim, quote
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Charge,
@@ -237,9 +237,9 @@ class ShardMachine:
         """How many messages the rate limit lets through now; None without a limit (JOB-11)."""
         return self._at(now).pace_left
 
-    def is_held_back(self, now: int) -> bool:
-        """Whether a claim would find messages if the rate limit let them through (JOB-11)."""
-        return is_held_back(self._at(now))
+    def quote(self, command: Claim, now: int) -> int:
+        """Returns how many messages a claim would take if the rate limit let them through (JOB-11)."""
+        return quote(self._at(now), command).unpaid
 
     def check_rewind(self, command: Rewind, now: int) -> None:
         """Raises what a rewind would raise now (RWD-11, RWD-15, RWD-19)."""

@@ -34,23 +34,15 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     attempt_id = command.attempt_id
     if attempt_id is not None and attempt_lives(state, attempt_id):
         return _repeat(state, attempt_id, state.now + timeout)
-    allowed, policy, hands = _allowed(state, command), state.attributes.redrive, command.hands
+    allowed = _allowed(state, command)
     elsewhere = command.tokens is not None and state.attributes.pace is not None
     if elsewhere and not command.tokens:
-        return ClaimResult((), state.now, state.now, command.lease_id, unpaid=is_held_back(state)), False
-    only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
-    # without a free hand one shows whether there are any
-    count = min(allowed, max(1, hands)) if hands is not None and only else allowed
-    picked = pick(state, count, one_each=only)
+        return quote(state, command), False
+    picked = _picked(state, command, allowed)
     answer = _letters_first(state, command, picked, allowed)
     if answer is not None:
         return answer
-    left, last, passed = list[tuple[int, int]](), 0, 0
-    if hands is not None and policy is not None:
-        picked, left, last, passed = _for_hands(state, picked, hands, policy.max_receive_count)
-    halved = False
-    if command.leased is not None:
-        picked, left, halved = _halved(state, picked, command.leased)
+    picked, left, last, passed, halved = _kept(state, command, picked)
     for span in left:
         state.available.add(*span)
     order: Spans = ()
@@ -74,18 +66,58 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if not elsewhere:
         state.pass_pace(number)
     result = _result(state, claimed, state.now + timeout, command.lease_id, order)
-    owed = number if elsewhere else 0
-    return attrs.evolve(result, last=last, passed=passed, halved=halved, owed=owed), bool(claimed)
+    return attrs.evolve(result, last=last, passed=passed, halved=halved), bool(claimed)
+
+
+def quote(state: ShardState, command: Claim) -> ClaimResult:
+    """Returns how many messages a claim would take if the rate limit let them through (JOB-11).
+
+    Dead letters that would move first count, too.
+    """
+    result = ClaimResult((), state.now, state.now, command.lease_id)
+    if state.attributes.pace is None or state.attributes.paused or state.room == 0:
+        return result
+    room = state.room
+    picked = _picked(state, command, command.max_messages if room is None else min(command.max_messages, room))
+    kept, _, _, passed, halved = _kept(state, command, picked)
+    taken = picked if dead(state, picked) else kept
+    _put_back(state, picked)
+    unpaid = sum(last - first + 1 for first, last in taken)
+    return attrs.evolve(result, unpaid=unpaid, passed=passed, halved=halved)
+
+
+def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, int]]:
+    """Removes available messages for a claim; ranges in order of delivery."""
+    policy, hands = state.attributes.redrive, command.hands
+    only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
+    # without a free hand one shows whether there are any
+    count = min(allowed, max(1, hands)) if hands is not None and only else allowed
+    return pick(state, count, one_each=only)
+
+
+def _kept(
+    state: ShardState, command: Claim, picked: list[tuple[int, int]]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
+    """Returns ranges that a claim takes of those picked and ranges that it leaves, both in order of delivery.
+
+    With them ``last``, ``passed`` and ``halved`` of the claim's answer.
+    """
+    policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
+    if command.hands is not None and policy is not None:
+        picked, left, last, passed = _for_hands(state, picked, command.hands, policy.max_receive_count)
+    if command.leased is not None:
+        picked, left, halved = _halved(state, picked, command.leased)
+    return picked, left, last, passed, halved
 
 
 def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
-    """Takes as many tokens as there are, for messages of another shard (JOB-11)."""
+    """Takes as many tokens as there are, for messages of another shard, or gives some back (JOB-11)."""
     left = state.pace_left
     if left is None:
         return command.count, False
     taken = min(left, command.count)
     state.pass_pace(taken)
-    return taken, taken > 0
+    return taken, taken != 0
 
 
 def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int) -> list[Run]:
@@ -251,15 +283,6 @@ def _allowed(state: ShardState, command: Claim) -> int:
     left = state.pace_left
     limits = (command.max_messages, room, left if left is None or command.tokens is None else command.tokens)
     return min(limit for limit in limits if limit is not None)
-
-
-def is_held_back(state: ShardState) -> bool:
-    """Whether a claim would find messages if the rate limit let them through (JOB-11)."""
-    if state.attributes.pace is None or state.attributes.paused or state.room == 0:
-        return False
-    picked = pick(state, 1)
-    _put_back(state, picked)
-    return bool(picked)
 
 
 def _result(
