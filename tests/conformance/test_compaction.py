@@ -689,8 +689,8 @@ def no_floor(patch: Patch) -> None:
 
 
 def no_fence(patch: Patch) -> None:
-    commit = merge_segments.commit
-    patch.setattr(merge_segments, "commit", lambda table, _, attempt, **told: commit(table, {}, attempt))
+    change = merge_segments.Change
+    patch.setattr(merge_segments, "Change", lambda _, *given, **more: change({}, *given, **more))
     replace = Table.replace
     patch.setattr(
         Table,

@@ -407,7 +407,7 @@ def a_compactor_that_slept_through_a_repair_empties_nothing(lq: LakeQueue, clock
         damage_files(queue, deleted)
         assert [each.applied for each in reopen(lq).repair(apply=True, force=True)] == [True]
 
-    with meanwhile(merge_segments, "commit", act):
+    with meanwhile(merge_segments, "Change", act):
         reopen(lq).compact()
     assert full(queue) == ["old", *"abcdefg", "open"]
     comes_once(lq, clock, "old", *"abcdefg", "open")
@@ -446,7 +446,7 @@ def what_a_restored_root_has_stays(lq: LakeQueue, clock: ManualClock) -> None:
     kept = files_of(lq, receipts_of(queue))
     queue.delete_batch(held)
     [other] = apart(lq.root, clock, 1)
-    with meanwhile(merge_segments, "commit", lambda *_: put_back(lq, receipts_of(queue), kept)):
+    with meanwhile(merge_segments, "Change", lambda *_: put_back(lq, receipts_of(queue), kept)):
         assert other.queue("orders").compact().failures
     assert full(queue) == ["old", *"abcdefg", "open"]
     sound(lq)
@@ -459,7 +459,7 @@ def stays_above_the_floor_of_a_restored_ledger(lq: LakeQueue, verb: Callable[[Qu
     kept = files_of(lq, receipts_of(queue))
     taken(queue)
     [other] = apart(lq.root, lq.clock, 1)
-    with meanwhile(merge_segments, "commit", lambda *_: put_back(lq, receipts_of(queue), kept)):
+    with meanwhile(merge_segments, "Change", lambda *_: put_back(lq, receipts_of(queue), kept)):
         verb(other.queue("orders"))
     assert full(queue) == list("abcdefg")
     sound(lq)

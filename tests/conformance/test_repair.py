@@ -232,7 +232,8 @@ def test_a_file_that_is_damaged_amid_a_repair_is_named(victim: Victim) -> None:
     *_, before, lost = live(victim.messages)[:5]
     lost.unlink()
 
-    with meanwhile(mending, "commit", lambda *_: tear(before)), pytest.raises(DamagedTable, match=before.name):
+    torn = meanwhile(mending, "commit_once", lambda *_: tear(before))
+    with torn, pytest.raises(DamagedTable, match=before.name):
         victim.lake().repair(apply=True)
 
 

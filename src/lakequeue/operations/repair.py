@@ -34,7 +34,7 @@ from lakequeue.storage.repair.clock import clock_steps, row_set_back
 from lakequeue.storage.repair.ledger import MendedLedger, ledger_steps, mended, new_ledger
 from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
 from lakequeue.storage.repair.messages import fence_step, log_step, more_than_fit
-from lakequeue.storage.repair.steps import Step, done, files_step
+from lakequeue.storage.repair.steps import Step, files_step
 from lakequeue.storage.roots import is_local_folder
 from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
@@ -89,7 +89,7 @@ def _own_clock_steps(root: Root, engine: Engine, name: str | None, rows: Sequenc
         table = engine.open(path)
         if stats.later(table, key, now):
             text = "drops statistics of minutes yet to come"
-            yield Step(text, lambda table=table, key=key: done(stats.set_back(table, key, now), path))  # type: ignore[misc]
+            yield Step(text, lambda table=table, key=key: stats.set_back(table, key, now))  # type: ignore[misc]
     ended = passes.load(engine.store, root.path).ended_at
     if name is None and ended is not None and ended > now:
         text = "forgets the notes of a compaction yet to come"

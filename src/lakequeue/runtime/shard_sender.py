@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 import attrs
 
-from lakequeue.errors import DamagedTable, QueueServiceError, RequestThrottled
+from lakequeue.errors import DamagedTable, QueueDoesNotExist, QueueServiceError, RequestThrottled
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.runtime import calls, shard_races
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_ledger import Now, ShardLedger, ShardTables, Shared
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import Races, StaleAttributes, retried
+from lakequeue.storage.engines.commit import Races, StaleAttributes
+from lakequeue.storage.engines.transaction import Answer, Change, Decision, transact
 from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.ledger import check_head
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
@@ -93,16 +94,16 @@ class ShardSender:
         )
 
     def _announce(
-        self, known: Callable[[Appender], bool], announce: Callable[[Appender], bool], checked: bool = True
+        self, known: Callable[[Appender], bool], announce: Callable[[Appender], Change[None]], checked: bool = True
     ) -> None:
         with self._held():
             appender = self._open_appender(checked)
+            appender.refresh()
 
-            def announced() -> bool | None:
-                appender.refresh()
-                return known(appender) or announce(appender) or None
+            def announced(_: int) -> Decision[None]:
+                return Answer(None) if known(appender) else announce(appender)
 
-            retried(announced, "the log of the queue is too busy")
+            transact(appender.table, announced, busy="the log of the queue is too busy")
 
     def attributes_version(self) -> int:
         """Version of the attributes that the log asks senders to know."""
@@ -325,8 +326,9 @@ class ShardSender:
             self._open_appender().refresh()
         # a handle of its own, so that sends need not wait; the fences separate its commits from theirs
         table = self._tables.engine.open(self._tables.messages)
-        closes = deliver(table, source, messages, now, self._ledger.settle_clock)
-        if closes is None:
+        try:
+            closes = deliver(table, source, messages, now, self._ledger.settle_clock)
+        except QueueDoesNotExist:
             return False
         if closes:
             with self._held():

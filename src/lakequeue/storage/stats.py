@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import attrs
 import pyarrow as pa
@@ -11,13 +12,14 @@ import pyarrow.compute as pc
 from lakequeue.model.clock import MICROS
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.commit import Races, commit
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import Answer, Change, Decision, Ids, transact
 from lakequeue.storage.folder import Freed
 
 MINUTE = 60 * MICROS
 MAX_FILES = 16
 """Files of a day above which they are merged."""
+_BUSY = "the table of statistics is being changed too often; nothing was changed"
 
 
 @attrs.frozen
@@ -42,18 +44,16 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
     """Appends rows for the minute of ``now``, except for queues that have one; returns how many."""
     table = _open(engine, root)
     minute = now // MINUTE
-    races = Races()
-    for _ in races:
+
+    def new_rows(_: int) -> Decision[int]:
         known = {layout.stats_id(row.key): table.transaction(layout.stats_id(row.key)) for row in rows}
         new = [row for row in rows if known[layout.stats_id(row.key)] < minute]
         if not new:
-            return 0
+            return Answer(0)
         fence = {layout.stats_id(row.key): known[layout.stats_id(row.key)] for row in new}
-        data, ids = _table(new, minute), dict.fromkeys(fence, minute)
-        if commit(table, fence, lambda token, data=data, ids=ids: table.append(data, ids, token)):  # type: ignore[misc]
-            return len(new)
-        races.lose()
-    return 0
+        return Change(fence, dict.fromkeys(fence, minute), partial(table.append, _table(new, minute)), len(new))
+
+    return transact(table, new_rows, busy=_BUSY).value
 
 
 def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
@@ -95,8 +95,12 @@ def later(table: Table, key: str | None, now: int) -> list[str]:
     return [name for name in known if table.transaction(name) > now // MINUTE]
 
 
-def set_back(table: Table, key: str | None, now: int) -> bool:
-    """Drops the rows for minutes yet to come (DUR-83); False if another commit came first."""
+def set_back(table: Table, key: str | None, now: int) -> None:
+    """Drops the rows for minutes yet to come (DUR-83)."""
+    transact(table, lambda _: _set_back(table, key, now), busy=_BUSY)
+
+
+def _set_back(table: Table, key: str | None, now: int) -> Change[None]:
     number, found = table.transaction(layout.STATS_FILES_ID), later(table, key, now)
     fence = {layout.STATS_FILES_ID: number} | {name: table.transaction(name) for name in found}
     ids = {layout.STATS_FILES_ID: number + 1} | dict.fromkeys(found, now // MINUTE - 1)
@@ -112,7 +116,7 @@ def set_back(table: Table, key: str | None, now: int) -> bool:
                 ids[name] = max(ids[name], minute)
         kept.append(rows.filter(pa.array(stay, pa.bool_())))
     parts = [rows for rows in kept if len(rows)]
-    return commit(table, fence, lambda token: table.replace({"day": days}, parts, ids, token))
+    return Change(fence, ids, partial(table.replace, {"day": days}, parts), None)
 
 
 def sweep(engine: Engine, root: str) -> Freed:
@@ -129,14 +133,17 @@ def _files(table: Table, day: str) -> list[LiveFile]:
 
 
 def _merge(table: Table, day: str) -> None:
-    number = table.transaction(layout.STATS_FILES_ID)
-    ids = {layout.STATS_FILES_ID: number + 1}
-
-    def merge(token: str) -> None:
+    def merge(ids: Ids, token: str) -> None:
         # read at each attempt: after a lost race there are rows that the first one did not see
         table.replace({"day": [day]}, [_rows_of(table, day)], ids, token)
 
-    commit(table, {layout.STATS_FILES_ID: number}, merge)
+    def merged(lost: int) -> Decision[None]:
+        if lost:  # another process merges
+            return Answer(None)
+        number = table.transaction(layout.STATS_FILES_ID)
+        return Change({layout.STATS_FILES_ID: number}, {layout.STATS_FILES_ID: number + 1}, merge, None)
+
+    transact(table, merged, busy=_BUSY)
 
 
 def _rows_of(table: Table, day: str) -> pa.Table:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from functools import cache
+from contextlib import AbstractContextManager
+from functools import cache, partial
 
 import attrs
 
@@ -23,7 +23,6 @@ from lakequeue.errors import (
     QueueClientError,
     QueueDoesNotExist,
     QueueServiceError,
-    RequestThrottled,
 )
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS
@@ -35,9 +34,10 @@ from lakequeue.storage.bulk.message_rules import Fifo, RowRules, check_columns
 from lakequeue.storage.bulk.staged_files import check_exist
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.clock_guard import storage_now
-from lakequeue.storage.engines.commit import Races, StaleAttributes, commit
-from lakequeue.storage.engines.interface import DataFile, StaleSnapshot, placed
+from lakequeue.storage.engines.commit import StaleAttributes, repeated
+from lakequeue.storage.engines.interface import DataFile, placed
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 
@@ -169,41 +169,40 @@ class _ShardCommit:
         Args:
             reached_another: the send reached another shard, so newer attributes no longer matter.
         """
-        races = Races()
-        for attempt in races:
-            # files of the log may have been erased or merged, and removed, since it was loaded
-            with suppress(StaleSnapshot):
-                rows = self._attempt(attempt < PATIENCE, reached_another, races)
-                if rows is not None:
+        table = self._table
+        for patient in [*[True] * PATIENCE, False]:
+            if self._duplicates is not None:
+                # before the lock, as reading the log and writing files may take seconds
+                repeated(table, self._find_duplicates)
+            with self._target.holding(self._shard):
+                table.refresh()
+                decide = partial(self._decide, patient, reached_another)
+                sent = transact(table, decide, busy="too many lost races; nothing was sent")
+            match sent:
+                case Committed(int(rows), lost):
+                    self._target.committed(self._shard, lost)
                     return rows
-            races.lose()
-        raise RequestThrottled("too many lost races; nothing was sent")
+                case Answered(int(rows)):
+                    return rows
+        raise AssertionError("the last decision waits for nothing")
 
-    def _attempt(self, patient: bool, reached_another: bool, races: Races) -> int | None:
-        manifest, table, files = self._manifest, self._table, self._staged
+    def _find_duplicates(self) -> None:
+        assert self._duplicates is not None
+        self._table.refresh()
+        self._duplicates.check(self._table, self._now())
+        self._duplicates.files()
+
+    def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
+        """Decides on the number of messages; None: files with new duplicates are to be rewritten first."""
+        table, manifest, files, instant = self._table, self._manifest, self._staged, self._now()
+        if manifest.reached(table):
+            return Answer(0)  # another process committed the same files meanwhile
         if self._duplicates is not None:
-            # before the lock, as reading the log and writing files may take seconds
-            table.refresh()
-            self._duplicates.check(table, self._now())
+            if not self._duplicates.check(table, instant) and patient:
+                return Answer(None)
             files = self._duplicates.files()
-        with self._target.holding(self._shard):
-            table.refresh()
-            instant = self._now()
-            if manifest.reached(table):
-                return 0  # another process committed the same files meanwhile
-            if self._duplicates is not None and not self._duplicates.check(table, instant):
-                if patient:
-                    return None
-                files = self._duplicates.files()
-            if manifest.too_old and not reached_another:
-                raise too_old_error(table.folder, manifest.send_id)
-            if not self._add(files, instant, reached_another):
-                return None
-            self._target.committed(self._shard, races.lost)
-            return sum(file.rows for file in files)
-
-    def _add(self, files: Sequence[DataFile], now: int, reached_another: bool) -> bool:
-        table, manifest = self._table, self._manifest
+        if manifest.too_old and not reached_another:
+            raise too_old_error(table.folder, manifest.send_id)
         attributes_version = table.transaction(layout.ATTRIBUTES_ID)
         if not reached_another and attributes_version != self._target.attributes_version:
             raise StaleAttributes()
@@ -211,25 +210,24 @@ class _ShardCommit:
         if version >= layout.CLOSED:
             raise QueueDoesNotExist()
         _check_room(self._target, self._shard, files)
-        instant = opened_at(table, now)
-        added = placed(files, version, instant)
-        end = version + sum(file.rows for file in added)
+        opened = opened_at(table, instant)
+        added = placed(files, version, opened)
+        rows = sum(file.rows for file in added)
         fence = {layout.ATTRIBUTES_ID: attributes_version, layout.SEND_ID: version}
-        ids = {layout.SEND_ID: end, layout.CLOCK_ID: instant} if added else {}
+        ids = {layout.SEND_ID: version + rows, layout.CLOCK_ID: opened} if added else {}
         if manifest.app_id is not None:
             fence[manifest.app_id] = table.transaction(manifest.app_id)
             ids[manifest.app_id] = manifest.version
         if added:
             last = table.transaction(layout.CLOCK_ID)
-            ids |= self._target.settle_clock(self._shard, now, last, table)
+            ids |= self._target.settle_clock(self._shard, instant, last, table)
         if not ids:
-            return True  # all rows are duplicates, and nobody repeats this send
+            return Answer(0)  # all rows are duplicates, and nobody repeats this send
+        return Change(fence, ids, partial(self._add, added), rows, counts={"send": rows})
 
-        def add(token: str) -> None:
-            check_exist(table.folder, added)  # under the lock: the process may have been stopped before
-            table.add(added, ids, token)
-
-        return commit(table, fence, add, told={"send": end - version})
+    def _add(self, files: Sequence[DataFile], ids: Ids, token: str) -> None:
+        check_exist(self._table.folder, files)  # under the lock: the process may have been stopped before
+        self._table.add(files, ids, token)
 
 
 def too_old_error(table: Folder, send_id: str) -> QueueClientError:

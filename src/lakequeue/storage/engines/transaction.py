@@ -18,20 +18,21 @@ from lakequeue.storage.engines import commit
 from lakequeue.storage.engines.interface import StaleSnapshot
 from lakequeue.storage.engines.point import Table
 
+_T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 Ids = Mapping[str, int]
 """Application ids with versions."""
 
 
 @attrs.frozen
-class Answer(Generic[_T]):
+class Answer(Generic[_T_co]):
     """A decision that changes nothing."""
 
-    value: _T
+    value: _T_co
 
 
 @attrs.frozen
-class Change(Generic[_T]):
+class Change(Generic[_T_co]):
     """A decision that takes effect by a commit."""
 
     fence: Ids
@@ -40,7 +41,7 @@ class Change(Generic[_T]):
     """The versions that the commit sets."""
     write: Callable[[Ids, str], None]
     """Makes the commit, with these ids and a token."""
-    value: _T
+    value: _T_co
     found: Callable[[], bool] = lambda: False
     """Returns whether the commit that refused this one made the same change; the handle has loaded it."""
     counts: Ids = MappingProxyType({})
@@ -56,19 +57,19 @@ Decision = Answer[_T] | Change[_T] | Stale
 
 
 @attrs.frozen
-class Committed(Generic[_T]):
+class Committed(Generic[_T_co]):
     """A change took effect."""
 
-    value: _T
+    value: _T_co
     lost: int
     """Races that others won before."""
 
 
 @attrs.frozen
-class Answered(Generic[_T]):
+class Answered(Generic[_T_co]):
     """The answer holds for a snapshot that was read within the call."""
 
-    value: _T
+    value: _T_co
 
 
 def transact(

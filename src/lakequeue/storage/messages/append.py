@@ -19,6 +19,7 @@ from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import DataFile, placed
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.transaction import Change, Ids
 from lakequeue.storage.messages import staged_sends
 from lakequeue.storage.messages.dedup_window import DedupWindow, dedup_key
 from lakequeue.storage.messages.read import log_files
@@ -104,7 +105,7 @@ class Appender:
         self.table = table
         self._window: DedupWindow | None = None
         self._history = table.history
-        self._loaded = self._load()
+        self._end = self._load()
         self._to_stage = 0
         """Sends that are staged before it is tried again without."""
         self._synced: set[str] = set()
@@ -113,16 +114,17 @@ class Appender:
     def refresh(self) -> None:
         """Loads the newest snapshot."""
         self.table.refresh()
-        self._follow()
 
     def look(self) -> None:
         """The same, for a decision that is committed, or a message that is found; see ``Table.look``."""
         self.table.look()
-        self._follow()
 
-    def _follow(self) -> None:
-        if self.table.version != self._loaded.version or self.table.history is not self._history:
-            self._loaded = self._load()
+    @property
+    def _loaded(self) -> _Loaded:
+        """The end of the log in the snapshot that the table has loaded."""
+        if self.table.version != self._end.version or self.table.history is not self._history:
+            self._end = self._load()
+        return self._end
 
     @property
     def end(self) -> int:
@@ -178,12 +180,9 @@ class Appender:
             by_group = self._window.by_group
             keys = [dedup_key(message.entry.group_id, message.entry.dedup_id, by_group) for message in messages]
             self._window.add(first, keys, sent_at)
-        if self.table.version == self._loaded.version + 1:
+        if self.table.version == self._end.version + 1:  # it need not be read
             opened = attrs.evolve(segment, commits=segment.commits + 1)
-            staged = self._loaded.staged
-            self._loaded = _Loaded(self.table.version, first + len(messages), sent_at, opened, staged)
-        else:
-            self._loaded = self._load()
+            self._end = _Loaded(self.table.version, first + len(messages), sent_at, opened, self._end.staged)
         return Appended(first, rows, place.closes)
 
     @property
@@ -247,7 +246,6 @@ class Appender:
         if not self._commit(add, staged.attributes_version, end - first, arrived):
             self.stage_next()
             return None
-        self._loaded = self._load()
         if (found := self.find(staged)) is None:
             raise staged_sends.unknown("its commit is not in the log")
         own = found.first == first
@@ -271,21 +269,19 @@ class Appender:
         closes = segment is not before and before is not None
         return Place(segment, first, sent_at, closes)
 
-    def close(self) -> bool:
-        """Closes the log for good, by an empty commit that makes appends on older snapshots fail."""
-        return self._commit_empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
+    def close(self) -> Change[None]:
+        """Returns the change that closes the log for good; its empty commit refuses appends on older snapshots."""
+        return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
-    def announce_attributes(self, version: int) -> bool:
-        """Announces a version of the queue's attributes to every sender, by such a commit."""
+    def announce_attributes(self, version: int) -> Change[None]:
+        """Returns a change of this kind that announces a version of the queue's attributes to every sender."""
         # announcements do not move the end; without this fence the older of two might land last
         fence = {layout.ATTRIBUTES_ID: self.attributes_version}
-        return self._commit_empty(fence, {layout.ATTRIBUTES_ID: version})
+        return self._empty(fence, {layout.ATTRIBUTES_ID: version})
 
-    def _commit_empty(self, fence: Mapping[str, int], ids: Mapping[str, int]) -> bool:
+    def _empty(self, fence: Ids, ids: Ids) -> Change[None]:
         end = {layout.SEND_ID: self._loaded.send_version}
-        done = commit(self.table, {**end, **fence}, lambda token: self.table.add([], {**end, **ids}, token))
-        self._loaded = self._load()
-        return done
+        return Change({**end, **fence}, {**end, **ids}, partial(self.table.add, []), None)
 
     @property
     def closed(self) -> bool:
@@ -314,8 +310,6 @@ class Appender:
         done = commit(self.table, self.fence(attributes_version), attempt, done_by_another, told={"send": send})
         if done:
             vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
-        else:
-            self._follow()
         return done
 
     def _opens(self, now: int) -> bool:

@@ -12,10 +12,9 @@ from typing import Any
 
 import attrs
 
-from lakequeue.errors import QueueDoesNotExist, RequestThrottled
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import Races, commit
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.transaction import Answer, Change, Decision, transact
 from lakequeue.storage.messages.append import Appender
 
 Cells = Mapping[str, Any]
@@ -42,33 +41,30 @@ Settle = Callable[[int, int, Table], Mapping[str, int]]
 
 def deliver(
     table: Table, source: Source, messages: Sequence[Cells], now: Callable[[], int], settle: Settle
-) -> bool | None:
+) -> bool:
     """Appends messages to a shard of the target in one commit, unless they arrived before.
 
     Returns:
-        Whether it closed a segment, so that files may be merged. None: the target was deleted.
+        True if the commit closed a segment, so that files may be merged.
 
     Raises:
+        QueueDoesNotExist: the target was deleted.
         RequestThrottled: too many lost races; nothing was appended.
     """
-    move = layout.move_id(source.key, source.shard)
-    races = Races()
-    for _ in races:
+    move, appender = layout.move_id(source.key, source.shard), Appender(table)
+
+    def delivered(_: int) -> Decision[bool]:
         if arrived(table, source):
-            return False
-        try:
-            appender, instant = Appender(table), now()
-            appender.check_open()
-            more = settle(instant, appender.last_sent_at, table)
-            place = appender.place(instant)
-        except QueueDoesNotExist:
-            return None
+            return Answer(False)
+        appender.check_open()
+        instant = now()
+        more = settle(instant, appender.last_sent_at, table)
+        place = appender.place(instant)
         # Delta would accept a lower number, so the current one is part of the fence
         fence = {move: table.transaction(move), layout.SEND_ID: place.first}
         rows = place.rows(messages)
         rows = layout.with_column(rows, "moved_at", rows["sent_at"])
         ids = {move: source.number, **place.ids(len(messages)), **more}
-        if commit(table, fence, partial(table.append, rows, ids), told={"deliver": len(rows)}):
-            return place.closes
-        races.lose()
-    raise RequestThrottled("too many lost races; the messages are on their way")
+        return Change(fence, ids, partial(table.append, rows), place.closes, counts={"deliver": len(rows)})
+
+    return transact(table, delivered, busy="too many lost races; the messages are on their way").value

@@ -14,14 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakequeue.errors import DamagedTable, RequestThrottled
+from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import PATIENCE
 from lakequeue.storage.delta_log import data_files
-from lakequeue.storage.engines.commit import Races, repeated
+from lakequeue.storage.engines.commit import repeated
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.transaction import Answer, Committed, Decision, transact
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_files
@@ -75,17 +76,15 @@ def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int)
     Raises:
         RequestThrottled: too many lost races; nothing more was cleared.
     """
-    blank, cleared, races = _Blank(message_id, keep_from), False, Races()
-    for _ in races:
-        table.refresh()
-        full = repeated(table, lambda: next((offset for offset in offsets if blank.is_due(table, offset)), None))
-        if full is None:
-            return cleared
-        if rewrite(table, full, blank):
-            cleared = True
-        else:
-            races.lose()
-    raise RequestThrottled("the log of the queue is too busy")
+    blank, cleared = _Blank(message_id, keep_from), False
+    table.refresh()
+    for offset in offsets:
+
+        def decide(_: int, offset: int = offset) -> Decision[object]:
+            return rewrite(table, offset, blank) if blank.is_due(table, offset) else Answer(None)
+
+        cleared |= isinstance(transact(table, decide, busy="the log of the queue is too busy"), Committed)
+    return cleared
 
 
 def remove_former(table: Table, message_id: str) -> Freed:

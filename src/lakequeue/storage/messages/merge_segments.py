@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from lakequeue.model.clock import MICROS
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import commit, retried
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.transaction import Answer, Change, Committed, Decision, Ids, transact
 from lakequeue.storage.messages.forgotten import Forgotten
 from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
@@ -37,6 +37,7 @@ CUT_ROWS = 100_000
 """Rows of a file that replaces a part of a segment."""
 
 _FILE = layout.FILES["messages"]
+_BUSY = "the log of the queue is too busy"
 
 Segment = list[LogFile]
 
@@ -120,23 +121,17 @@ def merge_all(
     return _run(table, step, confirm)
 
 
-def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> bool:
-    """Replaces the segment that holds an offset by its rows as ``change`` returns them, as many and in order.
-
-    Returns:
-        Whether it did; if not, another commit came first, and the newest snapshot is loaded.
-    """
+def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> Change[MergeCounts]:
+    """Returns the change that replaces the rows of the segment with an offset by those that ``change`` returns."""
     seen = _snapshot(table)
     segments = [*seen.segments, *([seen.open_one] if seen.open_one else [])]
-    segment = next((each for each in segments if each[0].first <= offset <= each[-1].last), None)
-    if segment is None:
-        return False
+    segment = next(each for each in segments if each[0].first <= offset <= each[-1].last)
 
     def rows(table: Table) -> Iterator[pa.Table]:
         return map(change, _rows_of(segment)(table))
 
     step = _Step([segment], rows, MergeCounts(), with_send=segment is seen.open_one)
-    return _replace(table, seen, step, lambda: None)
+    return _replacement(table, seen, step, lambda: None)
 
 
 def put_in_order(table: Table, first: int, last: int) -> None:
@@ -146,12 +141,13 @@ def put_in_order(table: Table, first: int, last: int) -> None:
         RequestThrottled: too many lost races.
     """
 
-    def done() -> bool | None:
+    def decide(_: int) -> Decision[object]:
         found = (file for file in log_files(table) if file.last >= first and file.first <= last)
         foreign = next((file for file in found if _is_foreign(table, [file])), None)
-        return foreign is None or (rewrite(table, foreign.first, lambda rows: rows) and None)
+        return Answer(None) if foreign is None else rewrite(table, foreign.first, lambda rows: rows)
 
-    retried(done, "the log of the queue is too busy")
+    while isinstance(transact(table, decide, busy=_BUSY), Committed):
+        pass
 
 
 @attrs.frozen
@@ -185,14 +181,15 @@ class _Step:
 
 
 def _run(table: Table, next_step: Callable[[_Snapshot], _Step | None], confirm: Callable[[], None]) -> MergeCounts:
-    done = MergeCounts()
-    # each step reads anew: another process may have merged in the newest snapshot
-    while True:
+    def decide(lost: int) -> Decision[MergeCounts]:
         seen = _snapshot(table)
-        step = next_step(seen)
-        if step is None or not _replace(table, seen, step, confirm):
-            return done
-        done += step.outcome
+        step = None if lost else next_step(seen)  # another process that merges goes on
+        return Answer(MergeCounts()) if step is None else _replacement(table, seen, step, confirm)
+
+    done = MergeCounts()
+    while isinstance(step := transact(table, decide, busy=_BUSY), Committed):
+        done += step.value
+    return done
 
 
 def _snapshot(table: Table) -> _Snapshot:
@@ -395,7 +392,7 @@ def _segment_rows(rows: pa.Table, first: int, base: int, opened_at: int) -> pa.T
     return pa.Table.from_arrays([*partition, *rows.columns], schema=layout.MESSAGES)
 
 
-def _replace(table: Table, seen: _Snapshot, step: _Step, confirm: Callable[[], None]) -> bool:
+def _replacement(table: Table, seen: _Snapshot, step: _Step, confirm: Callable[[], None]) -> Change[MergeCounts]:
     bases = [segment[0].base for segment in step.segments]
     fence = {layout.FILES_ID: seen.number}
     ids = {layout.FILES_ID: seen.number + 1}
@@ -405,10 +402,13 @@ def _replace(table: Table, seen: _Snapshot, step: _Step, confirm: Callable[[], N
             ids[layout.EMPTYING_ID] = step.mark
     if step.with_send:
         fence[layout.SEND_ID] = ids[layout.SEND_ID] = seen.send_version
-    partition, told = {"base_offset": bases}, {"merge_segments": len(bases)}
+    partition = {"base_offset": bases}
 
     def rows() -> Iterator[pa.Table]:
         yield from step.rows(table)
         confirm()
 
-    return commit(table, fence, lambda token: table.replace(partition, rows(), ids, token), told=told)
+    def write(ids: Ids, token: str) -> None:
+        table.replace(partition, rows(), ids, token)
+
+    return Change(fence, ids, write, step.outcome, counts={"merge_segments": len(bases)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import attrs
 import pyarrow as pa
@@ -13,12 +14,12 @@ from lakequeue.model.clock import from_micros
 from lakequeue.shard.admin import is_ahead, set_back
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.transaction import Change
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import LogFile, log_files
-from lakequeue.storage.repair.steps import Step, done
+from lakequeue.storage.repair.steps import Step, commit_once, done
 
 _OF_MESSAGES, _OF_QUEUES = (
     [field.name for field in schema if field.type == layout.INSTANT] for schema in (layout.MESSAGES, layout.QUEUES)
@@ -86,7 +87,7 @@ def _set_log_back(messages: Table, files: Sequence[LogFile], now: int) -> None:
 
     # the first one first, so that instants never decrease with the offset
     for first in sorted(file.first for file in files):
-        done(rewrite(messages, first, earlier), messages.path)
+        commit_once(messages, rewrite(messages, first, earlier))
     fence = {layout.SEND_ID: messages.transaction(layout.SEND_ID)}
     ids = {**fence, layout.CLOCK_ID: min(messages.transaction(layout.CLOCK_ID), now), layout.PAUSE_ID: 0}
-    done(commit(messages, fence, lambda token: messages.add([], ids, token)), messages.path)
+    commit_once(messages, Change(fence, ids, partial(messages.add, []), None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 import attrs
@@ -13,14 +14,14 @@ import pyarrow.compute as pc
 from lakequeue.model.clock import to_micros
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Engine
+from lakequeue.storage.engines.transaction import Change, Ids
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.inspection.message_files import Displaced, FoundFile, Range, kept_files, shown
 from lakequeue.storage.inspection.shards import FoundShard
 from lakequeue.storage.messages.merge_segments import CUT_ROWS
 from lakequeue.storage.messages.read import Integers, stretches
-from lakequeue.storage.repair.steps import Step, done
+from lakequeue.storage.repair.steps import Step, commit_once, done
 
 _FILE = layout.FILES["messages"]
 _MOST_ROWS = 20_000_000
@@ -50,7 +51,7 @@ def fence_step(engine: Engine, found: FoundShard) -> Step:
         files, send = (table.transaction(name) for name in (layout.FILES_ID, layout.SEND_ID))
         fence = {layout.FILES_ID: files, layout.SEND_ID: send}
         ids = {**fence, layout.FILES_ID: files + 1, layout.FORGOTTEN_ID: forgotten}
-        done(commit(table, fence, lambda token: table.exchange([], [], ids, token)), table.path)
+        commit_once(table, Change(fence, ids, partial(table.exchange, [], []), None))
 
     return Step("keeps compactors from emptying by what they read before", apply)
 
@@ -90,11 +91,11 @@ def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: i
         clock = max([table.transaction(layout.CLOCK_ID), *known.sent_at.tolist()])
         ids[layout.CLOCK_ID] = clock
 
-        def attempt(token: str) -> None:
+        def write(ids: Ids, token: str) -> None:
             rows = chain(_rows(table.folder, kept, known, missing, clock), _again(table.folder, twice, end, clock))
             table.exchange(removed, rows, ids, token)
 
-        done(commit(table, fence, attempt), table.path)
+        commit_once(table, Change(fence, ids, write, None))
 
     what = shown(missing) if missing else f"the end, {new_end},"
     taken = ", ".join(each.file.name for each in replaced)

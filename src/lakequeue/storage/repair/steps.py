@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 import pyarrow as pa
 
 from lakequeue.errors import QueueClientError
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.commit import commit
-from lakequeue.storage.engines.point import Engine
+from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import Change, transact
 from lakequeue.storage.folder import Folder
 
 ASIDE = "_damaged"
@@ -55,9 +56,23 @@ def files_step(
     def apply() -> None:
         table = engine.open(path)
         done(table.version == version, path)
-        done(commit(table, {}, lambda token: table.exchange(files, rows, {}, token)), path)
+        commit_once(table, Change({}, {}, partial(table.exchange, files, rows), None))
 
     return Step(text, apply)
+
+
+def commit_once(table: Table, change: Change[object]) -> None:
+    """Commits a change of a repair, which is not decided anew.
+
+    Raises:
+        QueueClientError: others committed meanwhile; nothing was changed.
+    """
+
+    def decide(lost: int) -> Change[object]:
+        done(not lost, table.path)
+        return change
+
+    transact(table, decide, busy="")
 
 
 def done(committed: bool, table: str) -> None:
