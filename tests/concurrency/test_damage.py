@@ -24,7 +24,7 @@ from lakequeue.cli import app
 from lakequeue.operations.attributes import make_tables
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import State, checkpoint_name, entry_name
-from lakequeue.storage.engines import log_trimming
+from lakequeue.storage.engines import log_trimming, point
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
@@ -137,10 +137,10 @@ def test_a_checkpoint_that_fails_is_logged_and_the_commit_stands(
 ) -> None:
     queue = lq.create_queue("orders")
 
-    def fail(table: Table) -> None:
+    def fail(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(Table, "checkpoint", fail)
+    monkeypatch.setattr(point, "write_checkpoint", fail)
     for number in range(100):
         queue.send(f"body {number}")
     assert "a checkpoint of" in caplog.text and "no space left" in caplog.text

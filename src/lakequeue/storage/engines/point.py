@@ -326,10 +326,10 @@ class Table(TableVersion):
         self._committed = self.version, own
         if self.version % self.state.checkpoint_every:
             return
-        if self.folder.local is not None:
-            self._try_checkpoint()
+        if self.folder.local is not None:  # this version is in the log: see `_is_still_based`
+            self._try(lambda: write_checkpoint(self._writes, self.state))
         else:  # it reads the entries since the last one, in many requests
-            threading.Thread(target=self._try_checkpoint, name="lakequeue-checkpoint").start()
+            threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
 
     def _is_still_based(self) -> bool:
         """Returns whether the entry that was just created is in the log of the table, behind its base (DUR-85)."""
@@ -341,9 +341,9 @@ class Table(TableVersion):
         except OtherHistory:
             return False
 
-    def _try_checkpoint(self) -> None:
+    def _try(self, checkpoint: Callable[[], None]) -> None:
         try:
-            self.checkpoint()
+            checkpoint()
         except Exception as error:  # the commit has landed, and the next checkpoint covers it
             _log.warning("a checkpoint of %s failed: %s", self.path, first_line(error))
 
