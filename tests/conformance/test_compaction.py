@@ -39,11 +39,13 @@ from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.commands import Rewrite
 from lakequeue.storage import cleaning, layout, ledger, passes
 from lakequeue.storage.bulk import manifests
+from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder, LocalFolder
-from lakequeue.storage.messages import merge_segments
+from lakequeue.storage.messages import append, merge_segments
 from lakequeue.storage.stores import Store
+from lakequeue.storage.table_version import TableVersion
 from lakequeue.testing import ManualClock
 from model.command_sequences import random_commands
 from model.queue_sequences import QueueCalls
@@ -279,6 +281,27 @@ def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_anoth
     queue.send("5")  # through a handle that knows nothing of it
     assert len({row.offset for row in check_log(queue)}) == 6
     assert drain(harness.queue()) == list("012345")
+
+
+def test_a_sender_merges_the_segment_that_it_has_sent_without_reading_it(harness: Harness, clock, monkeypatch):
+    monkeypatch.setattr(append, "SEGMENT_COMMITS", 4)
+    opened, read = list[str](), TableVersion._opened_file
+
+    def noted(table: TableVersion, file: LiveFile) -> Any:
+        opened.append(table.path.rpartition("/")[2])
+        return read(table, file)
+
+    queue = harness.create()
+    with monkeypatch.context() as scope:
+        scope.setattr(TableVersion, "_opened_file", noted)
+        for number in range(5):
+            queue.send(str(number), attributes={"n": number}, delay=number % 2)
+    assert live_files(queue) == 2 and "messages" not in opened
+    check_log(harness.queue())
+    found = harness.queue().receive(10)
+    assert [(each.body, each.message_attributes["n"].value) for each in found] == [(n, n) for n in "024"]
+    clock.advance(1)
+    assert [each.body for each in harness.queue().receive(10)] == ["1", "3"]
 
 
 def bulk_segment(queue: Queue, bodies: list[str], at: str) -> None:

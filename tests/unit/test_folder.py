@@ -29,14 +29,14 @@ ROWS = pa.table({"number": range(10_000), "body": [f"body {number}" for number i
 def table(tmp_path: Path) -> Table:
     """A handle on the directory alone: there is no log."""
     table = object.__new__(Table)
-    table.folder = LocalFolder(str(tmp_path))
+    table.folder, table.written = LocalFolder(str(tmp_path)), {}
     return table
 
 
 def both_reads(table: Table, size: int) -> None:
     file = LiveFile("a.parquet", "a.parquet", size, len(ROWS), {}, {}, {}, {})
     assert table.read([file]) == [ROWS]
-    assert table.read_rows(file, 4_500, 5_499) == ROWS.slice(4_500, 1_000)
+    assert table.read_rows(file, 4_500, 5_499, ROWS.column_names) == ROWS.slice(4_500, 1_000)
 
 
 def test_a_local_file_is_opened_by_arrow(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -296,6 +296,7 @@ class ShardSender:
             if dedup is None:
                 appender.forget_ids_below(head.floor_offset)
             merge_recent(appender.table, head.floor_offset, None if dedup is None else now - dedup, confirm)
+            appender.forget_rows()
             appender.refresh()
         except Exception as error:  # a failed merge never fails a send; the next one tries again
             _log.warning("merging files of %s failed: %s", self._tables.messages, first_line(error))

@@ -79,7 +79,7 @@ ADDED = {"first_received_at", "dead_letter_note", "moved_at", "emptied", "only_f
 def message_rows(rows: pa.Table) -> pa.Table:
     """Rows of a file of ``messages`` in the order and the types in which they are written."""
     file = FILES["messages"]
-    return rows.select(file.names).cast(file)
+    return rows if rows.schema.equals(file) else rows.select(file.names).cast(file)
 
 
 def array(values: Sequence[Any], kind: pa.DataType, count: int) -> pa.Array:

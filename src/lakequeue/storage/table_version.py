@@ -25,6 +25,8 @@ class TableVersion:
         self.state = state
         self._rows: dict[str, pa.Table] = {}
         """Rows of live files by path, as read or written; see ``rows``."""
+        self.written: dict[str, pa.Table] = {}
+        """Rows of some files that this process wrote, by path. ``read_rows`` does not read these files."""
 
     @property
     def path(self) -> str:
@@ -63,8 +65,10 @@ class TableVersion:
         self._rows = {path: known[path] for path in self.state.live if path in known}
         return [known[file.path] for file in files]
 
-    def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows ``first`` to ``last`` (row numbers, inclusive) of a live file; reads little else."""
+    def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str]) -> pa.Table:
+        """Columns of rows ``first`` to ``last`` (row numbers, inclusive) of a live file; reads little else."""
+        if (known := self.written.get(file.path)) is not None:
+            return known.slice(first, last - first + 1).select(columns)
         with self._opened_file(file) as parquet:
             found = [(group, begin) for group, begin, end in row_groups(parquet) if begin <= last and end > first]
             table = parquet.read_row_groups([group for group, _ in found], columns=columns, use_threads=False)

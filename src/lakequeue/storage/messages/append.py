@@ -21,8 +21,9 @@ from lakequeue.storage.engines.interface import DataFile, placed
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Change, Ids
 from lakequeue.storage.messages import staged_sends
+from lakequeue.storage.messages.body_cache import TABLE_BYTES
 from lakequeue.storage.messages.dedup_window import DedupWindow, dedup_key
-from lakequeue.storage.messages.read import log_files
+from lakequeue.storage.messages.read import BUDGET, log_files
 from lakequeue.storage.messages.staged_sends import StagedSend
 
 SEGMENT_COMMITS = 64
@@ -183,7 +184,19 @@ class Appender:
         if self.table.version == self._end.version + 1:  # it need not be read
             opened = attrs.evolve(segment, commits=segment.commits + 1)
             self._end = _Loaded(self.table.version, first + len(messages), sent_at, opened, self._end.staged)
+            self._keep(rows)
         return Appended(first, rows, place.closes)
+
+    def _keep(self, rows: pa.Table) -> None:
+        """Keeps rows that were just appended, for the merge of their segment."""
+        size = rows.get_total_buffer_size()
+        if size <= TABLE_BYTES and not self.table.commits_alone:
+            with BUDGET.lock:
+                BUDGET.put(self.table.written, next(reversed(self.table.state.live)), rows, TABLE_BYTES + size)
+
+    def forget_rows(self) -> None:
+        """Drops the rows that were kept, once their segment was merged."""
+        BUDGET.drop(self.table.written)
 
     @property
     def stages(self) -> bool:
