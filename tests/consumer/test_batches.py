@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from consumer.harness import Handler, Harness, raises
 from lakequeue import Context, InvalidOptions, Message, Outcome
 from lakequeue.consumer.arrow_batches import COLUMNS
+from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.frame_verbs import LEASE_COLUMNS
 
 pytestmark = pytest.mark.spec("JOB-4")
@@ -108,6 +110,27 @@ def test_a_last_receive_is_for_a_hand_that_begins_at_once(harness: Harness, conc
     assert len(again) >= 10 and {*again} == {0}
     assert harness.other.counts().visible == harness.other.counts().in_flight == 0
     assert harness.lq.queue("dead").counts().visible == 0
+
+
+@pytest.mark.spec("HBN-23")
+@pytest.mark.parametrize("batch", [None, 20])
+def test_a_hand_that_was_kept_begins_nothing_before_the_last_receive_that_was_claimed_for_it(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, batch: int | None
+) -> None:
+    harness.with_dead_letters(2)
+    harness.send(*(str(number) for number in range(60)))
+    begin, taken = QueueLoop._begin, list[object]()
+
+    def late(loop: QueueLoop, messages: Sequence[Message]) -> None:
+        if any(message.last_receive for message in messages):
+            taken.append(loop.held.take())  # as a hand does that is awake before the message is there
+        begin(loop, messages)
+
+    monkeypatch.setattr(QueueLoop, "_begin", late)
+    options = {} if batch is None else {"batch": batch, "batch_wait": 0}
+    handler = harness.handler(0.1, raises(ValueError("not now")))
+    harness.consume(handler, 6, concurrency=1, retry_failed_at_once=True, **options)
+    assert len(taken) >= 10 and not any(taken)
 
 
 @pytest.mark.spec("FIF-1")

@@ -82,7 +82,7 @@ class HeldMessages:
         self._ready: deque[Turn] = deque()
         self._groups: dict[str, deque[Turn]] = {}
         self._claim: FreeHands | None = None  # the last one
-        self._kept = self._asked = 0  # hands that stay free for last receives, and those of them that it knew
+        self._kept = self._asked = 0  # hands that stay free for last receives; of them, until the next begins
         self.busy = self._busy_hands = 0
         self.full = False
         self.hungry = threading.Event()
@@ -380,18 +380,20 @@ class HeldMessages:
         last = sum(job.state is State.WAITING and job.context.message.last_receive for job in active)
         return self._totals.busy + last
 
-    def keep_free(self, hands: FreeHands | None) -> None:
+    def keep_free(self, hands: FreeHands | None, claimed: bool) -> None:
         """After a claim: keeps hands free for the last receives that it left, which would wait for ever.
 
+        If it ``claimed`` messages, hands that were kept before stay free for these until ``release_hands``.
         Among several queues it keeps those that become free in its turn (``keep_hand``).
         """
         if hands is None or self._totals.several:
             return
         with self._lock:
-            before, self._kept = self._kept, min(hands.passed, self._hands)
-            self._totals.kept = self._kept
-        if self._kept < before:
-            self.hands.wake(before)
+            wanted = min(hands.passed, self._hands)
+            self._totals.kept = self._kept = max(self._kept, wanted)
+            self._asked = self._kept - wanted
+        if not claimed:
+            self.release_hands()
 
     def release_hands(self) -> None:
         """Once what was claimed has begun: hands that were kept for it do other work again."""

@@ -150,7 +150,7 @@ class QueueLoop:
                         continue
                     hands = self.held.free_hands()
                     messages = self._receive(room, hands, last or event is not None, held_back)
-                    self.held.keep_free(hands)
+                    self.held.keep_free(hands, bool(messages))
                 else:
                     messages = found.messages
                     if found.refused is not None:

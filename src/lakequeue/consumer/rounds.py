@@ -160,7 +160,7 @@ class Rounds:
                 self._behind = behind + self._behind
             raise
         self._held.ahead.round(int((monotonic() - began) * MICROS))
-        self._held.keep_free(hands if room else None)
+        self._held.keep_free(hands if room else None, bool(found.messages))
         for done, error in zip(due, found.errors, strict=True):
             done.settled = error is None
         if good := [done.job for done in due if done.settled]:
