@@ -214,14 +214,43 @@ def test_a_compressed_body_is_decompressed_up_to_a_bound(
             taken(json.dumps(payload))
 
 
-def test_a_body_that_would_take_gigabytes_takes_no_more_than_its_bound() -> None:
-    zeros = zlib.compressobj(1)
-    body = b"".join(zeros.compress(bytes(2**20)) for _ in range(512)) + zeros.flush()
+@pytest.mark.parametrize(
+    ("text", "number", "problem"),
+    [(b"\0" * 2**20, 512, "larger than 64 MiB"), (b"[]," * 2**20, 21, "more than 1,000,000 elements")],
+    ids=["zeros", "lists"],
+)
+def test_a_body_that_would_take_gigabytes_takes_no_more_than_its_bound(
+    text: bytes, number: int, problem: str
+) -> None:
+    made = zlib.compressobj(1)
+    body = b"".join(made.compress(part) for part in (b"[", *[text] * number, b"0]")) + made.flush()
     payload = sent(SECOND, headers=TASK | {"compression": "application/x-gzip"}, body=coded(body))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(Malformed, match="larger than 64 MiB"):
+    with pytest.raises(Malformed, match=problem):
         taken(json.dumps(payload))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 250 * 1024
+
+
+@pytest.mark.parametrize("element", ["[]", '{"":0}', '[[""]]', '"a,[b"', "1"])
+def test_a_compressed_body_has_a_bounded_number_of_elements(monkeypatch: pytest.MonkeyPatch, element: str) -> None:
+    monkeypatch.setattr(celery_payloads, "_MOST", 1_000)
+    each = 1 + element.count("[") + element.count("{") - ("a" in element)
+    fit = (celery_payloads._MOST - 4) // each  # two lists, an object and the commas between them
+    headers = TASK | {"compression": "gzip"}
+    for number, fits in ((fit, True), (fit + 2, False)):
+        body = f"[[{','.join([element] * number)}], {{}}, null]".encode()
+        payload = json.dumps(sent(SECOND, headers=headers, body=coded(zlib.compress(body, 1))))
+        if fits:
+            assert len(taken(payload).decode()[0]) == number
+            continue
+        with pytest.raises(Malformed, match="more than 1,000 elements"):
+            taken(payload)
+
+
+def test_a_compressed_text_is_one_element_whatever_it_holds() -> None:
+    text = '[{,"\\' * 1_000_000
+    payload = sent(SECOND, headers=TASK | {"compression": "gzip"}, body=packed([[text], {}, None]))
+    assert taken(json.dumps(payload)).decode()[0] == [text]
 
 
 ENDING = {

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any, TypeAlias
 
 from celery.utils.time import maybe_iso8601
@@ -24,6 +25,10 @@ from lakequeue import Message
 
 _LARGEST = 64 * 2**20
 """Bytes that a compressed body may have once it is decompressed."""
+_MOST = 1_000_000
+"""Lists, objects and their elements that it may have as JSON: 64 MiB of ``[],`` would become 1.5 GB of objects."""
+_ELEMENT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{,])', re.DOTALL)
+"""A text of JSON, or what begins a list, an object or a further element."""
 
 _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     bz2.decompress: bz2.BZ2Decompressor,
@@ -184,6 +189,7 @@ def checked(payload: dict[str, Any]) -> None:
         if is_compressed(payload):
             body = _decompressed(body if isinstance(body, bytes) else body.encode(), headers.pop("compression"))
             payload["body"], properties["body_encoding"] = body, None
+            _need(kind != "application/json" or _is_small(body), f"its body has more than {_MOST:,} elements")
         found: Any = decode(body, kind, encoding, accept={kind}) if kind == "application/json" else ([], {}, None)
         first = found if isinstance(found, dict) else {}  # the first protocol has all of a task in its body
         task = headers if "task" in headers else first
@@ -217,6 +223,12 @@ def _decompressed(body: bytes, kind: Any) -> bytes:
     whole: bytes = made.decompress(body, _LARGEST)
     _need(made.eof, f"its compressed body is not complete, or larger than {_LARGEST >> 20} MiB")
     return whole
+
+
+def _is_small(body: bytes) -> bool:
+    """Returns True if JSON has at most ``_MOST`` lists, objects and further elements."""
+    elements = (found for found in _ELEMENT.finditer(body) if found[1])
+    return next(islice(elements, _MOST, None), None) is None
 
 
 @contextmanager
