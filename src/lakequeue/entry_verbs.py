@@ -16,7 +16,7 @@ from lakequeue.client import LakeQueue
 from lakequeue.errors import LakeQueueError
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
-from lakequeue.operations import attributes, browse, move, receive, selected, send, settle
+from lakequeue.operations import attributes, browse, move, receive, selected, send, settle, waits
 from lakequeue.operations import depth as depth_of
 from lakequeue.operations import depth_history as over_time
 from lakequeue.operations import exchange as rounds
@@ -109,6 +109,7 @@ class Wrapped:
 
 
 exchange = of_face(rounds.exchange)
+wait_for_more = of_face(waits.wait_for_more)
 receive_for_hands = of_face(receive.receive)
 give_back = of_face(settle.give_back)
 gone = of_face(settle.gone)
@@ -119,6 +120,11 @@ is_held_back = of_face(depth_of.is_held_back)
 def settings(queue: Queue) -> QueueAttributes:
     """The attributes as this process last read them; reads nothing."""
     return queue._runtime.attributes
+
+
+def linger(queue: Queue) -> int:
+    """Microseconds for which what a consumer has handled waits for its next claim at most."""
+    return queue._runtime.root.linger
 
 
 def root_of(queue: Queue) -> str:

@@ -291,6 +291,11 @@ class Running:
         return self.error
 
 
+def commits(harness: Harness) -> int:
+    """Commits to all ledgers of the queue so far."""
+    return sum(shard.ledger.query(lambda machine: machine.head.epoch) for shard in harness.queue._runtime.shards)
+
+
 def recorded(queue: Queue, *arguments: Any) -> Exchanged:
     """In the place of `exchange`."""
     return queue.exchange(*arguments) if isinstance(queue, Recorder) else exchange(queue, *arguments)

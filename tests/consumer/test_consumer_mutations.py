@@ -9,6 +9,7 @@ from consumer import test_consumer as consuming
 from consumer import test_consumer_timelines as timelines
 from consumer import test_deleted_by_others as deleted
 from consumer import test_late as late
+from consumer import test_lingering as lingering
 from consumer import test_outages as failing
 from consumer import test_rounds as rounds
 from consumer.harness import Harness, raises, sleeper
@@ -22,6 +23,7 @@ from lakequeue.consumer.rounds import Rounds
 from lakequeue.operations import move
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
+from lakequeue.shard.decide import ShardMachine
 from mutations import Case, Mutation, Patch, Scenario, each_case, replace, shown_by
 
 Make = Callable[..., Harness]
@@ -34,6 +36,14 @@ class _NoLog:
 
 
 # --- scenarios
+
+
+def a_group_waits_for_no_deletion(make: Make) -> None:
+    lingering.nothing_waits(lingering.linger(make(fifo=True)))
+
+
+def a_cap_waits_for_no_deletion(make: Make) -> None:
+    lingering.nothing_waits(lingering.linger(make(max_inflight_messages=10)))
 
 
 def _ends(make: Make, answer: Any, visible_at: float | None) -> None:
@@ -286,6 +296,21 @@ MUTATIONS = [
             lambda *given, settling, claim=move.claim, **more: claim(*given, settling=None, **more),
         ),
         {shown(rounds.test_a_delete_and_the_next_claim_are_one_commit): "HBN-24"},
+    ),
+    Mutation(
+        "waits on every queue",
+        replace(ShardMachine, "_frees_others", lambda self: False),
+        {a_group_waits_for_no_deletion: "HBN-27 FIF-8", a_cap_waits_for_no_deletion: "HBN-27 INF-3"},
+    ),
+    Mutation(
+        "uses up receipts",
+        replace(Rounds, "_until", lambda self, hold, now: now + 60_000_000),
+        {shown(lingering.a_receipt_is_not_used_up, **LONG): "HBN-27"},
+    ),
+    Mutation(
+        "has what is urgent wait",
+        replace(Rounds, "_add", lambda self, done: self._done.append(done) or len(self._done) == 1),
+        {shown(lingering.what_is_urgent_does_not_wait_with_the_rest, **LONG): "HBN-27"},
     ),
     Mutation(
         "goes on before the delete",

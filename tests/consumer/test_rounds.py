@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from concurrency.harness import apart, keep_to
-from consumer.harness import Handler, Harness, raises, sleeper
+from consumer.harness import Handler, Harness, commits, raises, sleeper
 from lakequeue import (
     Consumer,
     HeartbeatRenewal,
@@ -22,11 +22,6 @@ from lakequeue import (
 from lakequeue.entry_verbs import FreeHands, Request, exchange
 
 Make = Callable[..., Harness]
-
-
-def commits(harness: Harness) -> int:
-    """Commits to all ledgers of the queue so far."""
-    return sum(shard.ledger.query(lambda machine: machine.head.epoch) for shard in harness.queue._runtime.shards)
 
 
 # --- one commit

@@ -396,8 +396,11 @@ class Comparison(Commands):
             model.send(row)
         model.advance(self.clock)
         receipts, leases, live = list(self.receipts), list(self.leases), dict(self.live)
+        drained = machine.is_drained(self.clock)
         decision = machine.decide([command for command, _ in batch], self.clock)
         assert len(decision.results) == len(batch)
+        if drained and batch and isinstance(batch[0][0], Claim):
+            assert not decision.results[0].changed, "the machine said that there was nothing to claim"
         commit = False
         for (command, call), result in zip(batch, decision.results, strict=True):
             before = model.copy()

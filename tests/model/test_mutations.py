@@ -58,11 +58,26 @@ def tenants_agree() -> None:
 
 
 STANDARD = {standard_queues_agree: "DEL-8 RCP-6 RCP-7 RCV-3 DLY-1 RET-1 INF-11 VIS-9 PUR-2 STA-13"}
+DRAINED = {standard_queues_agree: "HBN-27"}
 MOVES = {standard_queues_agree: "DLQ-2 DLQ-4 RET-7 STA-13"}
 HELD = {standard_queues_agree: "INF-8 INF-9 STA-13"}
 REWINDS = {standard_queues_agree: "RWD-4 RWD-5 RWD-6 RWD-8 RWD-11 RWD-19 RWD-20 RWD-21 RWD-23 RWD-25"}
 FAIR = {tenants_agree: "FAI-1 FAI-2 FAI-4 INF-11"}
 FIFO = {fifo_queues_agree: "FIF-4 FIF-9 FIF-14 RET-10 INF-4 RCP-7 DLY-10 ATT-3 ATT-4 ATT-5 ATT-6 RWD-22"}
+
+
+def only_claims_are_noted(patch: Patch) -> None:
+    note = ShardMachine._note
+
+    def noted(self: ShardMachine, command: Command, result: Any) -> None:
+        if isinstance(command, Claim):
+            note(self, command, result)
+
+    patch.setattr(ShardMachine, "_note", noted)
+
+
+def has_the_log_of_its_claim(self: ShardMachine, now: int) -> bool:
+    return self._drained is not None and self._drained[0] == self.log.end
 
 
 def receipts_that_ended_count(patch: Patch) -> None:
@@ -375,6 +390,10 @@ def claims_come_first(patch: Patch) -> None:
 
 MUTATIONS = [
     Mutation("claims come first", claims_come_first, STANDARD | FIFO),
+    Mutation("a cap counts as far", replace(ShardMachine, "_frees_others", lambda self: False), DRAINED),
+    Mutation("a claim leaves nothing", replace(ClaimResult, "left_nothing", lambda self, command: True), DRAINED),
+    Mutation("what is made visible counts as claimed", only_claims_are_noted, DRAINED),
+    Mutation("time brings nothing", replace(ShardMachine, "is_drained", has_the_log_of_its_claim), DRAINED),
     Mutation("operators delete what is in flight", operators_delete_what_is_in_flight, STANDARD | FIFO),
     Mutation("operators end receipts unasked", operators_end_receipts_unasked, STANDARD | FIFO),
     Mutation("what is rescheduled is visible at once", nothing_is_rescheduled, STANDARD),

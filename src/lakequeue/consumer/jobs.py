@@ -84,6 +84,7 @@ class Done:
         hold: how the receipt stood when its handler ended.
         failures: attempts that failed.
         due: when to try again; None: at once.
+        until: until when it may wait for the next claim, in microseconds; 0: not at all.
         settled: True once a commit deleted it, or made it visible.
         handle: its receipt handle, or the handle of a later receive.
     """
@@ -93,6 +94,7 @@ class Done:
     hold: Hold | None = None
     failures: int = 0
     due: datetime | None = None
+    until: int = 0
     settled: bool = False
     handle: str = attrs.field(default=attrs.Factory(lambda done: done.job.handle, takes_self=True))
 

@@ -21,7 +21,15 @@ from lakequeue.consumer.options import ConsumerOptions
 from lakequeue.consumer.outages import Health, OutageMonitor
 from lakequeue.consumer.rounds import Rounds
 from lakequeue.consumer.shared_hands import Controls, SharedHands
-from lakequeue.entry_verbs import FreeHands, Request, gone, is_held_back, receive_for_hands, settings
+from lakequeue.entry_verbs import (
+    FreeHands,
+    Request,
+    gone,
+    is_held_back,
+    receive_for_hands,
+    settings,
+    wait_for_more,
+)
 from lakequeue.errors import (
     LakeQueueError,
     OverLimit,
@@ -134,10 +142,9 @@ class QueueLoop:
             self.interrupt.clear()
             if self._stopping or self._hands.all_empty:
                 return
-            if (error := self.outages.final) is not None:
-                raise error
             now = self._clock.now()
-            self._prepare()
+            if self._prepare(may_linger=not until_empty and now >= not_before):
+                continue
             try:
                 empty = self._hands.may_be_empty(self.held) if until_empty else None
                 last = empty is not None
@@ -191,8 +198,19 @@ class QueueLoop:
             _log.info("%s is no longer paused", name)
         self._pauses = pauses
 
-    def _prepare(self) -> None:
-        """Adapts what the pool holds before a round, and logs new pauses of the queue."""
+    def _prepare(self, may_linger: bool) -> bool:
+        """Adapts what the pool holds before a round, and logs new pauses of the queue.
+
+        Lets what was handled wait for messages to claim in the same commit.
+
+        Returns:
+            True if it waited for such messages.
+
+        Raises:
+            QueueClientError: storage failed for too long.
+        """
+        if (error := self.outages.final) is not None:
+            raise error
         self._log_pauses()
         self.held.release_hands()
         self.held.resize(self._controls.concurrency)
@@ -201,6 +219,8 @@ class QueueLoop:
             self.rounds.give_back(self.held.end_ahead())  # also if hands did not come to it in time
         if self.rounds.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
             self.held.hungry.wait(min(self.held.round_seconds, _LONGEST_GATHER))
+        until = self.rounds.lingers_until() if may_linger and not self._controls.paused else None
+        return until is not None and wait_for_more(self.queue, until, self.interrupt)
 
     def _wait_until(self, *instants: datetime | None) -> None:
         """Waits until the first of these, or until there is something to do."""

@@ -13,9 +13,9 @@ import attrs
 from lakequeue.consumer.handler import Outcome
 from lakequeue.consumer.held import HeldMessages
 from lakequeue.consumer.jobs import Done, Job, Run
-from lakequeue.entry_verbs import Exchanged, Request, exchange, give_back, settings
+from lakequeue.entry_verbs import Exchanged, Request, exchange, give_back, linger, settings
 from lakequeue.errors import QueueClientError, QueueDoesNotExist, QueueServiceError, RequestThrottled
-from lakequeue.model.clock import MICROS, Duration, seconds
+from lakequeue.model.clock import MICROS, Duration, from_micros, seconds
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.renewal.policies import Hold
@@ -69,11 +69,19 @@ class Rounds:
 
     def _deletion(self, job: Job, hold: Hold | None) -> Done:
         """The deletion of a handled message: by its newest receipt if it was received again and not begun."""
-        if hold is None or not hold.is_over(self._run.now()):
-            return Done(job, hold=hold)
+        now = self._run.now()
+        if hold is None or not hold.is_over(now):
+            return Done(job, hold=hold, until=self._until(hold, now))
         again = self._held.end_again(job)
         self.forget(again)
         return Done(job, handle=again[-1].handle) if again else Done(job, hold=hold)
+
+    def _until(self, hold: Hold | None, now: int) -> int:
+        """Returns until when the deletion of a message may wait for the next claim; 0: not at all."""
+        if hold is None or hold.failed or hold.timeout <= 0:
+            return 0
+        longest = min(linger(self._queue), (hold.visible_at - now) // 3)
+        return now + longest if longest > 0 else 0
 
     def is_over(self, job: Job) -> bool:
         """Returns True if the receipt of a message has ended, by the queue's clock."""
@@ -132,6 +140,14 @@ class Rounds:
         """When a settlement is tried again."""
         with self._lock:
             return min((done.due for done in self._done if done.due is not None), default=None)
+
+    def lingers_until(self) -> datetime | None:
+        """Until when all that handlers finished may wait for the next claim; None: there is nothing that may."""
+        with self._lock:
+            if self._failures or self._behind or any(done.due is not None for done in self._done):
+                return None
+            until = min((done.until for done in self._done if not done.job.context.lost), default=0)
+        return from_micros(until) if until > self._run.now() else None
 
     def run(self, may_claim: bool) -> Exchanged | None:
         """Settles what is due, and claims messages for free places; None if there is nothing to do.
@@ -193,9 +209,9 @@ class Rounds:
             self._run.wake()
 
     def _add(self, done: Done) -> bool:
-        """Has a message settled; returns whether it is the first that waits for the next round."""
+        """Has a message settled; returns whether nothing waits for the next round that is as urgent."""
         with self._lock:
-            first = all(each.due is not None for each in self._done)
+            first = all(each.due is not None or each.until > done.until for each in self._done)
             self._done.append(done)
         return first
 

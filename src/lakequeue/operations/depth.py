@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import attrs
 
@@ -18,8 +18,8 @@ from lakequeue.operations.results import QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
-from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.shard.commands import Claim, Counts
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.peek import Holding
 from lakequeue.storage import passes
 from lakequeue.storage.catalog import QueueRow
@@ -33,6 +33,23 @@ LEAST_NOTED = 32
 """Number of queues from which on the compactor's notes, which are of all queues, are read."""
 
 _T = TypeVar("_T")
+
+
+class ShardDepth(NamedTuple):
+    """The depth of a shard at an instant, from one snapshot."""
+
+    counts: Counts
+    oldest_age: int | None
+    """Microseconds since the oldest stored message was sent."""
+    sent: int
+    """Number of messages ever sent."""
+
+    @classmethod
+    def of(cls, machine: ShardMachine, now: int) -> ShardDepth:
+        counts = machine.counts(now)
+        oldest = machine.oldest_sent_at(now)
+        age = None if oldest is None else max(now, machine.head.committed_at) - oldest
+        return cls(counts, age, machine.log.end)
 
 
 @attrs.frozen
@@ -114,7 +131,11 @@ def _depths(queue: OpenQueue) -> tuple[int, list[ShardDepth]]:
     """An instant, and the depth of each shard at it."""
     with queue.service("counts"):
         now = queue.now()
-        return now, _of_each(queue, lambda shard: shard.ledger.depth(now))
+        return now, _of_each(queue, lambda shard: _depth(shard, now))
+
+
+def _depth(shard: OpenShard, now: int) -> ShardDepth:
+    return shard.ledger.query(lambda machine: ShardDepth.of(machine, now))
 
 
 def _of_each(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]:
@@ -127,7 +148,7 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
     """The depth of each shard, each exact at its own snapshot, and its lost races."""
 
     def counted(shard: OpenShard) -> ShardCounts:
-        counts = shard.ledger.depth(now).counts
+        counts = _depth(shard, now).counts
         return ShardCounts(
             *(shard.number, counts.visible, counts.in_flight, counts.delayed, counts.held),
             *shard.ledger.newest_races(min(NEWEST_COMMITS, max(LEAST_COMMITS, MOST_ENTRIES // len(queue.shards)))),

@@ -13,11 +13,10 @@ from datetime import datetime
 
 from lakequeue.errors import QueueClientError
 from lakequeue.model.clock import to_micros
-from lakequeue.operations.depth import Depth, depth
+from lakequeue.operations.depth import Depth, ShardDepth, depth
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
-from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import past_versions, stats
 from lakequeue.storage.ledger import Ledger

@@ -8,7 +8,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from math import inf
@@ -36,10 +36,11 @@ from lakequeue.operations import move
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, Settling, visibility
 from lakequeue.operations.tokens import Tokens
+from lakequeue.operations.waits import is_drained, waiting
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order, look_at
-from lakequeue.runtime.waiters import Waiter, log_watch
+from lakequeue.runtime.waiters import Waiter
 from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease, Spans
 from lakequeue.shard.spans import ranges
 from lakequeue.storage.engines.interface import is_storage_failure
@@ -247,16 +248,9 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
     return _Poll(wanted, deadline, refuse_late, request)
 
 
-@contextmanager
-def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Iterator[Waiter | None]:
+def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
     """Joins the queue's waiters, which call ``wake`` when this receive should poll; None without a wait."""
-    if poll.deadline() <= queue.now():
-        yield None
-        return
-    waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
-    watch = log_watch() if folders else None
-    with waiters.waiter(wake) as waiter, watch.waking(folders, waiters.wake) if watch else nullcontext():
-        yield waiter
+    return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake)
 
 
 def claim(
@@ -393,10 +387,25 @@ def _polls(
         if waiter is not None and not waiter.first and poll.wanted.attempt_id is None:
             yield from_micros(min(deadline, now + FALLBACK_POLL_FACTOR * longest))
             continue
-        events = [shard.ledger.next_event(now) for shard in queue.shards]
-        known = [event for event in events if event is not None and event > now]
-        yield from_micros(min([deadline, now + pause, *known]))
+        yield from _in_vain(queue, poll, waiter, clear, min(deadline, now + pause))
         pause = min(2 * pause, queue.root.longest_pause(now - waiters.active_at))
+
+
+def _in_vain(
+    queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None], until: int
+) -> Iterator[datetime]:
+    """Yields instants to wait for, until a poll may find something or ``until``: many changes are no messages."""
+    interrupt = poll.request.interrupt
+    while True:
+        now = queue.now()
+        events = [shard.ledger.next_event(now) for shard in queue.shards]
+        yield from_micros(min([until, *(event for event in events if event is not None and event > now)]))
+        if waiter is None or not waiter.woken or poll.wanted.attempt_id is not None:
+            return
+        clear()
+        waiter.woken = False
+        if (interrupt is not None and interrupt.is_set()) or queue.now() >= until or not is_drained(queue):
+            return
 
 
 def read(

@@ -19,12 +19,11 @@ from lakequeue.model.arguments import check_instant
 from lakequeue.model.attributes import HIDDEN
 from lakequeue.model.clock import to_micros
 from lakequeue.operations import group_depth
-from lakequeue.operations.depth import Depth, noted
+from lakequeue.operations.depth import Depth, ShardDepth, noted
 from lakequeue.operations.judge import JUDGED, REWINDABLE, SCHEMA, names_are
 from lakequeue.operations.judged_log import JudgedShard, surviving
 from lakequeue.operations.pool import each
 from lakequeue.runtime.root import Root
-from lakequeue.runtime.shard_ledger import ShardDepth
 from lakequeue.storage import layout, past_versions, stats
 from lakequeue.storage.catalog import QueueRow, rows_of
 from lakequeue.storage.cleaning import pin_files

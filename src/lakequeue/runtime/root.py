@@ -36,6 +36,8 @@ POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pause between two polls of a waiting receive on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
 """On object stores it grows to this, as a fifteenth of the time nothing was found in: a poll is two requests."""
+LINGER, REMOTE_LINGER = 100_000, 2_000_000
+"""Microseconds for which what a consumer has handled waits for its next claim at most: one commit does both."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
 """Microseconds after which a call checks that the catalog still has its queue: on a disk, and on object stores."""
@@ -156,6 +158,8 @@ class Root:
         self.given_poll_interval = poll_interval
         self.poll_interval = poll_interval or (POLL_INTERVAL if local else REMOTE_POLL_INTERVAL)
         self._idle_poll_interval = poll_interval or (POLL_INTERVAL if local else IDLE_POLL_INTERVAL)
+        # under a clock that is set by hand nothing waits unless it must
+        self.linger = (LINGER if local else REMOTE_LINGER) if isinstance(clock, SystemClock) else 0
         self.row_interval = ROW_INTERVAL if local else REMOTE_ROW_INTERVAL
         self.path = store.root
         self.clock = clock

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import attrs
 
@@ -23,7 +23,6 @@ from lakequeue.shard.commands import (
     Claim,
     ClaimResult,
     Command,
-    Counts,
     Decision,
     Expire,
     MarkEmptying,
@@ -95,23 +94,6 @@ class _Call:
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
         rewrite = any(isinstance(command, Rewrite) for command in commands)
         return cls(commands, now, wanted, whole, rewrite, look)
-
-
-class ShardDepth(NamedTuple):
-    """The depth of a shard at an instant, from one snapshot."""
-
-    counts: Counts
-    oldest_age: int | None
-    """Microseconds since the oldest stored message was sent."""
-    sent: int
-    """Number of messages ever sent."""
-
-    @classmethod
-    def of(cls, machine: ShardMachine, now: int) -> ShardDepth:
-        counts = machine.counts(now)
-        oldest = machine.oldest_sent_at(now)
-        age = None if oldest is None else max(now, machine.head.committed_at) - oldest
-        return cls(counts, age, machine.log.end)
 
 
 @attrs.frozen
@@ -193,14 +175,22 @@ class ShardLedger:
             self._fresh_machine(sure)
             self._looked = max(number, self._looked)
 
-    def depth(self, now: int) -> ShardDepth:
-        """Fresh counts."""
-        return self.query(lambda machine: ShardDepth.of(machine, now))
-
     def next_event(self, now: int) -> int | None:
         """When a claim may find more messages than now, as far as this process knows."""
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
+
+    def is_drained(self, now: int) -> bool:
+        """Returns True if a claim would find nothing, as the last one left nothing and nothing came since.
+
+        Reads nothing, and only looks whether ledger and log have newer entries.
+        """
+        with self._held():
+            machine, log = self._machine, self._open_log()
+            if machine is None or log.advance().end != machine.log.end or not machine.is_drained(now):
+                return False
+            tables = (self._open_ledger().table, log.table)
+            return not any(table.folder.exists(entry_name(table.version + 1)) for table in tables)
 
     def known_tokens(self, now: int) -> int | None:
         """Returns how many messages the rate limit lets through, by the ledger that this process has read last.

@@ -299,6 +299,14 @@ class ClaimResult:
         """Messages claimed."""
         return sum(span.last - span.first + 1 for span in self.spans)
 
+    def left_nothing(self, command: Claim) -> bool:
+        """Returns True if the claim took all messages that there were."""
+        left = self.moving or self.unresolved or self.passed or self.halved or self.unpaid
+        limited = command.attempt_id is not None or command.tokens is not None
+        limited = limited or (command.hands is not None and self.last >= command.hands)
+        hidden = self.visible_at > self.received_at
+        return hidden and not left and not limited and self.message_count < command.max_messages
+
 
 @attrs.frozen
 class LeaseCounts:

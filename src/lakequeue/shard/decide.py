@@ -49,6 +49,9 @@ from lakequeue.shard.peek import Holding, deleted_runs, holdings, stored_runs
 from lakequeue.shard.runs import Head, Log, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
+_NEAR = 10
+"""A cap on messages in flight counts as near if it is no more than this many times their number."""
+
 
 class ShardMachine:
     """All rules of one shard.
@@ -70,6 +73,7 @@ class ShardMachine:
         self._pending = False
         self._decided: Head | None = None
         self._expired = 0
+        self._drained: tuple[int, int | None] | None = None  # the end of the log, and the next event
 
     @property
     def head(self) -> Head:
@@ -149,6 +153,7 @@ class ShardMachine:
                 if changed:
                     told[_RULES[type(command)].__name__.removeprefix("lease_")] += _messages(value)
                 results.append(Result(value=value, changed=self._pending))
+            self._note(command, results[-1])
         head = attrs.evolve(state.current_head(), epoch=state.head.epoch + 1, committed_at=state.now)
         if not self._pending:
             return Decision(results, False, [], [], head)
@@ -224,6 +229,33 @@ class ShardMachine:
             return now
         instants = (self._next_change(now), next_expiry(self._state))
         return min((known for known in instants if known is not None), default=None)
+
+    def is_drained(self, now: int) -> bool:
+        """Returns True if a claim would find nothing: the last claim left nothing, and only deletes followed.
+
+        False on queues where deleting a message may let a claim find another one.
+        """
+        if self._drained is None:
+            return False
+        end, event = self._drained
+        return end == self.log.end and (event is None or max(now, self.now) < event)
+
+    def _note(self, command: Command, result: Result) -> None:
+        """Keeps for ``is_drained`` whether a claim left nothing."""
+        if isinstance(command, Claim):
+            left_nothing = result.error is None and result.value.left_nothing(command)
+            drained = left_nothing and not self._frees_others()
+            self._drained = (self.log.end, self.next_event(self.now)) if drained else None
+        elif not isinstance(command, (Delete, RecordFailure)) and not (
+            isinstance(command, LeaseDelete) and not command.except_offsets
+        ):
+            self._drained = None
+
+    def _frees_others(self) -> bool:
+        """Whether deleting a message may let a claim find another one."""
+        attributes, in_flight = self._state.attributes, self._state.in_flight
+        cap = attributes.inflight_limit
+        return self.blocks or attributes.pace is not None or (cap is not None and cap <= _NEAR * in_flight)
 
     def attempt_lives(self, attempt_id: str, now: int) -> bool:
         """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
