@@ -44,6 +44,7 @@ _CHECK_EVERY = 16
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = layout.FILES["receipts"]
 _RUN = list(layout.RUN)
+_CELLS_OF_RUN = layout.Columns(_RUN)
 _HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
 """Columns of heads that have a value."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")
@@ -314,7 +315,7 @@ def run_rows(
         fields |= zip(_MOVE, map(list, parts), strict=True)
     for name, cell in _CELLS.items():
         fields[name] = list(map(cell, fields.get(name, ())))
-    cells = [layout.array(fields.get(field.name, ()), field.type, len(runs)) for field in _RUN]
+    cells = _CELLS_OF_RUN.arrays(fields, len(runs))
     no_run = pa.array([*[True] * len(heads), *[False] * len(puts), *[True] * len(deletes)], pa.bool_())
     arrays = [
         pa.repeat(settled, len(runs)),

@@ -30,6 +30,7 @@ SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
 STAGED_SENDS = 16
 """Sends that are staged after one that met others."""
+_COLUMNS = layout.Columns(layout.MESSAGES)
 
 
 @attrs.frozen
@@ -91,8 +92,7 @@ class Place:
             "sent_at": [self.sent_at] * count,
         }
         columns = placed | {name: [cell[name] for cell in cells] for name in cells[0]}
-        arrays = [layout.array(columns.get(field.name, ()), field.type, count) for field in layout.MESSAGES]
-        return pa.Table.from_arrays(arrays, schema=layout.MESSAGES)
+        return pa.Table.from_arrays(_COLUMNS.arrays(columns, count), schema=layout.MESSAGES)
 
     def ids(self, count: int) -> dict[str, int]:
         """Application ids of the commit that appends ``count`` messages."""
