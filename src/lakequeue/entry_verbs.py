@@ -17,11 +17,13 @@ from lakequeue.errors import LakeQueueError
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
 from lakequeue.operations import attributes, browse, move, receive, selected, send, settle, waits
+from lakequeue.operations import concerns as concern
 from lakequeue.operations import depth as depth_of
 from lakequeue.operations import depth_history as over_time
 from lakequeue.operations import exchange as rounds
 from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
+from lakequeue.operations.concerns import Concern
 from lakequeue.operations.depth import ActiveConsumer, Depth
 from lakequeue.operations.exchange import Exchanged
 from lakequeue.operations.pool import each
@@ -187,6 +189,7 @@ export = of_face(browse.export)
 
 depth = of_face(depth_of.depth)
 depth_history = of_face(over_time.depth_history)
+unknown_spans = over_time.unknown_spans
 
 
 def depths(wanted: Sequence[Queue]) -> Iterator[Depth | LakeQueueError]:
@@ -221,6 +224,16 @@ consumers = of_face(depth_of.consumers)
 def all_consumers(wanted: Sequence[Queue]) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
     """The consumers of each queue that have messages in flight, in order; or the error of reading the queue."""
     return depth_of.all_consumers([queue._runtime for queue in wanted])
+
+
+an_hour_before = concern.an_hour_before
+
+
+def concerns(
+    queue: Queue, now: Depth, busy: Sequence[ActiveConsumer], sources: Sequence[str], before: int | None
+) -> list[Concern]:
+    """The concerns about a queue whose depth and consumers are known; see ``operations.concerns.found``."""
+    return [*concern.found(queue.name, settings(queue), now, busy, sources, before)]
 
 
 # --- the root

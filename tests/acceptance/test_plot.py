@@ -15,8 +15,7 @@ from typer.testing import CliRunner, Result
 from insides import engine_of, forget
 from lakequeue import LakeQueue, Queue, QueueCounts, SendEntry, entry_verbs
 from lakequeue.cli import app
-from lakequeue.cli.plot import unknown_spans
-from lakequeue.entry_verbs import depth_history
+from lakequeue.entry_verbs import depth_history, unknown_spans
 from lakequeue.model.clock import to_micros
 from lakequeue.operations.depth import Depth
 from lakequeue.storage import layout, past_versions, stats

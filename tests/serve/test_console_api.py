@@ -29,7 +29,7 @@ from lakequeue import (
     __version__,
     entry_verbs,
 )
-from lakequeue.model.clock import to_micros
+from lakequeue.model.clock import format_instant, to_micros
 from lakequeue.operations.depth import Depth
 from lakequeue.serve.app import Application
 from lakequeue.serve.console import routes as console_module
@@ -115,6 +115,73 @@ def test_the_list_tells_how_every_queue_stands(console: Console, clock: ManualCl
     assert found["version"] == __version__
 
 
+def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, clock: ManualClock):
+    lake = console.lake
+    assert console.get("attention")["concerns"] == []
+    letters = lake.create_queue("pay-dead")
+    pay = lake.create_queue("pay", dead_letter_queue="pay-dead", max_receive_count=1, visibility_timeout=60)
+    pay.send("a")
+    pay.receive()
+    clock.advance(60)
+    pay.receive()
+    stuck = lake.create_queue("stuck", visibility_timeout=3600)
+    stuck.send("b")
+    [message] = stuck.receive(consumer="host:7")
+    lake.create_queue("unread").send("c")
+    lake.create_queue("paused").pause("the bank is down")
+    clock.advance(3000)
+    stuck.change_visibility(message.receipt_handle, 3 * 3600)
+    clock.advance(2 * 3600)
+    found = console.get("attention")
+    assert [(each["kind"], each["queue"]) for each in found["concerns"]] == [
+        ("stuck", "stuck"),
+        ("unread", "unread"),
+        ("dead letters", "pay-dead"),
+        ("paused", "paused"),
+    ]
+    assert "host:7 has held a message of stuck for 2h50m" in found["concerns"][0]["text"]
+    assert found["root"][0]["text"] == "The root was never compacted: files and logs grow."
+    letters.purge()
+    assert len(console.get("attention")["concerns"]) == 4, "it is read at most every half minute"
+    clock.advance(31)
+    assert len(console.get("attention")["concerns"]) == 3
+
+
+def test_attention_names_only_queues_that_the_key_may_see(lake: LakeQueue):
+    letters = with_letters(lake, "mine", "secret")
+    letters.purge()
+    for name in "mine", "secret":
+        lake.queue(name).pause(f"{name} waits")
+        lake.queue(name).send("x")
+        lake.queue(name).receive()
+    with keyed(lake, "ListQueues", "GetQueueAttributes") as http:
+        found = http.get("/console/api/attention")
+        assert "secret" not in found.text and [each["queue"] for each in found.json()["concerns"]] == ["mine"]
+    with keyed(lake, "ListQueues") as http:
+        assert http.get("/console/api/attention").json()["concerns"] == []
+    with keyed(lake, "GetQueueAttributes", "SendMessage") as http:
+        assert http.get("/console/api/attention").status_code == 403
+        for act in "pause", "resume":
+            refused = http.post(f"/console/api/queues/mine/{act}", json={}, headers=ASKED)
+            assert refused.json()["message"] == "reader may not do SetQueueAttributes on mine."
+
+
+@pytest.mark.spec("JOB-1")
+def test_a_queue_or_a_group_is_paused_and_resumed(console: Console):
+    queue = console.lake.create_queue("orders")
+    queue.send("a", group_id="acme")
+    console.post("queues/orders/pause", reason="late", group="acme")
+    console.post("queues/orders/pause", reason="the bank is down")
+    assert [(each["group"], each["reason"]) for each in console.get("queues/orders")["pauses"]] == [
+        (None, "the bank is down"),
+        ("acme", "late"),
+    ]
+    console.post("queues/orders/resume")
+    assert [each["group"] for each in console.get("queues/orders")["pauses"]] == ["acme"]
+    console.post("queues/orders/resume", group="acme")
+    assert console.get("queues/orders")["pauses"] == []
+
+
 @pytest.mark.spec("JOB-1")
 def test_a_paused_queue_says_since_when_and_why(console: Console, clock: ManualClock):
     console.lake.create_queue("orders")
@@ -122,9 +189,12 @@ def test_a_paused_queue_says_since_when_and_why(console: Console, clock: ManualC
     other = LakeQueue(console.lake.root, clock=clock).queue("orders")
     other.pause("the bank is down")
     other.pause("it is down", "acme")
-    began = f"paused since {clock.now():%F %T}Z, reason"
+    pauses = [
+        {"group": None, "reason": "the bank is down", "since": format_instant(clock.now())},
+        {"group": "acme", "reason": "it is down", "since": format_instant(clock.now())},
+    ]
     for found in console.get("queues")["queues"][0], console.get("queues/orders"):
-        assert found["pauses"] == [f"{began} the bank is down", f"group acme {began} it is down"]
+        assert found["pauses"] == pauses
 
 
 def test_the_list_has_pages_and_a_filter(console: Console):
@@ -667,6 +737,8 @@ def test_a_redrive_does_what_it_said_it_would_and_no_more(console: Console):
     assert console.get("queues/letters/redrive", where=where)["destinations"] == [
         {"queue": "orders", "messages": 2}
     ]
+    assert console.get("queues/letters/redrive", text="ORDERS 1")["messages"] == 1
+    assert console.get("queues/letters/redrive", text="mails", where=where)["messages"] == 0
     assert console.post("queues/letters/redrive", where=where, messages=1) == {"messages": 1}
     assert console.bodies("orders") == ["orders 0"]
     assert console.post("queues/letters/redrive", messages=2) == {"messages": 2}

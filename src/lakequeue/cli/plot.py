@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 SPANS = 3
 """Maximum number of spans without a point that are named."""
 _SUFFIXES = (".png", ".svg", ".pdf")
-_SPARSE = timedelta(seconds=150)
 _AROUND = timedelta(minutes=5)
 _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
 
@@ -40,7 +38,7 @@ def plot(
         usage("no output: give --out FILE.png")
     if out is not None and out.suffix not in _SUFFIXES:
         usage(f"--out must end in one of {', '.join(_SUFFIXES)}")
-    from lakequeue.entry_verbs import depth_history
+    from lakequeue.entry_verbs import depth_history, unknown_spans
 
     lake = ctx.obj.lake()
     begin = lake.clock.now() - timedelta(hours=hours) if since is None else since.instant(lake.clock)
@@ -59,17 +57,6 @@ def plot(
     if len(spans) > SPANS:
         ctx.obj.note(f"not known: {len(spans) - SPANS} more spans")
     ctx.obj.changed(drawn, f"drew {render.count(len(points), 'point')} into {out}")
-
-
-def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Spans since an instant of which no source tells: the logs of a busy shard keep its last 200 commits.
-
-    Between points that is more than the statistics' minute, and than can be seen in a picture.
-    """
-    at = [begin, *(from_micros(point.at) for point in points)]
-    visible = (at[-1] - begin) / 25
-    gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, _SPARSE)]
-    return [(begin, at[1]), *gaps] if visible < at[1] - begin <= _SPARSE else gaps
 
 
 def draw(name: str, shown: Sequence[Depth], path: Path, unknown: Sequence[tuple[datetime, datetime]] = ()) -> None:

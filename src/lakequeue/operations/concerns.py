@@ -124,11 +124,20 @@ def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.Place, list[st
     return sources
 
 
-def an_hour_ago(root: Root) -> Mapping[str, int]:
+def an_hour_ago(root: Root) -> dict[str, int]:
     """The visible messages of each queue ``GROWTH_SECONDS`` ago, by its key, where a compactor counted them."""
-    begin = root.now() - GROWTH_SECONDS * MICROS
+    now = root.now()
     with root.storage_errors():
-        counted = stats.depths(root.engine, root.path, begin)
-    # a first count of ten minutes ago says nothing about an hour
+        return an_hour_before(stats.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)
+
+
+def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
+    """The first of each queue's counts within the last hour, unless it is newer than 50 minutes.
+
+    Args:
+        counted: instants in microseconds, in order, each with the visible messages, by the queue's key.
+    """
+    begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6
-    return {key: points[0][1] for key, points in counted.items() if points and points[0][0] <= latest}
+    first = {key: next((point for point in points if point[0] >= begin), None) for key, points in counted.items()}
+    return {key: point[1] for key, point in first.items() if point is not None and point[0] <= latest}

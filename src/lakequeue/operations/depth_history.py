@@ -9,10 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 from lakequeue.errors import QueueClientError
-from lakequeue.model.clock import to_micros
+from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.operations.depth import Depth, ShardDepth, depth
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
@@ -23,6 +24,8 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import ShardLog
 from lakequeue.storage.stores import Store
 
+SPARSE = timedelta(seconds=150)
+"""Least time between two points that counts as unknown."""
 MOST = 50
 """Maximum number of ledger versions to open, and number of instants to sample between them."""
 
@@ -39,6 +42,17 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
         before = recent[0].at if recent else present.at
         rows = stats.read(queue.root.engine, queue.root.path, queue.key, begin)
         return [*(_of_row(minute, row) for minute, row in rows if minute < before), *recent, present]
+
+
+def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
+    """Spans since an instant of which no source tells: the logs of a busy shard keep its last 200 commits.
+
+    Between points that is more than the statistics' minute, and than can be seen in a picture.
+    """
+    at = [begin, *(from_micros(point.at) for point in points)]
+    visible = (at[-1] - begin) / 25
+    gaps = [(first, last) for first, last in pairwise(at) if last - first > max(visible, SPARSE)]
+    return [(begin, at[1]), *gaps] if visible < at[1] - begin <= SPARSE else gaps
 
 
 def _of_row(minute: int, row: stats.StatsRow) -> Depth:

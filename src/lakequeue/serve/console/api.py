@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -25,12 +25,14 @@ from lakequeue.entry_verbs import (
     redrive_checked,
     search,
     settings,
+    unknown_spans,
 )
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 from lakequeue.model.arguments import Condition
 from lakequeue.model.clock import format_instant, from_micros, to_micros
 from lakequeue.serve.auth import Caller, require
 from lakequeue.serve.console import documents
+from lakequeue.serve.console.attention import Attention
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory
 from lakequeue.serve.console.parameters import Parameters, about, about_one_of, refusal
 from lakequeue.serve.errors import ErrorResponse
@@ -57,6 +59,8 @@ MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000
 """Messages that one request redrives; a larger redrive is several requests and can stop between them."""
+PAUSE = "SetQueueAttributes"
+"""Action that a pause needs permission for, as ``set_attributes`` can pause a queue, too."""
 ACTIONS = (
     *("ReceiveMessage", "SendMessage", "PurgeQueue", "StartMessageMoveTask", "Rewind"),
     *("DeleteMessage", "ChangeMessageVisibility", "SetQueueAttributes", "DeleteQueue"),
@@ -73,6 +77,7 @@ class ConsoleApi:
         self._lake = actions.lake
         self.depths = DepthHistory(actions.lake)
         self._groups = GroupDepths()
+        self._attention = Attention(actions.lake, self.depths)
 
     # --- read
 
@@ -152,8 +157,13 @@ class ConsoleApi:
         except LakeQueueError as error:
             return row | {"error": ErrorResponse.of(error).message}
         self.depths.record(queue, now)
-        pauses = [str(pause) for pause in settings(queue).pauses]
-        return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now), "pauses": pauses}
+        row |= {"pauses": documents.pauses(settings(queue)), "may": {"Pause": caller.may(PAUSE, queue.name)}}
+        return row | {"counts": attrs.asdict(now.counts), "rates": self.depths.rates(queue, now)}
+
+    def attention(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """What an operator should look at: queues that the caller may see, and the root."""
+        given.end()
+        return self._attention.of(caller)
 
     def queue(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Attributes and depth of a queue, and what the caller may do with it."""
@@ -175,7 +185,7 @@ class ConsoleApi:
                 "counts": attrs.asdict(now.counts),
                 "rates": self.depths.rates(queue, now),
                 "attributes": attributes,
-                "pauses": [str(pause) for pause in settings(queue).pauses],
+                "pauses": documents.pauses(settings(queue)),
                 "tags": queue.tags() if may["ListQueueTags"] else None,
                 "min_rewind_time": None if earliest is None else format_instant(earliest),
                 "dead_letter_queue": documents.name_of(queue.dead_letter_queue),
@@ -232,19 +242,21 @@ class ConsoleApi:
         given.end()
         since = self._lake.clock.now() - timedelta(hours=hours)
 
-        def read(queue: Queue) -> list[Depth]:
+        def read(queue: Queue) -> tuple[list[Depth], datetime]:
             points = depth_history(queue, since)
             recorded = [
                 point for point in self.depths.recorded(queue) if to_micros(since) <= point.at < points[-1].at
             ]
-            return sorted([*points, *recorded], key=lambda point: point.at)
+            return sorted([*points, *recorded], key=lambda point: point.at), max(since, queue.created_at)
 
-        points = self._on_queue(name, read)
+        points, begin = self._on_queue(name, read)
+        spans = unknown_spans(points, begin)
         step = -(-len(points) // MAX_POINTS)
         chosen = points[::-step][::-1]  # always includes the last one
         return {
             "hours": hours,
             "points": [{"at": point.at // 1_000} | attrs.asdict(point.counts) for point in chosen],
+            "unknown": [[to_micros(first) // 1_000, to_micros(last) // 1_000] for first, last in spans],
         }
 
     def messages(self, caller: Caller, name: str, given: Parameters, history: bool = False) -> Answer:
@@ -301,6 +313,21 @@ class ConsoleApi:
         if self._actions.sender is None:
             members[SENDER] = caller.name
         return self._actions.run("SendMessage", members, "")
+
+    def pause(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Pauses a queue, or one of its message groups."""
+        reason, group = given.string("reason") or "paused", given.string("group")
+        given.end()
+        with about_one_of("reason", "group"):
+            self._on_queue(name, lambda queue: queue.pause(reason, group))
+        return {}
+
+    def resume(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Ends the pause of a queue, or of one of its message groups."""
+        group = given.string("group")
+        given.end()
+        self._on_queue(name, lambda queue: queue.resume(group))
+        return {}
 
     def purge(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Purges a queue; the user must have typed its name."""
@@ -384,12 +411,13 @@ class ConsoleApi:
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:
     """The condition of a redrive, which moves bodies, and whose counts would reveal what they contain."""
-    where, ids = given.string("where"), given.message_ids() if "ids" in given else None
+    ids = given.message_ids() if "ids" in given else None
+    where = given.condition()
     require(caller, "ReceiveMessage", name)
     if ids is None:
-        return Condition(where) if where else None
+        return where
     if where is not None:
-        raise refusal(where, "where", "Give a condition or ids, not both.")
+        raise refusal(where.text, "where", "Give a condition or ids, not both.")
     return Condition(f"message_id IN ({', '.join('?' * len(ids))})", ids)
 
 

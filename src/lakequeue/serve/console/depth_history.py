@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from lakequeue import Queue
 from lakequeue.client import LakeQueue
-from lakequeue.entry_verbs import Depth, compacted_depths, depth, tally
+from lakequeue.entry_verbs import Depth, an_hour_before, compacted_depths, depth, tally
 from lakequeue.errors import LakeQueueError
 from lakequeue.model.clock import MICROS, from_micros, to_micros
 
@@ -111,6 +111,21 @@ class DepthHistory:
             )
             for queue in queues
         ]
+
+    def an_hour_ago(self, queues: Sequence[Queue]) -> dict[str, int]:
+        """Visible messages an hour ago, by the key of the queue, of those that somebody counted then."""
+        now = to_micros(self._lake.clock.now())
+        stored = self._stored_by_compactor(now)
+        points = {
+            queue.key: sorted(
+                [
+                    *stored.get(queue.key, ()),
+                    *((depth.at, depth.counts.visible) for depth in self.recorded(queue)),
+                ]
+            )
+            for queue in queues
+        }
+        return an_hour_before(points, now)
 
     def _stored_by_compactor(self, now: int) -> dict[str, list[tuple[int, int]]]:
         with self._lock:

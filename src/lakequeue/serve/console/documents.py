@@ -12,6 +12,7 @@ import attrs
 from lakequeue import DeadLetterReason, PeekedMessage
 from lakequeue.entry_verbs import Search, SelectedOutcome
 from lakequeue.errors import ResourceNotFoundException
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import format_instant
 from lakequeue.model.messages import text_of
 
@@ -23,6 +24,14 @@ MAX_PAGE_BYTES = 2**20
 
 def name_of(arn: str | None) -> str | None:
     return None if arn is None else arn.rpartition(":")[2]
+
+
+def pauses(attributes: QueueAttributes) -> list[dict[str, Any]]:
+    """The pauses of a queue: ``group`` (None: the whole queue), ``reason`` and ``since``."""
+    return [
+        {"group": pause.group, "reason": pause.reason, "since": pause.since and format_instant(pause.since)}
+        for pause in attributes.pauses
+    ]
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:

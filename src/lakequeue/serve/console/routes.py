@@ -28,7 +28,7 @@ from lakequeue.model.clock import Interrupt
 from lakequeue.serve.auth import BASIC_CHALLENGE, BasicAuthentication, Caller, access_denied
 from lakequeue.serve.cancellation import ConditionRunner
 from lakequeue.serve.connection import hold
-from lakequeue.serve.console.api import Answer, ConsoleApi
+from lakequeue.serve.console.api import PAUSE, Answer, ConsoleApi
 from lakequeue.serve.console.parameters import Parameters, field_of
 from lakequeue.serve.errors import RequestError, malformed, new_id, reported
 from lakequeue.serve.instrumentation import ApiCall
@@ -80,6 +80,7 @@ class Console:
             routes=[
                 self._get("/api/queues", "ListQueues", api.queues),
                 self._post("/api/queues", "CreateQueue", api.create),
+                self._get("/api/attention", "ListQueues", api.attention),
                 self._get(one, "GetQueueAttributes", api.queue),
                 self._post(f"{one}/attributes", "SetQueueAttributes", api.set_attributes),
                 self._post(f"{one}/tags", "TagQueue", partial(api.run, "TagQueue")),
@@ -100,6 +101,8 @@ class Console:
                 self._get(f"{one}/redrive", "StartMessageMoveTask", api.preview_redrive, _FILTERS),
                 self._post(f"{one}/send", "SendMessage", api.send),
                 self._post(f"{one}/purge", "PurgeQueue", api.purge),
+                self._post(f"{one}/pause", PAUSE, api.pause),
+                self._post(f"{one}/resume", PAUSE, api.resume),
                 self._post(f"{one}/rewind", "Rewind", api.rewind),
                 self._post(f"{one}/redrive", "StartMessageMoveTask", api.redrive, _FILTERS),
                 Mount("/", StaticFiles(directory=STATIC, html=True)),

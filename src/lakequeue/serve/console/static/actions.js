@@ -87,6 +87,26 @@ export async function resend(queue, [chosen], reload) {
   }
 }
 
+export function pause(queue, reload) {
+  const reason = el("input", { type: "text", name: "reason", autocomplete: "off", placeholder: "paused" });
+  const group = el("input", { type: "text", name: "group", autocomplete: "off", spellcheck: "false", placeholder: "empty: the whole queue" });
+  ask({
+    title: `Pause ${queue.name}?`,
+    parts: [
+      el("p", { class: "what" }, "Receives of all consumers find nothing until you resume it. Sends go on, and what is in flight is not touched."),
+      field("Reason", reason, "shown wherever the pause is shown"),
+      field("Message group", group, "only this group is paused; the others are served"),
+    ],
+    button: "Pause",
+    go: async () => {
+      await post(queuePath(queue.name, "/pause"), { reason: reason.value.trim(), ...(group.value ? { group: group.value } : {}) });
+      return `${group.value ? `Group ${group.value} of ${queue.name}` : queue.name} is paused.`;
+    },
+    reload,
+  });
+  reason.focus();
+}
+
 export function purge({ name }, reload) {
   askForName({
     name,
@@ -165,12 +185,15 @@ export function rewind(queue, reload) {
   const opened = Date.now();
 }
 
-export function redrive(queue, reload) {
+// `filters`: those of the list of messages below, so that a redrive moves what is listed.
+export function redrive(queue, reload, { text = "", where: listed = "" } = {}) {
+  const containing = el("input", { type: "search", name: "text", value: text, placeholder: "any text", autocomplete: "off", spellcheck: "false", change: preview });
   const where = el("input", {
     type: "text",
     name: "where",
     class: "code",
     placeholder: "empty: all messages",
+    value: listed,
     autocomplete: "off",
     autocapitalize: "off",
     spellcheck: "false",
@@ -187,11 +210,13 @@ export function redrive(queue, reload) {
   const bar = el("progress", { hidden: true, "aria-label": "Messages moved" });
   let asked = 0;
   let found = { messages: 0, destinations: [] };
-  let condition = null;
+  let condition = {};
   const stopping = new AbortController();
   const { dialog, confirm, showError } = ask({
     title: `Redrive ${queue.name}?`,
     parts: [
+      text || listed ? el("p", { class: "quiet" }, "The filters of the list are taken over.") : null,
+      field("Only messages with this text in body, id or group", containing),
       field("Only messages for which this SQL condition is true", where),
       el("p", { class: "picks" }, el("button", { type: "button", class: "small", click: preview }, "Count")),
       what,
@@ -208,14 +233,14 @@ export function redrive(queue, reload) {
 
   async function preview() {
     const turn = ++asked;
-    const text = where.value.trim();
+    const chosen = { text: containing.value.trim(), where: where.value.trim() };
     confirm.disabled = true;
     showError(null);
     setText(what, "Counting…");
     try {
-      const counted = await get(queuePath(queue.name, "/redrive"), { where: text }, stopping.signal);
+      const counted = await get(queuePath(queue.name, "/redrive"), chosen, stopping.signal);
       if (turn !== asked) return;
-      [found, condition] = [counted, text];
+      [found, condition] = [counted, Object.fromEntries(Object.entries(chosen).filter(([, value]) => value))];
       what.replaceChildren(
         el("strong", {}, count(found.messages, "message")),
         found.messages
@@ -237,17 +262,17 @@ export function redrive(queue, reload) {
     bar.max = found.messages;
     bar.value = 0;
     show(bar, true);
-    where.disabled = true;
+    where.disabled = containing.disabled = true;
     try {
       while (moved < found.messages && !stopping.signal.aborted) {
         const step = Math.min(STEP, found.messages - moved);
-        const done = await post(queuePath(queue.name, "/redrive"), { messages: step, ...(condition ? { where: condition } : {}) });
+        const done = await post(queuePath(queue.name, "/redrive"), { messages: step, ...condition });
         moved += done.messages;
         bar.value = moved;
         if (!done.messages) break;
       }
     } finally {
-      where.disabled = false;
+      where.disabled = containing.disabled = false;
       if (stopping.signal.aborted) reload();
     }
     return `${count(moved, "message")} of ${queue.name} moved.`;

@@ -11,9 +11,10 @@ export function sparkline() {
   const node = svg("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" }, area, line);
   return {
     node,
-    // All lines of a list begin at `since`, and `most` is the top of each.
-    update(values, { since, most, span }) {
+    // All lines of a list begin at `since`; the top of each is its own largest value.
+    update(values, { since, span }) {
       const known = (values ?? []).map((value, index) => [index, value]).filter(([, value]) => value !== null);
+      const most = Math.max(1, ...known.map(([, value]) => value));
       const step = WIDTH / ((values ?? []).length - since);
       // each value is the largest of its part of the time, so it is drawn over all of that part
       const points = known.flatMap(([index, value]) => [index, index + 1].map((at) => [(at - since) * step, HEIGHT - 2 - (value / most) * (HEIGHT - 4)]));
@@ -53,9 +54,12 @@ export function chart() {
   );
   const node = el("div", { class: "plot" }, legend, picture);
   let points = [];
+  let unknown = [];
+  let present = null; // the newest counts, which may be newer than the last point
   let hours = 3;
   let nearest = null;
   let rule = null;
+  let hovered = false;
 
   function draw() {
     const width = Math.max(280, node.clientWidth || 800);
@@ -68,7 +72,11 @@ export function chart() {
     const top = roundUp(Math.max(1, ...points.flatMap((point) => SERIES.map(([name]) => point[name]))));
     const x = (when) => LEFT + ((when - begin) / (end - begin)) * (width - LEFT - RIGHT);
     const y = (value) => TALL - BOTTOM - (value / top) * (TALL - TOP - BOTTOM);
-    const parts = [];
+    const parts = unknown.map(([first, last]) => {
+      const from = Math.max(LEFT, x(first));
+      return svg("rect", { class: "unknown", x: from, y: TOP, width: Math.max(0, x(last) - from), height: TALL - TOP - BOTTOM }, svg("title", {}, "not known: nobody counted"));
+    });
+    if (!points.length) parts.push(svg("text", { class: "tick", x: width / 2, y: TALL / 2, "text-anchor": "middle" }, "Loading…"));
     for (const value of new Set([0, top / 2, top].filter(Number.isInteger))) {
       parts.push(
         svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
@@ -101,7 +109,7 @@ export function chart() {
       );
       return [chosen, x(chosen.at)];
     };
-    showPoint(points.at(-1));
+    showPoint(present ?? points.at(-1));
   }
 
   function showPoint(point, where) {
@@ -112,15 +120,22 @@ export function chart() {
   }
 
   picture.addEventListener("pointermove", (event) => {
-    if (points.length) showPoint(...nearest(event.clientX - picture.getBoundingClientRect().left));
+    if (!points.length) return;
+    hovered = true;
+    showPoint(...nearest(event.clientX - picture.getBoundingClientRect().left));
   });
-  picture.addEventListener("pointerleave", () => showPoint(points.at(-1)));
+  picture.addEventListener("pointerleave", () => ((hovered = false), showPoint(present ?? points.at(-1))));
   new ResizeObserver(draw).observe(node);
   return {
     node,
     update(found) {
-      ({ points, hours } = found);
+      ({ points, unknown, hours } = found);
       draw();
+    },
+    // The legend and the tiles of the page show the same.
+    now(counts) {
+      present = counts;
+      if (!hovered) showPoint(present);
     },
   };
 }

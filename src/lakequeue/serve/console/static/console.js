@@ -18,7 +18,7 @@ const age = document.getElementById("age");
 let current = { leaving: new AbortController(), view: null, found: null, timer: 0, busy: false, stale: false, updatedAt: performance.now() };
 
 function parseAddress() {
-  const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|dead-letters|attributes))?)?$/.exec(address().path) ?? [];
+  const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|dead-letters|consumers|attributes))?)?$/.exec(address().path) ?? [];
   if (kind !== "q") return null;
   try {
     return [decodeURIComponent(name), tab ?? "messages"];

@@ -136,6 +136,18 @@ export function time(text) {
   return text ? el("time", { datetime: text, title: `${text} (UTC)` }, `${instant(text)} ${offset(text)}`) : "–";
 }
 
+// How long ago an instant was, as the browser's clock says; the exact instant is its title.
+export function ago(text) {
+  if (!text) return "–";
+  const node = el("time", { datetime: text, title: `${instant(text)} ${offset(text)}`, class: "ago" }, sinceText(text));
+  return node;
+}
+
+export function sinceText(text) {
+  const seconds = (Date.now() - Date.parse(text)) / 1000;
+  return seconds < 0 ? `in ${duration(-seconds)}` : `${duration(Math.round(seconds))} ago`;
+}
+
 // The time zone at an instant, as UTC+01:00.
 export function offset(text) {
   const minutes = -new Date(text).getTimezoneOffset();

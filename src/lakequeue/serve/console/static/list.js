@@ -1,6 +1,7 @@
 // The list of queues.
 
 import { address, queueHash, showAddress } from "./address.js";
+import { attention, pauseMark } from "./attention.js";
 import { get } from "./api.js";
 import { sparkline } from "./chart.js";
 import { copy, count, duration, el, number, rate, Rows, setText, show, toast } from "./dom.js";
@@ -62,9 +63,11 @@ export function list(signal, reload, again) {
     el("thead", {}, el("tr", {}, heads, el("th", { scope: "col", class: "sparks" }, span))),
     body,
   );
+  const concerns = attention(signal);
   const root = el(
     "section",
     {},
+    concerns.node,
     el("div", { class: "head" }, el("h1", {}, "Queues"), summary, el("div", { class: "tools" }, search, el("fieldset", {}, create))),
     el("div", { class: "scroll" }, table),
     empty,
@@ -76,7 +79,8 @@ export function list(signal, reload, again) {
 
   function row(queue) {
     const spark = sparkline();
-    const line = el("td", { class: "sparks" }, spark.node);
+    const top = el("span", { class: "top" });
+    const line = el("td", { class: "sparks" }, el("span", { class: "sparkline" }, spark.node, top));
     const badges = el("span", { class: "badges" });
     const cells = COLUMNS.slice(1).map(([key, label]) => el("td", { class: `number at-${key}`, "data-label": label }));
     const fault = el("span", { class: "trouble" });
@@ -91,11 +95,16 @@ export function list(signal, reload, again) {
       nodes: [node],
       update(newest) {
         const letters = newest.dead_letters;
-        const pauses = newest.pauses ?? [];
-        const marks = [newest.fifo ? "FIFO" : null, letters ? count(letters, "dead letter") : letters === null ? null : "dead letters", ...pauses].filter(Boolean);
-        if (badges.dataset.marks !== marks.join()) {
-          badges.dataset.marks = marks.join();
-          badges.replaceChildren(...marks.map((mark) => el("span", { class: `badge ${letters && mark !== "FIFO" && !pauses.includes(mark) ? "bad" : ""}` }, mark)));
+        const marks = [
+          newest.fifo && ["FIFO", ""],
+          letters ? [count(letters, "dead letter"), "bad"] : letters === 0 && ["dead letters", ""],
+          ...concerns.marks(newest.name),
+        ].filter(Boolean);
+        const state = JSON.stringify([marks, newest.pauses, newest.may]);
+        if (badges.dataset.marks !== state) {
+          badges.dataset.marks = state;
+          const pauses = (newest.pauses ?? []).map((pause) => pauseMark(newest.name, pause, newest.may.Pause, reload));
+          badges.replaceChildren(...marks.map(([mark, kind]) => el("span", { class: `badge ${kind}` }, mark)), ...pauses);
         }
         COLUMNS.slice(1).forEach(([key], index) => {
           const value = valueOf(newest, key);
@@ -104,8 +113,11 @@ export function list(signal, reload, again) {
           cells[index].classList.toggle("none", !value);
         });
         setText(fault, newest.error ?? "");
+        fault.title = newest.error ?? "";
         spark.update(newest.depths, scale);
-        line.dataset.label = scale.label;
+        const most = Math.max(...(newest.depths ?? []).filter((value) => value !== null));
+        setText(top, Number.isFinite(most) ? number(most) : "");
+        top.title = "the largest value of the line";
       },
     };
   }
@@ -122,6 +134,7 @@ export function list(signal, reload, again) {
     title: "Queues",
     focus: search,
     async update() {
+      await concerns.update();
       last = await get("queues", { ...kept, sort: kept.sort || "trouble" }, signal);
       scale = scaleOf(last);
       setText(span, scale.label);
@@ -151,14 +164,13 @@ function valueOf({ counts, rates }, key) {
   return counts?.[key] ?? rates?.[key] ?? null;
 }
 
-// One scale for the sparklines of a list: from the first value that is known of any queue, up to the largest.
+// The time that the sparklines of a list span: from the first value that is known of any queue.
 function scaleOf({ queues, hours }) {
   const lines = queues.map((queue) => queue.depths ?? []);
   const parts = Math.max(1, ...lines.map((values) => values.length));
   const since = Math.min(parts - 1, ...lines.map((values) => values.findIndex((value) => value !== null)).filter((index) => index >= 0));
-  const most = Math.max(1, ...lines.flat());
   const span = duration((hours * 3_600 * (parts - since)) / parts);
-  return { since, most, span, label: `Visible, last ${span}, up to ${number(most)}` };
+  return { since, span, label: `Visible, last ${span}` };
 }
 
 // How to begin with an empty root.

@@ -2,7 +2,7 @@
 
 import { address, queueHash, showAddress } from "./address.js";
 import { get, queuePath } from "./api.js";
-import { count, el, instant, localValue, markField, number, offset, Rows, setText, show, time, zone } from "./dom.js";
+import { count, el, instant, localValue, markField, number, offset, Rows, setText, show, sinceText, time, zone } from "./dom.js";
 import { queueLink } from "./list.js";
 import { pager } from "./pager.js";
 import { selection } from "./selection.js";
@@ -56,13 +56,14 @@ export function messages(name, listName, signal, reload) {
     el(
       "thead",
       {},
-      el("tr", {}, el("th", { class: "pick" }, chosen.all), el("th", { class: "toggle" }, el("span", { class: "unseen" }, "Details")), heads.map((label) => el("th", { scope: "col", class: `at-${label.toLowerCase()}${label === "Received" ? " number" : ""}` }, label === "Sent" ? `Sent, ${offset(Date.now())}` : label))),
+      el("tr", {}, el("th", { class: "pick" }, chosen.all), el("th", { class: "toggle" }, el("span", { class: "unseen" }, "Details")), heads.map((label) => el("th", { scope: "col", class: `at-${label.toLowerCase()}${label === "Received" ? " number" : ""}` }, label))),
     ),
     body,
   );
   const filters = el("details", { class: "filtering", open: wide }, el("summary", {}, "Filters"), form);
   const root = el("div", {}, filters, fault, chosen.node, el("div", { class: "scroll" }, table), pages.node);
   const rows = new Rows(body, (message) => message.id, row);
+  let columns = heads.length + 2; // that are shown; one more than that would be a further column
   text.value = given.text ?? "";
   where.value = given.where ?? "";
   if (given.since) since.value = localValue(Date.parse(given.since));
@@ -84,7 +85,7 @@ export function messages(name, listName, signal, reload) {
   function row(first) {
     let message = first;
     let open = false;
-    const details = el("td", { colspan: heads.length + 2 });
+    const details = el("td", { colspan: columns });
     const below = el("tr", { class: "details", hidden: true }, details);
     const toggle = el("button", { type: "button", class: "toggle", "aria-expanded": "false", "aria-label": `Details of ${first.id}`, click: toggleDetails });
     const cells = heads.map((label) => el("td", { class: label === "Received" ? "number" : `at-${label.toLowerCase()}`, "data-label": label }));
@@ -104,7 +105,7 @@ export function messages(name, listName, signal, reload) {
       toggle.setAttribute("aria-expanded", String(open));
       show(below, open);
       if (open && !shown) {
-        shown = detail(name, listName, message, signal);
+        shown = detail(name, listName, message, signal, chosen.actions(first.id));
         shown.update(message);
         details.replaceChildren(shown.node);
       }
@@ -114,11 +115,11 @@ export function messages(name, listName, signal, reload) {
       nodes: [node, below],
       update(newest) {
         message = newest;
-        if (cell.Sent.title !== newest.sent_at) {
-          cell.Sent.title = newest.sent_at;
+        if (cell.Sent.dataset.zone !== offset(newest.sent_at)) {
+          cell.Sent.title = `${instant(newest.sent_at)} ${offset(newest.sent_at)}`;
           cell.Sent.dataset.zone = offset(newest.sent_at);
-          setText(cell.Sent, instant(newest.sent_at));
         }
+        setText(cell.Sent, sinceText(newest.sent_at));
         setText(mark, newest.state.replace("_", " "));
         mark.className = `state ${newest.state}`;
         if (cell.Received) setText(cell.Received, number(newest.receive_count));
@@ -133,6 +134,7 @@ export function messages(name, listName, signal, reload) {
   return {
     root,
     focus: text,
+    filters: () => given,
     async update(queue) {
       let found = { messages: [], next: null, tested: null };
       let wrong = null;
@@ -147,8 +149,11 @@ export function messages(name, listName, signal, reload) {
       show(fault, wrong !== null);
       markField(form, wrong);
       rows.show(found.messages);
-      table.classList.toggle("no-group", found.messages.every((message) => message.group_id === null));
-      table.classList.toggle("no-reason", found.messages.every((message) => !message.dead_letter_reason));
+      const hidden = [found.messages.every((message) => message.group_id === null), !deleted && found.messages.every((message) => !message.dead_letter_reason)];
+      table.classList.toggle("no-group", hidden[0]);
+      table.classList.toggle("no-reason", hidden[1]);
+      columns = heads.length + 2 - hidden.filter(Boolean).length;
+      for (const cell of body.querySelectorAll("tr.details > td")) cell.colSpan = columns;
       chosen.update(queue, found.messages);
       show(note, wrong === null);
       const filtered = Boolean(given.state || given.since || given.text || given.where);
@@ -166,7 +171,7 @@ export function messages(name, listName, signal, reload) {
 }
 
 // Details of a message; the body is cut until the user asks for all of it.
-function detail(name, listName, first, signal) {
+function detail(name, listName, first, signal, actions) {
   const body = el("pre", { tabindex: "0", "aria-label": "Body" }, first.body);
   const visible = el("dd");
   const received = el("dd");
@@ -218,7 +223,7 @@ function detail(name, listName, first, signal) {
     "dl",
     { class: "facts" },
     pair("Message id", el("a", { class: "code", href: queueHash(name, listName, { text: first.id }), title: "A link to this message" }, first.id)),
-    pair("Sent", time(first.sent_at)),
+    pair("Sent", time(first.sent_at), ` (${sinceText(first.sent_at)})`),
     listName === "history" ? null : [pair("State", state), pair("Visible at", visible), pair("Received", received), pair("Consumer", consumer)],
     first.group_id === null ? null : pair("Group", el("span", { class: "code" }, first.group_id)),
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
@@ -228,7 +233,7 @@ function detail(name, listName, first, signal) {
   );
   draw();
   return {
-    node: el("div", { class: "detail" }, facts, values, body, fault, el("p", { class: "buttons" }, whole, pretty)),
+    node: el("div", { class: "detail" }, facts, values, body, fault, el("p", { class: "buttons" }, actions, whole, pretty)),
     update(newest) {
       setText(state, newest.state.replace("_", " "));
       setText(visible, newest.visible_at ? `${instant(newest.visible_at)} ${offset(newest.visible_at)}` : "–");

@@ -1,10 +1,11 @@
 // The page of one queue.
 
-import { destinations, purge, redrive, rewind, send } from "./actions.js";
+import { destinations, pause, purge, redrive, rewind, send } from "./actions.js";
 import { queueHash } from "./address.js";
+import { pauseMark } from "./attention.js";
 import { get, queuePath } from "./api.js";
 import { chart } from "./chart.js";
-import { count, duration, el, instant, number, offset, rate, setText, show, stored, time } from "./dom.js";
+import { ago, count, duration, el, instant, number, offset, rate, setText, show, stored, time } from "./dom.js";
 import { queueLink } from "./list.js";
 import { messages } from "./messages.js";
 import { changeQueue, changeTags, deleteQueue } from "./queues.js";
@@ -21,6 +22,7 @@ const TABS = [
   ["messages", "Messages"],
   ["history", "History"],
   ["dead-letters", "Dead letters"],
+  ["consumers", "Consumers"],
   ["attributes", "Attributes"],
 ];
 const SHARD = [
@@ -42,8 +44,8 @@ const GROUP = [
 const CONSUMER = [
   ["consumer", "Consumer", (value) => value ?? "without a name"],
   ["in_flight", "In flight", number],
-  ["oldest_receive", "Oldest receive", time],
-  ["newest_receive", "Newest receive", time],
+  ["oldest_receive", "Oldest receive", ago],
+  ["newest_receive", "Newest receive", ago],
 ];
 const SPANS = [[3, "3 h"], [24, "24 h"], [168, "7 d"]];
 const CHART_INTERVAL = 60_000;
@@ -63,7 +65,8 @@ export function queue(name, tab, signal, reload) {
     [el("button", { type: "button", class: style, hidden: true, click: () => open(last, reload) }, label), action];
   const actions = [
     act("Send…", "SendMessage", send, "first"),
-    act("Redrive…", "StartMessageMoveTask", redrive),
+    act("Pause…", "SetQueueAttributes", pause),
+    act("Redrive…", "StartMessageMoveTask", (...given) => redrive(...given, part.filters?.())),
     act("Rewind…", "Rewind", rewind),
     act("Purge…", "PurgeQueue", purge, "danger"),
     act("Delete…", "DeleteQueue", deleteQueue, "danger"),
@@ -73,7 +76,7 @@ export function queue(name, tab, signal, reload) {
   );
   const rates = el("p", { class: "rates" });
   const missing = el("div", { class: "empty", role: "alert", hidden: true }, el("p", {}, `There is no queue named ${name}.`), el("p", {}, el("a", { href: "#/" }, "All queues")));
-  const part = { messages: listOf, history: listOf, "dead-letters": deadLetters, attributes }[tab]();
+  const part = { messages: listOf, history: listOf, "dead-letters": deadLetters, consumers, attributes }[tab]();
   const page = el(
     "div",
     { class: "queue" },
@@ -92,6 +95,7 @@ export function queue(name, tab, signal, reload) {
     return {
       root: el("div", {}, intro, found.root),
       focus: found.focus,
+      filters: tab === "messages" ? found.filters : undefined,
       async update(newest) {
         setText(
           intro,
@@ -121,7 +125,7 @@ export function queue(name, tab, signal, reload) {
     function kind({ error, source_queue: source, messages, text }) {
       const quoted = (value) => `'${value.replaceAll("'", "''")}'`;
       const where = `${error === null ? "dead_letter_reason IS NULL" : `dead_letter_reason->>'$.error' = ${quoted(error)}`} AND source_queue = ${quoted(source ?? "")}`;
-      return el("tr", {}, el("td", {}, el("a", { href: queueHash(name, "messages", { where }) }, error ?? "no reason given")), el("td", {}, source === null ? "–" : queueLink(source)), el("td", { class: "number" }, number(messages)), el("td", { class: "text" }, text));
+      return el("tr", {}, el("td", {}, el("a", { href: queueHash(name, "messages", { where }) }, error ?? "no reason given")), el("td", {}, source === null ? "–" : queueLink(source)), el("td", { class: "number" }, number(messages)), el("td", { class: "text" }, el("div", { class: "clamped", title: text }, text)));
     }
 
     async function preview() {
@@ -174,6 +178,20 @@ export function queue(name, tab, signal, reload) {
     }
   }
 
+  function consumers() {
+    const active = el("tbody");
+    const idle = el("p", { class: "quiet" });
+    const heads = CONSUMER.map(([key, label]) => el("th", { class: key === "in_flight" ? "number" : null, scope: "col" }, label));
+    return {
+      root: el("div", { class: "card wide" }, el("h2", {}, "Consumers with messages in flight"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, heads)), active)), idle),
+      async update() {
+        const busy = await get(queuePath(name, "/consumers"), {}, signal);
+        active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([key, , shown]) => el("td", { class: key === "in_flight" ? "number" : null }, shown(each[key]))))));
+        setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.total ? "" : "No consumer has messages of this queue in flight.");
+      },
+    };
+  }
+
   function attributes() {
     const rows = el("tbody");
     const change = el("button", { type: "button", hidden: true, click: () => changeQueue(last, reload) }, "Change attributes…");
@@ -182,8 +200,6 @@ export function queue(name, tab, signal, reload) {
     const none = el("p", { class: "quiet" });
     const shards = el("tbody");
     const groups = el("tbody");
-    const active = el("tbody");
-    const idle = el("p", { class: "quiet" });
     const counted = el("p", { class: "quiet" });
     const numbers = (key) => ({ class: ["group_id", "noisy"].includes(key) ? null : "number" });
     const tenants = el("div", { class: "card wide", hidden: true }, el("h2", {}, "Message groups"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, GROUP.map(([key, label]) => el("th", { ...numbers(key), scope: "col" }, label)))), groups)), counted);
@@ -195,7 +211,6 @@ export function queue(name, tab, signal, reload) {
         el("div", { class: "card wide" }, el("h2", {}, "Attributes"), el("table", { class: "pairs" }, rows), el("p", { class: "buttons" }, change)),
         el("div", { class: "card" }, el("h2", {}, "Tags"), el("table", { class: "pairs" }, tags), none, el("p", { class: "buttons" }, retag)),
         el("div", { class: "card wide" }, el("h2", {}, "Shards"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, SHARD.map(([, label]) => el("th", { class: "number", scope: "col" }, label)))), shards))),
-        el("div", { class: "card wide" }, el("h2", {}, "Consumers"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, CONSUMER.map(([key, label]) => el("th", { class: key === "in_flight" ? "number" : null, scope: "col" }, label)))), active)), idle),
         tenants,
       ),
       async update(newest) {
@@ -203,9 +218,6 @@ export function queue(name, tab, signal, reload) {
         show(retag, newest.tags !== null && newest.may.TagQueue && newest.may.UntagQueue && Object.entries(newest.tags).every(([key, value]) => !/[=\n]/.test(key) && !value.includes("\n"))); // others are no lines
         const parts = await get(queuePath(name, "/shards"), {}, signal);
         shards.replaceChildren(...parts.shards.map((shard) => el("tr", {}, SHARD.map(([key]) => el("td", { class: "number" }, number(shard[key]))))));
-        const busy = await get(queuePath(name, "/consumers"), {}, signal);
-        active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([key, , shown]) => el("td", { class: key === "in_flight" ? "number" : null }, shown(each[key]))))));
-        setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.total ? "" : "No consumer has messages of this queue in flight.");
         const found = newest.may.ReceiveMessage ? await get(queuePath(name, "/groups"), {}, signal) : { groups: null };
         show(tenants, found.groups !== null);
         if (found.groups !== null) {
@@ -267,11 +279,13 @@ export function queue(name, tab, signal, reload) {
         setText(values[index], key === "oldest_age" ? duration(value) : number(value));
         values[index].classList.toggle("none", !value);
       });
-      const marks = [last.fifo ? "FIFO" : "standard", last.attributes.Profile, last.sources?.length ? "dead letters" : null, last.attributes.RateLimit && `at most ${last.attributes.RateLimit}`, ...last.pauses].filter(Boolean);
-      if (badges.dataset.marks !== marks.join()) {
-        badges.dataset.marks = marks.join();
-        badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)));
+      const marks = [last.fifo ? "FIFO" : "standard", last.attributes.Profile, last.sources?.length ? "dead letters" : null, last.attributes.RateLimit && `at most ${last.attributes.RateLimit}`].filter(Boolean);
+      const state = JSON.stringify([marks, last.pauses, last.may]);
+      if (badges.dataset.marks !== state) {
+        badges.dataset.marks = state;
+        badges.replaceChildren(...marks.map((mark) => el("span", { class: "badge" }, mark)), ...last.pauses.map((each) => pauseMark(name, each, last.may.SetQueueAttributes, reload)));
       }
+      picture.now(last.counts);
       for (const [button, action] of actions) {
         show(button, offered(action, last));
         button.disabled = action === "PurgeQueue" && !(stored(last.counts) || last.counts.rewindable);

@@ -71,9 +71,23 @@ export function selection(name, listName, signal, reload) {
     }
   }
 
+  // Buttons next to an opened message, for this message alone.
+  function actions(id) {
+    const one = () => shown.filter((message) => message.id === id);
+    const may = listName === "messages" && queue ? queue.may : {};
+    const button = (label, open, style = "") => el("button", { type: "button", class: style, click: () => one().length && open(queue, one(), done) }, label);
+    const [message] = one();
+    const letter = message?.source_queue !== null && message?.state === "visible";
+    return [
+      may.StartMessageMoveTask && letter ? button("Retry…", redriveMessages) : null,
+      may.DeleteMessage && message?.state === "visible" ? button("Delete…", deleteMessages, "danger") : null,
+    ];
+  }
+
   return {
     node,
     all,
+    actions,
     box(id) {
       const box = el("input", { type: "checkbox", "aria-label": `Choose ${id}`, change: () => (box.checked ? picked.add(id) : picked.delete(id), draw()) });
       boxes.set(id, box);

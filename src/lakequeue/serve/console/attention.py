@@ -1,0 +1,115 @@
+"""What an operator should look at: the concerns about queues, and about the root."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from lakequeue import Queue
+from lakequeue.client import LakeQueue
+from lakequeue.entry_verbs import (
+    Depth,
+    all_consumers,
+    concerns,
+    depths,
+    last_compaction,
+    settings,
+    space,
+)
+from lakequeue.errors import LakeQueueError, QueueDoesNotExist
+from lakequeue.model.clock import MICROS, shown_duration, to_micros
+from lakequeue.serve.auth import Caller
+from lakequeue.serve.console.depth_history import DepthHistory
+from lakequeue.serve.errors import ErrorResponse
+
+KEPT_SECONDS = 30
+"""Age up to which depths and consumers are used again."""
+MOST = 200
+"""Concerns that are listed."""
+UNCOMPACTED_SECONDS = 24 * 3600
+LEAST_FREE = 0.2
+KINDS = ("full", "stuck", "unread", "dead letters", "growing", "paused")
+"""In the order in which they are listed."""
+
+
+@attrs.frozen
+class _Seen:
+    """All queues of the region at an instant."""
+
+    at: int
+    queues: Sequence[tuple[Queue, Any]]
+    """Each with its depth and its consumers, or with the error of reading them."""
+    earlier: dict[str, int]
+    """Visible messages an hour before, by the queue's key."""
+
+
+class Attention:
+    """Finds what an operator should look at. Thread-safe."""
+
+    def __init__(self, lake: LakeQueue, depths: DepthHistory) -> None:
+        self._lake = lake
+        self._depths = depths
+        self._lock = threading.Lock()
+        self._seen: _Seen | None = None
+
+    def of(self, caller: Caller) -> dict[str, Any]:
+        """The concerns about the queues that the caller may see: the worst kind first, at most ``MOST``."""
+        with self._lock:  # of several callers, one reads
+            now = to_micros(self._lake.clock.now())
+            if self._seen is None or not 0 <= now - self._seen.at <= KEPT_SECONDS * MICROS:
+                self._seen = self._look(now)
+            seen = self._seen
+        may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
+        sources: dict[str, list[str]] = {}
+        for queue, _ in seen.queues:
+            policy = settings(queue).redrive
+            if policy is not None and queue.name in may:
+                sources.setdefault(policy.dead_letter_queue, []).append(queue.name)
+        found: list[dict[str, Any]] = []
+        for queue, state in seen.queues:
+            if queue.name not in may:
+                continue
+            if isinstance(state, LakeQueueError):
+                text = f"{queue.name} cannot be read: {ErrorResponse.of(state).message}"
+                cure = "lakequeue check shows what is damaged"
+                found.append({"queue": queue.name, "kind": "unreadable", "text": text, "cure": cure})
+            else:
+                depth, busy = state
+                of_it = concerns(queue, depth, busy, sources.get(queue.arn, ()), seen.earlier.get(queue.key))
+                found += map(attrs.asdict, of_it)
+        found.sort(key=lambda each: KINDS.index(each["kind"]) if each["kind"] in KINDS else -1)
+        return {"root": self._root(now), "concerns": found[:MOST], "total": len(found), "queues": len(may)}
+
+    def _look(self, now: int) -> _Seen:
+        queues = self._depths.queues()
+        counted = [*depths(queues)]
+        active = [
+            queue
+            for queue, depth in zip(queues, counted, strict=True)
+            if isinstance(depth, Depth) and depth.counts.in_flight
+        ]
+        busy = dict(zip((queue.key for queue in active), all_consumers(active), strict=True))
+        kept = []
+        for queue, depth in zip(queues, counted, strict=True):
+            holding = busy.get(queue.key, [])
+            error = next((each for each in (depth, holding) if isinstance(each, LakeQueueError)), None)
+            if not isinstance(error, QueueDoesNotExist):  # deleted since it was listed
+                kept.append((queue, (depth, holding) if error is None else error))
+        return _Seen(now, kept, self._depths.an_hour_ago(queues))
+
+    def _root(self, now: int) -> list[dict[str, str]]:
+        found, ended, disk = [], last_compaction(self._lake), space(self._lake)
+        compact = "run lakequeue compact, once a minute to once a day"
+        if ended is None:
+            found.append({"text": "The root was never compacted: files and logs grow.", "cure": compact})
+        elif now - ended > UNCOMPACTED_SECONDS * MICROS:
+            ago = shown_duration((now - ended) / MICROS)
+            found.append({"text": f"The root was last compacted {ago} ago.", "cure": compact})
+        if disk is not None and disk.free_bytes < LEAST_FREE * disk.size_bytes:
+            free = f"{disk.free_bytes / disk.size_bytes:.0%}"
+            cure = "make room, or run lakequeue compact --now 1h"
+            found.append({"text": f"Only {free} of the root's disk is free.", "cure": cure})
+        return found

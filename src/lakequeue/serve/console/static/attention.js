@@ -1,0 +1,90 @@
+// What needs attention: a card above the list of queues, and the marks of queues in the list.
+
+import { queueHash } from "./address.js";
+import { get, post, queuePath } from "./api.js";
+import { ago, el, setText, show, toast } from "./dom.js";
+
+const INTERVAL = 15_000;
+const SHOWN = 5; // items of each kind, until the user asks for all
+const KINDS = {
+  unreadable: ["Cannot be read", "messages"],
+  full: ["At a limit", "attributes"],
+  stuck: ["A handler may hang", "consumers"],
+  unread: ["Nobody receives", "messages"],
+  "dead letters": ["Dead letters", "dead-letters"],
+  growing: ["Growing", "messages"],
+  paused: ["Paused", "messages"],
+};
+const MARKS = { full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
+
+export async function resume(name, group, reload) {
+  try {
+    await post(queuePath(name, "/resume"), group === null ? {} : { group });
+    toast(`${group === null ? name : `Group ${group} of ${name}`} is resumed.`);
+    reload();
+  } catch (error) {
+    toast(error.message, "wrong");
+  }
+}
+
+// A badge of a pause, with a button that ends it if the key may do that.
+export function pauseMark(name, { group, reason, since }, may, reload) {
+  const what = group === null ? "paused" : `group ${group} paused`;
+  return el(
+    "span",
+    { class: "badge paused" },
+    `${what} `,
+    since ? ago(since) : null,
+    `, reason: ${reason}`,
+    may ? el("button", { type: "button", class: "small", "aria-label": `Resume ${group === null ? name : `group ${group} of ${name}`}`, click: () => resume(name, group, reload) }, "Resume") : null,
+  );
+}
+
+export function attention(signal) {
+  const items = el("div", { class: "concerns" });
+  const fine = el("p", { class: "quiet" });
+  const node = el("section", { class: "card attention", "aria-label": "What needs attention" }, el("h2", {}, "Needs attention"), items, fine);
+  const opened = new Set();
+  let found = { root: [], concerns: [], total: 0, queues: 0 };
+  let readAt = -Infinity;
+  let drawn = "";
+
+  function item({ text, cure, queue }, tab) {
+    const words = queue === undefined ? text : el("a", { href: queueHash(queue, tab) }, text);
+    return el("li", {}, words, el("span", { class: "quiet" }, ` – ${cure}`));
+  }
+
+  function group(kind, list) {
+    const [label, tab] = KINDS[kind];
+    const some = opened.has(kind) ? list : list.slice(0, SHOWN);
+    const more = el("button", { type: "button", class: "small", click: () => (opened.add(kind), draw()) }, `Show all ${list.length}`);
+    return el("div", { class: kind.replace(" ", "-") }, el("h3", {}, `${label} (${list.length})`), el("ul", {}, some.map((each) => item(each, tab))), some.length < list.length ? more : null);
+  }
+
+  function draw() {
+    const state = JSON.stringify([found, [...opened]]);
+    if (state === drawn) return; // so that a selection stays
+    drawn = state;
+    const kinds = Object.keys(KINDS).map((kind) => [kind, found.concerns.filter((each) => each.kind === kind)]);
+    items.replaceChildren(
+      ...(found.root.length ? [el("div", { class: "root" }, el("h3", {}, "Storage"), el("ul", {}, found.root.map((each) => item(each))))] : []),
+      ...kinds.filter(([, list]) => list.length).map(([kind, list]) => group(kind, list)),
+    );
+    const left = found.total - found.concerns.length;
+    setText(fine, left > 0 ? `${left} more; lakequeue doctor lists all.` : "");
+    show(fine, left > 0);
+    show(node, items.childElementCount > 0);
+  }
+
+  show(node, false);
+  return {
+    node,
+    marks: (name) => found.concerns.filter((each) => each.queue === name && MARKS[each.kind]).map((each) => MARKS[each.kind]),
+    async update() {
+      if (performance.now() - readAt < INTERVAL) return;
+      readAt = performance.now();
+      found = await get("attention", {}, signal);
+      draw();
+    },
+  };
+}
