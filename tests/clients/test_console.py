@@ -772,6 +772,45 @@ def test_a_key_that_may_only_look_sees_no_action(lake: LakeQueue, visiting: Visi
         assert [text for text in buttons.all_inner_texts() if text.endswith("…")] == []
 
 
+def test_priorities_rates_and_unique_sends_are_offered(lake: LakeQueue, visit: Visit):
+    page = visit.open()
+    visit.button("Create queue…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="Name", exact=True).fill("offered")
+    dialog.get_by_text("Shards, priorities, rates, unique sends").click()
+    for label, value in (("Shards", "2"), ("Rate limit", "50/s"), ("Unique within", "5m")):
+        dialog.get_by_label(label).fill(value)
+    visit.button("Create").last.click()
+    visit.button("Send…").click()
+    dialog.get_by_label("Body", exact=True).fill("a")
+    dialog.get_by_label("Deduplication id").fill("once")
+    shows(dialog.get_by_label("Priority")).to_have_count(0)
+    dialog.get_by_role("button", name="Send", exact=True).click()
+    shows(page.locator("td.at-body")).to_have_text("a")
+    queue = lake.queue("offered")
+    [message] = queue.peek()
+    assert message.dedup_id == "once"
+    attributes = queue.attributes()
+    assert [attributes[name] for name in ("shards", "rate_limit", "deduplication_interval")] == [2, "50/s", 300]
+    visit.open("#/q/offered/attributes")
+    visit.button("Change attributes…").click()
+    dialog.get_by_text("Shards, priorities, rates, unique sends").click()
+    shows(dialog.get_by_label("Priorities")).to_have_count(0)
+    dialog.get_by_label("Rate limit").fill("")
+    dialog.get_by_role("button", name="Change", exact=True).click()
+    shows(page.locator(".toast").last).to_have_text("1 attribute of offered changed.")
+    assert queue.attributes()["rate_limit"] is None
+    lake.create_queue("offered-urgent", priorities=3)
+    visit.open("#/q/offered-urgent")
+    visit.button("Send…").click()
+    dialog.get_by_label("Body", exact=True).fill("b")
+    dialog.get_by_label("Priority").fill("2")
+    shows(dialog.get_by_label("Deduplication id")).to_have_count(0)
+    dialog.get_by_role("button", name="Send", exact=True).click()
+    shows(page.locator("td.at-body")).to_have_text("b")
+    assert lake.queue("offered-urgent").peek()[0].priority == 2
+
+
 def test_a_redrive_takes_the_filters_of_the_list(lake: LakeQueue, visit: Visit):
     with_letters(lake, "filtered-orders", *(SendEntry(f"{body} 1") for body in ("card", "card", "cash")))
     page = visit.open("#/q/filtered-letters?text=card&where=receive_count%20%3D%201")

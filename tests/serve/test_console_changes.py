@@ -81,6 +81,16 @@ def test_a_bad_condition_is_told_from_other_errors(console: Console, clock: Manu
     assert answer.json().get("field") == (None if part == "redrive" else "limit")
 
 
+def test_a_message_is_sent_with_a_priority(console: Console, lake: LakeQueue):
+    lake.create_queue("orders", priorities=3)
+    console.post("queues/orders/send", MessageBody="a", Priority=2)
+    assert lake.queue("orders").peek()[0].priority == 2
+    for wrong in 3, -1, "2", True:
+        answer = console.sent("queues/orders/send", {"MessageBody": "b", "Priority": wrong})
+        assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParameterValue"), answer.text
+    assert len(lake.queue("orders").peek()) == 1
+
+
 # --- chosen messages
 
 

@@ -40,7 +40,7 @@ from lakequeue.serve.group_depths import GroupDepths
 from lakequeue.serve.keys import ANY
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.authorization import check_permissions
-from lakequeue.serve.sqs.messages import SENDER
+from lakequeue.serve.sqs.messages import PRIORITY, SENDER
 from lakequeue.serve.sqs.model import operation, validated
 
 Answer = dict[str, Any]
@@ -308,11 +308,13 @@ class ConsoleApi:
     # --- change
 
     def send(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """Sends a message; takes and returns the members of SendMessage."""
-        members = _members("SendMessage", name, given)
+        """Sends a message; takes and returns the members of SendMessage, and takes ``Priority``."""
+        priority = given.priority()
+        members = _members("SendMessage", name, given) | ({} if priority is None else {PRIORITY: priority})
         if self._actions.sender is None:
             members[SENDER] = caller.name
-        return self._actions.run("SendMessage", members, "")
+        with about_one_of("priority"):
+            return self._actions.run("SendMessage", members, "")
 
     def pause(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Pauses a queue, or one of its message groups."""

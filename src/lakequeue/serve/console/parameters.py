@@ -54,6 +54,13 @@ class Parameters:
             raise refusal(value, name, f"Must be a whole number between 1 and {maximum}.")
         return value
 
+    def priority(self) -> int | None:
+        """The priority of a message; None if it is absent. The queue says which ones it has."""
+        value = self._left.pop("Priority", None)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise refusal(str(value), "Priority", "Must be a whole number.")
+        return value
+
     def places(self) -> list[int] | None:
         """Where a page of messages begins, as the page before told it."""
         text = self.string("after")

@@ -22,6 +22,8 @@ from lakequeue.serve.errors import wire_message
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
 SENDER = "SenderId"
+PRIORITY = "Priority"
+"""Member that only the console adds: SQS has no priorities."""
 """Where the parameters of a send name the key that signed it; the service model has no such member."""
 CALLER = "Caller"
 """Where those of StartMessageMoveTask have the caller: its messages tell to which queues they go back."""
@@ -44,6 +46,7 @@ def send_entry(entry: Structure, sender: str | None) -> SendEntry:
             for name, value in _attribute_values(entry.get("MessageSystemAttributes", {})).items()
         },
         sender,
+        priority=entry.get(PRIORITY),
     )
 
 

@@ -19,6 +19,9 @@ export function send(queue, reload, letter = null) {
   const group = el("input", { type: "text", required: queue.fifo, autocomplete: "off", spellcheck: "false", value: letter?.group_id });
   const dedup = el("input", { type: "text", autocomplete: "off", spellcheck: "false" });
   const rows = el("div", { class: "attributes" });
+  const highest = Number(queue.attributes.Priorities ?? 1) - 1;
+  const priority = el("input", { type: "number", name: "Priority", min: "0", max: String(highest), step: "1", placeholder: "0" });
+  const unique = queue.fifo || "DeduplicationInterval" in queue.attributes || queue.attributes.DeduplicationUntilDeleted === "true";
   const byContent = queue.attributes.ContentBasedDeduplication === "true";
 
   function add(name, of = {}) {
@@ -41,6 +44,7 @@ export function send(queue, reload, letter = null) {
       ...(delay.value === "" ? {} : { DelaySeconds: Number(delay.value) }),
       ...(group.value === "" ? {} : { MessageGroupId: group.value }),
       ...(dedup.value === "" ? {} : { MessageDeduplicationId: dedup.value }),
+      ...(priority.value === "" ? {} : { Priority: Number(priority.value) }),
       ...(rows.childElementCount ? { MessageAttributes: attributes } : {}),
     });
     return `Sent ${sent.MessageId} to ${queue.name}${letter ? await removed() : ""}.`;
@@ -62,7 +66,8 @@ export function send(queue, reload, letter = null) {
         { class: "pair" },
         queue.fifo ? null : field("Delay in seconds", delay, "empty: the default of the queue"),
         field("Group id", group, queue.fifo ? "messages of a group keep their order" : "optional: the tenant"),
-        queue.fifo ? field("Deduplication id", dedup, byContent ? "empty: a hash of the body" : null) : null,
+        unique ? field("Deduplication id", dedup, byContent ? "empty: a hash of the body" : null) : null,
+        highest > 0 ? field("Priority", priority, `0 to ${highest}; higher ones are received first`) : null,
       ),
       el("p", { class: "legend" }, "Attributes ", el("button", { type: "button", class: "small", click: () => add() }, "Add attribute")),
       rows,

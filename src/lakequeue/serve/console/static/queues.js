@@ -13,6 +13,13 @@ const NUMBERS = [
   ["RewindSeconds", "Rewind range", "seconds, or 1d; 0: off"],
   ["MaximumMessageSize", "Largest message", "bytes, or 64KiB"],
 ];
+// Of queues that are created, or changed; `fixed` ones are chosen at creation.
+const MORE = [
+  { name: "Shards", label: "Shards", unit: "parts that work independently" },
+  { name: "Priorities", label: "Priorities", unit: "1 to 10; only at creation", fixed: true },
+  { name: "RateLimit", label: "Rate limit", unit: "such as 50/s; empty: none" },
+  { name: "DeduplicationInterval", label: "Unique within", unit: "5m, 24h; standard queues", standard: true },
+];
 const DURATIONS = { ms: 0.001, s: 1, m: 60, min: 60, h: 3_600, d: 86_400, w: 604_800 };
 const SIZES = { kb: 1_000, kib: 1_024, k: 1_024, mb: 1_000_000, mib: 1_048_576, m: 1_048_576 };
 const PROFILES = [
@@ -39,7 +46,9 @@ function plain(name, value) {
 }
 
 // The fields of both forms; `changes` gives the attributes that differ from those given. FIFO queues have no tenants.
-function attributeFields(given, policy, fifo) {
+function attributeFields(given, policy, fifo, made) {
+  const others = MORE.filter((each) => !(made && each.fixed) && !(fifo && each.standard));
+  const more = others.map(({ name }) => text(name, { placeholder: "default", value: given[name] ?? "" }));
   const inputs = NUMBERS.map(([name]) => text(name, { inputmode: "numeric", placeholder: "default", value: given[name] ?? "" }));
   const target = text("RedrivePolicy", { placeholder: "none", value: policy?.queue ?? "", list: "known-queues" });
   const known = el("datalist", { id: "known-queues" });
@@ -58,12 +67,17 @@ function attributeFields(given, policy, fifo) {
       el("div", { class: "pair" }, NUMBERS.map(([, label, unit], index) => field(label, inputs[index], unit))),
       el("div", { class: "pair" }, field("Dead-letter queue", target, "choose a queue, or type its name"), known, field("Receives before that", receives)),
       tenants,
+      el("details", {}, el("summary", {}, "Shards, priorities, rates, unique sends"), el("div", { class: "pair" }, others.map(({ label, unit }, index) => field(label, more[index], unit)))),
     ],
     changes() {
       const found = {};
       NUMBERS.forEach(([name], index) => {
         const value = plain(name, inputs[index].value.trim());
         if (value !== "" && value !== given[name]) found[name] = value;
+      });
+      others.forEach(({ name }, index) => {
+        const value = plain(name, more[index].value.trim());
+        if (value !== (given[name] ?? "") && (value || name === "RateLimit")) found[name] = value;
       });
       if (!tenants.hidden) {
         if (fair.value !== (given.FairGroups ?? "") && fair.value) found.FairGroups = fair.value;
@@ -84,7 +98,7 @@ export function createQueue() {
   const byContent = el("input", { type: "checkbox", name: "ContentBasedDeduplication" });
   const dedup = el("label", { class: "check", hidden: true }, byContent, el("span", {}, "Deduplicate by the content of messages"));
   const profile = el("select", { name: "Profile" }, PROFILES.map(([value, label]) => el("option", { value }, label)));
-  const attributes = attributeFields({}, null, false);
+  const attributes = attributeFields({}, null, false, false);
 
   function suit() {
     fifo.checked = name.value.endsWith(".fifo");
@@ -122,7 +136,7 @@ export function createQueue() {
 
 export function changeQueue(queue, reload) {
   const policy = queue.dead_letter_queue === null ? null : { queue: queue.dead_letter_queue, receives: queue.max_receive_count };
-  const attributes = attributeFields(queue.attributes, policy, queue.fifo);
+  const attributes = attributeFields(queue.attributes, policy, queue.fifo, true);
   ask({
     title: `Change ${queue.name}`,
     parts: attributes.nodes,
