@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from lakequeue import LakeQueue
 from lakequeue.operations import receive
-from lakequeue.runtime.waiters import LogWatch
+from lakequeue.runtime import log_watch
+from lakequeue.runtime.log_watch import PAUSE, LogWatch, Place
+from lakequeue.storage.engines.watch_lock import WatchLock
+from mutations import Case, Mutation, Patch, each_case, replace
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify")
 
+WATCHER = """
+import os, signal, sys, lakequeue
+from lakequeue.operations import receive
+from lakequeue.runtime.log_watch import LogWatch
+from lakequeue.storage.engines.watch_lock import WatchLock
+from lakequeue.storage.ledger import Ledger
+root, step, name = sys.argv[1:]
+queue = lakequeue.LakeQueue(root, poll_interval=2).queue("orders")
+queue.receive()
+lead = LogWatch._lead
+def leads(watch, place):
+    found = lead(watch, place)
+    print("leads" if found else "follows", flush=True)
+    return found
+LogWatch._lead = leads
+places = {"woken": (LogWatch, "_log_changed"), "passing": (WatchLock, "release"), "committing": (Ledger, "commit")}
+if step in places:
+    setattr(*places[step], lambda *given, **more: os.kill(os.getpid(), getattr(signal, name)))
+receive.receive(queue._runtime, receive.Request(wait_time=20, idle=step != "passing"))
+print("received", flush=True)
+sys.stdin.read()
+"""
 SENDER = """
 import sys, lakequeue
 queue = lakequeue.LakeQueue(sys.argv[1]).queue("orders")
@@ -43,14 +71,151 @@ def test_a_send_of_another_process_wakes_a_receive_that_looks_once_an_hour(
 
 
 @pytest.mark.spec("LPL-6")
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("step", ["waiting", "woken", "passing", "committing", "left"])
+def test_a_watcher_that_is_killed_or_stopped_holds_up_no_other_process(
+    tmp_path: Path, step: str, name: str
+) -> None:
+    root = str(tmp_path / "root")
+    queue = LakeQueue(root, poll_interval=2).create_queue("orders")
+    found: list[str] = []
+
+    def receive() -> None:
+        found.extend(message.body for message in queue.receive(wait_time=20))
+
+    with ExitStack() as ending:
+        sender, watcher = (
+            ending.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            for arguments in ([SENDER, root], [WATCHER, root, step, name])
+        )
+        ending.callback(watcher.kill)
+        assert watcher.stdout is not None and watcher.stdout.readline() == "leads\n"
+        if step == "left":
+            queue.send("first")
+            assert watcher.stdout.readline() == "received\n"
+        if step in ("waiting", "left"):
+            watcher.send_signal(getattr(signal, name))
+        receiver = threading.Thread(target=receive)
+        receiver.start()
+        time.sleep(0.5)  # it follows
+        began = time.monotonic()
+        sender.communicate("\n", timeout=20)
+        receiver.join(20)
+        took = time.monotonic() - began
+    assert found == ["from elsewhere"] and took < 12, took
+
+
+class Machine:
+    """Watches as of processes of their own, which wait for files in a directory."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "lock").mkdir()
+        self.folder = folder
+        self._watches: dict[str, LogWatch] = {}
+
+    @contextmanager
+    def waits(self, process: str, idle: bool = True) -> Iterator[threading.Event]:
+        woken, watch = threading.Event(), self._watches.setdefault(process, LogWatch())
+        with watch.waking(f"{self.folder}/lock", [str(self.folder)], woken.set, idle):
+            yield woken
+
+    def change(self, name: str = "1") -> None:
+        (self.folder / name).touch()
+
+
+def a_change_wakes_one_of_several(folder: Path) -> None:
+    machine = Machine(folder)
+    with machine.waits("a") as a, machine.waits("b") as b:
+        machine.change()
+        assert a.wait(10) and not b.wait(0.2)
+
+
+def a_change_wakes_an_idle_process_rather_than_one_whose_handlers_run(folder: Path) -> None:
+    machine = Machine(folder)
+    with Patch.context() as patch, machine.waits("busy", idle=False) as busy, machine.waits("idle") as idle:
+        patch.setattr(log_watch, "RETRY", 5.0)  # the machine may be busy
+        machine.change()
+        assert idle.wait(4) and not busy.is_set()
+
+
+def a_change_wakes_a_process_whose_handlers_run_if_there_is_no_other(folder: Path) -> None:
+    machine = Machine(folder)
+    with machine.waits("busy", idle=False) as busy:
+        machine.change()
+        assert busy.wait(2)
+
+
+def who_waits_no_more_lets_another_process_watch(folder: Path) -> None:
+    machine = Machine(folder)
+    with ExitStack() as waiting:
+        waiting.enter_context(machine.waits("a"))
+        with machine.waits("b") as b:
+            waiting.close()
+            assert b.wait(2), "it looks, as it knows nothing of what came before"
+            time.sleep(2 * PAUSE)
+            b.clear()
+            machine.change()
+            assert b.wait(2)
+
+
+def a_stopped_watcher_holds_up_no_other_process(folder: Path) -> None:
+    test_a_watcher_that_is_killed_or_stopped_holds_up_no_other_process(folder, "waiting", "SIGSTOP")
+
+
+def watches_in_any_case(patch: Patch) -> None:
+    lead = LogWatch._lead
+
+    def leads(watch: LogWatch, place: Place) -> bool:
+        place.sign = None
+        return lead(watch, place)
+
+    patch.setattr(LogWatch, "_lead", leads)
+
+
+MUTATIONS = [
+    Mutation("every process watches", watches_in_any_case, {a_change_wakes_one_of_several: "LPL-6"}),
+    Mutation(
+        "a busy process looks",
+        replace(Place, "idle", True),
+        {a_change_wakes_an_idle_process_rather_than_one_whose_handlers_run: "LPL-6"},
+    ),
+    Mutation(
+        "nobody tries again",
+        replace(LogWatch, "_tried", lambda watch, place: []),
+        {a_change_wakes_a_process_whose_handlers_run_if_there_is_no_other: "LPL-6"},
+    ),
+    Mutation(
+        "who has left watches on",
+        replace(Place, "left", False),
+        {who_waits_no_more_lets_another_process_watch: "LPL-6"},
+    ),
+    Mutation(
+        "a watcher needs no sign",
+        replace(WatchLock, "is_led", lambda lock, seconds: True),
+        {a_stopped_watcher_holds_up_no_other_process: "LPL-6"},
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_the_guarantee_holds_and_falls_with_its_safeguard(case: Case, tmp_path: Path) -> None:
+    case.run(lambda _: (tmp_path,))
+
+
+@pytest.mark.spec("LPL-6")
 def test_a_watch_tells_what_comes_while_somebody_waits(tmp_path: Path) -> None:
     watch, woken = LogWatch(), threading.Event()
-    with watch.waking([str(tmp_path)], woken.set):
+    (tmp_path / "lock").mkdir()
+    with watch.waking(f"{tmp_path}/lock", [str(tmp_path)], woken.set):
         (tmp_path / "1").touch()
         assert woken.wait(10)
     woken.clear()
     (tmp_path / "2").touch()
-    with watch.waking([str(tmp_path), str(tmp_path / "gone")], woken.set):
+    with watch.waking(f"{tmp_path}/lock", [str(tmp_path), str(tmp_path / "gone")], woken.set):
         assert not woken.wait(0.2)
         (tmp_path / "3").touch()
         assert woken.wait(10)

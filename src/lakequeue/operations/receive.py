@@ -36,7 +36,7 @@ from lakequeue.operations import move
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, Settling, visibility
 from lakequeue.operations.tokens import Tokens
-from lakequeue.operations.waits import is_drained, waiting
+from lakequeue.operations.waits import in_vain, is_drained, waiting
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order, look_at
@@ -116,6 +116,8 @@ class Request:
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
     """Number of messages after which no further shard is asked; 0: all that are wanted."""
+    idle: bool = attrs.field(default=True, kw_only=True)
+    """Whether the process has nothing else to do, so that of those that wait it may be the first to look."""
 
 
 @attrs.frozen
@@ -250,7 +252,7 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
 
 def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
     """Joins the queue's waiters, which call ``wake`` when this receive should poll; None without a wait."""
-    return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake)
+    return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake, poll.request.idle)
 
 
 def claim(
@@ -354,13 +356,18 @@ def _polls(
     waiters.active_at = started if waiters.active_at is None else waiters.active_at
     longest = queue.root.longest_pause(started - waiters.active_at)
     pause = SHORTEST_POLL if longest == queue.root.poll_interval else longest // 4
+    new, stop = True, poll.request.interrupt
     while True:
         clear()
         if waiter is not None:
             waiter.woken = False
         lease_id = receipt_handles.new_lease_id()
         wanted = attrs.evolve(poll.wanted, lease_id=lease_id)
-        parts, refusal = claim(queue, wanted, poll.request, steps=steps)
+        # a receive that waits has no need to decide what the last one decided, nor has one that is to end
+        ending = stop is not None and stop.is_set()
+        known = waiter is not None and waiter.watched and (new or ending) and is_drained(queue)
+        parts, refusal = ([], None) if known else claim(queue, wanted, poll.request, steps=steps)
+        new = False
         claims = [part for part in parts if part.claimed.lease_id == lease_id]
         if room is not None and parts and not room.take(size := _size(parts)):
             if waiter is not None:
@@ -387,25 +394,9 @@ def _polls(
         if waiter is not None and not waiter.first and poll.wanted.attempt_id is None:
             yield from_micros(min(deadline, now + FALLBACK_POLL_FACTOR * longest))
             continue
-        yield from _in_vain(queue, poll, waiter, clear, min(deadline, now + pause))
+        watched = None if poll.wanted.attempt_id else waiter
+        yield from in_vain(queue, watched, clear, stop, deadline, pause)
         pause = min(2 * pause, queue.root.longest_pause(now - waiters.active_at))
-
-
-def _in_vain(
-    queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None], until: int
-) -> Iterator[datetime]:
-    """Yields instants to wait for, until a poll may find something or ``until``: many changes are no messages."""
-    interrupt = poll.request.interrupt
-    while True:
-        now = queue.now()
-        events = [shard.ledger.next_event(now) for shard in queue.shards]
-        yield from_micros(min([until, *(event for event in events if event is not None and event > now)]))
-        if waiter is None or not waiter.woken or poll.wanted.attempt_id is not None:
-            return
-        clear()
-        waiter.woken = False
-        if (interrupt is not None and interrupt.is_set()) or queue.now() >= until or not is_drained(queue):
-            return
 
 
 def read(

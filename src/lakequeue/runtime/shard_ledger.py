@@ -189,8 +189,7 @@ class ShardLedger:
             machine, log = self._machine, self._open_log()
             if machine is None or log.advance().end != machine.log.end or not machine.is_drained(now):
                 return False
-            tables = (self._open_ledger().table, log.table)
-            return not any(table.folder.exists(entry_name(table.version + 1)) for table in tables)
+            return not any(_has_news(table) for table in (self._open_ledger().table, log.table))
 
     def known_tokens(self, now: int) -> int | None:
         """Returns how many messages the rate limit lets through, by the ledger that this process has read last.
@@ -583,6 +582,17 @@ class ShardLedger:
             if not self._open_ledger().has_excess_files(machine):
                 return False
         return self.command([Rewrite()], now)[0].error is None
+
+
+def _has_news(table: Table) -> bool:
+    """Whether a table's log has an entry behind those that are known; one request on a store."""
+    if table.folder.local is not None:
+        return table.folder.exists(entry_name(table.version + 1))
+    try:
+        table.state.next()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:

@@ -1,0 +1,258 @@
+"""Wakes the receives of this process that wait when logs change on a disk (inotify).
+
+Of all processes of a machine that wait on a queue, one watches its logs, so that a message wakes one of them, not
+all. It holds a lock. Closing the lock's file gives the lock up, and wakes the others. The watcher does that when
+logs change while none of its receives waits, or while its handlers run, as an idle process is quicker then. The
+system does it for a process that dies. A process that is stopped shows no sign, and the others look at intervals.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+
+import attrs
+
+from lakequeue.storage.engines.watch_lock import WatchLock
+
+PAUSE = 0.02
+"""Seconds without further wake-ups after one: a queue that others keep busy costs a process that waits little."""
+GRACE = 0.05
+"""Seconds for which a process watches on after its last idle receive: it may commit, or run a short handler."""
+RETRY = 0.005
+"""Seconds that processes whose handlers run leave to idle ones to become the watcher; the lock of a process that
+died is free after its file is closed."""
+SIGN = 0.2
+"""Seconds between two signs of the watcher."""
+FORGOTTEN = 60.0
+"""Seconds after the last receive at which a queue's files are closed, once another queue is waited for."""
+
+
+@attrs.define(eq=False)
+class Wait:
+    """A receive that waits.
+
+    Attributes:
+        wake: called when there may be messages to claim.
+        idle: whether its process has nothing else to do.
+    """
+
+    wake: Callable[[], None]
+    idle: bool
+
+
+@attrs.define(eq=False)
+class Place:
+    """The logs of a queue, as far as this process waits for them.
+
+    Attributes:
+        lock: of the process that watches.
+        leads: whether this process does.
+        sign: the watch on the lock's file; None: this process watches without it.
+    """
+
+    lock: WatchLock
+    folders: Sequence[str]
+    sign: int | None = None
+    leads: bool = False
+    waits: list[Wait] = attrs.field(factory=list)
+    watches: list[int] = attrs.field(factory=list)
+    idle_at: float = 0.0
+    """When a receive of an idle process last waited."""
+    left_at: float = 0.0
+    """When a receive last did."""
+    due: float | None = None
+    """When to see again whether this process should watch."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether a receive of an idle process waits, or did a moment ago."""
+        return any(wait.idle for wait in self.waits) or time.monotonic() - self.idle_at < GRACE
+
+    @property
+    def left(self) -> bool:
+        """Whether no receive waits, and none did a moment ago."""
+        return not self.waits and time.monotonic() - self.left_at >= GRACE
+
+    def is_led_elsewhere(self, seconds: float) -> bool:
+        """Returns True if another process watches, and has shown itself within so many seconds."""
+        return not self.leads and self.lock.is_led(seconds)
+
+
+class LogWatch:
+    """The logs that receives of this process wait for. Thread-safe."""
+
+    def __init__(self) -> None:
+        from inotify_simple import INotify, flags
+
+        self._lock = threading.Lock()
+        self._system = INotify()
+        self._kinds, self._closed = flags.CREATE | flags.MOVED_TO, flags.CLOSE_WRITE
+        self._places: dict[str, Place] = {}
+        self._watched: dict[int, list[Place]] = {}
+        self._stirred = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.poll()
+        for descriptor in (self._system.fileno(), self._stirred):
+            self._poll.register(descriptor, select.POLLIN)
+        threading.Thread(target=self._tell, name="lakequeue log watch", daemon=True).start()
+
+    @contextmanager
+    def waking(
+        self, table: str, folders: Sequence[str], wake: Callable[[], None], idle: bool = True
+    ) -> Iterator[Place]:
+        """Calls ``wake`` when files come into one of some directories, if this process is to look, in the block.
+
+        Args:
+            table: path of the table that has the lock.
+            folders: the directories.
+            wake: what to call.
+            idle: whether this process has nothing else to do.
+        """
+        wait = Wait(wake, idle)
+        with self._lock:
+            place = self._places.get(table)
+            if place is None or place.folders != folders:
+                place = self._places[table] = self._placed(table, folders)
+            place.waits.append(wait)
+            if not place.leads and self._lead(place):
+                os.eventfd_write(self._stirred, 1)  # the thread shows signs of it from now on
+        try:
+            yield place
+        finally:
+            with self._lock:
+                place.waits.remove(wait)
+                place.left_at = time.monotonic()
+                place.idle_at = place.left_at if wait.idle else place.idle_at
+
+    def _placed(self, table: str, folders: Sequence[str]) -> Place:
+        """Makes a place; forgets those that it replaces, and those that nobody has waited at for long."""
+        long_ago = time.monotonic() - FORGOTTEN
+        for other, known in list(self._places.items()):
+            if other == table or (not known.waits and known.left_at < long_ago):
+                del self._places[other]
+                self._pass_on(known)
+                self._forget(known, [] if known.sign is None else [known.sign])
+        place = Place(WatchLock.of(table), folders)
+        with suppress(OSError):
+            place.lock.take(exclusive=True)  # makes the file
+            place.sign = self._watch(place, place.lock.path, self._closed)
+        return place
+
+    def _watch(self, place: Place, path: str, kinds: int) -> int:
+        watch: int = self._system.add_watch(path, kinds)
+        self._watched.setdefault(watch, []).append(place)
+        return watch
+
+    def _lead(self, place: Place) -> bool:
+        """Watches the logs if no other process does; returns whether it does."""
+        if place.sign is not None and place.lock.exclusive is None:
+            with suppress(OSError):
+                place.lock.take(exclusive=True)
+        place.leads = place.sign is None or place.lock.exclusive is not None
+        if place.leads:
+            place.lock.still_leads()
+            with suppress(OSError):  # a directory is gone, or the system watches as many as it may
+                for folder in place.folders:
+                    place.watches.append(self._watch(place, folder, self._kinds))
+        return place.leads
+
+    def _pass_on(self, place: Place) -> None:
+        """Lets another process watch."""
+        place.leads, place.due = False, None
+        watches, place.watches = place.watches, []
+        self._forget(place, watches)
+        place.lock.release()
+
+    def _forget(self, place: Place, watches: Iterable[int]) -> None:
+        for watch in watches:
+            places = self._watched.get(watch, [])
+            if place in places:
+                places.remove(place)
+            if not places:
+                self._watched.pop(watch, None)
+                with suppress(OSError):  # with its directory it went by itself
+                    self._system.rm_watch(watch)
+
+    # --- the thread
+
+    def _tell(self) -> None:
+        shown = time.monotonic()
+        while True:
+            with self._lock:
+                timeout = self._timeout(shown)
+            self._poll.poll(timeout)
+            changed = {event.wd for event in self._system.read(timeout=0)}
+            with self._lock, suppress(BlockingIOError):
+                os.eventfd_read(self._stirred)
+            with self._lock:
+                woken = dict.fromkeys(wake for place in self._changed(changed) for wake in place.waits)
+                if time.monotonic() - shown >= SIGN:
+                    shown = time.monotonic()
+                    self._show()
+            for wait in woken:
+                wait.wake()
+            if woken:
+                time.sleep(PAUSE)
+
+    def _timeout(self, shown: float) -> int | None:
+        """Milliseconds until there is something to do though nothing changes; None: there is not."""
+        instants = [place.due for place in self._places.values() if place.due is not None]
+        if any(place.leads for place in self._places.values()):
+            instants.append(shown + SIGN)
+        return max(0, int(1000 * (min(instants) - time.monotonic())) + 1) if instants else None
+
+    def _show(self) -> None:
+        for place in self._places.values():
+            if place.leads and place.sign is not None and (place.left or not place.lock.still_leads()):
+                self._pass_on(place)
+
+    def _changed(self, watches: Iterable[int]) -> list[Place]:
+        """Acts on changes; returns the places whose receives are to look."""
+        looking: list[Place] = []
+        for place, watch in [(place, each) for each in watches for place in self._watched.get(each, ())]:
+            if watch in place.watches:
+                looking += self._log_changed(place)
+            elif watch == place.sign and not place.leads and place.waits:
+                place.due = time.monotonic() + RETRY
+                looking += self._tried(place) if place.idle else []
+        for place in list(self._places.values()):
+            if place.due is not None and place.due <= time.monotonic():
+                place.due = None
+                looking += self._log_changed(place) if place.leads else self._tried(place)
+        return looking
+
+    def _log_changed(self, place: Place) -> list[Place]:
+        """Has the receives look; or another process, if this one has better things to do."""
+        if place.waits and (place.idle or place.sign is None):
+            return [place]
+        if not place.waits and not place.left:  # it will look before it waits again
+            place.due = place.left_at + GRACE
+        elif place.sign is not None:
+            self._pass_on(place)
+            if place.waits:
+                place.due = time.monotonic() + RETRY
+        return []
+
+    def _tried(self, place: Place) -> list[Place]:
+        """Becomes the watcher if nobody is, so that its receives look."""
+        if not place.waits or not self._lead(place):
+            return []
+        place.due = None
+        return [place]
+
+
+@cache
+def log_watch() -> LogWatch | None:
+    """That of this process; None where the system has none."""
+    with suppress(ImportError, OSError):
+        return LogWatch()
+    return None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=log_watch.cache_clear)
