@@ -252,10 +252,18 @@ class UnsupportedOperation(QueueServiceError, prefixed=True):
 
 
 class RequestThrottled(QueueServiceError):
-    """The commit lost too many races (ERR-9); nothing was changed, repeat the call later."""
+    """The commit lost too many races (ERR-9); nothing was changed, repeat the call later.
+
+    Attributes:
+        lost_races: number of races that it lost.
+    """
 
     default_message = "The request was throttled; try again."
     status = 403
+
+    def __init__(self, message: str | None = None, *, lost_races: int = 0, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.lost_races = lost_races
 
 
 class ResourceNotFoundException(QueueServiceError):
@@ -333,11 +341,15 @@ class DamagedTable(QueueClientError):
         reason: what is wrong with it.
     """
 
-    def __init__(self, table: str, file: str | None, reason: str) -> None:
+    def __init__(self, table: str, file: str | None, reason: str, *, outcome_unknown: bool = False) -> None:
         reason = one_line(reason)
         what = f"{table} is damaged: {f'{one_line(file)} ' if file else ''}{reason}"
-        super().__init__(f"{what}; run `lakequeue check`")
+        super().__init__(f"{what}; run `lakequeue check`", outcome_unknown=outcome_unknown)
         self.table, self.file, self.reason = table, file, reason
+
+    def unknown(self) -> DamagedTable:
+        """Returns the error of a call that took effect before it met the damage, or may have."""
+        return type(self)(self.table, self.file, self.reason, outcome_unknown=True)
 
     def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str], dict[str, Any]]:
         return type(self), (self.table, self.file, self.reason), self.__dict__

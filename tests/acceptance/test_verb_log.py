@@ -67,7 +67,7 @@ def test_lost_races_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture
     here, there = (lq.create_queue("orders") for lq in apart(tmp_path / "root", ManualClock()))
     here.send_batch([SendEntry("a"), SendEntry("b")])
     overtaken = lambda *_: at_once([there.receive])  # noqa: E731  # in a thread of its own, no part of this call
-    with meanwhile(Ledger, "commit", overtaken), caplog.at_level(logging.DEBUG, "lakequeue.verbs"):
+    with meanwhile(Ledger, "change", overtaken), caplog.at_level(logging.DEBUG, "lakequeue.verbs"):
         assert [message.body for message in here.receive()] == ["b"]
     assert records(caplog)[-1] == ("receive", "orders", [0], 1, 1, 1, None)
 

@@ -56,7 +56,7 @@ def abandoned(queue: Queue, body: str) -> None:
     """A send whose process dies before its commit."""
     stages(queue)
     with pytest.MonkeyPatch.context() as patch:
-        at(patch, append.Appender, "append_staged", OSError("killed"))
+        at(patch, append.Appender, "append_staged", RuntimeError("killed"))
         with pytest.raises(QueueClientError) as caught:
             queue.send(body)
     assert caught.value.outcome_unknown, "others may commit it"

@@ -177,8 +177,8 @@ def test_a_lost_race_numbers_the_same_files_anew(tmp_path: Path, monkeypatch: py
     assert len(offered) == 2 and offered[0] == offered[1]
     assert [row.body for row in check_log(queue)] == ["0", "1", "2"]
     at(monkeypatch, Table, "add", LostRace("conflict"), times=1_000)
-    monkeypatch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
-    monkeypatch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
+    monkeypatch.setattr("lakequeue.storage.engines.transaction.back_off", lambda _: None)
+    monkeypatch.setattr("lakequeue.storage.engines.transaction.ATTEMPTS", 2)
     with pytest.raises(RequestThrottled, match="nothing was sent"):
         queue.send_arrow(rows)
     assert bodies(queue) == [0, 1, 2]

@@ -49,8 +49,8 @@ def queue(lq: LakeQueue) -> Queue:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
-    for name in ("commit._REPEATS", "commit.ATTEMPTS"):
+    monkeypatch.setattr("lakequeue.storage.engines.transaction.back_off", lambda _: None)
+    for name in ("transaction.REPEATS", "transaction.ATTEMPTS"):
         monkeypatch.setattr(f"lakequeue.storage.engines.{name}", 3)
 
 

@@ -143,11 +143,16 @@ class TestMerging:
 
 @contextmanager
 def second_shard_is_busy() -> Iterator[None]:
-    commit = Ledger.commit
+    change = Ledger.change
+
+    def changed(self: Ledger, *args: Any) -> Any:
+        made = change(self, *args)
+        return made if "/0/" in self.table.path else attrs.evolve(made, fence={layout.RECEIPTS_ID: -1})
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
-        patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
-        patch.setattr(Ledger, "commit", lambda self, *a: "/0/" in self.table.path and commit(self, *a))
+        patch.setattr("lakequeue.storage.engines.transaction.ATTEMPTS", 2)
+        patch.setattr("lakequeue.storage.engines.transaction.back_off", lambda _: None)
+        patch.setattr(Ledger, "change", changed)
         yield
 
 

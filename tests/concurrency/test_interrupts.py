@@ -135,7 +135,7 @@ def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Pla
 def strike_at(template: Path, root: Path, place: Place, error: BaseException) -> None:
     with pytest.MonkeyPatch.context() as patch, story(template, root) as told:
         small_segments(patch)
-        patch.setattr("lakequeue.storage.engines.commit.back_off", lambda _: None)
+        patch.setattr("lakequeue.storage.engines.transaction.back_off", lambda _: None)
         with Strike(place, error):
             told.run()
         try:

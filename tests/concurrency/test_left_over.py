@@ -18,7 +18,7 @@ from insides import engine_of
 from lakequeue import DamagedTable, LakeQueue, LakeQueueError, Queue, QueueClientError
 from lakequeue.storage import delta_log, layout, snapshot
 from lakequeue.storage.delta_log import State, entry_name
-from lakequeue.storage.engines import commit
+from lakequeue.storage.engines import transaction
 from lakequeue.storage.engines.entries import encoded, entry
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.snapshot import Snapshot
@@ -295,7 +295,7 @@ def on_another_base(tmp_path: Path, clock: ManualClock) -> None:
 
 def _nobody_removes(patch: Patch) -> None:
     patch.setattr(Table, "set_aside", lambda *_, **__: None)
-    patch.setattr(commit, "_REPEATS", 3)  # 1,800 commits would lose the race, for half a minute
+    patch.setattr(transaction, "REPEATS", 3)  # 1,800 commits would lose the race, for half a minute
 
 
 def on_and_on(tmp_path: Path, clock: ManualClock) -> None:

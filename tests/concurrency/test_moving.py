@@ -288,8 +288,8 @@ def test_a_dead_letter_queue_that_cannot_be_written_hides_no_other_message(
     two: Two, monkeypatch: Patch, error: Exception
 ) -> None:
     mine, _ = two
-    monkeypatch.setattr("lakequeue.storage.engines.commit.ATTEMPTS", 2)
-    monkeypatch.setattr("lakequeue.storage.engines.commit._REPEATS", 2)
+    monkeypatch.setattr("lakequeue.storage.engines.transaction.ATTEMPTS", 2)
+    monkeypatch.setattr("lakequeue.storage.engines.transaction.REPEATS", 2)
     with monkeypatch.context() as patch:
         at(patch, Table, "append", error, times=10_000)
         with pytest.raises((RequestThrottled, QueueClientError)):  # the dead letters are on their way now

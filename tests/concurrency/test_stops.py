@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from concurrency.harness import apart, at_once, check_log, drain, elsewhere, log_rows
@@ -88,8 +89,13 @@ def test_a_compactor_leaves_the_files_of_a_process_that_is_stopped_in_its_commit
 def test_a_process_that_is_stopped_in_a_commit_keeps_nobody_from_finishing(pair: Pair, monkeypatch: Patch) -> None:
     queue, _ = pair
     queue.send("a")
-    commit, lost = Ledger.commit, iter([True, True])
-    monkeypatch.setattr(Ledger, "commit", lambda *args: False if next(lost, False) else commit(*args))
+    change, lost = Ledger.change, iter([True, True])
+
+    def changed(*args: Any) -> Any:
+        made = change(*args)
+        return attrs.evolve(made, fence={layout.RECEIPTS_ID: -1}) if next(lost, False) else made
+
+    monkeypatch.setattr(Ledger, "change", changed)
     with stopped_holding(receipts_of(queue), "shared"):
         [(message,)] = at_once([queue.receive], patience=20)
     assert message.body == "a"
@@ -301,13 +307,14 @@ def stopped_holding(table_path: str, kind: str) -> Iterator[None]:
 def stopped_in_a_second_attempt(queue: Queue) -> Iterator[None]:
     """Another process that sends, lost its first race, and is stopped in the next."""
     script = (
-        "import sys; from lakequeue import LakeQueue\n"
+        "import attrs, sys; from lakequeue import LakeQueue\n"
         "from lakequeue.storage.messages.append import Appender\n"
         "append, lost = Appender.append, []\n"
         "def first_loses(*args):\n"
         "    if lost: print('in', flush=True); sys.stdin.read()\n"
         "    lost.append(1)\n"
-        "    return append(*args) if lost[1:] else None\n"
+        "    change = append(*args)\n"
+        "    return change if lost[1:] else attrs.evolve(change, fence={'send': -1})\n"
         "Appender.append = first_loses\n"
         "LakeQueue(sys.argv[1]).queue(sys.argv[2]).send('late')\n"
     )

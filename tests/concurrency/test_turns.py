@@ -21,8 +21,7 @@ from concurrency.harness import apart, at_once, check_log, drain
 from concurrency.stopping import stopped, without_turns
 from concurrency.striking import Strike
 from lakequeue.model.clock import SystemClock
-from lakequeue.storage.engines import disk_turn, file_lock, locks
-from lakequeue.storage.engines.commit import Races
+from lakequeue.storage.engines import disk_turn, file_lock, locks, transaction
 from lakequeue.storage.engines.disk_turn import Turn, turn
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.engines.locks import committing
@@ -237,7 +236,7 @@ def test_no_turn_is_made_in_a_directory_that_has_gone(tmp_path: Path) -> None:
 def nobody_loses_a_race(root: Path, patch: Patch) -> None:
     patch.setattr(disk_turn, "STOPPED", 60)
     patch.setattr(disk_turn, "LONGEST", 60)
-    patch.setattr(Races, "lose", lambda self: pytest.fail("a race was lost"))
+    patch.setattr(transaction, "back_off", lambda _: pytest.fail("a race was lost"))
     entries = [lq.create_queue("orders") for lq in apart(root, SystemClock(), 3)]
 
     def work(number: int) -> list[str]:

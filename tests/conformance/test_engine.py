@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,9 +12,9 @@ import pytest
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import DataFile, LostRace
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import Change, commit
 from lakequeue.storage.stores import Store
 
 OPENED = datetime(2026, 1, 1, 0, 0, 0, 123456, tzinfo=timezone.utc)
@@ -123,9 +124,9 @@ def test_an_append_on_an_older_snapshot_is_refused(engine: Engine, log: Table) -
     log.append(messages(0, 2), {"send": 2}, "winner")
     with pytest.raises(LostRace):
         stale.append(messages(0, 5), {"send": 5}, "loser")
-    assert stale.landed("loser", 0) is None, "nothing was read that tells"
+    assert not stale.landed("loser", 0) and not stale.has_read_since(0), "nothing was read that tells"
     stale.refresh()
-    assert stale.landed("loser", 0) is False
+    assert not stale.landed("loser", 0) and stale.has_read_since(0)
     assert stale.landed("winner", 0)
     assert stale.transaction("send") == 2
     assert len(rows_of(stale, "body")) == 2
@@ -143,7 +144,7 @@ def test_a_stale_second_id_refuses_the_whole_commit(engine: Engine, log: Table) 
 def test_commits_that_do_not_touch_each_other_both_land(engine: Engine, log: Table) -> None:
     other = committing(engine, log)
     log.append(messages(0, 1), {"send": 1}, "a")
-    assert commit(other, {"send-other": 0}, lambda token: other.append(messages(0, 1), {"send-other": 1}, token))
+    assert commit(other, Change({"send-other": 0}, {"send-other": 1}, partial(other.append, messages(0, 1)), None))
     other.refresh()
     assert (other.transaction("send"), other.transaction("send-other")) == (1, 1)
 

@@ -281,5 +281,5 @@ MUTATIONS = [
 
 @each_case(MUTATIONS)
 def test_safeguards_of_an_erasure(case: Case, lq: LakeQueue, clock: ManualClock) -> None:
-    impatient = replace("lakequeue.storage.engines.commit.ATTEMPTS", 2)
+    impatient = replace("lakequeue.storage.engines.transaction.ATTEMPTS", 2)
     case.run(lambda patch: (impatient(patch), (lq, clock))[1], failures=(QueueClientError,))

@@ -18,10 +18,10 @@ from concurrency.steps import meanwhile
 from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout, stats
 from lakequeue.storage.delta_log import LAST_CHECKPOINT, checkpoint_name, entry_name, listed, parse, signed
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.log_trimming import write_checkpoint
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import Change, commit
 from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.snapshot import Snapshot
 from lakequeue.storage.stores import Store
@@ -259,8 +259,8 @@ def test_a_log_with_a_missing_entry_does_not_tell_what_landed(engine: Engine) ->
     table.folder.remove([entry_name(version) for version in (0, 1)])
     stale.refresh()
     assert stale.version == table.version
-    assert stale.landed("lost", 0) is None and stale.landed("1", 0) is None
-    assert table.landed("lost", 0) is False, "it had read them before"
+    assert not (stale.landed("lost", 0) or stale.landed("1", 0) or stale.has_read_since(0))
+    assert table.has_read_since(0) and not table.landed("lost", 0), "it had read them before"
 
 
 def test_a_commit_of_another_program_makes_a_race_lost(engine: Engine) -> None:
@@ -279,7 +279,7 @@ def test_who_loses_a_race_has_the_newest_snapshot(engine: Engine) -> None:
     there.append(data, {layout.RECEIPTS_ID: 1}, "first")
     here.refresh()  # since the decision, for a reason of its own
     there.append(data, {layout.RECEIPTS_ID: 2}, "second")
-    assert commit(here, {layout.RECEIPTS_ID: 0}, lambda token: pytest.fail("it has lost")) is False
+    assert not commit(here, Change({layout.RECEIPTS_ID: 0}, {}, lambda *_: pytest.fail("it has lost"), None))
     assert here.version == there.version and here.transaction(layout.RECEIPTS_ID) == 2
 
 

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from lakequeue.operations import schedules
 from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.storage import layout
 from lakequeue.storage.bulk import arrow_files, manifests
-from lakequeue.storage.engines.commit import commit
+from lakequeue.storage.engines.transaction import Change, commit
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, shown_by
 
@@ -236,7 +237,7 @@ def set_due(lq: LakeQueue, name: str, instant: int) -> None:
     rows = rows.set_column(at, rows.schema.field(at), due.cast(rows.schema.field(at).type))
     ids = {layout.SCHEDULES_ID: (table.transaction(layout.SCHEDULES_ID) or 0) + 1}
     puts = rows.append_column("op", pa.repeat("put", len(rows)))
-    assert commit(table, {}, lambda token: table.merge(puts, "id", ids, token))
+    assert commit(table, Change({}, ids, partial(table.merge, puts, "id"), None))
 
 
 @pytest.mark.spec("JOB-7")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Barrier
@@ -31,8 +32,8 @@ from lakequeue import (
 from lakequeue.entry_verbs import gone
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.transaction import Change, commit
 from lakequeue.storage.layout import receipts_path
 from lakequeue.testing import ManualClock
 from objectstore.servers import never_confirm, requests
@@ -66,7 +67,7 @@ def aged(lq: LakeQueue, local: Path, version: int) -> Queue:
     shard, number = shard_of(made), count(1)
 
     def commit_nothing(table: Table) -> None:
-        assert commit(table, {}, lambda token: table.add([], {"number": next(number)}, token))
+        assert commit(table, Change({}, {"number": next(number)}, partial(table.add, []), None))
 
     tables: list[Callable[[], Table]] = [
         lambda: shard.sender._open_appender().table,

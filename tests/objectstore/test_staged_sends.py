@@ -34,7 +34,7 @@ def test_a_lost_race_keeps_the_file(store: Counted, lq: LakeQueue, monkeypatch: 
     never_confirm(monkeypatch)
     there.send("a")
     here.counts()
-    at(monkeypatch, append, "commit", lambda: there.send("b"))
+    at(monkeypatch, append, "Change", lambda: there.send("b"))
     asked = requests(store, lambda: here.send("c"))
     assert asked["PUT"] == 5, "two files, and three entries of which one was refused"
     with pytest.raises(OverLimit):

@@ -77,7 +77,7 @@ def answer_from_memory(patch: Patch) -> None:
 
 def read_no_newer_log(patch: Patch) -> None:
     refresh = LogReader.refresh
-    patch.setattr(LogReader, "refresh", lambda self: self.log if self.log.end else refresh(self))
+    patch.setattr(LogReader, "refresh", lambda self, *sure: self.log if self.log.end else refresh(self, *sure))
 
 
 def keep_the_machine_after_a_failure(patch: Patch) -> None:
@@ -130,8 +130,10 @@ def add_staged_sends_again(patch: Patch) -> None:
 
 
 def overlook_that_others_sent(patch: Patch) -> None:
-    commit = append.commit
-    patch.setattr(append, "commit", lambda table, fence, attempt, *_, **told: commit(table, fence, attempt))
+    change = append.Change
+    patch.setattr(
+        append, "Change", lambda fence, ids, write, value, *_, **more: change(fence, ids, write, value, **more)
+    )
     patch.setattr("lakequeue.runtime.shard_sender._Batch.shared", None)
 
 

@@ -23,8 +23,8 @@ from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.clock_guard import Doubt
 from lakequeue.storage.delta_log import State
-from lakequeue.storage.engines.commit import repeated
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.transaction import repeated
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger, check_head
 from lakequeue.storage.messages.read import LogFile, LogReader, check_order

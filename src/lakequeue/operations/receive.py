@@ -500,8 +500,7 @@ def _rows(queue: OpenQueue, part: Part, own: bool) -> tuple[dict[int, Row], set[
                 if own:
                     _uncount(queue, part, part.spans)
                 if isinstance(worst, DamagedTable):
-                    worst.outcome_unknown = True
-                    raise worst from None
+                    raise worst.unknown() from None
                 if not is_storage_failure(error):
                     raise
                 raise QueueClientError(
@@ -541,6 +540,4 @@ def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> No
     stored = shard.ledger.query(lambda machine: machine.peek(queue.now(), 1, offset))
     if stored and stored[0].first <= offset:
         reason = f"lacks the body of offset {offset}, which its ledger has as stored: the ledger was put back"
-        error = DamagedTable(shard.tables.messages, None, reason)
-        error.outcome_unknown = True
-        raise error
+        raise DamagedTable(shard.tables.messages, None, reason, outcome_unknown=True)

@@ -157,8 +157,8 @@ class Steps:
 
     def _fail(self, error: Exception) -> None:
         if self._done and isinstance(error, DamagedTable):
-            error.outcome_unknown = True
-        elif self._done:
+            raise error.unknown() from error
+        if self._done:
             raise QueueClientError(
                 f"{self._call} was done in part, then it failed: {first_line(error)}. Repeating it is safe",
                 outcome_unknown=True,

@@ -13,12 +13,13 @@ from math import inf
 
 from lakequeue.errors import QueueDoesNotExist
 from lakequeue.runtime.home_shard import HomeShard
-from lakequeue.runtime.shard_ledger import ShardLedger, ShardTables, Shared, new_look
+from lakequeue.runtime.shard_ledger import ShardLedger, new_look
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_sender import ShardSender
+from lakequeue.runtime.shard_table import ShardTables, Shared
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import repeated
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import repeated
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import erase
 from lakequeue.storage.messages.forgotten import Forgotten

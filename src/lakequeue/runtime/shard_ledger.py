@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count, islice
 from math import inf
 from typing import TypeVar
@@ -14,16 +14,12 @@ import attrs
 
 from lakequeue.errors import QueueDoesNotExist, RequestThrottled
 from lakequeue.model.clock import MICROS
-from lakequeue.runtime import calls, shard_races
-from lakequeue.runtime.group_commit import GroupCommit
-from lakequeue.runtime.home_shard import HomeShard
-from lakequeue.runtime.shard_races import RaceCounts
-from lakequeue.runtime.waiters import Waiters
+from lakequeue.runtime import shard_races
+from lakequeue.runtime.shard_table import Now, ShardTable, ShardTables, Shared
 from lakequeue.shard.commands import (
     Claim,
     ClaimResult,
     Command,
-    Decision,
     Expire,
     MarkEmptying,
     Purge,
@@ -31,16 +27,24 @@ from lakequeue.shard.commands import (
     Rewrite,
     SetAttributes,
 )
+from lakequeue.shard.commands import Decision as Decided
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Head
 from lakequeue.storage import layout
-from lakequeue.storage.clock_guard import ClockGuard
+from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.engines.commit import LOADS, Races, is_based, lost_races, repeated
+from lakequeue.storage.engines.commit import is_based, lost_races
 from lakequeue.storage.engines.interface import StaleSnapshot
-from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.engines.turns import turns_at
-from lakequeue.storage.layout import messages_path, receipts_path
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.transaction import (
+    Answer,
+    Answered,
+    Committed,
+    Decision,
+    Stale,
+    assert_never,
+    repeated,
+)
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
@@ -51,9 +55,6 @@ READ_COMMITS_EVERY = 8
 LATELY = MICROS // 2
 """A ledger that was read less than so many microseconds ago is not read again by ``are_stored``."""
 _looks = count(1)
-Now = Callable[[], int]
-"""The caller's clock in microseconds, read for each decision: a lost race may outlast a timeout (RCV-4)."""
-
 _T = TypeVar("_T")
 
 
@@ -70,7 +71,7 @@ def new_look() -> int:
     return next(_looks)
 
 
-@attrs.define
+@attrs.frozen
 class _Call:
     """Commands on their way into one commit."""
 
@@ -81,72 +82,28 @@ class _Call:
     whole: bool
     """Whether some apply to every message that was sent before."""
     rewrite: bool
-    look: float
-    races: Races = attrs.field(factory=Races, init=False)
-    fresh: bool = attrs.field(default=False, init=False)
-    """Whether the state was loaded within the call."""
-    newest: bool = attrs.field(default=False, init=False)
-    """Whether the ledger's snapshot was, by the race that was lost last."""
+    looked: bool
+    """Whether a look that is new enough for all of them has read the shard."""
 
     @classmethod
-    def of(cls, commands: Sequence[Command], now: Now, look: float) -> _Call:
+    def of(cls, groups: Sequence[_Commands], looked: float) -> _Call:
+        """The commands of groups; ``looked`` is the number of the last look."""
+        commands = [command for group in groups for command in group.commands]
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
         rewrite = any(isinstance(command, Rewrite) for command in commands)
-        return cls(commands, now, wanted, whole, rewrite, look)
+        new = looked >= max(group.look for group in groups)
+        return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
 
 
-@attrs.frozen
-class ShardTables:
-    """The two tables of a shard."""
-
-    engine: Engine
-    number: int
-    """The shard's number in its queue."""
-    messages: str
-    """Path of the log."""
-    receipts: str
-    """Path of the ledger."""
-
-    @classmethod
-    def of(cls, engine: Engine, root: str, key: str, number: int) -> ShardTables:
-        return cls(engine, number, *(path(root, key, number) for path in (messages_path, receipts_path)))
-
-
-@attrs.frozen
-class Shared:
-    """State that the shards of a queue share in this process."""
-
-    waiters: Waiters
-    home: HomeShard
-    """Where receives begin."""
-    sends: HomeShard
-    """Where sends begin; at first the same shard."""
-    races: RaceCounts
-    guard: ClockGuard
-    grow: Callable[[], Callable[[int], None] | None]
-    """Returns what is called with the number of shards that a ledger knows of; None once nobody uses the queue."""
-
-    @classmethod
-    def of(
-        cls, shards: int, queue: str, guard: ClockGuard, grow: Callable[[], Callable[[int], None] | None]
-    ) -> Shared:
-        home = HomeShard(shards)
-        return cls(Waiters(), home, HomeShard(shards, home.current), RaceCounts(queue), guard, grow)
-
-
-class ShardLedger:
+class ShardLedger(ShardTable[_Commands, list[Result]]):
     """Decides commands on the newest ledger and commits what they change. Thread-safe.
 
-    Its lock guards its handles: on the ledger, and on the log that the ledger's runs refer to.
+    It has handles on the ledger, and on the log that the ledger's runs refer to.
     """
 
     def __init__(self, tables: ShardTables, shared: Shared) -> None:
-        self._tables = tables
-        self._shared = shared
-        self._group = GroupCommit(self._run, self._in_turn)
-        self._turns = turns_at(tables.receipts, tables.engine.commits_alone)
-        self._lock = threading.RLock()
+        super().__init__(tables, shared, tables.receipts)
         self._ledger: Ledger | None = None
         self._log: LogReader | None = None
         self._machine: ShardMachine | None = None
@@ -251,17 +208,16 @@ class ShardLedger:
             machine = self._fresh_machine() if looked is None or self._is_ahead(looked) else looked
             if machine.head.closed:
                 raise QueueDoesNotExist()
-            answer = query(machine)
+            try:
+                answer = query(machine)
+            except StaleSnapshot:
+                self._machine = None  # its log has files that were removed
+                raise
             self._check_expiry(machine)
             return answer
 
         with self._held():
-            for _ in range(LOADS):
-                try:
-                    return answered()
-                except StaleSnapshot:  # files of its log were merged, dropped or erased, and removed, since
-                    self._machine = None
-            return answered()
+            return repeated(self._open_ledger().table, answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
         """For each message that was received: True if it is stored, False if it was deleted since.
@@ -277,7 +233,7 @@ class ShardLedger:
                 ledger.table.look()
                 self._read_at = now
             if machine is None or not ledger.is_current(machine):
-                machine = self._load_machine(newest=True)
+                machine = self._load_machine()
             if machine.head.closed:
                 raise QueueDoesNotExist()
             return [machine.stores(offset) for offset in offsets]
@@ -346,83 +302,75 @@ class ShardLedger:
         if log is not None:
             log.table.learn(table)
 
-    def release(self) -> None:
-        """Closes the handles; the next call opens them again."""
-        with self._lock:
-            self._drop()
-
-    @contextmanager
-    def _in_turn(self) -> Iterator[None]:
+    def _known(self) -> tuple[Table | None, bool]:
         ledger = self._ledger  # read once: another thread may let go of it
-        with self._turns.taken(None if ledger is None else ledger.table) as stale:
-            if stale:
-                with self._held():
-                    self._fresh_machine()
-            yield
+        return None if ledger is None else ledger.table, False
+
+    def _catch_up(self, stale: bool) -> None:
+        if stale:
+            with self._held():
+                self._fresh_machine()
 
     def _run(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
-        commands = [command for group in groups for command in group.commands]
         with self._held():
-            look = max(group.look for group in groups)
-            results = self._decide(commands, lambda: max(group.now() for group in groups), look)
-        if results is None:
-            error = RequestThrottled("too many lost races; nothing was changed")
-            return [error for _ in groups]
-        if any(result.changed for result in results):
-            self._shared.waiters.wake()
-        left = iter(results)
-        return [list(islice(left, len(group.commands))) for group in groups]
+            call = _Call.of(groups, self._looked)
+            self._claims += call.wanted > 0
+            results = iter(self._results(call))
+        return [list(islice(results, len(group.commands))) for group in groups]
 
-    def _decide(self, commands: Sequence[Command], now: Now, look: float) -> list[Result] | None:
-        call = _Call.of(commands, now, look)
-        self._claims += call.wanted > 0
-        for _ in call.races:
-            results = self._attempt(call)
-            if results is not None:
-                return results
-        calls.gave_up(call.races.lost)
-        return None
-
-    def _attempt(self, call: _Call) -> list[Result] | None:
-        """Decides once; None: on what was too old, or another process was first."""
-        looked = self._looked >= call.look
-        call.fresh |= looked
-        machine = self._machine_for(call)
-        reread = self._read_log(call, machine)
-        decision = self._decision(call, machine)
-        if decision is None:
-            return None
-        known = reread or looked
-        if not known and _short(call.commands, decision.results) and self._log_grew(machine, decision):
-            return None
-        if not call.fresh and not all(result.changed for result in decision.results):
-            # an answer without a commit must come from a snapshot at least as new as the call
-            self._open_ledger().table.refresh()
-            call.fresh = True
-            if not self._open_ledger().is_current(machine):
-                self._machine = None
-                return None
+    def _results(self, call: _Call) -> list[Result]:
+        fresh, home = call.looked or self._ledger is None, self._shared.home if call.wanted else None
+        ledger, busy = self._open_ledger(), "too many lost races; nothing was changed"
+        try:
+            outcome = self._transact(ledger.table, partial(self._decide, call), busy=busy, fresh=fresh, home=home)
+        except RequestThrottled:
+            self._machine = None  # it has what was not committed
+            raise
+        machine = self._machine
+        assert machine is not None
+        match outcome:
+            case Committed(results):
+                machine.committed()
+                self._committed = True
+                vacuum_if_busy(ledger.table, layout.RECEIPTS_RETENTION)
+            case Answered(results):
+                self._check_expiry(machine)
+            case _:
+                assert_never(outcome)
         self._read_at = machine.now
+        return results
+
+    def _decide(self, call: _Call, lost: int) -> Decision[list[Result]]:
+        """Decides on the loaded snapshot of the ledger, and on a log that is new enough."""
+        if lost:
+            self._machine = None  # it has what was not committed
+        machine = self._machine
+        if machine is None or self._is_ahead(machine) or not self._open_ledger().is_current(machine):
+            machine = self._load_machine()
+        reread = self._read_log(call, machine)
+        try:
+            decision = machine.decide(call.commands, call.now())
+        except OSError:
+            self._machine = None
+            raise
+        known = reread or call.looked
+        if not known and _short(call.commands, decision.results) and self._log_grew(machine, decision):
+            return Stale()
         if not decision.commit:
-            self._check_expiry(machine)
-            return decision.results
+            return Answer(decision.results)
         if not reread and not is_based(self._open_log().table):
             self._machine = None  # the log has other messages now
-            return None
-        return self._commit(call, machine, decision)
-
-    def _machine_for(self, call: _Call) -> ShardMachine:
-        machine = self._machine
-        if machine is None or self._is_ahead(machine):
-            machine = self._load_machine(call.newest)
-            call.newest, call.fresh = False, True
-        return machine
+            return Stale()
+        if any(isinstance(result.value, ClaimResult) and result.value.moving for result in decision.results):
+            self._shared.guard.check_now(self._tables.messages)  # else the dead letters could not be sent
+        ids = self.settle_clock(decision.head.committed_at, machine.head.committed_at, self._open_ledger().table)
+        return self._open_ledger().change(decision, machine, call.rewrite, ids)
 
     def _read_log(self, call: _Call, machine: ShardMachine) -> bool:
         """Attaches the known log to a machine. If it may not suffice, reads the newest log and returns True."""
         reader = self._open_log()
         machine.log = reader.advance()
-        if self._looked >= call.look:
+        if call.looked:
             return False
         # groups: they may hide any number of messages, a delete searches for the group's next message, and
         # other groups may have sent
@@ -434,16 +382,7 @@ class ShardLedger:
         self._claims = 0
         return True
 
-    def _decision(self, call: _Call, machine: ShardMachine) -> Decision | None:
-        try:
-            return machine.decide(call.commands, call.now())
-        except OSError as error:
-            if call.fresh and not isinstance(error, StaleSnapshot):
-                raise
-            self._machine = None  # files of its log were merged, dropped or erased, and removed, since
-            return None
-
-    def _log_grew(self, machine: ShardMachine, decision: Decision) -> bool:
+    def _log_grew(self, machine: ShardMachine, decision: Decided) -> bool:
         """Whether there are newer messages, which may be visible where known ones are hidden."""
         log = self._open_log().refresh()
         if log.end == machine.log.end:
@@ -453,25 +392,6 @@ class ShardLedger:
         else:
             machine.log = log
         return True
-
-    def _commit(self, call: _Call, machine: ShardMachine, decision: Decision) -> list[Result] | None:
-        ledger, races = self._open_ledger(), call.races
-        if any(isinstance(result.value, ClaimResult) and result.value.moving for result in decision.results):
-            self._shared.guard.check_now(self._tables.messages)  # else the dead letters could not be sent
-        ids = self.settle_clock(decision.head.committed_at, machine.head.committed_at, ledger.table)
-        with self._turns.commit():
-            done = ledger.commit(decision, machine, call.rewrite, ids)
-        if not done:
-            races.lose()
-            # a lost race loads it
-            self._machine, call.newest = None, not self._turns.lose(ledger.table, races.lost)
-            return None
-        self._turns.end()
-        home = self._shared.home if call.wanted else None
-        self._shared.races.committed(self._tables.number, races.lost, self._turns.moved, home)
-        machine.committed()
-        self._committed = True
-        return decision.results
 
     def settle_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
         """Checks the clock before a commit to a table of the shard at an instant, after one at ``last`` (DUR-82).
@@ -517,24 +437,15 @@ class ShardLedger:
             pauses = [each.transaction(layout.PAUSE_ID) for each in (ledger.table, log, table)]
         return last, max(pauses) * MICROS
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Holds the lock."""
-        with self._lock, shard_races.dropping(self._drop):
-            yield
-
     def _drop(self) -> None:
         self._machine = self._ledger = self._log = None
 
     def _drop_log(self) -> None:
         self._log = None
 
-    def _load_machine(self, newest: bool = False) -> ShardMachine:
-        """Reads the ledger; with ``newest`` its snapshot was loaded within this call."""
-        opened = self._ledger is not None and not newest
+    def _load_machine(self) -> ShardMachine:
+        """Reads the loaded snapshot of the ledger."""
         ledger = self._open_ledger()
-        if opened:
-            ledger.table.refresh()
         machine = self._machine = repeated(ledger.table, lambda: ledger.machine(self._newest_log))
         if (grow := self._shared.grow()) is not None:
             grow(int(machine.head.attributes.get("Shards", 1)))
@@ -545,15 +456,14 @@ class ShardLedger:
         return self._open_log().log if self._log is None else self._log.refresh(sure)
 
     def _fresh_machine(self, sure: bool = False) -> ShardMachine:
-        machine = self._machine
-        if machine is not None:
-            table = self._open_ledger().table
-            (table.confirm if sure else table.refresh)()
-            if self._open_ledger().is_current(machine) and not self._is_ahead(machine):
-                machine.log = self._newest_log(sure)
-                return machine
-            self._machine = None
-        return self._load_machine()
+        """Reads the newest ledger and log; ``sure``: also checks what ``confirm`` checks."""
+        ledger, machine = self._ledger, self._machine
+        if ledger is not None:
+            (ledger.table.confirm if sure else ledger.table.refresh)()
+        if ledger is None or machine is None or self._is_ahead(machine) or not ledger.is_current(machine):
+            return self._load_machine()
+        machine.log = self._newest_log(sure)
+        return machine
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
         """Whether a machine has reached an instant that nobody committed, by a clock that was set back since."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,16 +10,21 @@ from typing import NamedTuple
 
 import attrs
 
-from lakequeue.errors import DamagedTable, QueueDoesNotExist, QueueServiceError, RequestThrottled
+from lakequeue.errors import (
+    DamagedTable,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+    RequestThrottled,
+)
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.runtime import calls, shard_races
-from lakequeue.runtime.group_commit import GroupCommit
-from lakequeue.runtime.shard_ledger import Now, ShardLedger, ShardTables, Shared
+from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_reader import ShardReader
+from lakequeue.runtime.shard_table import Now, ShardTable, ShardTables, Shared
 from lakequeue.storage import layout
-from lakequeue.storage.engines.commit import Races, StaleAttributes
-from lakequeue.storage.engines.transaction import Answer, Change, Decision, transact
-from lakequeue.storage.engines.turns import turns_at
+from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.transaction import Answer, Change, Decision, Found, transact
 from lakequeue.storage.ledger import check_head
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
@@ -57,17 +61,13 @@ Sent = list[Placed | None]
 """A place for each message of a send; None if the cap on stored messages refused it."""
 
 
-class ShardSender:
+class ShardSender(ShardTable[ShardSend, Sent]):
     """Appends messages to the log. Thread-safe; its lock guards its handle on the log."""
 
     def __init__(self, tables: ShardTables, shared: Shared, ledger: ShardLedger, reader: ShardReader) -> None:
-        self._tables = tables
-        self._shared = shared
+        super().__init__(tables, shared, tables.messages)
         self._ledger = ledger
         self._reader = reader
-        self._group = GroupCommit(self._run, self._in_turn)
-        self._turns = turns_at(tables.messages, tables.engine.commits_alone)
-        self._lock = threading.RLock()
         self._appender: Appender | None = None
         self._compared: object = None
         """History of the log when its end was compared with the head of the ledger."""
@@ -117,118 +117,67 @@ class ShardSender:
             appender.refresh()
             return appender.closed
 
-    def release(self) -> None:
-        """Closes the handle; the next call opens it again."""
-        with self._lock:
-            self._drop()
-
-    @contextmanager
-    def _in_turn(self) -> Iterator[None]:
+    def _known(self) -> tuple[Table | None, bool]:
         appender = self._appender  # read once: another thread may let go of it
-        table, later = (None, False) if appender is None else (appender.table, appender.stages)
-        with self._turns.taken(table, later) as stale:
-            if appender is not None and stale:
-                with self._held():
-                    appender.look()
-            if appender is not None and self._turns.waited:
-                appender.stage_next()
-            yield
+        return (None, False) if appender is None else (appender.table, appender.stages)
+
+    def _catch_up(self, stale: bool) -> None:
+        appender = self._appender
+        if appender is not None and stale:
+            with self._held():
+                appender.look()
+        if appender is not None and self._turns.waited:
+            appender.stage_next()
 
     def _run(self, sends: Sequence[ShardSend]) -> list[Sent | BaseException]:
-        with self._held():
-            answers, appended = self._append(sends)
-            if appended is not None:
-                self._shared.waiters.wake()
-                if appended.closed_segment:
-                    self._shared.sends.leave(self._tables.number)
-                    self._merge_segments(sends[0].now(), sends[0].attributes.dedup_micros)
-            return answers
-
-    def _append(self, sends: Sequence[ShardSend]) -> tuple[list[Sent | BaseException], Appended | None]:
         batch = _Batch(sends)
-        try:
-            return self._append_batch(batch)
-        except (QueueServiceError, StaleAttributes):
-            raise
-        except DamagedTable as error:
-            error.outcome_unknown |= batch.shared is not None
-            raise
-        except Exception as error:
-            if batch.shared is None or getattr(error, "outcome_unknown", False):
+        # on FIFO queues the group determines the shard
+        home = None if sends[0].attributes.fifo else self._shared.sends
+        with self._held():
+            appender, busy = self._open_appender(), "too many lost races; nothing was sent"
+            try:
+                outcome = self._transact(appender.table, partial(self._decide, batch), busy=busy, home=home)
+                done = outcome.value()
+            except Exception as error:
+                failure = batch.failure(error)
+                if failure is not error:
+                    raise failure from error
                 raise
-            raise unknown(error) from error
+            if done is None:
+                return batch.answers
+            self._reader.bodies.remember(done.first, done.rows)
+            self._ledger.learn(appender.table)
+            if done.closed_segment:
+                self._shared.sends.leave(self._tables.number)
+                self._merge_segments(sends[0].now(), sends[0].attributes.dedup_micros)
+            return batch.answers_at(done.first)
 
-    def _append_batch(self, batch: _Batch) -> tuple[list[Sent | BaseException], Appended | None]:
-        appender, races, fresh = self._open_appender(), Races(), False
-        for _ in races:
-            if batch.shared is not None and (done := appender.find(batch.shared)) is not None:
-                return self._appended(batch, done, races)
-            decided = self._decide(batch, appender, fresh)
-            if decided is None:
-                appender.refresh()
-                fresh = True
-            elif not decided.new:
-                return decided.answers, None
-            elif (done := self._commit(batch, appender, decided, races)) is not None:
-                return self._appended(batch, done, races, decided.answers)
-        calls.gave_up(races.lost)
-        if batch.shared is not None:
-            raise unknown("too many lost races")
-        return [RequestThrottled("too many lost races; nothing was sent") for _ in batch.sends], None
-
-    def _decide(self, batch: _Batch, appender: Appender, fresh: bool) -> _Decided | None:
-        """What the sends come to on the loaded snapshot; None if it must be fresh and is not."""
+    def _decide(self, batch: _Batch, lost: int) -> Decision[Callable[[], Appended | None]]:
+        """Decides on the loaded snapshot of the log, as it is by the newest ledger."""
+        appender = self._open_appender()
+        # on a disk no race is lost in a turn: there waiting for it says that others commit
+        if lost and (batch.staged is not None or appender.table.folder.local is None):
+            appender.stage_next()
+        if batch.shared is not None and (found := appender.find(batch.shared)) is not None:
+            return Found(lambda: found)
         now = max(send.now() for send in batch.sends)
         appender.check_open()
-        try:
-            version = appender.attributes_version
-            attributes = batch.attributes(version)
-            places = self._places(batch.sends, attributes, now)
-        except OSError:  # files of this snapshot were merged or trimmed, and removed
-            if fresh:
-                raise
-            return None
-        answers = batch.answers(version, places)
-        # an answer without a commit must come from fresh state
-        without = not places.new or any(isinstance(answer, StaleAttributes) for answer in answers)
-        return _Decided(now, version, attributes, places.new, answers) if fresh or not without else None
-
-    def _commit(self, batch: _Batch, appender: Appender, decided: _Decided, races: Races) -> Appended | None:
-        """Appends the new messages; None if a race is lost, or others have committed what is staged, maybe."""
-        ids = self._ledger.settle_clock(decided.now, appender.last_sent_at, appender.table)
-        if appender.stages and not batch.has_staged(decided.new, appender):
-            if batch.shared is not None and batch.shared.attributes_version == decided.version:
+        version = appender.attributes_version
+        attributes = batch.attributes(version)
+        places = self._places(batch.sends, attributes, now)
+        batch.answers = batch.answers_of(version, places)
+        if not places.new:
+            return Answer(lambda: None)
+        ids = self._ledger.settle_clock(now, appender.last_sent_at, appender.table)
+        if appender.stages and not batch.has_staged(places.new, appender):
+            if batch.shared is not None and batch.shared.attributes_version == version:
                 raise unknown("it is too old")
             # of these messages, a later decision may leave some out
-            limited = decided.attributes.dedup_window is not None or decided.attributes.stored_limit is not None
-            batch.staged = appender.stage(decided.new, decided.version, alone=limited)
-        if batch.staged is not None and self._turns.take(appender.table, patient=batch.is_patient()):
-            appender.look()
-            return None
-        with self._turns.commit():
-            if batch.staged is None:
-                done = appender.append(decided.new, decided.now, decided.version, ids)
-            else:
-                done = appender.append_staged(batch.staged, decided.now, ids)
-        if done is None:
-            races.lose()
-            if batch.staged is None and self._turns.lose(appender.table, races.lost):
-                appender.refresh()
-        return done
-
-    def _appended(
-        self, batch: _Batch, done: Appended, races: Races, answers: list[Sent | BaseException] | None = None
-    ) -> tuple[list[Sent | BaseException], Appended]:
-        self._turns.end()
-        if batch.shared is not None:  # maybe at another place, by another process
-            answers = batch.answers(batch.shared.attributes_version, _Places(done.first, None))
-        assert answers is not None and self._appender is not None
-        # on FIFO queues the group determines the shard
-        home = None if batch.sends[0].attributes.fifo else self._shared.sends
-        self._shared.races.committed(self._tables.number, races.lost, self._turns.moved, home)
-        self._reader.bodies.remember(done.first, done.rows)
-        self._ledger.learn(self._appender.table)
-        return answers, done
+            limited = attributes.dedup_window is not None or attributes.stored_limit is not None
+            batch.staged = appender.stage(places.new, version, alone=limited)
+        if batch.staged is None:
+            return appender.append(places.new, now, version, ids)
+        return appender.append_staged(batch.staged, now, ids, batch.is_patient())
 
     def _places(self, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int) -> _Places:
         appender = self._open_appender()
@@ -313,8 +262,7 @@ class ShardSender:
         try:
             appender.table.confirm()
         except OtherHistory as error:
-            error.outcome_unknown = True
-            raise
+            raise error.unknown() from error
 
     def deliver(self, source: Source, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
         """Appends messages that are moved here, unless they arrived before; False if the log is closed.
@@ -337,12 +285,6 @@ class ShardSender:
         self._shared.waiters.wake()
         return True
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Holds the writing handle."""
-        with self._lock, shard_races.dropping(self._drop):
-            yield
-
     def _drop(self) -> None:
         self._appender = None
 
@@ -361,21 +303,12 @@ class ShardSender:
         return appender
 
 
-class _Decided(NamedTuple):
-    """What sends come to on one snapshot of the log."""
-
-    now: int
-    version: int
-    attributes: QueueAttributes
-    new: Sequence[NewMessage]
-    answers: list[Sent | BaseException]
-
-
 @attrs.define
 class _Batch:
     """Sends of one commit."""
 
     sends: Sequence[ShardSend]
+    answers: list[Sent | BaseException] = attrs.field(factory=list)
     staged: StagedSend | None = None
     looks: int = 0
     """Commits of others in which it was looked for instead of waiting on."""
@@ -400,7 +333,7 @@ class _Batch:
         """The attributes of this version, if a sender knows them."""
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
-    def answers(self, version: int, places: _Places) -> list[Sent | BaseException]:
+    def answers_of(self, version: int, places: _Places) -> list[Sent | BaseException]:
         """A place for each message that is valid under the newest attributes, which have this version."""
         return [
             [places.put(message) for message in send.messages]
@@ -408,6 +341,25 @@ class _Batch:
             else StaleAttributes()
             for send in self.sends
         ]
+
+    def answers_at(self, first: int) -> list[Sent | BaseException]:
+        """Returns the answers for messages that are in the log from an offset on; others may have chosen it."""
+        shared = self.shared
+        return self.answers if shared is None else self.answers_of(shared.attributes_version, _Places(first, None))
+
+    def failure(self, error: Exception) -> Exception:
+        """Returns the error of the sends after a failure: other processes may still commit what was staged."""
+        if self.shared is None or (isinstance(error, QueueClientError) and error.outcome_unknown):
+            return error
+        match error:
+            case RequestThrottled():
+                return unknown("too many lost races")
+            case QueueServiceError() | StaleAttributes():
+                return error
+            case DamagedTable():
+                return error.unknown()
+            case _:
+                return unknown(error)
 
 
 class _Places:

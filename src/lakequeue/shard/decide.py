@@ -81,6 +81,11 @@ class ShardMachine:
         return self._state.current_head()
 
     @property
+    def epoch(self) -> int:
+        """The epoch of the last commit."""
+        return self._state.head.epoch
+
+    @property
     def now(self) -> int:
         """The instant that it has reached."""
         return self._state.now

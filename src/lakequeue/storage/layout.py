@@ -267,6 +267,8 @@ _PROPERTIES = {
     # the point engine cannot read deletion vectors
     "delta.enableDeletionVectors": "false",
 }
+OURS = {("delta.enableExpiredLogCleanup", "false")}
+"""Of them what a table has whose log lakequeue trims."""
 QUEUES_PROPERTIES = _PROPERTIES
 MESSAGES_PROPERTIES = _PROPERTIES | {
     # readers skip files by these five; statistics on bodies would fill the log

@@ -21,14 +21,13 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.states import MessageState
-from lakequeue.shard.commands import Decision
+from lakequeue.shard.commands import Decision, Result
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Destination, Head, MovePart, Run
 from lakequeue.storage import layout
-from lakequeue.storage.cleaning import vacuum_if_busy
 from lakequeue.storage.delta_log import LiveFile
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import Change, Ids
 from lakequeue.storage.messages.forgotten import Forgotten
 from lakequeue.storage.messages.read import ShardLog, is_foreign
 from lakequeue.storage.store_failures import first_line
@@ -116,7 +115,7 @@ class Ledger:
 
     def is_current(self, machine: ShardMachine) -> bool:
         """Whether the machine that was made last is the shard in the loaded snapshot."""
-        return self.epoch == machine.head.epoch and self._history is self.table.history
+        return self.epoch == machine.epoch and self._history is self.table.history
 
     def rows(self) -> tuple[Head, pa.Table]:
         """The head, and all rows of the loaded snapshot, as ``layout.RECEIPTS``, the head row first."""
@@ -165,38 +164,30 @@ class Ledger:
         foreign = not self.table.commits_alone and any(is_foreign(file.name) for file in files)
         return foreign or len(files) > needed + _SPARE_FILES
 
-    def commit(
+    def change(
         self,
         decision: Decision,
         machine: ShardMachine,
         rewrite: bool = False,
-        more_ids: Mapping[str, int] = MappingProxyType({}),
-    ) -> bool:
-        """Commits a decision made on the loaded epoch; False: the race is lost, so load again.
+        more_ids: Ids = MappingProxyType({}),
+    ) -> Change[list[Result]]:
+        """Returns the change that a decision on the loaded epoch makes.
 
-        If the ledger has many or uneven files, or with ``rewrite``, the same commit rewrites all of it instead,
+        If the ledger has many or uneven files, or with ``rewrite``, it rewrites all of the ledger instead,
         from the runs that ``machine`` holds after the decision. ``more_ids`` are further application ids.
         """
         epoch = decision.head.epoch
-        fence = {layout.RECEIPTS_ID: epoch - 1}
-        ids = {layout.RECEIPTS_ID: epoch, **more_ids}
         if rewrite or self._wants_compaction(machine):
-            runs = machine.runs, machine.history
-            return self.rewrite(epoch - 1, decision.head, *runs, more_ids, decision.told)
+            whole = self.rewrite(epoch - 1, decision.head, machine.runs, machine.history, more_ids)
+            return attrs.evolve(whole, value=decision.results, counts=decision.told)
         source = run_rows(decision.puts, decision.deletes, decision.head, with_op=True)
         if decision.settled_puts or decision.settled_deletes:
             settled = run_rows(decision.settled_puts, decision.settled_deletes, None, with_op=True, settled=True)
             source = pa.concat_tables([source, settled])
         self._merges += 1
-        landed = commit(
-            self.table,
-            fence,
-            lambda token: self.table.merge(source, "first_offset", ids, token),
-            told=decision.told,
-        )
-        if landed:
-            vacuum_if_busy(self.table, layout.RECEIPTS_RETENTION)
-        return landed
+        fence, ids = {layout.RECEIPTS_ID: epoch - 1}, {layout.RECEIPTS_ID: epoch, **more_ids}
+        write = partial(self.table.merge, source, "first_offset")
+        return Change(fence, ids, write, decision.results, counts=decision.told)
 
     def rewrite(
         self,
@@ -204,14 +195,12 @@ class Ledger:
         head: Head,
         runs: Sequence[Run],
         history: Sequence[Run],
-        more_ids: Mapping[str, int] = MappingProxyType({}),
-        told: Mapping[str, int] = MappingProxyType({}),
-    ) -> bool:
-        """Replaces all rows; False: the ledger has another epoch than ``since``, so load again."""
+        more_ids: Ids = MappingProxyType({}),
+    ) -> Change[Any]:
+        """Returns the change that replaces all rows of the ledger in the epoch ``since``."""
         files = ledger_files(head, runs, history)
         fence, ids = {layout.RECEIPTS_ID: since}, {layout.RECEIPTS_ID: head.epoch, **more_ids}
-        parts = {"settled": [False, True]}
-        return commit(self.table, fence, lambda token: self.table.replace(parts, files, ids, token), told=told)
+        return Change(fence, ids, partial(self.table.replace, {"settled": [False, True]}, files), None)
 
     def _wants_compaction(self, machine: ShardMachine) -> bool:
         # without this, 400 scattered deletes took a MERGE from 21 to 192 ms

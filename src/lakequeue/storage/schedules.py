@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import attrs
 import pyarrow as pa
@@ -12,8 +13,9 @@ import pyarrow as pa
 from lakequeue.errors import DamagedTable, LakeQueueError
 from lakequeue.model.schedules import Schedule
 from lakequeue.storage import cleaning, layout
-from lakequeue.storage.engines.commit import commit, repeated, retried
+from lakequeue.storage.engines import transaction
 from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import Answer, Decision, repeated, transact
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.store_failures import first_line
 
@@ -43,15 +45,12 @@ class ScheduleTable:
     def change(self, change: Change) -> None:
         """Applies a change to the newest rows, and again after a lost race; RequestThrottled after too many."""
 
-        def changed() -> bool | None:
+        def decide(table: Table) -> Decision[None]:
             found = self._rows()
             changes = change(found)
             if not changes:
-                return True
-            if self._table is None:
-                self._engine.create(self._path, layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES)
-                return None  # maybe others did, and added some: decide anew
-            table, old = self._table, {row.id: row for row in found}
+                return Answer(None)
+            old = {row.id: row for row in found}
             number = table.transaction(layout.SCHEDULES_ID)
             ids, fence = {layout.SCHEDULES_ID: number + 1}, {layout.SCHEDULES_ID: number}
             rows = [
@@ -59,10 +58,17 @@ class ScheduleTable:
                 for id, row in {**old, **changes}.items()
             ]
             source = pa.Table.from_pylist(rows, schema=layout.SCHEDULES.append(pa.field("op", pa.string())))
-            return commit(table, fence, lambda token: table.merge(source, "id", ids, token)) or None
+            return transaction.Change(fence, ids, partial(table.merge, source, "id"), None)
 
         with self._lock, self._dropping():
-            retried(changed, "the table of schedules is being changed too often; nothing was changed")
+            table = self._opened()
+            if table is None:
+                if not change([]):
+                    return
+                self._engine.create(self._path, layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES)
+                table = self._table = self._engine.open(self._path)
+            busy = "the table of schedules is being changed too often; nothing was changed"
+            transact(table, lambda _: decide(table), busy=busy)
 
     def sweep(self) -> Freed:
         """Removes unneeded files and log entries."""
@@ -79,12 +85,15 @@ class ScheduleTable:
             self._table = None
             raise
 
-    def _rows(self) -> list[Schedule]:
-        if self._table is None:
-            if not self._engine.exists(self._path):
-                return []
+    def _opened(self) -> Table | None:
+        if self._table is None and self._engine.exists(self._path):
             self._table = self._engine.open(self._path)
-        table = self._table
+        return self._table
+
+    def _rows(self) -> list[Schedule]:
+        table = self._opened()
+        if table is None:
+            return []
         table.refresh()
         newest = table.version, table.history
         if newest != self._read[0]:

@@ -61,6 +61,9 @@ class LogTrimmed(Exception):
     """Log entries that follow a snapshot were removed; load the newest snapshot."""
 
 
+_OTHER = "is not what this process read: a backup was restored, or a repair was made"
+
+
 class OtherHistory(DamagedTable):
     """The log of a table is another one than this process read: a backup was restored, or the table repaired.
 
@@ -70,10 +73,10 @@ class OtherHistory(DamagedTable):
     in_place = False
     """True if a commit has left an entry in the log that the path leads to."""
 
-    def __init__(self, table: str, file: str | None, reason: str = "") -> None:
-        super().__init__(
-            table, file, reason or "is not what this process read: a backup was restored, or a repair was made"
-        )
+    def __init__(
+        self, table: str, file: str | None, reason: str = _OTHER, *, outcome_unknown: bool = False
+    ) -> None:
+        super().__init__(table, file, reason, outcome_unknown=outcome_unknown)
 
 
 class _Base(NamedTuple):

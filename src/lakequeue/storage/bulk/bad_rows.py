@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from typing import Literal, get_args
 
@@ -23,9 +24,9 @@ from lakequeue.storage import layout
 from lakequeue.storage.bulk.manifests import SendKey
 from lakequeue.storage.bulk.message_rules import INPUT_COLUMNS, PRIORITY, Rule
 from lakequeue.storage.bulk.staged_files import read_spilled
-from lakequeue.storage.engines.commit import retried
-from lakequeue.storage.engines.interface import DataFile, LostRace
+from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Engine
+from lakequeue.storage.engines.transaction import Answer, Change, Decision, transact
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import writer
 from lakequeue.storage.stores import Store
@@ -104,19 +105,15 @@ class BadRows:
         table = Engine(self.store).open(self.table)
         added: list[DataFile] = []
 
-        def attempt() -> bool | None:
-            if table.transaction(app_id) >= version:
-                return True
+        def decide(_: int) -> Decision[None]:
+            known = table.transaction(app_id)
+            if known >= version:
+                return Answer(None)
             if not added:
                 added.append(_copied(messages, files, table.folder, self.queue))
-            try:
-                table.add(added, {app_id: version}, uuid.uuid4().hex)
-            except LostRace:
-                table.refresh()
-                return None
-            return True
+            return Change({app_id: known}, {app_id: version}, partial(table.add, added), None)
 
-        retried(attempt, f"too many lost races at {self.table}; nothing was sent")
+        transact(table, decide, busy=f"too many lost races at {self.table}; nothing was sent")
 
 
 class RefusedRows:

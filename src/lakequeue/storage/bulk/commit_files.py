@@ -34,10 +34,19 @@ from lakequeue.storage.bulk.message_rules import Fifo, RowRules, check_columns
 from lakequeue.storage.bulk.staged_files import check_exist
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.clock_guard import storage_now
-from lakequeue.storage.engines.commit import StaleAttributes, repeated
+from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.engines.interface import DataFile, placed
 from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Ids, transact
+from lakequeue.storage.engines.transaction import (
+    Answer,
+    Answered,
+    Change,
+    Committed,
+    Decision,
+    Ids,
+    repeated,
+    transact,
+)
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.store_failures import first_line
 

@@ -225,13 +225,13 @@ class Table(TableVersion):
         self._create_entry("MERGE", added, removed, transactions, token)
         self._rows |= contents
 
-    def landed(self, token: str, since: int) -> bool | None:
-        """Whether a commit after version ``since`` carries ``token``; refresh first.
+    def landed(self, token: str, since: int) -> bool:
+        """Whether a commit after version ``since`` that can be read carries ``token``; refresh first."""
+        return token in self.state.tokens(since)
 
-        None: the entries that can be read do not show it, as some are missing or there is none.
-        """
-        read = list(self.state.tokens(since))
-        return token in read or (False if 0 < len(read) == self.version - since else None)
+    def has_read_since(self, since: int) -> bool:
+        """Whether there are commits after version ``since``, and all can be read."""
+        return 0 < len(list(self.state.tokens(since))) == self.version - since
 
     def checkpoint(self) -> None:
         """Writes a checkpoint of the newest snapshot."""
@@ -317,8 +317,8 @@ class Table(TableVersion):
             self._writes.sync([LOG], above=False)
             self.state.apply(other)
         if not self._is_still_based():
-            error = OtherHistory(self.path, None, _PUT_BACK)
-            error.outcome_unknown, error.in_place = True, self._writes.is_at_path()
+            error = OtherHistory(self.path, None, _PUT_BACK, outcome_unknown=True)
+            error.in_place = self._writes.is_at_path()
             raise error
         own = entry_of(written)
         own.mark, own.follows = mark, self.state.mark

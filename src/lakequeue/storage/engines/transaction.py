@@ -6,6 +6,8 @@ Callers only decide. A decision is an ``Answer``, a ``Change``, or ``Stale``; th
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -14,10 +16,17 @@ from typing import Generic, NoReturn, TypeVar
 import attrs
 
 from lakequeue.errors import RequestThrottled
-from lakequeue.storage.engines import commit
+from lakequeue.storage.engines.commit import Commit, Ended
 from lakequeue.storage.engines.interface import StaleSnapshot
 from lakequeue.storage.engines.point import Table
+from lakequeue.storage.engines.turns import NO_TURNS, Turns
 
+ATTEMPTS = 60
+"""Decisions before the caller gets RequestThrottled (ERR-9)."""
+REPEATS = 30
+"""Attempts at a commit that loses to commits outside its fence."""
+LOADS = 3
+"""Failed reads of the newest rows before the error reaches the caller."""
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 Ids = Mapping[str, int]
@@ -40,12 +49,23 @@ class Change(Generic[_T_co]):
     ids: Ids
     """The versions that the commit sets."""
     write: Callable[[Ids, str], None]
-    """Makes the commit, with these ids and a token."""
+    """Makes the commit, which must carry these ids and the token that it is given."""
     value: _T_co
     found: Callable[[], bool] = lambda: False
     """Returns whether the commit that refused this one made the same change; the handle has loaded it."""
     counts: Ids = MappingProxyType({})
     """What the commit does, with numbers of messages, for readers of the table's history."""
+    late: bool = False
+    """Whether its turn was not taken before ``decide``, as others may make the same change."""
+    patient: bool = True
+    """Whether such a change waits for its turn beyond the next commit of another process."""
+
+
+@attrs.frozen
+class Found(Generic[_T_co]):
+    """A change that the loaded snapshot has: another process committed it."""
+
+    value: _T_co
 
 
 @attrs.frozen
@@ -53,16 +73,18 @@ class Stale:
     """The loaded snapshot is too old for a decision."""
 
 
-Decision = Answer[_T] | Change[_T] | Stale
+Decision = Answer[_T] | Change[_T] | Found[_T] | Stale
 
 
 @attrs.frozen
 class Committed(Generic[_T_co]):
-    """A change took effect."""
+    """A change took effect: by a commit of this process, or of another one."""
 
     value: _T_co
     lost: int
     """Races that others won before."""
+    avoided: bool
+    """Whether its turn avoided another one."""
 
 
 @attrs.frozen
@@ -73,7 +95,7 @@ class Answered(Generic[_T_co]):
 
 
 def transact(
-    table: Table, decide: Callable[[int], Decision[_T]], *, busy: str, fresh: bool = True
+    table: Table, decide: Callable[[int], Decision[_T]], *, busy: str, fresh: bool = True, turns: Turns = NO_TURNS
 ) -> Committed[_T] | Answered[_T]:
     """Decides on the loaded snapshot of a table, and commits a change.
 
@@ -83,9 +105,11 @@ def transact(
        one were removed since, the newest snapshot is loaded, and it decides again.
     2. An answer holds only if the snapshot was read within the call. Otherwise the newest one is loaded; unless it
        is the same, ``decide`` is called again.
-    3. A change is committed under its fence, see ``commit``: if the answer of storage is lost, the log is searched
-       for the commit's token, and the commit may be tried again.
-    4. If another commit came first, the race is lost: the newest snapshot is loaded, and after a pause ``decide``
+    3. A change that is ``late`` waits for its turn. If others committed meanwhile, ``decide`` is called again.
+    4. A change is committed under its fence, see ``Commit``: only if the base is still an entry of the log; if the
+       answer of storage is lost, the log is searched for the commit's token, and the commit may be tried again; it
+       is searched, too, if the commit took so long that the process may have been suspended. Then the turn ends.
+    5. If another commit came first, the race is lost: the newest snapshot is loaded, and after a pause ``decide``
        is called again.
 
     Args:
@@ -93,14 +117,15 @@ def transact(
         decide: makes the decision; it changes nothing in storage.
         busy: text of the error after too many lost races.
         fresh: whether the loaded snapshot was read within the call.
+        turns: those of the processes that commit to the table; without them nobody waits.
 
     Raises:
-        RequestThrottled: too many races were lost; nothing was changed (ERR-9).
+        RequestThrottled: too many races were lost, ``lost_races``; nothing was changed (ERR-9).
         QueueClientError: storage failed; with ``outcome_unknown`` if the log does not show whether the commit
             landed.
     """
     lost = 0
-    for number in range(commit.ATTEMPTS):
+    for number in range(ATTEMPTS):
         try:
             decision = decide(lost)
         except OSError as error:  # files were merged, dropped or erased, and removed
@@ -109,12 +134,26 @@ def transact(
             decision = Stale()
         match decision:
             case Change() as change:
-                write = partial(change.write, change.ids)
-                if commit.commit(table, change.fence, write, change.found, change.counts):
-                    return Committed(change.value, lost)
+                if change.late and turns.take(table, patient=change.patient):
+                    table.look()
+                    fresh = True
+                    continue
+                with turns.commit():
+                    landed = commit(table, change)
+                if landed:
+                    turns.end()
+                    return Committed(change.value, lost, turns.moved)
                 lost += 1
-                commit.back_off(number)
+                fresh = True
+                if not change.late and turns.lose(table, lost):
+                    table.refresh()
+                back_off(number)
+            case Found(value):
+                table.settle()
+                turns.end()
+                return Committed(value, lost, turns.moved)
             case Answer(value) if fresh:
+                table.settle()
                 return Answered(value)
             case Answer(value):
                 known = table.version, table.history
@@ -127,7 +166,36 @@ def transact(
                 fresh = True
             case _:
                 assert_never(decision)
-    raise RequestThrottled(busy)
+    raise RequestThrottled(busy, lost_races=lost)
+
+
+def commit(table: Table, change: Change[object]) -> bool:
+    """Commits a change; returns False if the race is lost: then the newest snapshot is loaded.
+
+    Commits outside its fence, such as merges of segments, only make it try again.
+    """
+    trying = Commit(table, change.fence, partial(change.write, change.ids), change.found, change.counts)
+    for number in range(REPEATS):
+        ended = trying.attempt()
+        if ended is not Ended.REPEAT:
+            return ended is Ended.LANDED
+        back_off(number)
+    return False
+
+
+def back_off(attempt: int) -> None:
+    """Sleeps a jittered moment that grows with the attempts, on machine time, at most 0.02 s."""
+    time.sleep(random.uniform(0, min(0.02, 0.002 * 2 ** min(attempt, 4))))
+
+
+def repeated(table: Table, read: Callable[[], _T]) -> _T:
+    """Calls a function that reads a table; again if files were rewritten and removed since they were listed."""
+    for _ in range(LOADS):
+        try:
+            return read()
+        except OSError:
+            table.refresh()
+    return read()
 
 
 def assert_never(value: NoReturn) -> NoReturn:

@@ -83,6 +83,10 @@ class Turns:
         self._held.close()
 
 
+NO_TURNS = Turns()
+"""Those of a table that one process at a time commits to, mostly."""
+
+
 def turns_at(path: str, commits_alone: bool) -> Turns:
     """Turns at a table. A store has no locks that go with their holder, so there pauses take their place."""
     if local_path(path) is None:

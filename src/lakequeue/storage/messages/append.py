@@ -16,7 +16,6 @@ from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.model.messages import ValidEntry
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import vacuum_if_busy
-from lakequeue.storage.engines.commit import commit
 from lakequeue.storage.engines.interface import DataFile, placed
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Change, Ids
@@ -162,30 +161,34 @@ class Appender:
         messages: Sequence[NewMessage],
         now: int,
         attributes_version: int,
-        more_ids: Mapping[str, int] = MappingProxyType({}),
-    ) -> Appended | None:
-        """Appends in one commit, if the log is open; None if the race is lost: then the newest snapshot is loaded.
+        more_ids: Ids = MappingProxyType({}),
+    ) -> Change[Callable[[], Appended]]:
+        """Returns the change that appends messages, if the log is open; its value is called once it is committed.
 
         ``more_ids`` are further application ids of the commit.
         """
         place = self.place(now)
-        segment, first, sent_at = place.segment, place.first, place.sent_at
         rows = place.rows([_cells(message) for message in messages])
         ids = {**place.ids(len(messages)), **more_ids}
-        if not self._commit(partial(self.table.append, rows, ids), attributes_version, len(rows)):
-            # on a disk no race is lost in a turn: there waiting for it says that others commit
-            if self.table.folder.local is None:
-                self.stage_next()
-            return None
+        fence, write, counts = (
+            self.fence(attributes_version),
+            partial(self.table.append, rows),
+            {"send": len(rows)},
+        )
+        return Change(fence, ids, write, partial(self._appended, place, messages, rows), counts=counts)
+
+    def _appended(self, place: Place, messages: Sequence[NewMessage], rows: pa.Table) -> Appended:
         if self._window is not None:
             by_group = self._window.by_group
             keys = [dedup_key(message.entry.group_id, message.entry.dedup_id, by_group) for message in messages]
-            self._window.add(first, keys, sent_at)
+            self._window.add(place.first, keys, place.sent_at)
         if self.table.version == self._end.version + 1:  # it need not be read
-            opened = attrs.evolve(segment, commits=segment.commits + 1)
-            self._end = _Loaded(self.table.version, first + len(messages), sent_at, opened, self._end.staged)
+            opened = attrs.evolve(place.segment, commits=place.segment.commits + 1)
+            end = place.first + len(messages)
+            self._end = _Loaded(self.table.version, end, place.sent_at, opened, self._end.staged)
             self._keep(rows)
-        return Appended(first, rows, place.closes)
+        vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
+        return Appended(place.first, rows, place.closes)
 
     def _keep(self, rows: pa.Table) -> None:
         """Keeps rows that were just appended, for the merge of their segment."""
@@ -238,16 +241,21 @@ class Appender:
             raise staged_sends.unknown("too much happened since")
         return None
 
-    def append_staged(self, staged: StagedSend, now: int, more_ids: Mapping[str, int]) -> Appended | None:
-        """As ``append``, of a staged send, with those of other processes."""
+    def append_staged(
+        self, staged: StagedSend, now: int, more_ids: Ids, patient: bool
+    ) -> Change[Callable[[], Appended]]:
+        """Returns the change that appends a staged send with those of other processes.
+
+        ``patient``: see ``Change``.
+        """
         self.check_open()
         others = [] if staged.alone else staged_sends.others(self.table, staged)
         first, sent_at = self.end, max(now, self.last_sent_at)
         added = placed((staged.file, *others), first, sent_at)
         end = first + sum(file.rows for file in added)
-        ids, before = {layout.SEND_ID: end, layout.CLOCK_ID: sent_at, **more_ids}, self._loaded.staged
+        ids = {layout.SEND_ID: end, layout.CLOCK_ID: sent_at, **more_ids}
 
-        def add(token: str) -> None:
+        def write(ids: Ids, token: str) -> None:
             if not self.can_commit(staged):  # the process was stopped
                 raise FileNotFoundError(f"{staged.file.path} may have been removed")
             self._sync_folders(added)
@@ -256,13 +264,17 @@ class Appender:
         def arrived() -> bool:
             return staged.file.path in self.table.state.newest_files()[1]
 
-        if not self._commit(add, staged.attributes_version, end - first, arrived):
-            self.stage_next()
-            return None
+        done = partial(self._appended_staged, staged, first, not others, self._loaded.staged)
+        fence, counts = self.fence(staged.attributes_version), {"send": end - first}
+        return Change(fence, ids, write, done, arrived, counts, late=True, patient=patient)
+
+    def _appended_staged(self, staged: StagedSend, first: int, alone: bool, before: int) -> Appended:
+        """Finds a staged send where it was appended. ``before``: number of staged files in the log before."""
+        vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         if (found := self.find(staged)) is None:
             raise staged_sends.unknown("its commit is not in the log")
         own = found.first == first
-        self._to_stage = self._to_stage - 1 if own and not others else STAGED_SENDS
+        self._to_stage = self._to_stage - 1 if own and alone else STAGED_SENDS
         closes = own and self._loaded.staged // SEGMENT_COMMITS != before // SEGMENT_COMMITS
         return attrs.evolve(found, closed_segment=closes)
 
@@ -312,18 +324,6 @@ class Appender:
             layout.SEND_ID: self._loaded.send_version,
             layout.ATTRIBUTES_ID: attributes_version,
         }
-
-    def _commit(
-        self,
-        attempt: Callable[[str], None],
-        attributes_version: int,
-        send: int,
-        done_by_another: Callable[[], bool] = lambda: False,
-    ) -> bool:
-        done = commit(self.table, self.fence(attributes_version), attempt, done_by_another, told={"send": send})
-        if done:
-            vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
-        return done
 
     def _opens(self, now: int) -> bool:
         open_segment = self._loaded.open

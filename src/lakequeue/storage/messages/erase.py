@@ -18,11 +18,10 @@ from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
 from lakequeue.storage.cleaning import PATIENCE
 from lakequeue.storage.delta_log import data_files
-from lakequeue.storage.engines.commit import repeated
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.engines.transaction import Answer, Committed, Decision, transact
+from lakequeue.storage.engines.transaction import Answer, Committed, Decision, repeated, transact
 from lakequeue.storage.folder import Entry, Folder, Freed
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_files

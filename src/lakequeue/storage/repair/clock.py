@@ -19,7 +19,7 @@ from lakequeue.storage.engines.transaction import Change
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import LogFile, log_files
-from lakequeue.storage.repair.steps import Step, commit_once, done
+from lakequeue.storage.repair.steps import Step, commit_once
 
 _OF_MESSAGES, _OF_QUEUES = (
     [field.name for field in schema if field.type == layout.INSTANT] for schema in (layout.MESSAGES, layout.QUEUES)
@@ -45,7 +45,7 @@ def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[Step]:
         text = f"sets the ledger's clock back from {from_micros(head.committed_at)}"
         yield Step(
             f"{text}; {hidden} messages are visible now",
-            lambda: done(ledger.rewrite(head.epoch, new, mended, settled, ids), receipts.path),
+            lambda: commit_once(receipts, ledger.rewrite(head.epoch, new, mended, settled, ids)),
         )
 
 

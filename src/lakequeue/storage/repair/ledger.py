@@ -15,7 +15,7 @@ from lakequeue.storage.inspection.ledger_rows import LedgerRows
 from lakequeue.storage.inspection.message_files import Range, missing_ranges
 from lakequeue.storage.inspection.shards import FoundShard
 from lakequeue.storage.ledger import Ledger, create_ledger
-from lakequeue.storage.repair.steps import Step, done, moved_aside
+from lakequeue.storage.repair.steps import Step, commit_once, done, moved_aside
 
 
 @attrs.frozen
@@ -63,7 +63,7 @@ def ledger_steps(engine: Engine, found: FoundShard, rows: MendedLedger, why: str
             table = engine.open(found.receipts_path)
             done(table.version == version, table.path)
             ledger = Ledger(table)
-            done(ledger.rewrite(ledger.epoch, rows.head, rows.runs, rows.history), table.path)
+            commit_once(table, ledger.rewrite(ledger.epoch, rows.head, rows.runs, rows.history))
 
         return [Step(f"writes the ledger anew: {why}", apply)]
     folder = engine.store.folder(found.receipts_path)

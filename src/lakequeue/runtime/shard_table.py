@@ -1,0 +1,133 @@
+"""Requests of this process to one table of a shard: what the ledger and the sender have in common."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+import attrs
+
+from lakequeue.errors import RequestThrottled
+from lakequeue.runtime import calls, shard_races
+from lakequeue.runtime.group_commit import Answer, GroupCommit, Request
+from lakequeue.runtime.home_shard import HomeShard
+from lakequeue.runtime.shard_races import RaceCounts
+from lakequeue.runtime.waiters import Waiters
+from lakequeue.storage.clock_guard import ClockGuard
+from lakequeue.storage.engines.point import Engine, Table
+from lakequeue.storage.engines.transaction import Answered, Committed, Decision, transact
+from lakequeue.storage.engines.turns import turns_at
+from lakequeue.storage.layout import messages_path, receipts_path
+
+Now = Callable[[], int]
+"""The caller's clock in microseconds, read for each decision: a lost race may outlast a timeout (RCV-4)."""
+_T = TypeVar("_T")
+
+
+@attrs.frozen
+class ShardTables:
+    """The two tables of a shard."""
+
+    engine: Engine
+    number: int
+    """The shard's number in its queue."""
+    messages: str
+    """Path of the log."""
+    receipts: str
+    """Path of the ledger."""
+
+    @classmethod
+    def of(cls, engine: Engine, root: str, key: str, number: int) -> ShardTables:
+        return cls(engine, number, *(path(root, key, number) for path in (messages_path, receipts_path)))
+
+
+@attrs.frozen
+class Shared:
+    """State that the shards of a queue share in this process."""
+
+    waiters: Waiters
+    home: HomeShard
+    """Where receives begin."""
+    sends: HomeShard
+    """Where sends begin; at first the same shard."""
+    races: RaceCounts
+    guard: ClockGuard
+    grow: Callable[[], Callable[[int], None] | None]
+    """Returns what is called with the number of shards that a ledger knows of; None once nobody uses the queue."""
+
+    @classmethod
+    def of(
+        cls, shards: int, queue: str, guard: ClockGuard, grow: Callable[[], Callable[[int], None] | None]
+    ) -> Shared:
+        home = HomeShard(shards)
+        return cls(Waiters(), home, HomeShard(shards, home.current), RaceCounts(queue), guard, grow)
+
+
+class ShardTable(ABC, Generic[Request, Answer]):
+    """Takes requests of all threads, and answers those that wait in one transaction. Thread-safe.
+
+    Its lock guards its handles. After an error it drops them: the next call opens others.
+    """
+
+    def __init__(self, tables: ShardTables, shared: Shared, path: str) -> None:
+        self._tables = tables
+        self._shared = shared
+        self._group: GroupCommit[Request, Answer] = GroupCommit(self._run, self._in_turn)
+        self._turns = turns_at(path, tables.engine.commits_alone)
+        self._lock = threading.RLock()
+
+    def release(self) -> None:
+        """Closes the handles; the next call opens them again."""
+        with self._lock:
+            self._drop()
+
+    @abstractmethod
+    def _run(self, requests: Sequence[Request]) -> Sequence[Answer | BaseException]:
+        """Returns an answer for each request, by a call of ``_transact``."""
+
+    @abstractmethod
+    def _known(self) -> tuple[Table | None, bool]:
+        """Returns the handle, if there is one, and whether the next requests may be prepared without a turn."""
+
+    @abstractmethod
+    def _catch_up(self, stale: bool) -> None:
+        """Reads the table if what this process knows is ``stale``, in its turn, before requests are chosen."""
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """Lets go of all handles."""
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        with self._turns.taken(*self._known()) as stale:
+            self._catch_up(stale)
+            yield
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Holds the lock."""
+        with self._lock, shard_races.dropping(self._drop):
+            yield
+
+    def _transact(
+        self,
+        table: Table,
+        decide: Callable[[int], Decision[_T]],
+        *,
+        busy: str,
+        fresh: bool = False,
+        home: HomeShard | None = None,
+    ) -> Committed[_T] | Answered[_T]:
+        """Makes a transaction in turns; counts the races before a commit, and wakes waiters after it."""
+        try:
+            outcome = transact(table, decide, busy=busy, fresh=fresh, turns=self._turns)
+        except RequestThrottled as error:
+            calls.gave_up(error.lost_races)
+            raise
+        if isinstance(outcome, Committed):
+            self._shared.races.committed(self._tables.number, outcome.lost, outcome.avoided, home)
+            self._shared.waiters.wake()
+        return outcome
