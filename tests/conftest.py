@@ -45,7 +45,9 @@ def pytest_configure() -> None:
     os.environ["LAKEQUEUE_DURABILITY"] = "process"  # a power cut may take these queues; DUR tests say otherwise
     # hardly a query runs often enough to repay the second compiler: it took a third of the time of short sessions;
     # and a collector of one thread takes a seventh less than G1, whose threads and barriers serve large heaps
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    # queries run once or twice here: to compile each of them took a tenth to a fifth of the time
+    interpreted = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {interpreted}")
     clock_guard.SECOND_LOOK = 0.0  # nobody sets the clock right meanwhile; tests that do make the pause themselves
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -133,9 +135,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "4g",
             # else spark-warehouse appears in the working directory
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-            # queries run once or twice here: compiling each of them took a fifth of the time
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             # two cores: more shuffle tasks only wait for each other
             "spark.sql.shuffle.partitions": "2",
             # VACUUM lists a folder with as many tasks: 10,000, a minute and a half for a file

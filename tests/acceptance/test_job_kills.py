@@ -92,7 +92,7 @@ def test_each_message_has_one_result(tmp_path: Path, kills: int) -> None:
         loads += 1
         queue.send_arrow(pa.table({"body": [f"{loads} {number}" for number in range(MESSAGES)]}))
         while queue.counts().visible:
-            killer.ends("consume_batch", *here, "--max-messages", "700")
+            killer.ends("consume_batch", *here, "--max-messages", "1500")
             wait_until(lambda: not queue.counts().in_flight, "the leases of a job that was killed to end")
     ids = DeltaTable(results).to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
     assert len(ids) == len(set(ids)) == loads * MESSAGES

@@ -78,9 +78,6 @@ def spark(event_log: str) -> Iterator[SparkSession]:
         root="s3://lake",
         **{
             "spark.driver.memory": "2g",
-            # queries run once or twice here: compiling each of them took a fifth of the time
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.shuffle.partitions": "2",
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": f"file://{event_log}",

@@ -27,9 +27,6 @@ def server(place: Path) -> Iterator[str]:
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
-        # queries run once here: compiling each of them took half of the time
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str(place),
         "spark.jars.packages": installed_delta_jar(),

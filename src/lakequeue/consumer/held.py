@@ -396,7 +396,7 @@ class HeldMessages:
             self.release_hands()
 
     def release_hands(self) -> None:
-        """Once what was claimed has begun: hands that were kept for it do other work again."""
+        """Lets kept hands do other work again, once the messages that were claimed for them have begun."""
         with self._lock:
             released, self._asked = self._asked, 0
             self._kept -= released
