@@ -16,8 +16,9 @@ from pyspark import cloudpickle
 from lakequeue.operations import compact
 from lakequeue.spark import streams
 from lakequeue.spark.options import Options, Use
-from lakequeue.spark.source import LakeQueueSource, QueueStreamWriter
+from lakequeue.spark.source import QueueStreamWriter
 from lakequeue.storage.engines.point import Table
+from pyspark_lakequeue import DefaultSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +78,7 @@ class _DeadlyWriter(QueueStreamWriter):
         return written
 
 
-class _DeadlySource(LakeQueueSource):
+class _DeadlySource(DefaultSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> _DeadlyWriter:
         return _DeadlyWriter(Options.parse(self.options, Use.STREAM_WRITE), schema, overwrite)
 

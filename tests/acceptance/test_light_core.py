@@ -218,7 +218,8 @@ for use in (
         "metrics_port needs prometheus_client",
         "lakequeue.otel needs opentelemetry",
         "lakequeue.integrations.celery needs kombu",
-        *["lakequeue.spark needs pyspark"] * 3,
+        *["lakequeue.spark needs pyspark"] * 2,
+        "pyspark_lakequeue needs pyspark",
         "lakequeue.integrations.airflow needs airflow",
         "lakequeue.integrations.dagster needs dagster",
     ]

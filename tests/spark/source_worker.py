@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from lakequeue import frame_verbs
-from lakequeue.spark.source import LakeQueueSource, QueueStreamReader, QueueStreamWriter, QueueWriter
+from lakequeue.spark.source import QueueStreamReader, QueueStreamWriter, QueueWriter
 from lakequeue.spark.streams import started
 from lakequeue.storage.bulk import lease_batches, manifests, write_files
 from lakequeue.storage.engines.point import Table
+from pyspark_lakequeue import DefaultSource
 
 MOMENTS: dict[str, tuple[Any, str, str]] = {
     "unwritten": (write_files, "write_partition", "before"),
@@ -67,7 +68,7 @@ def arm() -> None:
     setattr(owner, name, deadly)
 
 
-class DeadlySource(LakeQueueSource):
+class DeadlySource(DefaultSource):
     @classmethod
     def name(cls) -> str:
         return "deadly"

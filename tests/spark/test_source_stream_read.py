@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from insides import place_of
@@ -95,6 +96,21 @@ def test_a_batch_is_deleted_when_spark_asks_for_the_next_one(queue: Queue, resta
     assert bodies(reader, first, second) == ["c"]
     assert reader.latestOffset(stored(second)) == second  # and no batch follows, so Spark commits nothing
     assert (queue.counts().visible, queue.counts().in_flight) == (0, 0)
+
+
+@pytest.mark.parametrize(("sends", "sizes"), [([1], [1]), ([5], [4, 1]), ([2, 1], [2, 1]), ([1, 3], [3, 1])])
+def test_the_last_task_of_a_batch_has_one_message(
+    queue: Queue, restart: Restart, sends: list[int], sizes: list[int]
+) -> None:
+    """Spark reads it to its end before the function runs: the worker of a task left half read is killed."""
+    for size in sends:
+        queue.send_arrow(pa.table({"body": [str(number) for number in range(size)]}))
+    reader = restart()
+    end = reader.latestOffset(reader.initialOffset())
+    parts = [[*reader.read(part)] for part in reader.partitions(reader.initialOffset(), end)]
+    assert [sum(map(len, batches)) for batches in parts] == sizes
+    read = [body for batches in parts for batch in batches for body in batch["body"].to_pylist()]
+    assert read == [str(number) for size in sends for number in range(size)]
 
 
 @pytest.mark.spec("HBN-1")

@@ -132,7 +132,8 @@ def test_what_cannot_be_sent_is_refused_before_anything_starts(
     refused(folder.rows.selectExpr("1 AS body"), "The column body is int")
     refused(folder.rows.drop("body").selectExpr("'x' AS group_id"), "The column body is missing")
     refused(folder.rows, "Standard queues keep no order", order_by="body")
-    refused(folder.rows, "trigger 'often'", trigger="often")
+    for trigger in ("often", "5 seconds' + '1", "", 5):
+        refused(folder.rows, "not an interval such as", trigger=trigger)
     refused(folder.rows, "the system's clock", lq.queue("orders"))
     lq.delete_queue("orders")
     with pytest.raises(QueueDoesNotExist):

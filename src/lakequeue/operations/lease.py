@@ -125,12 +125,22 @@ class LeaseTask:
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """The messages as tasks of about ``TASK_BYTES``."""
+    """The messages as tasks of about ``TASK_BYTES``; the last task has a single message.
+
+    Spark kills the Python worker of a task that it does not read to its end, and the next task waits for another
+    worker. A caller that needs one message of a batch reads the last task, whole.
+    """
     places, columns = stored(leased)
-    pieces = (piece for of_file in lease_batches.files_of(places) for piece in _pieces(of_file))
+    if not places:
+        return []
+    *before, last = places
+    single = last._replace(whole=False, first_position=last.last_position)
+    if last.first_position < last.last_position:
+        before.append(last._replace(whole=False, last_position=last.last_position - 1))
+    pieces = (piece for of_file in lease_batches.files_of(before) for piece in _pieces(of_file))
     return [
         LeaseTask(leased.queue.root.engine.store, group, columns)
-        for group in tasks.packed(pieces, tasks.TASK_BYTES)
+        for group in [*tasks.packed(pieces, tasks.TASK_BYTES), [[single]]]
     ]
 
 

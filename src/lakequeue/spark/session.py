@@ -141,10 +141,10 @@ def register(spark: SparkSession) -> None:
     """
     from pyspark.errors import AnalysisException
 
-    from lakequeue.spark.source import LakeQueueSource
+    from pyspark_lakequeue import DefaultSource
 
     try:
-        spark.dataSource.register(LakeQueueSource)
+        spark.dataSource.register(DefaultSource)
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark has found it by itself
             raise

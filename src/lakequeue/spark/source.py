@@ -1,4 +1,4 @@
-"""The data source ``lakequeue`` of Spark, for reads, writes and streams of both directions. Imports pyspark.
+"""What the data source ``lakequeue`` of Spark reads and writes, in batches and streams. Imports pyspark.
 
 A write's tasks write files, which the driver commits.
 """
@@ -316,33 +316,30 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
         yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
-class LakeQueueSource(datasource.DataSource):
-    """Queues as a source and a sink; Spark makes its objects, by the name ``lakequeue``."""
+@one_line
+def columns(given: Mapping[str, str]) -> StructType:
+    """The columns of a batch read and of a stream alike: Spark does not say which of the two it plans."""
+    options = Options.parse(given, Use.ANY_READ)
+    if options.queue is not None:
+        options.open_queue()  # reports a wrong root or queue where it is named
+    return source_schema.schema()
 
-    @classmethod
-    def name(cls) -> str:
-        return "lakequeue"
 
-    @one_line
-    def schema(self) -> StructType:
-        """The columns of a batch read and of a stream alike: Spark does not say which of the two it plans."""
-        options = Options.parse(self.options, Use.ANY_READ)
-        if options.queue is not None:
-            options.open_queue()  # reports a wrong root or queue where it is named
-        return source_schema.schema()
+@one_line
+def reader(given: Mapping[str, str], schema: StructType) -> QueueReader:
+    return QueueReader(Options.parse(given, Use.READ), schema)
 
-    @one_line
-    def reader(self, schema: StructType) -> QueueReader:
-        return QueueReader(Options.parse(self.options, Use.READ), schema)
 
-    @one_line
-    def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:
-        return QueueWriter(Options.parse(self.options, Use.WRITE), schema, overwrite)
+@one_line
+def writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> QueueWriter:
+    return QueueWriter(Options.parse(given, Use.WRITE), schema, overwrite)
 
-    @one_line
-    def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:
-        return QueueStreamWriter(Options.parse(self.options, Use.STREAM_WRITE), schema, overwrite)
 
-    @one_line
-    def streamReader(self, schema: StructType) -> QueueStreamReader:
-        return QueueStreamReader(Options.parse(self.options, Use.STREAM_READ), schema)
+@one_line
+def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> QueueStreamWriter:
+    return QueueStreamWriter(Options.parse(given, Use.STREAM_WRITE), schema, overwrite)
+
+
+@one_line
+def stream_reader(given: Mapping[str, str], schema: StructType) -> QueueStreamReader:
+    return QueueStreamReader(Options.parse(given, Use.STREAM_READ), schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -182,12 +183,12 @@ class _Batches:
     _queue: Queue | None = attrs.field(default=None, init=False)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        first = rows.select("receipt_handle").head()
-        if first is None:  # of a batch that is repeated nothing is left
+        last = rows.select("receipt_handle").tail(1)  # a task of its own, see lease_tasks
+        if not last:  # of a batch that is repeated nothing is left
             return
         if self._queue is None:
             self._queue = self.place.open_queue(rows.sparkSession)
-        lease = frame_verbs.lease_of_handle(self._queue, first.receipt_handle)
+        lease = frame_verbs.lease_of_handle(self._queue, last[0].receipt_handle)
         if lease is None:
             _log.warning("batch %d was lost to a timeout before it began; it will be received again", batch)
             return
@@ -242,14 +243,16 @@ def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None
 
 
 def _trigger_problems(spark: SparkSession, trigger: str | None) -> list[str]:
-    """What is wrong with a trigger; a remote session would say it only after the start."""
-    from pyspark.sql import functions as F
+    """Explains why a trigger is invalid; a remote session would report that only after the start."""
+    from pyspark.errors import PySparkException
 
     if trigger in (None, AVAILABLE_NOW):
         return []
-    [[valid]] = spark.range(1).select(F.lit(trigger).try_cast("interval").isNotNull()).collect()
-    wanted = f'not an interval such as "5 seconds", and not "{AVAILABLE_NOW}"'
-    return [] if valid else [f"trigger {trigger!r}: {wanted}"]
+    with suppress(PySparkException):
+        if isinstance(trigger, str) and re.fullmatch(r"[\w\s.+-]+", trigger):
+            spark.sql(f"SELECT INTERVAL '{trigger}'")  # parsed only: a job would take a second of a new session
+            return []
+    return [f'trigger {trigger!r}: not an interval such as "5 seconds", and not "{AVAILABLE_NOW}"']
 
 
 def _start(writer: DataStreamWriter, q: Queue, trigger: str | None, checkpoint: str) -> StreamingQuery:
