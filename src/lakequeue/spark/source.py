@@ -58,9 +58,9 @@ _BATCH = "streaming.sql.batchId"
 class QueueReader(datasource.DataSourceReader):
     """Reads the messages of a queue, or of all queues of a region, as SQL's ``messages`` shows them.
 
-    Tasks read the ledgers, so each query of a DataFrame shows the newest states. Filters are not handed over:
-    Spark (4.1, 4.2) plans the tasks of a DataFrame once, by the filters of its latest query, and reads them in all
-    others, so that ``df.where(a)`` and then ``df`` showed the messages of ``a`` only.
+    Tasks read the ledgers, so each query of a DataFrame shows the newest states. Filters are not pushed down:
+    Spark 4.1 to 4.2.1 keeps the tasks that a pushed filter leaves in an object that all queries of a DataFrame
+    share, both sides of a self-join too. So ``df.where(a)`` and then ``df`` showed the messages of ``a`` only.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
