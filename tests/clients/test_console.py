@@ -505,22 +505,28 @@ class Keys(NoAuthentication):
 
 
 def test_a_server_with_keys_lets_in_who_has_one(lake: LakeQueue, visiting: Visiting):
-    from playwright.sync_api import Error
-
     lake.create_queue("guarded")
-    key = {"username": "AKIA1", "password": "secret"}
-    with serving(lake, access=Keys()) as server:
-        with visiting(server.url) as visit, pytest.raises(Error, match="ERR_INVALID_AUTH_CREDENTIALS"):
-            visit.open()
-        with visiting(server.url, http_credentials=key) as visit:
-            page = visit.open()
-            shows(visit.row("guarded")).to_be_visible()
-            shows(page.locator("#about")).to_have_text(f"{lake.root}localAdalakequeue {__version__}")
-            page.get_by_role("link", name="guarded").click()
-            visit.button("Send…").click()
-            page.get_by_label("Body", exact=True).fill("a")
-            page.get_by_role("button", name="Send", exact=True).click()
-            shows(page.locator("td.at-body")).to_have_text("a")
+    with serving(lake, access=Keys()) as server, visiting(server.url) as visit:
+        page = visit.open("#/q/guarded")
+        shows(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        page.get_by_label("Access key id").fill("AKIA1")
+        page.get_by_label("Secret").fill("guessed")
+        visit.button("Sign in").click()
+        shows(page.get_by_role("alert").last).to_have_text("The server does not know this key.")
+        page.get_by_label("Secret").fill("secret")
+        visit.button("Sign in").click()
+        shows(page.get_by_role("heading", name="guarded")).to_be_visible()
+        shows(page.locator("#about")).to_have_text(f"{lake.root}localAdalakequeue {__version__}")
+        visit.button("Send…").click()
+        page.get_by_label("Body", exact=True).fill("a")
+        page.get_by_role("button", name="Send", exact=True).click()
+        shows(page.locator("td.at-body")).to_have_text("a")
+        page.reload()
+        shows(page.locator("td.at-body")).to_have_text("a")
+        visit.button("Sign out").click()
+        shows(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        shows(page.get_by_text("guarded")).to_have_count(0)
+        assert page.evaluate("sessionStorage.length") == 0
 
 
 def test_the_address_of_the_server_leads_to_the_console_which_shows_the_root(lake: LakeQueue, visit: Visit):

@@ -822,17 +822,20 @@ def test_bodies_that_are_none_are_refused(lake: LakeQueue, content: bytes, statu
         "Basic " + base64.b64encode(b"AKIA1").decode(),
     ],
 )
-def test_where_there_are_keys_nobody_sees_anything_without_one(lake: LakeQueue, authorization: str | None):
+def test_where_there_are_keys_nobody_sees_data_without_one(lake: LakeQueue, authorization: str | None):
     lake.create_queue("orders")
     with visited(lake, access=Keys(frozenset({"ListQueues"}))) as http:
         headers = {} if authorization is None else {"Authorization": authorization}
-        for path in ("", "console.js", "api/queues", "api/queues/orders", "api/nothing"):
+        for path in "", "console.js":  # which ask for a key
+            assert http.get(f"/console/{path}", headers=headers).status_code == 200
+        for path in "api/queues", "api/queues/orders", "api/nothing", "api/attention":
             response = http.get(f"/console/{path}", headers=headers)
             assert (response.status_code, {*response.json()}) == (401, {"code", "message"})
             assert response.headers["www-authenticate"] == 'Basic realm="lakequeue", charset="UTF-8"'
             assert "content-security-policy" in response.headers
         response = http.post("/console/api/queues/orders/send", json={"MessageBody": "a"}, headers=headers | ASKED)
         assert response.status_code == 401
+        assert "www-authenticate" not in response.headers, "a browser would ask before the page does"
     assert lake.queue("orders").counts().visible == 0
 
 
@@ -905,7 +908,7 @@ def test_a_redrive_asks_for_permission_to_receive_and_to_send_to_the_sources(lak
 
 def test_the_access_log_is_told_what_a_request_was_about(lake: LakeQueue):
     lake.create_queue("orders")
-    told: list[tuple[str, str, str, str]] = []
+    told: list[tuple[str, str, str | None, str]] = []
     application = Application(lake, access=Keys(frozenset({"GetQueueAttributes"})))
     inside = application.asgi
 
@@ -921,7 +924,7 @@ def test_the_access_log_is_told_what_a_request_was_about(lake: LakeQueue):
         http.post("/console/api/queues/orders/purge", json={}, headers=ASKED)
         http.get("/console/api/nothing")
     assert told == [
-        ("-", "-", "reader", "OK"),
+        ("-", "-", None, "OK"),
         ("GetQueueAttributes", "orders", "reader", "OK"),
         ("PurgeQueue", "orders", "reader", "AccessDeniedException"),
         ("-", "-", "reader", "NotFound"),

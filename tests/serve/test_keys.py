@@ -346,7 +346,7 @@ def test_guesses_at_the_console_and_the_metrics_count_together(tmp_path):
 
         for path in ("/metrics", "/console/api/queues") * 5:
             assert asked(path, "wrong") == 401
-        for path in ("/metrics", "/console/api/queues", "/console/"):
+        for path in "/metrics", "/console/api/queues":
             assert asked(path, "right") == 429
 
 

@@ -1,7 +1,8 @@
 """Routes of the console under ``/console``: the page, and its JSON API.
 
-The page is part of the package and loads nothing from elsewhere. On a server with keys, users log in by HTTP Basic
-with a key id and its secret. Changes are a POST of JSON with a header that other sites cannot make a browser send.
+The page is part of the package, loads nothing from elsewhere, and is served to everybody: it holds no data. On a
+server with keys, each request to the API has a key id and its secret by HTTP Basic; the page asks for them.
+Changes are a POST of JSON with a header that other sites cannot make a browser send.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ class _BrowserAtRoot(BaseRoute):
 
 
 class _Authentication:
-    """Middleware: authenticates a request, and adds security headers to every response."""
+    """Middleware: authenticates requests to the API, and adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, basic: BasicAuthentication) -> None:
         self._app = app
@@ -217,23 +218,29 @@ class _Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # API responses are not cached; static files are, but the browser asks by their ETag each time
-        caching = "no-store" if "/api/" in scope["path"] else "no-cache"
+        api = "/api/" in scope["path"]
+        caching = "no-store" if api else "no-cache"
+        http = Request(scope)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS | {"Cache-Control": caching})
+                if (
+                    HEADER in http.headers
+                ):  # the page asks the user itself, and a browser that sees this would, too
+                    del headers["www-authenticate"]
             await send(message)
 
-        http = Request(scope)
         call = http.state.call = ApiCall(request_id=new_id(), by_console=True)
         answer: ASGIApp = self._app
         try:
-            address = http.client.host if http.client else ""
-            caller = self._basic.caller(address, http.headers.get("authorization", ""))
-            http.state.caller = caller
-            call.caller = caller.name
-            hold(http, caller.key)
+            if api:
+                address = http.client.host if http.client else ""
+                caller = self._basic.caller(address, http.headers.get("authorization", ""))
+                http.state.caller = caller
+                call.caller = caller.name
+                hold(http, caller.key)
         except RequestError as error:
             answer = _error(error, call)
         await answer(scope, receive, send_with_headers)

@@ -1,6 +1,8 @@
 // Requests to the console API. Every failure is an Error with a message of one line; a refusal also has the code, and
 // the field that it is about where that is known.
 
+import { authorization } from "./login.js";
+
 const TIMEOUT = 120_000;
 
 export function get(path, parameters = {}, signal) {
@@ -14,7 +16,7 @@ export function get(path, parameters = {}, signal) {
 export function post(path, members, signal) {
   return ask(`api/${path}`, {
     method: "POST",
-    headers: { "Content-Type": "application/json", "X-Lakequeue-Console": "1" },
+    headers: { "Content-Type": "application/json" },
     body: JSON.stringify(members),
     signal,
   });
@@ -24,11 +26,12 @@ export function queuePath(name, rest = "") {
   return `queues/${encodeURIComponent(name)}${rest}`;
 }
 
-async function ask(url, { signal, ...options }) {
+async function ask(url, { signal, headers, ...options }) {
   const limits = [AbortSignal.timeout(TIMEOUT), ...(signal ? [signal] : [])];
   let response, answer;
   try {
-    response = await fetch(url, { ...options, signal: AbortSignal.any(limits), redirect: "error" });
+    const all = { ...headers, ...authorization(), "X-Lakequeue-Console": "1" };
+    response = await fetch(url, { ...options, headers: all, credentials: "omit", signal: AbortSignal.any(limits), redirect: "error" });
     answer = await response.json();
   } catch (error) {
     if (signal?.aborted) throw error;
@@ -38,5 +41,5 @@ async function ask(url, { signal, ...options }) {
   }
   if (response.ok) return answer;
   const error = new Error(answer.message ?? `The server answered ${response.status}.`);
-  throw Object.assign(error, { code: answer.code, field: answer.field });
+  throw Object.assign(error, { status: response.status, code: answer.code, field: answer.field });
 }

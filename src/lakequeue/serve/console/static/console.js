@@ -2,7 +2,9 @@
 
 import { address } from "./address.js";
 import { duration, el, setText, show } from "./dom.js";
+import { get } from "./api.js";
 import { list } from "./list.js";
+import { signedIn, signIn, signOut } from "./login.js";
 import { queue } from "./queue.js";
 
 const INTERVAL = 2_000;
@@ -14,6 +16,7 @@ const fault = document.getElementById("fault");
 const crumbs = document.getElementById("crumbs");
 const about = document.getElementById("about");
 const age = document.getElementById("age");
+const out = document.getElementById("out");
 
 let current = { leaving: new AbortController(), view: null, found: null, timer: 0, busy: false, stale: false, updatedAt: performance.now() };
 
@@ -44,6 +47,19 @@ function open() {
   refresh(shown);
 }
 
+function askForKey() {
+  current.leaving.abort();
+  const form = signIn(() => get("queues", { limit: 1 }), open);
+  main.replaceChildren(form.node);
+  crumbs.replaceChildren();
+  about.replaceChildren();
+  document.title = "Sign in · lakequeue";
+  show(fault, false);
+  show(out, false);
+  current.view = null;
+  form.focus();
+}
+
 // While the server is away, nothing can be done, and what is shown is old.
 function setAway(away) {
   document.body.classList.toggle("away", away);
@@ -69,6 +85,7 @@ async function refresh(shown) {
     const answer = await shown.view.update();
     if (shown !== current) return;
     show(fault, false);
+    show(out, signedIn());
     setAway(false);
     shown.updatedAt = performance.now();
     showAge();
@@ -78,6 +95,7 @@ async function refresh(shown) {
     about.replaceChildren(...spans.filter(Boolean));
   } catch (error) {
     if (shown !== current || shown.leaving.signal.aborted) return;
+    if (error.status === 401) return askForKey();
     setText(fault, error.message);
     show(fault, true);
     setAway(true);
@@ -104,5 +122,6 @@ addEventListener("keydown", (event) => {
     current.view?.focus?.focus();
   }
 });
+out.addEventListener("click", signOut);
 setInterval(showAge, 1_000);
 open();
