@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import attrs
 import pyarrow as pa
 import pytest
 
@@ -13,7 +15,17 @@ from lakequeue.errors import RequestThrottled
 from lakequeue.storage.engines import transaction
 from lakequeue.storage.engines.interface import StaleSnapshot
 from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.engines.transaction import Answer, Answered, Change, Committed, Decision, Stale, transact
+from lakequeue.storage.engines.transaction import (
+    Answer,
+    Answered,
+    Change,
+    Committed,
+    Decision,
+    Found,
+    Stale,
+    transact,
+)
+from lakequeue.storage.engines.turns import Turns
 from lakequeue.storage.stores import Store
 
 NAME = "count"
@@ -87,6 +99,72 @@ def test_after_too_many_lost_races_nothing_was_changed(
         transact(mine, decide, busy="far too busy")
     other.refresh()
     assert other.transaction(NAME) == 3, "those of the others"
+
+
+class Recorded(Turns):
+    """Turns that take note of what is called."""
+
+    def __init__(self, moves: int) -> None:
+        super().__init__()
+        self.moves, self.calls = moves, list[str]()
+
+    def take(self, table: Table, *, patient: bool) -> bool:
+        self.calls.append("take" if patient else "take, impatient")
+        self.moves -= 1
+        return self.moves >= 0
+
+    @contextmanager
+    def commit(self) -> Iterator[None]:
+        self.calls.append("commit")
+        yield
+
+    def lose(self, table: Table, lost: int) -> bool:
+        self.calls.append(f"lose {lost}")
+        return True
+
+    def end(self) -> None:
+        self.calls.append("end")
+
+
+@pytest.mark.spec("DUR-24")
+def test_turns_learn_of_commits_and_lost_races(handles: tuple[Table, Table]) -> None:
+    mine, other = handles
+    turns = Recorded(0)
+
+    def decide(races: int) -> Change[int]:
+        change = one_more(mine)
+        if not races:
+            count(other)
+        return change
+
+    assert transact(mine, decide, busy="busy", turns=turns) == Committed(2, 1, avoided=False)
+    assert turns.calls == ["commit", "lose 1", "commit", "end"]
+
+
+@pytest.mark.spec("DUR-24")
+def test_a_late_change_waits_for_its_turn_and_is_decided_again_if_others_committed(
+    handles: tuple[Table, Table],
+) -> None:
+    mine, other = handles
+    turns, seen = Recorded(1), list[int]()
+    count(other)
+
+    def decide(_: int) -> Change[int]:
+        seen.append(mine.transaction(NAME))
+        return attrs.evolve(one_more(mine), late=True, patient=len(seen) > 1)
+
+    assert transact(mine, decide, busy="busy", turns=turns) == Committed(2, 0, avoided=False)
+    assert seen == [0, 1], "the snapshot before its turn, and the one in it"
+    assert turns.calls == ["take, impatient", "take", "commit", "end"]
+
+
+def test_a_change_that_another_process_made_is_committed(handles: tuple[Table, Table]) -> None:
+    mine, _ = handles
+    turns = Recorded(0)
+    assert transact(mine, lambda _: Found("there"), busy="busy", turns=turns) == Committed(
+        "there", 0, avoided=False
+    )
+    assert turns.calls == ["end"]
 
 
 def removed() -> Decision[int]:

@@ -9,7 +9,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -179,7 +179,11 @@ class Table(TableVersion):
     def add(self, files: Sequence[DataFile], transactions: Mapping[str, int], token: str) -> None:
         """Adds files that lie below the table in one commit; no files: an empty commit."""
         self._writes.sync(file.path for file in files)  # other processes wrote them, maybe without syncs
-        self._create_entry("WRITE", files, [], transactions, token, rebased=True)
+
+        def fits(other: Entry) -> bool:
+            return other.transactions.keys().isdisjoint(transactions)
+
+        self._create_entry("WRITE", files, [], transactions, token, fits)
 
     def replace(
         self,
@@ -194,7 +198,13 @@ class Table(TableVersion):
         iterable may produce them lazily, so that they are not all in memory at once."""
         removed = [file for file in self.files() if _within(file, partition)]
         added = [self.write_file(each) for each in rows]
-        self._create_entry("WRITE", added, removed, transactions, token, partition, rebased=True)
+        gone = {file.path for file in removed}
+
+        def fits(other: Entry) -> bool:
+            apart = other.transactions.keys().isdisjoint(transactions) and gone.isdisjoint(other.removed)
+            return apart and not any(_within(file, partition) for file in other.added)
+
+        self._create_entry("WRITE", added, removed, transactions, token, fits)
 
     def exchange(
         self, removed: Sequence[LiveFile], rows: Iterable[pa.Table], transactions: Mapping[str, int], token: str
@@ -272,22 +282,19 @@ class Table(TableVersion):
         removed: Sequence[LiveFile],
         transactions: Mapping[str, int],
         token: str,
-        replaced: Mapping[str, Sequence[int | bool | str]] | None = None,
-        *,
-        rebased: bool = False,
+        fits: Callable[[Entry], bool] | None = None,
     ) -> None:
         """Commits as the version after the snapshot.
 
-        If there is such a version, the race is lost; with ``rebased`` only if it has one of the application ids,
-        or changed what is ``removed`` or ``replaced``, and else the next version is tried. So a merge of segments,
-        which takes long, lands beside a steady flow of sends.
+        If there is such a version, the race is lost, unless the commit ``fits`` behind its entry: then the next
+        version is tried. So a merge of segments, which takes long, lands beside a steady flow of sends.
 
         Raises:
             LostRace: another commit came first.
             OtherHistory: ``outcome_unknown``: a backup was restored meanwhile.
         """
         self.settle()
-        gone, before = {file.path for file in removed}, self.version
+        before = self.version
 
         def entry() -> list[Mapping[str, Any]]:
             return entries.entry(operation, added, removed, transactions, token, base=self.state)
@@ -299,23 +306,8 @@ class Table(TableVersion):
                 entry_name(self.version + 1), entries.encoded(written := entry()), new_folder=False
             )
         ) is None:
-            other = None
-            with suppress(FileNotFoundError):  # it is left over by a restore
-                other = self.state.next() if rebased else None
-            if (
-                other is None
-                or other.metadata
-                or other.protocol
-                or not other.transactions.keys().isdisjoint(transactions)
-                or not gone.isdisjoint(other.removed)
-                or any(replaced and _within(file, replaced) for file in other.added)
-            ):
-                if other is not None and self.folder.local is None:  # there `refresh` also syncs what it reads
-                    self.state.apply(other)
+            if fits is None or not self._moves_on(fits):
                 raise LostRace(f"{self.path} has moved on from version {before}")
-            # as in `refresh`: a power cut could leave what is built on it now, without it
-            self._writes.sync([LOG], above=False)
-            self.state.apply(other)
         if not self._is_still_based():
             error = OtherHistory(self.path, None, _PUT_BACK, outcome_unknown=True)
             error.in_place = self._writes.is_at_path()
@@ -330,6 +322,20 @@ class Table(TableVersion):
             self._try(lambda: write_checkpoint(self._writes, self.state))
         else:  # it reads the entries since the last one, in many requests
             threading.Thread(target=self._try, args=[self.checkpoint], name="lakequeue-checkpoint").start()
+
+    def _moves_on(self, fits: Callable[[Entry], bool]) -> bool:
+        """Loads the next version if a commit fits behind its entry; returns whether it does."""
+        try:
+            other = self.state.next()
+        except FileNotFoundError:  # it is left over by a restore
+            return False
+        fitting = not (other.metadata or other.protocol) and fits(other)
+        if fitting:
+            # as in `refresh`: a power cut could leave what is built on it now, without it
+            self._writes.sync([LOG], above=False)
+        if fitting or self.folder.local is None:  # on a disk `refresh` loads it, which syncs what it reads
+            self.state.apply(other)
+        return fitting
 
     def _is_still_based(self) -> bool:
         """Returns whether the entry that was just created is in the log of the table, behind its base (DUR-85)."""
