@@ -34,6 +34,7 @@ from benchmarks import (
     source,
     sql,
     store,
+    trickle,
     upkeep,
     wire,
 )
@@ -60,6 +61,7 @@ ROWS = {
     "mixed": bulk.mixed,
     "consumers": consumers.consumers,
     "fleet": consumers.fleet,
+    "trickle": trickle.trickle,
     "producers": producers.producers,
     "store": store.store,
     "sql": sql.sql,

@@ -26,8 +26,8 @@ WATCHER = """
 import os, signal, sys, lakequeue
 from lakequeue.operations import receive
 from lakequeue.runtime.log_watch import LogWatch
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.watch_lock import WatchLock
-from lakequeue.storage.ledger import Ledger
 root, step, name = sys.argv[1:]
 queue = lakequeue.LakeQueue(root, poll_interval=2).queue("orders")
 queue.receive()
@@ -37,8 +37,9 @@ def leads(watch, place):
     print("leads" if found else "follows", flush=True)
     return found
 LogWatch._lead = leads
-places = {"woken": (LogWatch, "_log_changed"), "passing": (WatchLock, "release"), "committing": (Ledger, "commit")}
+places = {"woken": (LogWatch, "_log_changed"), "passing": (WatchLock, "release"), "committing": (Table, "merge")}
 if step in places:
+    assert hasattr(*places[step])
     setattr(*places[step], lambda *given, **more: os.kill(os.getpid(), getattr(signal, name)))
 receive.receive(queue._runtime, receive.Request(wait_time=20, idle=step != "passing"))
 print("received", flush=True)

@@ -65,14 +65,19 @@ def claim(
 ) -> Result:
     """Claims messages of a shard; moves those received too often to the dead-letter queue (DLQ-2).
 
-    What waits in ``settling`` for this shard is in the same commit, before the claim. Moves count as ``steps``.
-    ``look``: see ``ShardLedger.command``.
+    What waits in ``settling`` for this shard is in the same commit, before the claim. So is the end of a move that
+    the claim waits for. Moves count as ``steps``. ``look``: see ``ShardLedger.command``.
     """
     missing: dict[str, Destination | None] = {}
+    brought: _Brought | None = None
     while True:
         asked = attrs.evolve(command, dead_letter_queues={**queue.dead_letter_queues, **missing})
         first = [] if settling is None else settling.commands(shard.number)
-        *settled, result = shard.ledger.command([*first, asked], queue.now, look)
+        ends = [] if brought is None else [brought.end]
+        *settled, result = shard.ledger.command([*ends, *first, asked], queue.now, look)
+        if brought is not None:
+            brought.count(queue, settled.pop(0).value)
+            brought = None
         if settling is not None:
             settling.settled(shard.number, settled)
         if result.error is not None:
@@ -90,7 +95,11 @@ def claim(
         steps.done()
         damaged = False
         try:
-            finish(queue, shard)
+            if result.value.spans:
+                finish(queue, shard)
+            else:
+                with queue.finishing_moves:
+                    brought = _brought(queue, shard)
         except Exception as error:  # messages are claimed: an error would hide them from every consumer
             damaged = isinstance(error, DamagedTable)
             if not (result.value.spans or damaged):
@@ -243,28 +252,51 @@ def _living(queue: OpenQueue, arn: str) -> QueueRow | None:
 def finish(queue: OpenQueue, shard: OpenShard) -> None:
     """Completes the move of a shard that is under way, if any."""
     with queue.finishing_moves:  # a second thread of the process finds nothing to do
-        outgoing = shard.ledger.query(lambda machine: machine.outgoing())
-        if not outgoing:
-            return
-        _, move = outgoing[0]
-        target = queue.root.living(move.target.key)
-        if target is not None and not _bring(queue, shard, outgoing, target):
-            # its log is closed: until the catalog shows that too, its messages would be moved again and again
-            OpenQueue(queue.root, target).delete()
-            target = None
-        if target is None:
-            known = queue.dead_letter_queues.items()
-            queue.dead_letter_queues = {arn: to for arn, to in known if to != move.target}
-        end = MoveBack if target is None else Moved
-        ended = queue.command(shard, end(move.number))
-        if end is Moved and ended:  # else another process counts them
-            queue.tally(dead_lettered=sum(run.size for run, part in outgoing if not part.redrive))
+        brought = _brought(queue, shard)
+        if brought is not None:
+            brought.count(queue, queue.command(shard, brought.end))
+
+
+@attrs.frozen
+class _Brought:
+    """A move whose messages have arrived, or cannot.
+
+    Attributes:
+        end: the command that ends it.
+        dead_letters: number of messages that became dead letters.
+    """
+
+    end: Moved | MoveBack
+    dead_letters: int
+
+    def count(self, queue: OpenQueue, ended: Any) -> None:
+        """Counts the dead letters, unless another process ended the move, and counts them."""
+        if ended and isinstance(self.end, Moved):
+            queue.tally(dead_lettered=self.dead_letters)
 
 
 def finish_all(queue: OpenQueue) -> None:
     """Completes the moves of all shards."""
     for shard in queue.shards:
         finish(queue, shard)
+
+
+def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
+    """Copies the messages of the move that is under way to its target, if there is one."""
+    outgoing = shard.ledger.query(lambda machine: machine.outgoing())
+    if not outgoing:
+        return None
+    _, move = outgoing[0]
+    target = queue.root.living(move.target.key)
+    if target is not None and not _bring(queue, shard, outgoing, target):
+        # its log is closed: until the catalog shows that too, its messages would be moved again and again
+        OpenQueue(queue.root, target).delete()
+        target = None
+    if target is None:
+        known = queue.dead_letter_queues.items()
+        queue.dead_letter_queues = {arn: to for arn, to in known if to != move.target}
+    end = MoveBack if target is None else Moved
+    return _Brought(end(move.number), sum(run.size for run, part in outgoing if not part.redrive))
 
 
 def _bring(queue: OpenQueue, shard: OpenShard, outgoing: Outgoing, target: QueueRow) -> bool:
