@@ -58,8 +58,11 @@ spark.sql.warehouse.dir          {place}/warehouse
 spark.hadoop.javax.jdo.option.ConnectionURL  jdbc:derby:;databaseName={place}/metastore;create=true
 """
 IN_HIVE = """
+import os
+import re
 import sys
 import lakequeue_command
+from lakequeue import LakeQueue, QueueClientError
 from lakequeue.spark.session import build_session
 
 def show():
@@ -74,6 +77,13 @@ try:
 except SystemExit as ended:
     assert not ended.code
 show()
+lake = LakeQueue(os.environ["LAKEQUEUE_ROOT"])
+for number in range(4):
+    lake.create_queue(f"more{number}")
+try:
+    lake.create_views(build_session("hive"), "default")
+except QueueClientError as error:
+    print(re.sub(r"one has [\\d,]+;", "one has more;", str(error)))
 """
 
 
@@ -99,6 +109,8 @@ def test_a_hive_metastore_keeps_the_views_for_other_processes(tmp_path: Path) ->
         "the views are in default",
         "later visible two",
         "orders visible one",
+        "the views cannot be created: the metastore's database is Derby, which keeps 32,700 characters of a view, "
+        "and one has more; another database keeps longer ones",
     ]
 
 

@@ -98,6 +98,11 @@ def create(spark: SparkSession, statements: Sequence[str]) -> None:
                     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
                     "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
                 )
+            if "to length 32700" in str(error):  # Derby, which Hive uses where no other database is set up
+                said = (
+                    "the views cannot be created: the metastore's database is Derby, which keeps 32,700 "
+                    f"characters of a view, and one has {len(statement):,}; another database keeps longer ones"
+                )
             raise QueueClientError(said) from error
 
 
