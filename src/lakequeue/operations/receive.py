@@ -116,8 +116,8 @@ class Request:
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
     """Number of messages after which no further shard is asked; 0: all that are wanted."""
-    idle: bool = attrs.field(default=True, kw_only=True)
-    """Whether the process has nothing else to do, so that of those that wait it may be the first to look."""
+    idle: bool | None = attrs.field(default=None, kw_only=True)
+    """Whether a consumer has nothing else to do, so that of those that wait it may be the first to look."""
 
 
 @attrs.frozen

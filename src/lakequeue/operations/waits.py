@@ -19,10 +19,10 @@ LED_POLL_FACTOR = 10
 
 
 @contextmanager
-def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool = True) -> Iterator[Waiter]:
+def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None) -> Iterator[Waiter]:
     """Joins the queue's waiters, which call ``wake`` when there may be messages to claim.
 
-    ``idle``: whether this process has nothing else to do, so that it may look before others do.
+    ``idle``: whether a consumer has nothing else to do, so that it may look before others do; None: it is none.
     """
     waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
     watch = log_watch() if folders else None
@@ -30,7 +30,8 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool = True) -> It
         if watch is None:
             yield waiter
             return
-        with watch.waking(queue.shards[0].tables.receipts, folders, waiters.wake, idle) as place:
+        table = queue.shards[0].tables.receipts
+        with watch.waking(table, folders, waiters.wake, idle is not False, consumer=idle is not None) as place:
             waiter.watched, waiter.led_elsewhere = True, place.is_led_elsewhere
             yield waiter
 

@@ -24,6 +24,8 @@ PAUSE = 0.02
 """Seconds without further wake-ups after one: a queue that others keep busy costs a process that waits little."""
 GRACE = 0.05
 """Seconds for which a process watches on after its last idle receive: it may commit, or run a short handler."""
+STAY = 0.25
+"""Seconds for which it does after the last receive of a consumer, which comes back as soon as it has committed."""
 RETRY = 0.005
 """Seconds that processes whose handlers run leave to idle ones to become the watcher; the lock of a process that
 died is free after its file is closed."""
@@ -66,6 +68,8 @@ class Place:
     """When a receive of an idle process last waited."""
     left_at: float = 0.0
     """When a receive last did."""
+    stay: float = GRACE
+    """Seconds for which this process watches on after that."""
     due: float | None = None
     """When to see again whether this process should watch."""
 
@@ -77,7 +81,7 @@ class Place:
     @property
     def left(self) -> bool:
         """Whether no receive waits, and none did a moment ago."""
-        return not self.waits and time.monotonic() - self.left_at >= GRACE
+        return not self.waits and time.monotonic() - self.left_at >= self.stay
 
     def is_led_elsewhere(self, seconds: float) -> bool:
         """Returns True if another process watches, and has shown itself within so many seconds."""
@@ -103,7 +107,13 @@ class LogWatch:
 
     @contextmanager
     def waking(
-        self, table: str, folders: Sequence[str], wake: Callable[[], None], idle: bool = True
+        self,
+        table: str,
+        folders: Sequence[str],
+        wake: Callable[[], None],
+        idle: bool = True,
+        *,
+        consumer: bool = False,
     ) -> Iterator[Place]:
         """Calls ``wake`` when files come into one of some directories, if this process is to look, in the block.
 
@@ -112,6 +122,7 @@ class LogWatch:
             folders: the directories.
             wake: what to call.
             idle: whether this process has nothing else to do.
+            consumer: whether it is a consumer that waits, which comes back once it has committed.
         """
         wait = Wait(wake, idle)
         with self._lock:
@@ -126,7 +137,7 @@ class LogWatch:
         finally:
             with self._lock:
                 place.waits.remove(wait)
-                place.left_at = time.monotonic()
+                place.left_at, place.stay = time.monotonic(), STAY if consumer else GRACE
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
@@ -231,7 +242,7 @@ class LogWatch:
         if place.waits and (place.idle or place.sign is None):
             return [place]
         if not place.waits and not place.left:  # it will look before it waits again
-            place.due = place.left_at + GRACE
+            place.due = place.left_at + place.stay
         elif place.sign is not None:
             self._pass_on(place)
             if place.waits:
