@@ -232,7 +232,7 @@ def test_the_list_of_queues_is_sorted_over_its_pages(lake: LakeQueue, visit: Vis
     page.go_back()
     shows(rows).to_have_count(10)
     rows.first.click()
-    page.locator("#crumbs a").click()
+    page.locator("#pages a", has_text="Queues").click()
     shows(rows).to_have_count(10)  # the user returns to the same list
 
 
@@ -817,6 +817,28 @@ def test_priorities_rates_and_unique_sends_are_offered(lake: LakeQueue, visit: V
     assert lake.queue("offered-urgent").peek()[0].priority == 2
 
 
+def test_schedules_and_workers_of_all_queues_have_pages(lake: LakeQueue, visit: Visit):
+    for name in "planned-orders", "planned-mails":
+        lake.create_queue(name)
+    lake.queue("planned-orders").send("a")
+    lake.queue("planned-orders").receive(consumer="host:7")
+    lake.schedules.add("nightly", "planned-mails", "report", cron="0 2 * * *", tz="Europe/Berlin")
+    page = visit.open("#/schedules")
+    row = visit.row("nightly")
+    shows(row).to_contain_text("0 2 * * * Europe/Berlin")
+    visit.button("Send the message of nightly now").click()
+    shows(page.locator(".toast").last).to_have_text("The message of nightly is sent.")
+    assert [message.body for message in lake.queue("planned-mails").peek()] == ["report"]
+    visit.button("Pause nightly").click()
+    shows(row.locator(".badge")).to_have_text("paused")
+    assert lake.schedules.list()[0].paused
+    visit.button("Resume nightly").click()
+    shows(row).to_contain_text("waits")
+    page.get_by_role("link", name="Workers").click()
+    shows(visit.row("host:7")).to_contain_text("planned-orders")
+    lake.schedules.remove("nightly")
+
+
 def test_a_redrive_takes_the_filters_of_the_list(lake: LakeQueue, visit: Visit):
     with_letters(lake, "filtered-orders", *(SendEntry(f"{body} 1") for body in ("card", "card", "cash")))
     page = visit.open("#/q/filtered-letters?text=card&where=receive_count%20%3D%201")
@@ -905,9 +927,10 @@ def test_a_phone_shows_the_whole_way_and_two_lines_for_a_queue(lake: LakeQueue, 
     lake.create_queue(name).send("a")
     with visiting(viewport={"width": 390, "height": 800}) as visit:
         page = visit.open(f"#/q/{name}")
-        shows(page.locator("#crumbs")).to_have_text(f"Queues{name}")
-        link = page.locator("#crumbs a").bounding_box()
-        assert link is not None and link["width"] > 40, "Queues is not cut"
+        shows(page.locator("#crumbs")).to_have_text(name)
+        for link in page.locator("#pages a").all():
+            box = link.bounding_box()
+            assert box is not None and box["x"] + box["width"] < 390 and box["width"] > 40, "no link is cut"
         visit.open("#/?text=phone-")
         shows(visit.row(name)).to_be_visible()
         box = visit.row(name).bounding_box()

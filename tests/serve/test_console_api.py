@@ -147,6 +147,46 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
     assert len(console.get("attention")["concerns"]) == 3
 
 
+def test_workers_and_schedules_of_queues_that_the_key_may_see(lake: LakeQueue, clock: ManualClock):
+    for name in "orders", "secret":
+        lake.create_queue(name).send("a")
+        lake.queue(name).receive(consumer=f"{name}:7")
+        lake.schedules.add(f"nightly-{name}", name, "report", cron="0 2 * * *")
+    one = "/console/api/schedules"
+    with keyed(lake, "ListQueues", "GetQueueAttributes", "SendMessage") as http:
+        workers, schedules = http.get("/console/api/workers"), http.get(one)
+        assert "secret" not in workers.text + schedules.text
+        assert [(each["queue"], each["consumer"]) for each in workers.json()["workers"]] == [
+            ("orders", "orders:7")
+        ]
+        [found] = schedules.json()["schedules"]
+        assert (found["name"], found["cron"], found["next_due"]) == (
+            "nightly-orders",
+            "0 2 * * *",
+            "2026-01-01T02:00:00Z",
+        )
+
+        def changed(name: str, act: str) -> int:
+            return http.post(one, json={"name": name, "act": act}, headers=ASKED).status_code
+
+        assert changed("nightly-orders", "pause") == changed("nightly-orders", "run_now") == 200
+        assert [row.paused for row in lake.schedules.list()] == [True, False]
+        assert len(lake.queue("orders").peek()) == 2
+        assert changed("nightly-orders", "resume") == 200 and not lake.schedules.list()[0].paused
+        assert (
+            changed("nightly-secret", "pause"),
+            changed("other", "pause"),
+            changed("nightly-orders", "remove"),
+        ) == (
+            403,
+            400,
+            400,
+        )
+    with keyed(lake, "ListQueues", "GetQueueAttributes") as http:
+        assert http.post(one, json={"name": "nightly-orders", "act": "pause"}, headers=ASKED).status_code == 403
+        assert http.get(one).json()["schedules"][0]["may"] == {"SendMessage": False}
+
+
 def test_attention_names_only_queues_that_the_key_may_see(lake: LakeQueue):
     letters = with_letters(lake, "mine", "secret")
     letters.purge()

@@ -133,12 +133,8 @@ class ConsoleApi:
             "next": page[-1].name if begin + limit < len(found) else None,
             "counted": counted,
             "hours": SPAN / timedelta(hours=1),
-            "region": self._lake.region,
-            "root": self._root(caller),
-            "version": __version__,
-            "caller": caller.name,
             "may": {"CreateQueue": caller.may_on_any_queue("CreateQueue")},
-        }
+        } | self._place(caller)
 
     def _count_others(self, queues: Iterable[Queue]) -> int:
         """Counts the queues whose latest depth is too old to sort by; returns how many those are."""
@@ -164,6 +160,41 @@ class ConsoleApi:
         """What an operator should look at: queues that the caller may see, and the root."""
         given.end()
         return self._attention.of(caller)
+
+    def workers(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """The consumers with messages in flight of all queues that the caller may see."""
+        given.end()
+        found = self._attention.workers(caller)
+        return {"workers": found[:MAX_ROWS], "total": len(found)} | self._place(caller)
+
+    def schedules(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """The schedules whose queues the caller may see."""
+        given.end()
+        return {
+            "schedules": [
+                documents.schedule(row) | {"may": {"SendMessage": caller.may("SendMessage", row.queue)}}
+                for row in self._lake.schedules.list()
+                if caller.may("GetQueueAttributes", row.queue)
+            ],
+            "now": format_instant(self._lake.clock.now()),
+        } | self._place(caller)
+
+    def change_schedule(self, caller: Caller, name: str, given: Parameters) -> Answer:
+        """Pauses or resumes a schedule, or sends its message now."""
+        schedule, act = given.string("name"), given.choice("act", "", "pause", "resume", "run_now")
+        given.end()
+        known = [row for row in self._lake.schedules.list() if row.name == schedule]
+        for row in known:
+            require(caller, "SendMessage", row.queue)
+        if not known or not act:
+            raise refusal(schedule or "", "name", "There is no such schedule, or nothing to do with it.")
+        getattr(self._lake.schedules, act)(known[0].name)
+        return {}
+
+    def _place(self, caller: Caller) -> Answer:
+        """What every view shows: where the queues are, and who looks."""
+        place = {"region": self._lake.region, "root": self._root(caller)}
+        return place | {"version": __version__, "caller": caller.name}
 
     def queue(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Attributes and depth of a queue, and what the caller may do with it."""

@@ -20,7 +20,7 @@ from lakequeue.entry_verbs import (
     space,
 )
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
-from lakequeue.model.clock import MICROS, shown_duration, to_micros
+from lakequeue.model.clock import MICROS, format_instant, shown_duration, to_micros
 from lakequeue.serve.auth import Caller
 from lakequeue.serve.console.depth_history import DepthHistory
 from lakequeue.serve.errors import ErrorResponse
@@ -55,13 +55,28 @@ class Attention:
         self._lock = threading.Lock()
         self._seen: _Seen | None = None
 
-    def of(self, caller: Caller) -> dict[str, Any]:
-        """The concerns about the queues that the caller may see: the worst kind first, at most ``MOST``."""
+    def workers(self, caller: Caller) -> list[dict[str, Any]]:
+        """The consumers with messages in flight of each queue, those with the oldest receive first."""
+        found = [
+            {"queue": queue.name} | attrs.asdict(each)
+            for queue, state in self._newest().queues
+            if not isinstance(state, LakeQueueError) and caller.may("GetQueueAttributes", queue.name)
+            for each in state[1]
+        ]
+        found.sort(key=lambda each: each["oldest_receive"])
+        times = ("oldest_receive", "newest_receive")
+        return [each | {name: format_instant(each[name]) for name in times} for each in found]
+
+    def _newest(self) -> _Seen:
         with self._lock:  # of several callers, one reads
             now = to_micros(self._lake.clock.now())
             if self._seen is None or not 0 <= now - self._seen.at <= KEPT_SECONDS * MICROS:
                 self._seen = self._look(now)
-            seen = self._seen
+            return self._seen
+
+    def of(self, caller: Caller) -> dict[str, Any]:
+        """The concerns about the queues that the caller may see: the worst kind first, at most ``MOST``."""
+        seen = self._newest()
         may = {queue.name for queue, _ in seen.queues if caller.may("GetQueueAttributes", queue.name)}
         sources: dict[str, list[str]] = {}
         for queue, _ in seen.queues:
@@ -81,7 +96,12 @@ class Attention:
                 of_it = concerns(queue, depth, busy, sources.get(queue.arn, ()), seen.earlier.get(queue.key))
                 found += map(attrs.asdict, of_it)
         found.sort(key=lambda each: KINDS.index(each["kind"]) if each["kind"] in KINDS else -1)
-        return {"root": self._root(now), "concerns": found[:MOST], "total": len(found), "queues": len(may)}
+        return {
+            "root": self._root(to_micros(self._lake.clock.now())),
+            "concerns": found[:MOST],
+            "total": len(found),
+            "queues": len(may),
+        }
 
     def _look(self, now: int) -> _Seen:
         queues = self._depths.queues()

@@ -15,6 +15,7 @@ from lakequeue.errors import ResourceNotFoundException
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import format_instant
 from lakequeue.model.messages import text_of
+from lakequeue.model.schedules import Schedule
 
 MAX_LISTED_LENGTH = 400
 """Characters of a body, or of a message attribute, in a list."""
@@ -32,6 +33,17 @@ def pauses(attributes: QueueAttributes) -> list[dict[str, Any]]:
         {"group": pause.group, "reason": pause.reason, "since": pause.since and format_instant(pause.since)}
         for pause in attributes.pauses
     ]
+
+
+def schedule(row: Schedule) -> dict[str, Any]:
+    """A schedule, with its body cut."""
+    last = None if row.last_due is None else format_instant(row.last_due)
+    return {
+        **{name: getattr(row, name) for name in ("name", "queue", "cron", "tz", "missed", "paused", "last_error")},
+        "body": row.body[:MAX_LISTED_LENGTH],
+        "next_due": format_instant(row.next_due),
+        "last_due": last,
+    }
 
 
 def message_list(search: Search, limit: int) -> dict[str, Any]:

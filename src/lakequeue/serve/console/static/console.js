@@ -6,6 +6,7 @@ import { get } from "./api.js";
 import { list } from "./list.js";
 import { signedIn, signIn, signOut } from "./login.js";
 import { queue } from "./queue.js";
+import { schedules, workers } from "./schedules.js";
 
 const INTERVAL = 2_000;
 const FACTOR = 10; // a view that takes 1 s to load is refreshed every 10 s
@@ -19,6 +20,8 @@ const age = document.getElementById("age");
 const out = document.getElementById("out");
 
 let current = { leaving: new AbortController(), view: null, found: null, timer: 0, busy: false, stale: false, updatedAt: performance.now() };
+
+const PAGES = { "#/schedules": schedules, "#/workers": workers };
 
 function parseAddress() {
   const [, kind, name, tab] = /^#\/(?:(q)\/([^/]+)(?:\/(messages|history|dead-letters|consumers|attributes))?)?$/.exec(address().path) ?? [];
@@ -39,9 +42,14 @@ function open() {
   const shown = (current = { leaving: new AbortController(), view: null, found, timer: 0, busy: false, stale: false, updatedAt: performance.now() });
   const reload = () => refresh(shown);
   const again = old.view !== null && !old.found;
-  shown.view = found ? queue(...found, shown.leaving.signal, reload) : list(shown.leaving.signal, reload, again);
+  const page = PAGES[address().path];
+  shown.view = page ? page(shown.leaving.signal, reload) : found ? queue(...found, shown.leaving.signal, reload) : list(shown.leaving.signal, reload, again);
   document.title = `${shown.view.title} · lakequeue`;
-  crumbs.replaceChildren(...(found ? [el("a", { href: "#/" }, "Queues"), el("span", { "aria-current": "page" }, found[0])] : []));
+  crumbs.replaceChildren(...(found ? [el("span", { "aria-current": "page", title: found[0] }, found[0])] : []));
+  for (const link of document.querySelectorAll("#pages a")) {
+    const here = link.getAttribute("href") === (page ? address().path : "#/");
+    here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
+  }
   main.replaceChildren(shown.view.root);
   if (old.view) main.focus({ preventScroll: true });
   refresh(shown);
