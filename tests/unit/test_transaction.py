@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ import attrs
 import pyarrow as pa
 import pytest
 
-from lakequeue.errors import RequestThrottled
+from lakequeue.errors import QueueClientError, RequestThrottled
 from lakequeue.storage.engines import transaction
 from lakequeue.storage.engines.interface import StaleSnapshot
 from lakequeue.storage.engines.point import Engine, Table
@@ -99,6 +99,27 @@ def test_after_too_many_lost_races_nothing_was_changed(
         transact(mine, decide, busy="far too busy")
     other.refresh()
     assert other.transaction(NAME) == 3, "those of the others"
+
+
+@pytest.mark.spec("ERR-9")
+@pytest.mark.parametrize("status", ["", "408 Request Timeout: ", "499 Client Closed Request: "])
+def test_a_try_that_may_still_land_is_not_decided_again(
+    handles: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    mine, _ = handles
+    monkeypatch.setattr(transaction, "REPEATS", 2)
+    decisions = list[int]()
+
+    def unanswered(ids: Mapping[str, int], token: str) -> None:
+        raise OSError(f"Error performing PUT s3://b/_delta_log/{1:020}.json in 30s - {status}no answer")
+
+    def decide(races: int) -> Change[int]:
+        decisions.append(races)
+        return attrs.evolve(one_more(mine), write=unanswered)
+
+    with pytest.raises(QueueClientError, match="may still land") as refused:
+        transact(mine, decide, busy="busy")
+    assert refused.value.outcome_unknown and decisions == [0]
 
 
 class Recorded(Turns):

@@ -26,7 +26,7 @@ from lakequeue.errors import DamagedTable, one_line
 from lakequeue.storage import layout, no_links
 from lakequeue.storage.parquet_files import ANY, reader
 from lakequeue.storage.roots import local_path
-from lakequeue.storage.store_failures import first_line, is_conflict
+from lakequeue.storage.store_failures import first_line, is_conflict, was_repeated
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -485,16 +485,17 @@ class RemoteFolder(_Shared):
             return list(pool.map(call, items))
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
-        for pause in (*_CONFLICT_PAUSES, None):
+        errors: list[AlreadyExistsError] = []
+        for pause in (0, *_CONFLICT_PAUSES):
+            time.sleep(pause)
             try:
                 return len(data), _etag(obstore.put(self._store, self._at(name), data, mode="create")["e_tag"])
             except AlreadyExistsError as error:
                 if not is_conflict(error):
-                    break
-                if pause is None:
-                    raise
-                time.sleep(pause)
-        return None
+                    return None
+                errors.append(error)
+        # a request that was sent several times may still land, whatever a later one is answered
+        raise next(filter(was_repeated, errors), errors[-1])
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
         obstore.put(self._store, self._at(name), bytes(data))

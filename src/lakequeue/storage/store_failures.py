@@ -16,6 +16,8 @@ from lakequeue.model.secrets import hidden
 _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
+_OF_A_PROXY = ("408", "499")
+"""Answers that a proxy gives, which say nothing about what the store does."""
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
@@ -130,6 +132,11 @@ def hide_secrets(error: BaseException) -> None:
             each.args = (hidden,)
 
 
+def was_repeated(error: BaseException) -> bool:
+    """Whether the client sent the request several times, so that one without an answer may still land."""
+    return " retries, " in str(error)
+
+
 def unsettled_version(error: BaseException, next_version: int) -> int | None:
     """The version that a failed commit may still create, None if it cannot.
 
@@ -143,7 +150,12 @@ def unsettled_version(error: BaseException, next_version: int) -> int | None:
     if entry is None and tried[2] != "REDACTED":
         return None  # the commit was not tried: its data could not be written
     status = _STATUS.search(_flat(text))
-    if status is not None and status[1].startswith("4") and " retries, " not in text:
+    if (
+        status is not None
+        and status[1].startswith("4")
+        and status[1] not in _OF_A_PROXY
+        and not was_repeated(error)
+    ):
         return None  # refused, and never tried before
     return int(entry[1]) if entry else next_version
 

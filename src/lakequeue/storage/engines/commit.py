@@ -120,6 +120,11 @@ class Commit:
         table.lost_races = 0 if ended is Ended.LANDED else table.lost_races + (ended is Ended.LOST)
         return ended
 
+    def give_up(self) -> None:
+        """Raises if a try may still land: then the same change must not be decided and committed again."""
+        if self._table.version < self._unsettled:
+            raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
+
     def _may_commit(self) -> bool:
         try:
             return _may_commit(self._table, self._fence)
@@ -133,8 +138,7 @@ class Commit:
         late = TimeoutError("no answer came")
         if self._unsettled and _landed(self._table, self._token, self._base, late):
             return Ended.LANDED
-        if self._table.version < self._unsettled:
-            raise _unknown(self._table, late, "it may still land")
+        self.give_up()
         return Ended.LOST
 
     def _try(self) -> Ended:
@@ -201,13 +205,9 @@ def is_based(table: Table) -> bool:
 
 def _may_commit(table: Table, fence: Mapping[str, int]) -> bool:
     """Whether the fence holds on the loaded snapshot, and the version after it was never trimmed."""
-    based = is_based(table)
-    try:
-        # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
-        if based and holds(table, fence):
-            return True
-    except StaleSnapshot:
-        pass
+    # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
+    if is_based(table) and holds(table, fence):
+        return True
     table.refresh()  # whoever lost decides anew, on what is the newest now
     if local_path(table.path) is not None and not _in_log(table, table.version):
         raise QueueClientError(

@@ -180,6 +180,7 @@ def commit(table: Table, change: Change[object]) -> bool:
         if ended is not Ended.REPEAT:
             return ended is Ended.LANDED
         back_off(number)
+    trying.give_up()
     return False
 
 
