@@ -161,6 +161,7 @@ class LakeQueue(RootProperties):
         store.check_use()
         poll = None if poll_interval is None else check_poll_interval(poll_interval)
         self._runtime = Root(store, clock or SystemClock(), region, root_mode, used, engine == "spark", poll)
+        self._schedules: Schedules | None = None
 
     def __enter__(self) -> LakeQueue:
         return self
@@ -186,7 +187,9 @@ class LakeQueue(RootProperties):
         from lakequeue.operations.schedules import OpenSchedules
         from lakequeue.schedules import Schedules
 
-        return Schedules(OpenSchedules(self._runtime))
+        if self._schedules is None:
+            self._schedules = Schedules(OpenSchedules(self._runtime))
+        return self._schedules
 
     def create_queue(
         self,

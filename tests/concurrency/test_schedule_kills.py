@@ -14,7 +14,7 @@ import pytest
 from lakequeue import LakeQueue
 
 PROGRAM = "from lakequeue.cli import main; main()"
-SCHEDULES, KILLED = 24, 10
+EACH, KILLED = 4, 10
 
 
 @pytest.mark.slow
@@ -22,9 +22,7 @@ SCHEDULES, KILLED = 24, 10
 def test_messages_of_killed_processes_are_sent_once(tmp_path: Path) -> None:
     lake = LakeQueue(str(tmp_path / "root"))
     queues = [lake.create_queue("orders", shards=3), lake.create_queue("jobs.fifo", fifo=True)]
-    for number in range(SCHEDULES):
-        queue = queues[number % 2].name
-        lake.schedules.add(f"s{number}", queue, "x", at=lake.clock.now(), group_id="g")
+    names = list[str]()
     drawn, killed = random.Random(7), 0
     command = [sys.executable, "-c", PROGRAM, "--root", lake.root, "schedule", "run", "--once"]
 
@@ -32,8 +30,11 @@ def test_messages_of_killed_processes_are_sent_once(tmp_path: Path) -> None:
         return sum(queue.counts().visible for queue in queues)
 
     for number in range(KILLED + 1):
+        for queue in queues * (EACH // 2 if number < KILLED else 0):
+            names.append(f"s{len(names)}")
+            lake.schedules.add(names[-1], queue.name, "x", at=lake.clock.now(), group_id="g")
         # killed once they have sent some more, however fast the machine is
-        until = sent_until_now() + drawn.randint(1, 2) if number < KILLED else SCHEDULES + 1
+        until = sent_until_now() + drawn.randint(1, 2) if number < KILLED else EACH * KILLED + 1
         processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(3)]
         while sent_until_now() < until and any(process.poll() is None for process in processes):
             time.sleep(drawn.uniform(0, 0.05))
@@ -43,5 +44,5 @@ def test_messages_of_killed_processes_are_sent_once(tmp_path: Path) -> None:
             process.wait()
     messages = [message for queue in queues for message in queue.peek(limit=1_000)]
     sent = Counter(message.message_attributes["schedule"].value for message in messages)
-    assert sent == Counter(f"s{number}" for number in range(SCHEDULES))
+    assert sent == Counter(names)
     assert killed > KILLED / 2 and lake.schedules.list() == [] and lake.check() == []

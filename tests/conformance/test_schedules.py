@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -22,11 +23,11 @@ from insides import compact, engine_of, reopen
 from lakequeue import InvalidParameterValue, LakeQueue, QueueDoesNotExist, QueueServiceError
 from lakequeue.entry_verbs import doctor
 from lakequeue.errors import DamagedTable
-from lakequeue.operations import schedules
+from lakequeue.operations import schedules, send
 from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.storage import layout
-from lakequeue.storage.bulk import arrow_files, manifests
 from lakequeue.storage.engines.transaction import Change, commit
+from lakequeue.storage.messages.append import Appender
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, shown_by
 
@@ -125,9 +126,33 @@ def test_each_commit_of_a_look_fails_in_turn(
             assert (counts["all"], counts["once"]) == (2, 1) and counts["last"] in (1, 2)
         assert [row.last_error for row in lake.schedules.list()] == [None] * 4
         if not failing.failed:
-            assert after == 7 + lasts, "six sends, a row for each schedule, and the look at the base after that"
+            assert after == 3 + lasts, "a send to each queue, the rows, and the look at the base after that"
             return
     raise AssertionError("a look of twenty commits")
+
+
+@pytest.mark.spec("JOB-7")
+@pytest.mark.parametrize("together", [2, 1_000])
+def test_what_is_due_is_few_commits_for_each_queue(
+    lq: LakeQueue, clock: ManualClock, monkeypatch: Patch, together: int
+) -> None:
+    monkeypatch.setattr(schedules, "_TOGETHER", together)
+    queues = lq.create_queue("a"), lq.create_queue("b.fifo", fifo=True)
+    for number in range(4):
+        name = queues[number % 2].name
+        lq.schedules.add(f"s{number}", name, "x", cron="* * * * *", missed="all", group_id="g")
+    clock.advance(120)
+
+    def versions() -> list[int]:
+        paths = [layout.schedules_path(lq.root), *(layout.messages_path(lq.root, each.key, 0) for each in queues)]
+        return [engine_of(lq).open(path).version for path in paths]
+
+    before = versions()
+    assert lq.schedules.run_due() == 8 and lq.schedules.run_due() == 0
+    commits = -(-4 // together)
+    assert [new - old for new, old in zip(versions(), before, strict=True)] == [1, commits, commits]
+    for queue in queues:
+        assert due(queue) == ["27 12:01", "27 12:01", "27 12:02", "27 12:02"]
 
 
 @pytest.mark.spec("JOB-7")
@@ -155,9 +180,7 @@ def test_two_looks_at_once_send_one_message(lq: LakeQueue, clock: ManualClock, m
 
 
 @pytest.mark.spec("JOB-7")
-@pytest.mark.parametrize(
-    ("where", "name"), [(OpenSchedules, "_send"), (arrow_files, "stage")], ids=["before", "in"]
-)
+@pytest.mark.parametrize(("where", "name"), [(OpenSchedules, "_send"), (Appender, "append")], ids=["before", "in"])
 def test_who_stopped_about_a_send_adds_nothing(lq: LakeQueue, clock: ManualClock, where: Any, name: str) -> None:
     """A process stops as it sends, again and again, while others look; it goes on after them."""
     queue = lq.create_queue("orders", shards=3)
@@ -180,7 +203,7 @@ def test_who_stopped_about_a_send_adds_nothing(lq: LakeQueue, clock: ManualClock
 def test_of_missed_times_those_are_sent_that_the_schedule_says(
     lq: LakeQueue, clock: ManualClock, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("lakequeue.model.schedules.MOST_AT_ONCE", 3)  # each is a commit, slow on a store
+    monkeypatch.setattr("lakequeue.model.schedules.MOST_AT_ONCE", 3)
     for missed in ("last", "all", "none"):
         lq.create_queue(missed)
         lq.schedules.add(missed, missed, "x", cron="*/10 * * * *", missed=missed)
@@ -403,18 +426,17 @@ def test_the_table_stays_small_and_is_swept(lq: LakeQueue, clock: ManualClock) -
 
 def forget_sends(patch: Patch) -> None:
     """A message is sent under no id that a shard remembers."""
-    patch.setattr(manifests.SendKey, "of_batch", classmethod(lambda cls, *_: cls.new()))
+    patch.setattr(send, "stream_id", lambda _: uuid.uuid4().hex)
 
 
 def send_to_any_shard(patch: Patch) -> None:
     """A late send looks for the message in another shard than the one that has it."""
-    send = schedules.send_arrow
-    patch.setattr(schedules, "send_arrow", lambda *given, in_home_order, **more: send(*given, **more))
+    patch.setattr(send, "_by_shard", lambda queue, entries: [(send.in_turn(queue), entries)])
 
 
 def fresh(tmp_path: Path, _: Patch) -> tuple[LakeQueue, ManualClock, Any, str]:
     clock = ManualClock(datetime(2026, 3, 27, 12, tzinfo=timezone.utc))
-    return LakeQueue(str(tmp_path / "root"), clock=clock), clock, arrow_files, "stage"
+    return LakeQueue(str(tmp_path / "root"), clock=clock), clock, Appender, "append"
 
 
 in_turn = shown_by(

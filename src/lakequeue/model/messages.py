@@ -135,6 +135,8 @@ class ValidEntry:
         delay_micros: None on FIFO queues, which use the queue's current delay (DLY-10).
         dedup_id: never None on FIFO queues.
         size: bytes that count towards batch and message limits.
+        batch: application id and version under which the log of a shard remembers the message, so that it is sent
+            once; None: it has none.
     """
 
     body: str
@@ -146,6 +148,7 @@ class ValidEntry:
     size: int
     sender_id: str | None = None
     priority: int = 0
+    batch: tuple[str, int] | None = None
 
 
 @attrs.frozen

@@ -1,22 +1,23 @@
 """Adds, changes and runs schedules: what is due is sent once, whoever looks and whoever is killed (JOB-7).
 
 A message that is due is sent as a batch of a stream: the stream is the schedule's id, the batch its due time. The
-queue's log has the last batch of each stream, in the same commit as the message, so whoever sends it again, or one
-before, adds nothing. Then the schedule's row moves on, unless another process has moved it.
+queue's log has the last batch of each stream, in the same commit as the message. So a process that sends the
+message again, or an earlier one, adds nothing. All that is due for a queue is one commit. Then one commit moves
+the rows of these schedules on, except those that another process has moved.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from itertools import accumulate, chain, groupby
+from operator import attrgetter
 
 import attrs
-import pyarrow as pa
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.clock import format_instant, from_micros, start_thread, to_micros
@@ -24,13 +25,13 @@ from lakequeue.model.messages import SendEntry, SendResult
 from lakequeue.model.redrive_policies import Place
 from lakequeue.model.schedules import Schedule
 from lakequeue.model.validation import validate_entry
+from lakequeue.operations.pool import each
 from lakequeue.operations.queues import find
-from lakequeue.operations.send import send
-from lakequeue.operations.send_dataframe import BulkSend, last_version, send_arrow
+from lakequeue.operations.send import send, send_once
+from lakequeue.operations.send_dataframe import last_version
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
-from lakequeue.storage.bulk.manifests import SendKey
-from lakequeue.storage.layout import MESSAGES, stream_id
+from lakequeue.storage.layout import stream_id
 from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.store_failures import first_line
 
@@ -39,8 +40,8 @@ MOST = 1_000
 _LONGEST_ERROR = 500
 _PATIENCE = 5
 """Seconds that a block waits for what its thread sends; who is killed meanwhile leaves it to the next look."""
-_SPREAD = 2.0
-"""Seconds over which the looks of all processes are spread, so that mostly one finds what is due."""
+_TOGETHER, _BYTES = 1_000, 8 * 2**20
+"""Messages of a commit, and bytes of their bodies, about; a larger body is sent alone."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -81,8 +82,8 @@ class OpenSchedules:
             raise InvalidParameterValue.of(wanted.name, "name", reason)
 
         with self.root.storage_errors():
-            self._table.change(added)
-        return self._found(self.listed(), wanted.name)
+            rows = self._table.change(added)
+        return self._found(rows, wanted.name)
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
         """Changes a schedule, or removes it: then the result is None."""
@@ -141,8 +142,8 @@ class OpenSchedules:
         for row in silent:
             _log.warning("schedule %s: %s", row.name, row.why_silent())
             moved[row.id] = row.next_due, attrs.evolve(row, last_error=row.why_silent())
-        for row in due:
-            added, after = self._run(row, now)
+        by_queue = [list(rows) for _, rows in groupby(sorted(due, key=_queue), key=_queue)]
+        for row, added, after in chain.from_iterable(each(lambda rows: [*self._run(rows, now)], by_queue)):
             sent, moved[row.id] = sent + added, (row.next_due, after)
 
         def advanced(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
@@ -170,7 +171,7 @@ class OpenSchedules:
             thread.join(_PATIENCE)
 
     def _run_on(self, stop: threading.Event) -> None:
-        clock, told, late = self.root.clock, "", timedelta(seconds=random.uniform(0, _SPREAD))
+        clock, told = self.root.clock, ""
         while not stop.is_set():
             try:
                 self.run_due()
@@ -178,41 +179,69 @@ class OpenSchedules:
             except Exception as error:
                 if told != (told := first_line(error)):
                     _log.warning("the schedules of %s cannot be run: %s", self.root.path, told)
-            minute = (clock.now() - late).replace(second=0, microsecond=0)
-            clock.wait(minute + timedelta(minutes=1) + late, stop)
+            clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
-    def _run(self, row: Schedule, now: datetime) -> tuple[int, Schedule | None]:
-        """The number of messages sent, and the row after that; None if its last message is sent."""
+    def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
+        """Sends what is due of the schedules of a queue.
+
+        Yields each row, the number of its messages that were sent, and the row after that; None if its last
+        message is sent.
+        """
+        times: dict[str, list[datetime]] = {}
+        problems: dict[str, Exception] = {}
+        for row in rows:
+            try:
+                times[row.id] = row.due(now)
+            except Exception as error:
+                problems[row.id] = error
+        waiting = [(row, time) for row in rows for time in times.get(row.id, ())]
+        outcomes: dict[tuple[str, datetime], object] = {}
+        while waiting:
+            size = sum(total <= _BYTES for total in accumulate(len(row.body) for row, _ in waiting[:_TOGETHER]))
+            chunk, waiting = waiting[: max(1, size)], waiting[max(1, size) :]
+            # a time after one that was not sent would take its place
+            chunk = [(row, time) for row, time in chunk if row.id not in problems]
+            for (row, time), outcome in zip(chunk, self._send(rows[0].queue, chunk), strict=True):
+                outcomes[row.id, time] = outcome
+                if isinstance(outcome, Exception):
+                    problems.setdefault(row.id, outcome)
+        for row in rows:
+            if row.id in times:
+                found = [(time, outcomes.get((row.id, time), problems.get(row.id))) for time in times[row.id]]
+            else:
+                found = [(row.next_due, problems[row.id])]
+            yield row, *self._after(row, now, found)
+
+    def _send(self, queue: str, due: Sequence[tuple[Schedule, datetime]]) -> Sequence[object]:
+        """Sends messages that are due; returns the result of each, None if it was sent before, or its error."""
+        sends = [
+            (_entry(row, time, f"{row.id}-{to_micros(time)}"), _stream(row), to_micros(time)) for row, time in due
+        ]
+        try:
+            return send_once(find(self.root, queue), sends) if sends else []
+        except Exception as error:
+            return [error] * len(sends)
+
+    def _after(
+        self, row: Schedule, now: datetime, outcomes: Sequence[tuple[datetime, object]]
+    ) -> tuple[int, Schedule | None]:
+        """Returns the number of messages sent, and the row after the outcomes of its times."""
         sent, after, time = 0, row, row.next_due
         try:
-            for time in (times := row.due(now)):
-                sent += self._send(row, time)
+            for time, outcome in outcomes:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                if outcome is None and row.is_ahead(self.root.clock.now(), self.last_sent(row)):
+                    raise QueueClientError(row.why_silent())
+                sent += outcome is not None
                 after = attrs.evolve(after, last_due=time, last_error=None)
-            following = row.first_after(times[-1] if row.missed == "all" else now)
+            following = row.first_after(time if row.missed == "all" else now)
         except Exception as error:  # others go on; this one is tried again at the next look
             reason = first_line(error)[:_LONGEST_ERROR]
             if reason != row.last_error:
                 _log.warning("schedule %s: %s", row.name, reason)
             return sent, attrs.evolve(after, next_due=time, last_error=reason)
         return sent, attrs.evolve(after, next_due=following) if following else None
-
-    def _send(self, row: Schedule, due: datetime) -> int:
-        """Sends the message that is due at an instant; 0 if it, or a later one, was sent before."""
-        queue, number = find(self.root, row.queue), to_micros(due)
-        entry = _entry(row, due, f"{row.id}-{number}")
-        validate_entry(entry, queue.attributes)
-        attributes = [
-            (name, {"type": "String", "string_value": text}) for name, text in (entry.attributes or {}).items()
-        ]
-        cells = {"body": entry.body, "message_attributes": attributes, "group_id": entry.group_id}
-        given = {name: cell for name, cell in (cells | {"dedup_id": entry.dedup_id}).items() if cell is not None}
-        rows = pa.Table.from_pylist([given], schema=pa.schema([MESSAGES.field(name) for name in given]))
-        key = SendKey.of_batch(_stream(row), number)
-        # to the same shard in all attempts, as it alone knows whether the message was sent
-        sent = send_arrow(queue, rows, BulkSend(key, priority=row.priority, in_home_order=False))
-        if not sent and row.is_ahead(self.root.clock.now(), self.last_sent(row)):
-            raise QueueClientError(row.why_silent())
-        return sent
 
     def _named(self, rows: Sequence[Schedule], name: str) -> Schedule | None:
         return next((row for row in rows if (row.region, row.name) == (self.root.region, name)), None)
@@ -223,6 +252,9 @@ class OpenSchedules:
             reason = f"Region {self.root.region} has no such schedule; lakequeue schedule list shows them."
             raise InvalidParameterValue.of(name, "name", reason)
         return row
+
+
+_queue = attrgetter("queue")
 
 
 def _stream(row: Schedule) -> str:

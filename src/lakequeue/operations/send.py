@@ -29,6 +29,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order
 from lakequeue.runtime.shard_sender import Placed, ShardSend
 from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.layout import stream_id
 from lakequeue.storage.messages.append import NewMessage
 
 Entries = Mapping[int, ValidEntry]
@@ -65,6 +66,42 @@ def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
     """
     with queue.service("send_each") as call:
         return _each(queue, sends, call)
+
+
+def send_once(queue: OpenQueue, sends: Sequence[tuple[SendEntry, str, int]]) -> list[Outcome | None]:
+    """Sends messages of streams in one commit for each shard.
+
+    A shard remembers the last batch of each stream, so a message that is sent again adds nothing, and neither does
+    a message of an earlier batch. All attempts to send a message use the same shard.
+
+    Args:
+        queue: the queue.
+        sends: each message with its stream and the number of its batch, those of a stream in order.
+
+    Returns:
+        An outcome for each message; None if it was sent before.
+
+    Raises:
+        QueueServiceError, QueueClientError: no message was sent.
+    """
+
+    def check() -> list[Any]:
+        found: list[Any] = []
+        for entry, stream, number in sends:
+            try:
+                valid = validate_entry(entry, queue.attributes)
+                found.append(attrs.evolve(valid, batch=(stream_id(stream), number + 1)))
+            except QueueServiceError as error:
+                found.append(error)
+        return found
+
+    with queue.service("send_once") as call:
+        outcomes = [None if outcome is _SENT_BEFORE else outcome for outcome in _deliver(queue, check)]
+        call.messages = sum(isinstance(outcome, SendResult) for outcome in outcomes)
+        return cast("list[Outcome | None]", outcomes)
+
+
+_SENT_BEFORE = SendResult("", "", None, None)
 
 
 def _each(queue: OpenQueue, sends: Sequence[Send], call: Call) -> list[Outcome]:
@@ -178,6 +215,8 @@ def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenSha
     for index, entry in entries.items():
         name = entry.group_id or "" if queue.attributes.by_group else entry.dedup_id
         shard = None if name is None else shard_of_group(name, len(queue.shards))
+        if shard is None and entry.batch is not None:
+            shard = entry.priority  # the first of its priority, however many shards are added
         found.setdefault((shard, entry.priority), {})[index] = entry
     order = in_turn(queue) if any(shard is None for shard, _ in found) else []
     return [
@@ -207,8 +246,10 @@ def _append(
         placed = {index: place for index, place in zip(left, places, strict=True) if place is not None}
         for index, place in placed.items():
             del left[index]
-            done[index] = _result(entries[index], place, shard.number, attributes.fifo)
-        queue.tally(sent=len(placed), sent_bytes=sum(len(entries[index].body.encode()) for index in placed))
+            sent = place.offset >= 0
+            done[index] = _result(entries[index], place, shard.number, attributes.fifo) if sent else _SENT_BEFORE
+        sizes = [len(entries[index].body.encode()) for index, place in placed.items() if place.offset >= 0]
+        queue.tally(sent=len(sizes), sent_bytes=sum(sizes))
         if not left:
             return
     reason = "The queue stores as many messages as it may; delete some or raise {}."

@@ -50,8 +50,6 @@ class BulkSend:
     on_bad_row: OnBadRow = "fail"
     bad_rows: str | None = None
     priority: int = 0
-    in_home_order: bool = True
-    """Whether the shard that this process sends to gets messages first; else the lowest does."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
@@ -114,8 +112,6 @@ def send_staged(
             check_rows(queue.attributes, columns, send.order_by)
             try:
                 target = bulk_target(queue, send.priority)
-                if not send.in_home_order:
-                    target = attrs.evolve(target, shards=sorted(target.shards))
                 first = target.shards[0]
                 rows = send_rows(target, send.key, queue.now, stage, send.order_by)
             except StaleAttributes:

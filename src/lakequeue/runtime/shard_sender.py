@@ -54,6 +54,7 @@ class Placed(NamedTuple):
     """The place of a sent message, or of the message that it repeats (DDP-8)."""
 
     offset: int
+    """-1: the message is of a batch that was sent before, wherever that is."""
     message_id: str
 
 
@@ -168,12 +169,13 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         batch.answers = batch.answers_of(version, places)
         if not places.new:
             return Answer(lambda: None)
-        ids = self._ledger.settle_clock(now, appender.last_sent_at, appender.table)
+        batches = dict(message.entry.batch for message in places.new if message.entry.batch is not None)
+        ids = {**self._ledger.settle_clock(now, appender.last_sent_at, appender.table), **batches}
         if appender.stages and not batch.has_staged(places.new, appender):
             if batch.shared is not None and batch.shared.attributes_version == version:
                 raise unknown("it is too old")
             # of these messages, a later decision may leave some out
-            limited = attributes.dedup_window is not None or attributes.stored_limit is not None
+            limited = attributes.dedup_window is not None or attributes.stored_limit is not None or bool(batches)
             batch.staged = appender.stage(places.new, version, alone=limited)
         if batch.staged is None:
             return appender.append(places.new, now, version, ids)
@@ -181,12 +183,12 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     def _places(self, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int) -> _Places:
         appender = self._open_appender()
-        room = self._room(attributes, now, appender.end)
+        room, known = self._room(attributes, now, appender.end), appender.table.transaction
         if attributes.dedup_window is None:
-            return _Places(appender.end, room)
+            return _Places(appender.end, room, known)
         window = appender.window(attributes.dedup_by_group, attributes.dedup_window, now)
         stored = self._stored(window, sends, attributes, now) if attributes.deduplication_until_deleted else None
-        return _Places(appender.end, room, window, partial(self._original, stored))
+        return _Places(appender.end, room, known, window, partial(self._original, stored))
 
     def _stored(
         self, window: DedupWindow, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
@@ -369,18 +371,31 @@ class _Places:
         self,
         end: int,
         room: int | None,
+        known: Callable[[str], int] = lambda app_id: 0,
         window: DedupWindow | None = None,
         original: Callable[[DedupWindow, Key], Placed | None] = lambda window, key: None,
     ) -> None:
         self.new: list[NewMessage] = []
         self._end = end
         self._room = room
+        self._known = known
+        self._batches: dict[str, int] = {}
         self._window = window
         self._original = original
         self._by_key: dict[Key, Placed] = {}
 
     def put(self, message: NewMessage) -> Placed | None:
         """The place of a message or of the message that it repeats; None if there is no room."""
+        if message.entry.batch is None:
+            return self._put(message)
+        app_id, version = message.entry.batch
+        if version <= self._batches.get(app_id, self._known(app_id)):
+            return Placed(-1, message.message_id)
+        if (placed := self._put(message)) is not None:
+            self._batches[app_id] = version
+        return placed
+
+    def _put(self, message: NewMessage) -> Placed | None:
         if self._window is None or message.entry.dedup_id is None:
             return self._append(message)
         key = dedup_key(message.entry.group_id, message.entry.dedup_id, self._window.by_group)

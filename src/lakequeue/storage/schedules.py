@@ -9,6 +9,7 @@ from functools import partial
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakequeue.errors import DamagedTable, LakeQueueError
 from lakequeue.model.schedules import Schedule
@@ -32,6 +33,8 @@ class ScheduleTable:
         self._lock = threading.Lock()
         self._table: Table | None = None
         self._read: tuple[tuple[int, object], list[Schedule]] = (-1, None), []
+        self._stored = layout.SCHEDULES.empty_table()
+        """The same rows."""
 
     def rows(self) -> list[Schedule]:
         """All schedules, of every region, as they are now.
@@ -42,33 +45,40 @@ class ScheduleTable:
         with self._lock, self._dropping():
             return self._rows()
 
-    def change(self, change: Change) -> None:
-        """Applies a change to the newest rows, and again after a lost race; RequestThrottled after too many."""
+    def change(self, change: Change) -> list[Schedule]:
+        """Applies a change to the newest rows, and again after a lost race. Returns all rows after that.
 
-        def decide(table: Table) -> Decision[None]:
+        Raises:
+            RequestThrottled: too many races were lost; nothing was changed.
+        """
+
+        def decide(table: Table) -> Decision[tuple[int, list[Schedule], pa.Table]]:
             found = self._rows()
             changes = change(found)
             if not changes:
-                return Answer(None)
-            old = {row.id: row for row in found}
+                return Answer((table.version, found, self._stored))
             number = table.transaction(layout.SCHEDULES_ID)
             ids, fence = {layout.SCHEDULES_ID: number + 1}, {layout.SCHEDULES_ID: number}
-            rows = [
-                attrs.asdict(row or old[id]) | {"op": "put" if row else "del"}
-                for id, row in {**old, **changes}.items()
-            ]
-            source = pa.Table.from_pylist(rows, schema=layout.SCHEDULES.append(pa.field("op", pa.string())))
-            return transaction.Change(fence, ids, partial(table.merge, source, "id"), None)
+            new = [row for row in changes.values() if row is not None]
+            left = self._stored.filter(pc.invert(pc.is_in(self._stored["id"], pa.array(changes, pa.string()))))
+            added = pa.Table.from_pylist([attrs.asdict(row, recurse=False) for row in new], layout.SCHEDULES)
+            stored = pa.concat_tables([left, added]).combine_chunks()
+            rows = [*(row for row in found if row.id not in changes), *new]
+            write = partial(table.replace, {}, [stored] if len(stored) else [])
+            return transaction.Change(fence, ids, write, (table.version, rows, stored))
 
         with self._lock, self._dropping():
             table = self._opened()
             if table is None:
                 if not change([]):
-                    return
+                    return []
                 self._engine.create(self._path, layout.SCHEDULES, [], layout.SCHEDULES_PROPERTIES)
                 table = self._table = self._engine.open(self._path)
             busy = "the table of schedules is being changed too often; nothing was changed"
-            transact(table, lambda _: decide(table), busy=busy)
+            version, rows, stored = transact(table, lambda _: decide(table), busy=busy).value
+            if table.version == version + 1:  # so what is stored need not be read and judged
+                self._read, self._stored = ((table.version, table.history), rows), stored
+            return rows
 
     def sweep(self) -> Freed:
         """Removes unneeded files and log entries."""
@@ -98,7 +108,8 @@ class ScheduleTable:
         newest = table.version, table.history
         if newest != self._read[0]:
             parts = repeated(table, lambda: table.read(table.files()))
-            self._read = newest, [row for part in parts for row in _schedules(part, self._path)]
+            self._stored, rows = _judged(parts, self._path)
+            self._read = newest, rows
         return self._read[1]
 
 
@@ -111,13 +122,14 @@ def unreadable(engine: Engine, root: str) -> str | None:
     return None
 
 
-def _schedules(part: pa.Table, path: str) -> list[Schedule]:
-    """Rows of a file, judged as they are read."""
+def _judged(parts: Sequence[pa.Table], path: str) -> tuple[pa.Table, list[Schedule]]:
+    """Returns the rows of files and their schedules; DamagedTable if lakequeue did not write them."""
     try:
-        rows = part.select(layout.SCHEDULES.names).cast(layout.SCHEDULES).to_pylist()
-        found = [Schedule(**row) for row in rows]
+        cast = [part.select(layout.SCHEDULES.names).cast(layout.SCHEDULES) for part in parts]
+        rows = pa.concat_tables([layout.SCHEDULES.empty_table(), *cast])
+        found = [Schedule(**row) for row in rows.to_pylist()]
         for each in found:
             each.check()
     except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError, LakeQueueError) as error:
         raise DamagedTable(path, None, f"its rows cannot be read: {first_line(error)}") from error
-    return found
+    return rows, found
