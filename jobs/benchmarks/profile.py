@@ -22,16 +22,15 @@ from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import folder, ledger
-from lakequeue.storage.engines import point
+from lakequeue.storage.engines import point, transaction
 from lakequeue.storage.folder import LocalFolder
-from lakequeue.storage.ledger import Ledger
 
 THREADS = (1, 16, 64)
 Parts = Mapping[str, tuple[Any, str]]
 COMMIT: Parts = {
-    "batch": (ShardLedger, "_decide"),
+    "batch": (ShardLedger, "_results"),
     "decide": (ShardMachine, "decide"),
-    "lock, fence and MERGE": (Ledger, "commit"),
+    "lock, fence and MERGE": (transaction, "commit"),
     "of that, changed runs as rows": (ledger, "run_rows"),
     "of that, the MERGE": (point.Table, "merge"),
     "of that, the data file": (point, "write_rows"),

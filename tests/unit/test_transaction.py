@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -26,6 +27,7 @@ from lakequeue.storage.engines.transaction import (
     transact,
 )
 from lakequeue.storage.engines.turns import Turns
+from lakequeue.storage.repair.steps import files_step
 from lakequeue.storage.stores import Store
 
 NAME = "count"
@@ -120,6 +122,24 @@ def test_a_try_that_may_still_land_is_not_decided_again(
     with pytest.raises(QueueClientError, match="may still land") as refused:
         transact(mine, decide, busy="busy")
     assert refused.value.outcome_unknown and decisions == [0]
+
+
+def test_a_repair_replaces_files_of_the_version_that_it_read_alone(
+    handles: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = handles
+    step = files_step(Engine(Store()), mine.path, mine.version, [], [pa.table({"a": [1]})], "replaces files")
+    exchange = Table.exchange
+
+    def meanwhile(self: Table, *given: Any) -> None:
+        count(other)
+        exchange(self, *given)
+
+    monkeypatch.setattr(Table, "exchange", meanwhile)
+    with pytest.raises(QueueClientError, match="was changed meanwhile"):
+        step.apply()
+    other.refresh()
+    assert other.files() == [] and other.transaction(NAME) == 1, "nothing was replaced, and it was tried once"
 
 
 class Recorded(Turns):
