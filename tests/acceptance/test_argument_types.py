@@ -84,8 +84,8 @@ OTHER_WORDS = {
     "system_attributes": "Message system attribute",
     "tags": "Tag",
 }
-CHECKS = ("roots.py", "lease_batches.py", "engines/commit.py")
-"""Modules of storage that check names, and the one through which what is decided again is called."""
+CHECKS = ("roots.py", "lease_batches.py", "engines/transaction.py", "storage/catalog.py")
+"""Modules of storage that check names, and those through which what is decided again is called."""
 BASE: dict[str, dict[str, Any]] = {
     "LakeQueue.copy": {"to": LakeQueue("never-made")},
     "Queue.send": {"body": "a"},
