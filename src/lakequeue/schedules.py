@@ -10,7 +10,7 @@ from datetime import datetime
 import attrs
 
 from lakequeue.errors import InvalidParameterValue
-from lakequeue.model.arguments import check_instant
+from lakequeue.model.arguments import check_instant, check_type
 from lakequeue.model.messages import SendResult
 from lakequeue.model.schedules import Schedule, check_schedule_name
 from lakequeue.operations.schedules import OpenSchedules
@@ -38,6 +38,7 @@ class Schedules:
         missed: str = "last",
         group_id: str | None = None,
         priority: int = 0,
+        update: bool = False,
     ) -> Schedule:
         """Adds a schedule, or returns the one that is the same, so that every program may begin with this call.
 
@@ -58,9 +59,12 @@ class Schedules:
                 100 each minute; or ``none`` that is more than 5 minutes ago.
             group_id: message group, which a FIFO queue needs.
             priority: that of the messages.
+            update: whether another schedule of this name is replaced, as by a new release of a program. It stays
+                paused if it is; what is due already is still sent.
 
         Raises:
-            InvalidParameterValue: an argument is wrong, another schedule has this name, or the root has 1,000.
+            InvalidParameterValue: an argument is wrong, another schedule has this name and ``update`` is False, or
+                the root has 1,000.
             QueueDoesNotExist: there is no such queue.
             QueueServiceError: the queue refuses such a message.
 
@@ -87,7 +91,8 @@ class Schedules:
             next_due=at or now,
             id=uuid.uuid4().hex,
         )
-        return self._runtime.add(wanted)
+        check_type("update", update, bool, "True or False")
+        return self._runtime.add(wanted, update)
 
     def list(self) -> list[Schedule]:
         """All schedules of the region, by name."""

@@ -53,6 +53,29 @@ def due(queue: Any) -> list[str]:
     return sorted(time[8:16].replace("T", " ") for time in found)
 
 
+@pytest.mark.spec("JOB-7")
+def test_a_schedule_is_replaced_if_asked_and_sends_what_is_due(harness: Harness, clock: ManualClock) -> None:
+    queue, schedules = harness.create(), harness.open().schedules
+    schedules.add("report", queue.name, "old", **HOURLY)
+    with pytest.raises(InvalidParameterValue, match="update it"):
+        schedules.add("report", queue.name, "new", **NIGHT)
+    at(clock, 27, 13)  # which is due, and nobody has looked
+    replaced = schedules.add("report", queue.name, "new", **NIGHT, update=True)
+    assert schedules.add("report", queue.name, "new", **NIGHT, update=True) == replaced == schedules.list()[0]
+    assert schedules.run_due() == 1 and due(queue) == ["27 13:00"] and bodies(queue.peek()) == ["new"]
+    assert schedules.run_due() == 0
+    at(clock, 28, 12)
+    assert schedules.run_due() == 1 and due(queue) == ["27 13:00", "28 01:00"]
+    schedules.pause("report")
+    schedules.add("report", queue.name, "hourly", **HOURLY, update=True)
+    assert schedules.list()[0].paused, "until somebody resumes it"
+    at(clock, 29, 12)
+    assert schedules.run_due() == 0
+    schedules.resume("report")
+    at(clock, 29, 13)
+    assert schedules.run_due() == 1 and due(queue)[-1] == "29 13:00"
+
+
 @every_engine
 @pytest.mark.spec("JOB-7")
 def test_a_nightly_message_is_sent_once_each_night_by_whoever_looks(harness: Harness, clock: ManualClock) -> None:

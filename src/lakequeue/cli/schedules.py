@@ -36,6 +36,7 @@ def _add(
     missed: str = option("last", "Of times without a process to send, send the last, all or none.", "WHICH"),
     group: Group = None,
     priority: int = option(0, "For queues created with priorities.", "N"),
+    update: bool = flag(False, "Replace another schedule of this name.", "--update"),
 ) -> None:
     """Add a schedule; does nothing if there is the same one."""
     lake = ctx.obj.lake()
@@ -49,6 +50,7 @@ def _add(
         missed=missed,
         group_id=group,
         priority=priority,
+        update=update,
     )
     ctx.obj.changed(attrs.asdict(added), f"schedule {name}: next message at {render.instant(added.next_due)}")
 

@@ -95,6 +95,15 @@ class Schedule:
         names += ["next_due"] if self.cron is None else []
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
+    def replaced_by(self, other: Schedule) -> Schedule:
+        """The other schedule in the place of this one: it stays paused, and sends what this one is yet to send.
+
+        That is a time that has passed. It belongs to this schedule, so the id stays, and nobody sends it twice.
+        """
+        if self.paused or other.cron is None or self.next_due > other.created_at:
+            return attrs.evolve(other, paused=self.paused)
+        return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
+
     def first_after(self, instant: datetime) -> datetime | None:
         """The first time after an instant; None for one that is sent once, or if no time is left.
 

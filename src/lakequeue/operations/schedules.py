@@ -63,8 +63,8 @@ class OpenSchedules:
             rows = self._table.rows()
         return sorted((row for row in rows if row.region == self.root.region), key=lambda row: row.name)
 
-    def add(self, wanted: Schedule) -> Schedule:
-        """Adds a schedule, or returns the one that is the same."""
+    def add(self, wanted: Schedule, update: bool = False) -> Schedule:
+        """Adds a schedule, or returns the one that is the same; with ``update`` it replaces another one."""
         wanted.check()
         wanted = attrs.evolve(wanted, next_due=wanted.first_after(wanted.created_at) or wanted.next_due)
         validate_entry(_entry(wanted, wanted.next_due), find(self.root, wanted.queue).attributes)
@@ -73,10 +73,13 @@ class OpenSchedules:
             there = self._named(rows, wanted.name)
             if there is not None and there.is_like(wanted):
                 return {}
+            if there is not None and update:
+                self.root.check_clock(f"schedule {wanted.name}")
+                return {there.id: None} | {row.id: row for row in [there.replaced_by(wanted)]}
             if there is None and len(rows) < MOST:
                 self.root.check_clock(f"schedule {wanted.name}")
                 return {wanted.id: wanted}
-            reason = "There is another schedule of this name; remove it first."
+            reason = "There is another schedule of this name; remove it first, or update it."
             if there is None:
                 reason = f"The root has {MOST:,} schedules; remove some."
             raise InvalidParameterValue.of(wanted.name, "name", reason)
