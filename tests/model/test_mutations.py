@@ -390,7 +390,6 @@ def claims_come_first(patch: Patch) -> None:
 
 MUTATIONS = [
     Mutation("claims come first", claims_come_first, STANDARD | FIFO),
-    Mutation("a cap counts as far", replace(ShardMachine, "_frees_others", lambda self: False), DRAINED),
     Mutation("a claim leaves nothing", replace(ClaimResult, "left_nothing", lambda self, command: True), DRAINED),
     Mutation("what is made visible counts as claimed", only_claims_are_noted, DRAINED),
     Mutation("time brings nothing", replace(ShardMachine, "is_drained", has_the_log_of_its_claim), DRAINED),
