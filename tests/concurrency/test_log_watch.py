@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 
 from lakequeue import LakeQueue
-from lakequeue.operations import receive
+from lakequeue.operations import receive, waits
 from lakequeue.runtime import log_watch
 from lakequeue.runtime.log_watch import PAUSE, LogWatch, Place
-from lakequeue.storage.engines.watch_lock import WatchLock
+from lakequeue.runtime.waiters import Waiter
+from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify")
 
 WATCHER = """
 import os, signal, sys, lakequeue
-from lakequeue.operations import receive
+from lakequeue.operations import receive, waits
 from lakequeue.runtime.log_watch import LogWatch
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.watch_lock import WatchLock
@@ -163,8 +164,19 @@ def who_waits_no_more_lets_another_process_watch(folder: Path) -> None:
             assert b.wait(2)
 
 
-def a_stopped_watcher_holds_up_no_other_process(folder: Path) -> None:
-    test_a_watcher_that_is_killed_or_stopped_holds_up_no_other_process(folder, "waiting", "SIGSTOP")
+def who_follows_looks_at_intervals_for_what_the_watcher_left(folder: Path) -> None:
+    clock = ManualClock()
+    lake = LakeQueue(str(folder / "root"), clock=clock)
+    mine = lake.create_queue("orders")
+    other, queue = LakeQueue(lake.root, clock=clock).queue("orders"), mine._runtime
+    assert mine.receive() == []
+    waiter = Waiter(queue.shards[0].shared.waiters, lambda: None, led_elsewhere=lambda _: True)
+    deadline = queue.now() + 3_600_000_000
+    looks = waits.in_vain(queue, waiter, lambda: None, None, deadline, 1_000_000)
+    for _ in range(3):
+        clock.advance((next(looks) - clock.now()).total_seconds())
+    other.send("a")
+    assert next(looks, None) is None, "it polls"
 
 
 def watches_in_any_case(patch: Patch) -> None:
@@ -195,9 +207,9 @@ MUTATIONS = [
         {who_waits_no_more_lets_another_process_watch: "LPL-6"},
     ),
     Mutation(
-        "a watcher needs no sign",
-        replace(WatchLock, "is_led", lambda lock, seconds: True),
-        {a_stopped_watcher_holds_up_no_other_process: "LPL-6"},
+        "who follows trusts the watcher",
+        replace(waits, "is_drained", lambda queue: True),
+        {who_follows_looks_at_intervals_for_what_the_watcher_left: "LPL-6"},
     ),
 ]
 

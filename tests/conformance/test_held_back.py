@@ -18,11 +18,14 @@ from lakequeue import (
     InvalidParameterValue,
     LakeQueue,
     QueueClientError,
+    RequestThrottled,
     SendEntry,
 )
 from lakequeue.entry_verbs import FreeHands, Request, exchange, settings
 from lakequeue.model.names import shard_of_group
 from lakequeue.operations.tokens import Tokens
+from lakequeue.runtime.shard_ledger import ShardLedger
+from lakequeue.shard.commands import Claim
 
 
 def fill(queue, count: int, group: str | None = None) -> None:
@@ -206,6 +209,24 @@ def test_tokens_for_messages_that_others_took_are_given_back(
     monkeypatch.undo()
     queue.send_batch([SendEntry(str(n), priority=n % 2) for n in range(6)])
     assert len(harness.queue().receive(10)) == 4 - left - fails and queue.receive(10) == []
+
+
+@pytest.mark.spec("JOB-11")
+def test_a_claim_that_loses_its_races_gives_its_tokens_back(harness: Harness, clock, monkeypatch):
+    queue = harness.create(priorities=2, rate_limit="1/m", rate_burst=4)
+    queue.send_batch([SendEntry(str(n), priority=1) for n in range(3)])
+    command = ShardLedger.command
+
+    def lost(ledger, commands, *given):
+        if any(isinstance(each, Claim) and each.tokens for each in commands):
+            raise RequestThrottled("busy")
+        return command(ledger, commands, *given)
+
+    monkeypatch.setattr(ShardLedger, "command", lost)
+    with pytest.raises(RequestThrottled):
+        queue.receive(10)
+    monkeypatch.undo()
+    assert len(queue.receive(10)) == 3
 
 
 @pytest.mark.spec("JOB-11")

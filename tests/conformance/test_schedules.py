@@ -76,6 +76,30 @@ def test_a_schedule_is_replaced_if_asked_and_sends_what_is_due(harness: Harness,
     assert schedules.run_due() == 1 and due(queue)[-1] == "29 13:00"
 
 
+@pytest.mark.spec("JOB-7")
+@pytest.mark.parametrize("before", [HOURLY, {"at": datetime(2026, 3, 27, 13, tzinfo=timezone.utc)}])
+def test_a_schedule_that_is_replaced_while_its_message_is_sent_stays_replaced(
+    harness: Harness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, before: dict[str, Any]
+) -> None:
+    queue, schedules = harness.create(), harness.open().schedules
+    schedules.add("report", queue.name, "old", **before)
+    at(clock, 27, 13)
+    run = OpenSchedules._run
+
+    def meanwhile_replaced(self: OpenSchedules, *given: Any) -> Any:
+        harness.open().schedules.add("report", queue.name, "new", **NIGHT, update=True)
+        return run(self, *given)
+
+    monkeypatch.setattr(OpenSchedules, "_run", meanwhile_replaced)
+    assert schedules.run_due() == 1 and bodies(queue.peek()) == ["old"]
+    monkeypatch.undo()
+    [found] = schedules.list()
+    assert (found.body, found.cron, found.next_due.hour) == ("new", NIGHT["cron"], 1)
+    assert schedules.run_due() == 0
+    at(clock, 28, 1)
+    assert schedules.run_due() == 1 and due(queue) == ["27 13:00", "28 01:00"]
+
+
 @every_engine
 @pytest.mark.spec("JOB-7")
 def test_a_nightly_message_is_sent_once_each_night_by_whoever_looks(harness: Harness, clock: ManualClock) -> None:

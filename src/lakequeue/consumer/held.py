@@ -199,6 +199,11 @@ class HeldMessages:
         self._busy_hands += hands
         self._totals.busy += hands
 
+    @property
+    def any_busy(self) -> bool:
+        """Returns True if a handler runs, of whichever queue."""
+        return self._totals.busy > 0
+
     def _is_due(self) -> bool:
         """Whether a batch may begin."""
         if len(self._ready) >= self._batch:

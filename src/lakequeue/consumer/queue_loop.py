@@ -220,7 +220,7 @@ class QueueLoop:
         if self.rounds.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
             self.held.hungry.wait(min(self.held.round_seconds, _LONGEST_GATHER))
         until = self.rounds.lingers_until() if may_linger and not self._controls.paused else None
-        return until is not None and wait_for_more(self.queue, until, self.interrupt, not self.held.busy)
+        return until is not None and wait_for_more(self.queue, until, self.interrupt, not self.held.any_busy)
 
     def _wait_until(self, *instants: datetime | None) -> None:
         """Waits until the first of these, or until there is something to do."""
@@ -235,7 +235,7 @@ class QueueLoop:
             interrupt=self.interrupt,
             consumer=self._options.name,
             hands=hands,
-            idle=not self.held.busy,
+            idle=not self.held.any_busy,
         )
         return receive_for_hands(self.queue, request)
 

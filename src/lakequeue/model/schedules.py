@@ -104,6 +104,17 @@ class Schedule:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
+    def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
+        """This schedule after its due messages were sent; None if it has no further ones.
+
+        ``sent`` is what it would be if it was not replaced meanwhile; if it was, its own times count.
+        """
+        if self.cron is None or (sent is not None and self.is_like(sent)):
+            return sent and attrs.evolve(sent, paused=self.paused)
+        last = sent or self
+        following = self.first_after(now) or self.next_due
+        return attrs.evolve(self, next_due=following, last_due=last.last_due, last_error=last.last_error)
+
     def first_after(self, instant: datetime) -> datetime | None:
         """The first time after an instant; None for one that is sent once, or if no time is left.
 

@@ -153,9 +153,8 @@ class OpenSchedules:
             changes: dict[str, Schedule | None] = {}
             for row in rows:
                 before, after = moved.get(row.id, (None, row))
-                after = after and attrs.evolve(after, paused=row.paused)
-                if before == row.next_due and after != row:  # else another process moved it on
-                    changes[row.id] = after
+                if before == row.next_due and (after := row.moved_on(after, now)) != row:
+                    changes[row.id] = after  # else another process moved it on
             return changes
 
         with self.root.storage_errors():

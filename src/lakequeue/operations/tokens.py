@@ -12,6 +12,7 @@ from math import inf
 
 import attrs
 
+from lakequeue.errors import RequestThrottled
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, look_at
 from lakequeue.shard.commands import Charge, Claim, Result
@@ -57,14 +58,24 @@ class Tokens:
         if self._left:
             now = self._queue.now()
             paid = self._charged(shard.ledger.query(lambda machine: machine.quote(command, now), self.look))
-        result = claim(attrs.evolve(command, tokens=paid))
-        if not paid and result.error is None and result.value.unpaid and (self._read or self.read()):
-            paid = self._charged(result.value.unpaid)
+        try:
             result = claim(attrs.evolve(command, tokens=paid))
-        if unused := paid and paid - (0 if result.error else result.value.message_count):
+            if not paid and result.error is None and result.value.unpaid and self._may_pay():
+                paid = self._charged(result.value.unpaid)
+                result = claim(attrs.evolve(command, tokens=paid))
+        except RequestThrottled:  # nothing was claimed
+            self._give_back(paid)
+            raise
+        self._give_back(paid and paid - (0 if result.error else result.value.message_count))
+        return self._counted(result)
+
+    def _may_pay(self) -> bool:
+        return self._left > 0 if self._read else self.read()
+
+    def _give_back(self, unused: int) -> None:
+        if unused:
             with suppress(Exception):  # an error would hide claimed messages; lost tokens only delay others
                 self._charge(-unused)
-        return self._counted(result)
 
     def _counted(self, result: Result) -> Result:
         if result.error is None:

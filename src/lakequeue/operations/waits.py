@@ -83,7 +83,8 @@ def in_vain(
         woken, waiter.woken = waiter.woken, False
         if (interrupt is not None and interrupt.is_set()) or queue.now() >= min(deadline, longest):
             return
-        if not is_drained(queue) if woken else not (led and waiter.led_elsewhere(interval / MICROS)):
+        # the watcher may have left messages to others, so those look, too: at the names of the next entries
+        if not (woken or (led and waiter.led_elsewhere(interval / MICROS))) or not is_drained(queue):
             return
 
 

@@ -152,6 +152,8 @@ class LogWatch:
         with suppress(OSError):
             place.lock.take(exclusive=True)  # makes the file
             place.sign = self._watch(place, place.lock.path, self._closed)
+        if place.sign is None:  # the system watches as many as it may: nobody would see that this process has it
+            place.lock.release()
         return place
 
     def _watch(self, place: Place, path: str, kinds: int) -> int:
@@ -201,12 +203,12 @@ class LogWatch:
             with self._lock, suppress(BlockingIOError):
                 os.eventfd_read(self._stirred)
             with self._lock:
-                woken = dict.fromkeys(wake for place in self._changed(changed) for wake in place.waits)
+                woken = dict.fromkeys(wait.wake for place in self._changed(changed) for wait in place.waits)
                 if time.monotonic() - shown >= SIGN:
                     shown = time.monotonic()
                     self._show()
-            for wait in woken:
-                wait.wake()
+            for wake in woken:
+                wake()
             if woken:
                 time.sleep(PAUSE)
 
