@@ -170,14 +170,15 @@ def test_what_another_process_took_of_the_bucket_is_not_claimed(harness: Harness
     other, charge, taken = harness.queue(), Tokens._charge, []
 
     def late(tokens, count):
-        monkeypatch.undo()
+        patch.undo()
         taken.extend(other.receive(1))
         return charge(tokens, count)
 
     for process in (queue, other):
         process._runtime.shards[0].shared.home.anywhere = lambda: [1, 0]
-    monkeypatch.setattr(Tokens, "_charge", late)
-    found = queue.receive(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Tokens, "_charge", late)
+        found = queue.receive(10)
     assert len(taken) == 1 and len(found) == 3 and queue.receive(10) == []
     assert {message.receive_count for message in [*taken, *found]} == {1}
     assert sorted(message.receive_count for message in queue.peek()) == [0] * 4 + [1] * 4
@@ -199,14 +200,14 @@ def test_tokens_for_messages_that_others_took_are_given_back(
         if count < 0:
             raise QueueClientError("the disk is gone")
         if not fails:
-            monkeypatch.undo()
+            patch.undo()
         paid = charge(tokens, count)
         assert all(harness.queue().erase(message.message_id) for message in stored[left:])
         return paid
 
-    monkeypatch.setattr(Tokens, "_charge", late)
-    assert len(queue.receive(10)) == left, "a failure hides no message"
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(Tokens, "_charge", late)
+        assert len(queue.receive(10)) == left, "a failure hides no message"
     queue.send_batch([SendEntry(str(n), priority=n % 2) for n in range(6)])
     assert len(harness.queue().receive(10)) == 4 - left - fails and queue.receive(10) == []
 
@@ -222,10 +223,9 @@ def test_a_claim_that_loses_its_races_gives_its_tokens_back(harness: Harness, cl
             raise RequestThrottled("busy")
         return command(ledger, commands, *given)
 
-    monkeypatch.setattr(ShardLedger, "command", lost)
-    with pytest.raises(RequestThrottled):
+    with monkeypatch.context() as patch, pytest.raises(RequestThrottled):
+        patch.setattr(ShardLedger, "command", lost)
         queue.receive(10)
-    monkeypatch.undo()
     assert len(queue.receive(10)) == 3
 
 

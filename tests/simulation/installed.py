@@ -6,11 +6,11 @@ import random
 import sys
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,8 +96,8 @@ class _Threads:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def Thread(self, target: Any, **_: Any) -> Any:
-        return SimpleNamespace(start=target)
+    def Thread(self, target: Any, args: Sequence[Any] = (), **_: Any) -> Any:
+        return SimpleNamespace(start=partial(target, *args))
 
 
 class _Draws(random.Random):

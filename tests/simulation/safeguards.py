@@ -84,14 +84,15 @@ def keep_the_machine_after_a_failure(patch: Patch) -> None:
     run = ShardLedger._run
 
     def forgetful(self: ShardLedger, groups: Any) -> Any:
-        machine = self._machine
+        known = self._machine, self._ledger
         try:
             return run(self, groups)
         except BaseException:
-            self._machine = machine
+            self._machine, self._ledger = known
             raise
 
     patch.setattr(ShardLedger, "_run", forgetful)
+    patch.setattr(Ledger, "is_current", lambda *_: True)
 
 
 @contextmanager

@@ -33,11 +33,12 @@ def test_excluded_jars_are_in_spark() -> None:
     in_spark = {path.name for path in (Path(pyspark.__file__).parent / "jars").iterdir()}
     named = ["jackson-annotations", "jackson-core", "jackson-databind", "jsr305", "hadoop-client-api"]
     named += ["hadoop-client-runtime", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "parquet-column"]
-    named += ["parquet-common", "parquet-hadoop", "RoaringBitmap", "slf4j-api"]
+    named += ["parquet-common", "parquet-hadoop", "RoaringBitmap", "slf4j-api", "jcl-over-slf4j"]
     assert [name for name in named if not any(jar.startswith(f"{name}-") for jar in in_spark)] == []
     assert {name.split(":")[0] for name in excluded("")} == {
         "com.fasterxml.jackson.core",
         "com.google.code.findbugs",
+        "commons-logging",
         "org.apache.hadoop",
         "org.apache.logging.log4j",
         "org.apache.parquet",

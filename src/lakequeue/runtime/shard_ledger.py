@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import attrs
 
-from lakequeue.errors import QueueDoesNotExist, RequestThrottled
+from lakequeue.errors import DamagedTable, QueueDoesNotExist, RequestThrottled
 from lakequeue.model.clock import MICROS
 from lakequeue.runtime import shard_races
 from lakequeue.runtime.shard_table import Now, ShardTable, ShardTables, Shared
@@ -446,7 +446,12 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
     def _load_machine(self) -> ShardMachine:
         """Reads the loaded snapshot of the ledger."""
         ledger = self._open_ledger()
-        machine = self._machine = repeated(ledger.table, lambda: ledger.machine(self._newest_log))
+        try:
+            machine = repeated(ledger.table, lambda: ledger.machine(self._newest_log))
+        except DamagedTable:
+            ledger.table.confirm()  # a log that was put back may be shorter than the ledger read before that
+            machine = repeated(ledger.table, lambda: ledger.machine(self._newest_log))
+        self._machine = machine
         if (grow := self._shared.grow()) is not None:
             grow(int(machine.head.attributes.get("Shards", 1)))
         return machine

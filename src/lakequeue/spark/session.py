@@ -224,6 +224,7 @@ _BEFORE_SUFFIX = {"4.0.0", "4.0.1"}
 IN_SPARK = (
     "com.fasterxml.jackson.core:*",
     "com.google.code.findbugs:*",
+    "commons-logging:commons-logging",
     "org.apache.hadoop:hadoop-client-api",
     "org.apache.hadoop:hadoop-client-runtime",
     "org.apache.logging.log4j:*",
@@ -231,7 +232,8 @@ IN_SPARK = (
     "org.roaringbitmap:*",
     "org.slf4j:*",
 )
-"""Packages that Delta names, and that each Spark has: 25 jars of 76 MB, which each executor would fetch."""
+"""Packages that Delta and clients of stores name, and that each Spark has: of Delta 25 jars of 76 MB, which each
+executor would fetch. For commons-logging it has jcl-over-slf4j."""
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
