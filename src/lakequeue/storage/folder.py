@@ -486,14 +486,14 @@ class RemoteFolder(_Shared):
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
         errors: list[AlreadyExistsError] = []
-        for pause in (0, *_CONFLICT_PAUSES):
-            time.sleep(pause)
+        for pause in (*_CONFLICT_PAUSES, 0):
             try:
                 return len(data), _etag(obstore.put(self._store, self._at(name), data, mode="create")["e_tag"])
             except AlreadyExistsError as error:
                 if not is_conflict(error):
                     return None
                 errors.append(error)
+                time.sleep(pause)
         # a request that was sent several times may still land, whatever a later one is answered
         raise next(filter(was_repeated, errors), errors[-1])
 

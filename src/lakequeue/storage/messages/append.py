@@ -193,7 +193,8 @@ class Appender:
     def _keep(self, rows: pa.Table) -> None:
         """Keeps rows that were just appended, for the merge of their segment."""
         size = rows.get_total_buffer_size()
-        if size <= TABLE_BYTES and not self.table.commits_alone:
+        # on a store, only the read of these files shows a merge that a backup was put back a moment ago
+        if size <= TABLE_BYTES and not self.table.commits_alone and self.table.folder.local is not None:
             with BUDGET.lock:
                 BUDGET.put(self.table.written, next(reversed(self.table.state.live)), rows, TABLE_BYTES + size)
 
