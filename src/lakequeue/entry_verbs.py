@@ -23,7 +23,7 @@ from lakequeue.operations import depth_history as over_time
 from lakequeue.operations import exchange as rounds
 from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
-from lakequeue.operations.concerns import Concern
+from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern
 from lakequeue.operations.depth import ActiveConsumer, Depth
 from lakequeue.operations.exchange import Exchanged
 from lakequeue.operations.pool import each
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from lakequeue.operations.doctor import Health as Health
 
 __all__ = [
+    "COMPACTION_SECONDS",
     "EVENTS",
     "ActiveConsumer",
     "Depth",

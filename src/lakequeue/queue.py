@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, MissingPackage
-from lakequeue.model import notebook
 from lakequeue.model.arguments import (
     Condition,
     check_at,
@@ -126,7 +125,7 @@ class Queue(QueueProperties):
         except LakeQueueError:
             return None  # a notebook shows the plain text then
         state = f"; {pauses[0]}" if pauses else ""
-        return notebook.table(f"queue {self.name}{state}", [*counts.cells()], [[*counts.cells().values()]])
+        return counts.table(f"queue {self.name}{state}")
 
     # --- sending
 

@@ -105,9 +105,10 @@ class Schedule:
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """This schedule after its due messages were sent; None if it has no further ones.
+        """Returns this schedule after its due messages were sent; None if no message is left.
 
-        ``sent`` is what it would be if it was not replaced meanwhile; if it was, its own times count.
+        ``sent`` is the schedule as the process that sent them would store it. If this schedule has replaced the
+        one that was sent, it keeps its own times.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)

@@ -24,6 +24,8 @@ STUCK_SECONDS = 3600
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
 """Messages, and share of the earlier depth, by which a queue must have grown within ``GROWTH_SECONDS``."""
+COMPACTION_SECONDS = 24 * 3600
+"""Seconds without a pass of the compactor after which a root is warned of."""
 FULL_SHARE = 0.95
 """Share of a limit from which on a queue is at this limit."""
 
@@ -44,17 +46,9 @@ class Concern:
         return f"{self.text}; {self.cure}"
 
 
-def of_queue(
-    queue: OpenQueue, sources: Sequence[str], before: int | None, known: Depth | None = None
-) -> list[Concern]:
-    """The concerns about one queue.
-
-    Args:
-        sources: names of the queues whose dead letters go to this queue.
-        before: visible messages ``GROWTH_SECONDS`` ago; None if nobody counted them.
-        known: the depth of the queue; None: it is read.
-    """
-    now = depth(queue) if known is None else known
+def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None) -> list[Concern]:
+    """The concerns about one queue, whose depth and consumers it reads; see ``found``."""
+    now = depth(queue)
     busy = consumers(queue) if now.counts.in_flight else []
     return [*found(queue.name, queue.attributes, now, busy, sources, before)]
 
@@ -67,7 +61,16 @@ def found(
     sources: Sequence[str],
     before: int | None,
 ) -> Iterator[Concern]:
-    """The concerns that follow from the depth and the consumers of a queue; reads nothing."""
+    """The concerns that follow from the depth and the consumers of a queue; reads nothing.
+
+    Args:
+        name: the queue's name.
+        attributes: the queue's attributes.
+        now: the queue's depth.
+        busy: consumers that have messages of the queue in flight.
+        sources: names of the queues whose dead letters go to this queue.
+        before: visible messages ``GROWTH_SECONDS`` ago; None if nobody counted them.
+    """
     counts, quoted = now.counts, shlex.quote(name)
     for pause in attributes.pauses:
         yield Concern(name, "paused", pause.of(name), pause.cure(name))
@@ -117,9 +120,8 @@ def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.Place, list[st
     """The names of the queues whose dead letters go to a queue, by the place of that queue."""
     sources: dict[redrive_policies.Place, list[str]] = {}
     for row in sorted(rows, key=lambda row: row.name):
-        policy = QueueAttributes.from_wire(row.attributes).redrive if "RedrivePolicy" in row.attributes else None
-        place = None if policy is None else redrive_policies.place(policy.dead_letter_queue)
-        if place is not None and place != (row.region, row.name):
+        place = None if row.redrive is None else redrive_policies.place(row.redrive.dead_letter_queue)
+        if place is not None and place != row.place:
             sources.setdefault(place, []).append(row.name)
     return sources
 

@@ -164,13 +164,19 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
     now = queues[0].now() if queues else 0
     known = noted(queues[0].root, [queue.row for queue in queues], now) if queues else {}
 
-    def counted(queue: OpenQueue) -> Depth | LakeQueueError:
+    yield from _or_errors(lambda queue: known.get(queue.key) or depth(queue), queues)
+
+
+def _or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> Iterator[_T | LakeQueueError]:
+    """What a function reads of each queue, several at a time, in the order given; or the error that it raised."""
+
+    def answered(queue: OpenQueue) -> _T | LakeQueueError:
         try:
-            return known.get(queue.key) or depth(queue)
+            return read(queue)
         except LakeQueueError as error:
             return error
 
-    yield from each(counted, queues)
+    yield from each(answered, queues)
 
 
 def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
@@ -230,11 +236,4 @@ def consumers(queue: OpenQueue) -> list[ActiveConsumer]:
 
 def all_consumers(queues: Sequence[OpenQueue]) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
     """The consumers of each queue, several queues at a time, in the order given; or the error of reading it."""
-
-    def read(queue: OpenQueue) -> list[ActiveConsumer] | LakeQueueError:
-        try:
-            return consumers(queue)
-        except LakeQueueError as error:
-            return error
-
-    yield from each(read, queues)
+    return _or_errors(consumers, queues)

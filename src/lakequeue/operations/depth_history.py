@@ -45,9 +45,10 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 
 
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Spans since an instant of which no source tells: the logs of a busy shard keep its last 200 commits.
+    """Returns the spans since an instant that no point covers: the logs of a busy shard keep 200 commits only.
 
-    Between points that is more than the statistics' minute, and than can be seen in a picture.
+    A span between two points counts if it is longer than the minute of the statistics, and long enough to be seen
+    in a picture.
     """
     at = [begin, *(from_micros(point.at) for point in points)]
     visible = (at[-1] - begin) / 25

@@ -13,7 +13,7 @@ from lakequeue.model.damage import Finding
 from lakequeue.model.pauses import Pause
 from lakequeue.model.schedules import LATE
 from lakequeue.operations.check import check
-from lakequeue.operations.concerns import Concern, an_hour_ago, of_queue, sources_of
+from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern, an_hour_ago, of_queue, sources_of
 from lakequeue.operations.depth import by_shard
 from lakequeue.operations.results import ShardCounts
 from lakequeue.operations.schedules import OpenSchedules
@@ -22,8 +22,6 @@ from lakequeue.runtime.root import Root
 from lakequeue.storage import clock_guard, passes
 from lakequeue.storage.reserve import missing, space_of
 
-COMPACTION_SECONDS = 24 * 3600
-"""Seconds without a pass of the compactor after which a root is warned of."""
 CLOCK_SECONDS = 1.0
 """Seconds that the newest commit may lie ahead of this machine's clock."""
 LARGE_LEDGER = 200_000
@@ -133,8 +131,7 @@ def doctor(root: Root) -> Health:
                 health.paused_groups[row.name] = queue.attributes.reasons
             if queue.attributes.pauses:
                 health.pauses[row.name] = queue.attributes.pauses
-            place = redrive_policies.Place(row.region, row.name)
-            health.concerns += of_queue(queue, sources.get(place, ()), earlier.get(row.key))
+            health.concerns += of_queue(queue, sources.get(row.place, ()), earlier.get(row.key))
             for counts in by_shard(queue):
                 runs, files, committed_at = queue.shards[counts.shard].ledger.size()
                 newest = max(newest, committed_at)

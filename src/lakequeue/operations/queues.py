@@ -96,8 +96,8 @@ def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -
         check: raises an error if the queue may not be created.
 
     Returns:
-        The row of the queue that has the name now: this queue, or another one that was created meanwhile. None:
-        the tables took so long that they may be removed.
+        The row of the queue that has the name now. It is this queue, or a queue that another process created
+        meanwhile. None: it took so long to make the tables that a compactor may remove them.
 
     Raises:
         RequestThrottled: too many queues of this name were created meanwhile; nothing was changed.
@@ -181,8 +181,7 @@ def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
     """Opens the queues of the region whose redrive policies name this one, by name (DLQ-7)."""
 
     def names_it(row: QueueRow) -> bool:
-        policy = QueueAttributes.from_wire(row.attributes).redrive if "RedrivePolicy" in row.attributes else None
-        return policy is not None and policy.dead_letter_queue == queue.arn
+        return row.redrive is not None and row.redrive.dead_letter_queue == queue.arn
 
     with queue.service("dead_letter_sources"):
         queue.reload()

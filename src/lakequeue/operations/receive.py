@@ -117,7 +117,7 @@ class Request:
     enough: int = attrs.field(default=0, kw_only=True)
     """Number of messages after which no further shard is asked; 0: all that are wanted."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """Whether a consumer has nothing else to do, so that of those that wait it may be the first to look."""
+    """Whether a consumer has nothing else to do: then its process looks before processes whose handlers run."""
 
 
 @attrs.frozen

@@ -53,7 +53,12 @@ class QueueCounts:
     held: int = 0
 
     def _repr_html_(self) -> str:
-        return notebook.table("messages", [*self.cells()], [[*self.cells().values()]])
+        return self.table("messages")
+
+    def table(self, caption: str) -> str:
+        """The counts as a table of a notebook."""
+        cells = self.cells()
+        return notebook.table(caption, [*cells], [[*cells.values()]])
 
     def cells(self) -> dict[str, object]:
         """The counts as notebooks show them, by title."""

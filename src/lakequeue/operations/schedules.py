@@ -1,4 +1,4 @@
-"""Adds, changes and runs schedules: what is due is sent once, whoever looks and whoever is killed (JOB-7).
+"""Adds, changes and runs schedules. Each due message is sent once, however many processes look or die (JOB-7).
 
 A message that is due is sent as a batch of a stream: the stream is the schedule's id, the batch its due time. The
 queue's log has the last batch of each stream, in the same commit as the message. So a process that sends the
@@ -64,7 +64,7 @@ class OpenSchedules:
         return sorted((row for row in rows if row.region == self.root.region), key=lambda row: row.name)
 
     def add(self, wanted: Schedule, update: bool = False) -> Schedule:
-        """Adds a schedule, or returns the one that is the same; with ``update`` it replaces another one."""
+        """Adds a schedule, or returns an equal one; ``update``: replaces another schedule of this name."""
         wanted.check()
         wanted = attrs.evolve(wanted, next_due=wanted.first_after(wanted.created_at) or wanted.next_due)
         validate_entry(_entry(wanted, wanted.next_due), find(self.root, wanted.queue).attributes)
@@ -75,7 +75,8 @@ class OpenSchedules:
                 return {}
             if there is not None and update:
                 self.root.check_clock(f"schedule {wanted.name}")
-                return {there.id: None} | {row.id: row for row in [there.replaced_by(wanted)]}
+                new = there.replaced_by(wanted)
+                return {there.id: None, new.id: new}
             if there is None and len(rows) < MOST:
                 self.root.check_clock(f"schedule {wanted.name}")
                 return {wanted.id: wanted}

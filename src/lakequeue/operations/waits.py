@@ -22,7 +22,8 @@ LED_POLL_FACTOR = 10
 def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None) -> Iterator[Waiter]:
     """Joins the queue's waiters, which call ``wake`` when there may be messages to claim.
 
-    ``idle``: whether a consumer has nothing else to do, so that it may look before others do; None: it is none.
+    ``idle``: whether a consumer has nothing else to do: then it looks before processes whose handlers run. None:
+    the caller is no consumer.
     """
     waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
     watch = log_watch() if folders else None

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakequeue.errors import DamagedTable, LakeQueueError, QueueClientError, RootDoesNotExist
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.names import is_name, name_hash
-from lakequeue.model.redrive_policies import Place
+from lakequeue.model.redrive_policies import Place, RedrivePolicy
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.delta_log import listed
@@ -64,6 +64,12 @@ class QueueRow:
     @property
     def place(self) -> Place:
         return Place(self.region, self.name)
+
+    @property
+    def redrive(self) -> RedrivePolicy | None:
+        """The redrive policy of the queue; None if it has none."""
+        wanted = "RedrivePolicy" in self.attributes  # to parse all attributes takes longer
+        return QueueAttributes.from_wire(self.attributes).redrive if wanted else None
 
 
 class Catalog:

@@ -175,8 +175,7 @@ class ConsoleApi:
                 documents.schedule(row) | {"may": {"SendMessage": caller.may("SendMessage", row.queue)}}
                 for row in self._lake.schedules.list()
                 if caller.may("GetQueueAttributes", row.queue)
-            ],
-            "now": format_instant(self._lake.clock.now()),
+            ]
         } | self._place(caller)
 
     def change_schedule(self, caller: Caller, name: str, given: Parameters) -> Answer:

@@ -11,6 +11,7 @@ import attrs
 from lakequeue import Queue
 from lakequeue.client import LakeQueue
 from lakequeue.entry_verbs import (
+    COMPACTION_SECONDS,
     Depth,
     all_consumers,
     concerns,
@@ -29,7 +30,6 @@ KEPT_SECONDS = 30
 """Age up to which depths and consumers are used again."""
 MOST = 200
 """Concerns that are listed."""
-UNCOMPACTED_SECONDS = 24 * 3600
 LEAST_FREE = 0.2
 KINDS = ("full", "stuck", "unread", "dead letters", "growing", "paused")
 """In the order in which they are listed."""
@@ -100,7 +100,6 @@ class Attention:
             "root": self._root(to_micros(self._lake.clock.now())),
             "concerns": found[:MOST],
             "total": len(found),
-            "queues": len(may),
         }
 
     def _look(self, now: int) -> _Seen:
@@ -125,7 +124,7 @@ class Attention:
         compact = "run lakequeue compact, once a minute to once a day"
         if ended is None:
             found.append({"text": "The root was never compacted: files and logs grow.", "cure": compact})
-        elif now - ended > UNCOMPACTED_SECONDS * MICROS:
+        elif now - ended > COMPACTION_SECONDS * MICROS:
             ago = shown_duration((now - ended) / MICROS)
             found.append({"text": f"The root was last compacted {ago} ago.", "cure": compact})
         if disk is not None and disk.free_bytes < LEAST_FREE * disk.size_bytes:

@@ -100,32 +100,21 @@ class DepthHistory:
     def sparklines(self, queues: Sequence[Queue]) -> list[list[int | None]]:
         """For each queue, the maximum of visible messages per bucket of the span; None if unknown."""
         now = to_micros(self._lake.clock.now())
-        stored = self._stored_by_compactor(now)
-        return [
-            _sparkline(
-                [
-                    *stored.get(queue.key, ()),
-                    *((depth.at, depth.counts.visible) for depth in self.recorded(queue)),
-                ],
-                now,
-            )
-            for queue in queues
-        ]
+        return [_sparkline(points, now) for points in self._points(queues, now)]
 
     def an_hour_ago(self, queues: Sequence[Queue]) -> dict[str, int]:
         """Visible messages an hour ago, by the key of the queue, of those that somebody counted then."""
         now = to_micros(self._lake.clock.now())
+        keys = [queue.key for queue in queues]
+        return an_hour_before(dict(zip(keys, map(sorted, self._points(queues, now)), strict=True)), now)
+
+    def _points(self, queues: Sequence[Queue], now: int) -> list[list[tuple[int, int]]]:
+        """For each queue, the instants at which somebody counted it, each with the visible messages."""
         stored = self._stored_by_compactor(now)
-        points = {
-            queue.key: sorted(
-                [
-                    *stored.get(queue.key, ()),
-                    *((depth.at, depth.counts.visible) for depth in self.recorded(queue)),
-                ]
-            )
+        return [
+            [*stored.get(queue.key, ()), *((depth.at, depth.counts.visible) for depth in self.recorded(queue))]
             for queue in queues
-        }
-        return an_hour_before(points, now)
+        ]
 
     def _stored_by_compactor(self, now: int) -> dict[str, list[tuple[int, int]]]:
         with self._lock:

@@ -230,9 +230,8 @@ class _Authentication:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS | {"Cache-Control": caching})
-                if (
-                    HEADER in http.headers
-                ):  # the page asks the user itself, and a browser that sees this would, too
+                # the page asks the user itself, and a browser that sees this would, too
+                if HEADER in http.headers:
                     del headers["www-authenticate"]
             await send(message)
 

@@ -45,7 +45,7 @@ export function attention(signal) {
   const fine = el("p", { class: "quiet" });
   const node = el("section", { class: "card attention", "aria-label": "What needs attention" }, el("h2", {}, "Needs attention"), items, fine);
   const opened = new Set();
-  let found = { root: [], concerns: [], total: 0, queues: 0 };
+  let found = { root: [], concerns: [], total: 0 };
   let readAt = -Infinity;
   let drawn = "";
 

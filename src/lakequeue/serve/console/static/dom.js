@@ -139,8 +139,7 @@ export function time(text) {
 // How long ago an instant was, as the browser's clock says; the exact instant is its title.
 export function ago(text) {
   if (!text) return "–";
-  const node = el("time", { datetime: text, title: `${instant(text)} ${offset(text)}`, class: "ago" }, sinceText(text));
-  return node;
+  return el("time", { datetime: text, title: `${instant(text)} ${offset(text)}`, class: "ago" }, sinceText(text));
 }
 
 export function sinceText(text) {
