@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import attrs
@@ -53,7 +54,8 @@ from lakequeue.storage.engines.locks import LockHeld
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import LocalFolder
 from lakequeue.storage.inspection.found_log import read_log
-from lakequeue.storage.inspection.shards import FoundShard
+from lakequeue.storage.inspection.send_times import known_times, sent_between
+from lakequeue.storage.inspection.shards import FoundShard, find_shard
 from lakequeue.storage.inspection.unnamed_files import ids_of
 from lakequeue.storage.repair import messages as mending
 from lakequeue.storage.repair.ledger import MendedLedger, mended
@@ -197,6 +199,27 @@ def test_the_difference_that_a_repair_made_is_told_by_message(victim: Victim) ->
         [report] = victim.lake().repair(apply=True)
     assert report.lost == [(1, 2), (6, 6)] and report.lost_ids == {1: lost[1], 2: lost[2]}
     assert report.again == [] and report.unknown == []
+
+
+@pytest.mark.spec("DUR-36")
+def test_a_repair_says_when_lost_messages_were_sent(victim: Victim) -> None:
+    start = victim.clock.now()
+    for body in "78":
+        victim.clock.advance(10)
+        victim.queue.send(body)
+    live(victim.messages)[7].unlink()
+    [report] = victim.lake().repair()
+    sent = start + timedelta(seconds=10)
+    assert report.lost == [(7, 7)] and report.lost_ids == {} and report.lost_sent == [(sent, sent)]
+    assert f"    offset 7 was sent at {sent:%Y-%m-%d %H:%M:%S} UTC" in repair_text(report).splitlines()
+    found = find_shard(engine_of(victim.lake()).store, victim.root, victim.key, 0)
+    assert found.messages is not None
+    known = known_times(found.messages, found.files)
+    assert sent_between(known, (7, 8)) == (sent, start + timedelta(seconds=20))
+    assert sent_between(known, (9, 12)) == (start + timedelta(seconds=20), None)
+    # of a log whose entries are gone, the files beside the lost one are left
+    known = known_times(attrs.evolve(found.messages, entries={}), found.files)
+    assert sent_between(known, (7, 7)) == (start, start + timedelta(seconds=20))
 
 
 @pytest.mark.spec("DUR-32")
@@ -730,6 +753,11 @@ MUTATIONS = [
         "leave lost messages in the ledger",
         replace(FoundShard, "gone", lambda *_: []),
         {a_message_without_a_body_is_never_received: "DUR-31"},
+    ),
+    Mutation(
+        "guess when lost messages were sent from others",
+        replace("lakequeue.operations.repair.sent_between", lambda known, span: sent_between(known, (0, span[1]))),
+        {shown_by(test_a_repair_says_when_lost_messages_were_sent, lambda victim: (victim,)): "DUR-36"},
     ),
     Mutation(
         "believe the log about its end",

@@ -134,6 +134,7 @@ def repair_text(repair: Repair) -> str:
         *(f"  note: {note}" for note in repair.notes),
         *(f"  not certain: {why}" for why in repair.unknown),
         *_messages("lost", repair.lost, repair.lost_ids),
+        *_sent(repair),
         *_messages("may come again", repair.again, repair.again_ids),
     ]
     return "\n".join(lines)
@@ -151,6 +152,24 @@ def _messages(what: str, ranges: list[tuple[int, int]], ids: dict[int, str]) -> 
         yield f"    id of the message at offset {offset} {message_id}"
     if len(ids) > SHOWN:
         yield f"    and {render.count(len(ids) - SHOWN, 'more id')}; --json has all"
+
+
+def _sent(repair: Repair) -> Iterator[str]:
+    """When the lost messages were sent whose ids are not known."""
+    nameless = (
+        (span, sent)
+        for span, sent in zip(repair.lost, repair.lost_sent, strict=False)
+        if any(offset not in repair.lost_ids for offset in range(span[0], min(span[1], span[0] + SHOWN) + 1))
+    )
+    for (first, last), (earliest, latest) in islice(nameless, SHOWN):
+        what = f"offset {first} was" if first == last else f"offsets {first} to {last} were"
+        since, until = (None if each is None else f"{each:%Y-%m-%d %H:%M:%S}" for each in (earliest, latest))
+        if since is not None and since == until:
+            yield f"    {what} sent at {since} UTC"
+        elif since is not None:
+            yield f"    {what} sent {f'between {since} and {until}' if until else f'after {since}'} UTC"
+        elif until is not None:
+            yield f"    {what} sent before {until} UTC"
 
 
 def finding_text(finding: Finding) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import attrs
 
 
@@ -39,6 +41,8 @@ class Repair:
         steps: what is done, a sentence each, in order.
         lost: messages that were not deleted and are gone, as ranges of offsets, both ends included.
         lost_ids: ids of those of them that are known, by offset.
+        lost_sent: for each range of ``lost`` when its messages were sent: the earliest and the latest possible
+            instant, each None if the log does not say.
         again: messages that may come again although they were received or deleted, as such ranges.
         again_ids: ids of those of them that are known, by offset.
         unknown: why it is not certain which messages are lost or come again; then it is done with ``force`` only.
@@ -52,6 +56,7 @@ class Repair:
     steps: list[str]
     lost: list[tuple[int, int]] = attrs.field(factory=list)
     lost_ids: dict[int, str] = attrs.field(factory=dict)
+    lost_sent: list[tuple[datetime | None, datetime | None]] = attrs.field(factory=list)
     again: list[tuple[int, int]] = attrs.field(factory=list)
     again_ids: dict[int, str] = attrs.field(factory=dict)
     unknown: list[str] = attrs.field(factory=list)

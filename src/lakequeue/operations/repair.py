@@ -27,6 +27,7 @@ from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
 from lakequeue.storage.inspection.found_log import FoundLog, read_log
 from lakequeue.storage.inspection.ledger_rows import LedgerRows, newest_readable
 from lakequeue.storage.inspection.message_files import Range
+from lakequeue.storage.inspection.send_times import known_times, sent_between
 from lakequeue.storage.inspection.shards import FoundShard, doubts, find_shard
 from lakequeue.storage.inspection.unnamed_files import ids_of
 from lakequeue.storage.repair.catalog import found_rows
@@ -189,6 +190,8 @@ class _Before:
     messages: SpanSet
     newest: bool
     """Whether nothing was received or deleted since; otherwise whatever is left may have been."""
+    found: FoundShard
+    """The shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
         """Leaves out messages that are gone, and adds those that get offsets from ``end`` on."""
@@ -202,7 +205,9 @@ class _Before:
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)
-        return attrs.evolve(report, lost=lost, lost_ids=found, again=again, again_ids=back)
+        known = known_times(self.found.messages or log, self.found.files)
+        sent = [sent_between(known, each) for each in lost]
+        return attrs.evolve(report, lost=lost, lost_ids=found, lost_sent=sent, again=again, again_ids=back)
 
 
 def _plan(
@@ -253,7 +258,7 @@ def _plan(
         elif undone is receipts and not newest and _lost_files(found):
             steps.append(checkpoint_step(engine, path))  # from there on the log says nothing of it
     notes = [f"{found.messages_path}: {file or 'the log'} {problem}" for file, problem in doubts(found)]
-    before, twice = _Before(_deliverable(base, end, low), newest), len(found.displaced)
+    before, twice = _Before(_deliverable(base, end, low), newest, found), len(found.displaced)
     before.correct([] if newest else blank, end, twice)
     report = before.compared(attrs.evolve(report, notes=notes), _deliverable(rows, end + twice), messages.log)
     unknown = [*_unknown(found, end), *([_UNKNOWN_DELETIONS] if report.again and not newest else [])]

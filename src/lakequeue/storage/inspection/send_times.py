@@ -1,0 +1,46 @@
+"""Bounds the instants at which lost messages were sent, by what the log and the other files still say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from lakequeue.model.clock import from_micros
+from lakequeue.storage import layout
+from lakequeue.storage.inspection.found_log import FoundLog
+from lakequeue.storage.inspection.message_files import FoundFile, Range
+
+Known = tuple[int, int]
+"""An offset, and when its message was sent, in microseconds."""
+
+
+def known_times(log: FoundLog, files: Sequence[FoundFile]) -> list[Known]:
+    """Finds when messages were sent, from entries of the log that append, and from its sound files."""
+    return [*_of_entries(log), *_of_files(files)]
+
+
+def _of_entries(log: FoundLog) -> Iterator[Known]:
+    for entry in log.entries.values():
+        clock, send = (entry.transactions.get(name) for name in (layout.CLOCK_ID, layout.SEND_ID))
+        if clock is not None and send is not None and entry.added and not entry.removed:
+            end = layout.end_of(send)  # all messages of a commit are sent at one instant
+            yield end - sum(file.rows for file in entry.added), clock
+            yield end - 1, clock
+
+
+def _of_files(files: Sequence[FoundFile]) -> Iterator[Known]:
+    for each in files:
+        if each.problem is None and each.sent is not None:
+            yield from zip((each.first, each.last), each.sent, strict=True)
+
+
+def sent_between(known: Sequence[Known], messages: Range) -> tuple[datetime | None, datetime | None]:
+    """The earliest and the latest instant at which a range of messages can have been sent.
+
+    Send times never decrease, so each known one bounds the others. An instant is None if no message that far down,
+    or up, is known.
+    """
+    first, last = messages
+    earliest = max((from_micros(at) for offset, at in known if offset <= first), default=None)
+    latest = min((from_micros(at) for offset, at in known if offset >= last), default=None)
+    return earliest, latest
