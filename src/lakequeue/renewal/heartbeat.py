@@ -1,4 +1,4 @@
-"""The heartbeat scheduler: one thread extends all receipts of one holder in time (HNS-21)."""
+"""The heartbeat scheduler: one thread that extends all receipts of one holder in time (HNS-21)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lakequeue.model.clock import MICROS, NEVER, Clock, from_micros, start_threa
 from lakequeue.renewal.policies import Hold, Renewal
 
 _IN_TURN = 4
-"""Up to this many batches are extended one after another, more of them in parallel."""
+"""Maximum number of batches that are extended one after another. More batches are extended in parallel."""
 _AT_ONCE = 32
 _WATCH = MICROS
-"""Time between two looks for messages that others deleted, such as by cancelling them (HBN-26)."""
+"""Time between two searches for messages that other processes deleted, for example by a cancellation (HBN-26)."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -31,23 +31,25 @@ class Verdict(Enum):
 
     EXTENDED = "extended"
     LOST = "lost"
-    """Another consumer has the message, or soon may; or it was deleted."""
+    """The message was deleted, or another consumer has it or may soon receive it."""
     FAILED = "failed"
-    """Nothing is known to have changed; it may be retried."""
+    """The extension may not have taken effect. The scheduler may try again."""
 
 
 class HeartbeatScheduler(Generic[Key]):
-    """Extends receipts by a policy, from ``start`` to ``stop``, for as long as each is held.
+    """Extends receipts by a policy. A receipt is extended from `keep` until `drop`.
 
     Args:
         clock: the queue's clock.
-        policy: when to extend, and by how much.
-        extend: extends receipts, given as (key, microseconds from now); returns a verdict for each, in order.
-        lost: called with each receipt found to be lost, after its renewal has stopped.
-        broken: called with an error that ended the scheduler.
-        batch: maximum number of receipts in one call of ``extend``; None: any number (HBN-11).
-        watch: returns those receipts whose messages were deleted; called every second with all that are held.
-            None: only extensions find out.
+        policy: decides when to extend a receipt, and by how much.
+        extend: extends receipts. Gets pairs (key, microseconds from now), and returns a verdict for each, in
+            order.
+        lost: called with the key of each lost receipt, after its renewal has stopped.
+        broken: called with the error that ended the scheduler.
+        batch: maximum number of receipts in one call of ``extend``. None: any number (HBN-11).
+        watch: called every second with the keys of all held receipts. Returns the keys whose messages were
+            deleted.
+            None: only an extension finds that a message was deleted.
     """
 
     def __init__(
@@ -78,7 +80,6 @@ class HeartbeatScheduler(Generic[Key]):
         self._thread: threading.Thread | None = None
 
     def keep(self, holds: Mapping[Key, Hold]) -> None:
-        """Starts extending these receipts."""
         with self._lock:
             if not self._holds:
                 self._since = self._watched = self._now()
@@ -88,22 +89,21 @@ class HeartbeatScheduler(Generic[Key]):
             self._wake.set()
 
     def drop(self, key: Key) -> Hold | None:
-        """Ends the renewal of a receipt, which was so; None if it was not kept."""
+        """Stops renewing a receipt. Returns its last state, or None if it was not kept."""
         with self._lock:
             self._over.discard(key)
             return self._holds.pop(key, None)
 
     def get(self, key: Key) -> Hold | None:
-        """The hold of a receipt; None if it is not kept."""
+        """Returns the state of a receipt. None if it is not kept."""
         with self._lock:
             return self._holds.get(key)
 
     def start(self) -> None:
-        """Starts the thread."""
         self._thread = start_thread(self._clock, self._run, "lakequeue heartbeat", late=True)
 
     def stop(self) -> None:
-        """Ends the thread; nothing is extended after this returns."""
+        """Ends the thread. Nothing is extended after this returns."""
         with self._lock:
             self._holds.clear()
         self._stopped.set()
@@ -112,7 +112,7 @@ class HeartbeatScheduler(Generic[Key]):
             self._thread.join()
 
     def beat(self) -> datetime:
-        """Extends what is due; returns when to check again."""
+        """Extends the receipts that are due. Returns when to check again."""
         with self._lock:
             now = self._now()
             due = [key for key, at in self._checks(self._holds) if at <= now]
@@ -130,14 +130,13 @@ class HeartbeatScheduler(Generic[Key]):
         return from_micros(self._until)
 
     def _next(self, holds: Mapping[Key, Hold]) -> int:
-        """When to check some receipts next."""
         instants = [at for _, at in self._checks(holds)]
         if self._watch is not None and not holds.keys() <= self._over:
             instants.append(self._watched + _WATCH)
         return min(instants, default=to_micros(NEVER))
 
     def _look(self) -> None:
-        """Ends the renewal of messages that others deleted, once a second."""
+        """Stops renewing messages that other processes deleted. Searches for them at most once a second."""
         with self._lock:
             now, keys = self._now(), [key for key in self._holds if key not in self._over]
             if self._watch is None or not keys or now < self._watched + _WATCH:

@@ -1,7 +1,7 @@
-"""Renewal policies: when to extend a receipt, and by how much, as arithmetic.
+"""Renewal policies: arithmetic that says when to extend a receipt, and by how much.
 
-``HeartbeatRenewal`` checks every receipt at regular ticks and extends those about to end (HBN);
-``ComputedRenewal`` computes from each receipt when to extend it next (HNS). Both are pure: one scheduler serves
+``HeartbeatRenewal`` checks every receipt at regular ticks and extends those about to end (HBN).
+``ComputedRenewal`` computes for each receipt when to extend it next (HNS). Both are pure: one scheduler serves
 both (PRF-5, HNS-21). Instants and durations without a unit are whole microseconds.
 """
 
@@ -19,22 +19,23 @@ from lakequeue.model.receipt_handles import LONGEST_RECEIPT
 _LONGEST_BUFFER = 10 * MICROS
 _TOO_LITTLE_LEFT = 400_000
 _PAUSE = 50_000
-"""Minimum time between two attempts to extend one receipt, however little of it is left."""
+"""Minimum time between two attempts to extend one receipt, however soon the receipt ends."""
 _PAUSE_AFTER_EXPIRY = MICROS
-"""Minimum time between two attempts to extend a receipt that has run out, as its handle may still work (RCP-8)."""
+"""Minimum time between two attempts to extend an expired receipt, whose handle may still work (RCP-8)."""
 
 
 @attrs.frozen
 class Hold:
-    """One receipt, as the arithmetic needs it.
+    """The state of one receipt, as policies need it.
 
     Attributes:
-        received_at: when it began.
-        visible_at: when it ends unless extended.
+        received_at: start of the receipt.
+        visible_at: end of the receipt unless it is extended.
         timeout: its visibility timeout.
-        attempted_at: when the last attempt to extend it was made; None if never.
-        failed: that attempt failed, and may be repeated.
-        exhausted: it reaches twelve hours, the longest a receipt may last, so nothing extends it (HBN-22).
+        attempted_at: last attempt to extend the receipt. None if there was none.
+        failed: True if that attempt failed and may be repeated.
+        exhausted: True if the receipt reaches twelve hours, the limit of a receipt, so that nothing extends it
+            (HBN-22).
     """
 
     received_at: int
@@ -46,46 +47,46 @@ class Hold:
 
     @classmethod
     def fresh(cls, received_at: int, visible_at: int, now: int | None = None) -> Hold:
-        """A new receipt.
+        """Builds the state of a new receipt.
 
         Args:
-            received_at: when it began, by the queue's clock.
-            visible_at: when it ends, by the queue's clock.
-            now: the present by the holder's clock if that may be behind; by it the receipt began no later than
-                now.
+            received_at: start of the receipt, by the queue's clock.
+            visible_at: end of the receipt, by the queue's clock.
+            now: the present by the holder's clock. If that clock is behind, the receipt is moved back, so that it
+                starts no later than ``now``. None: the holder uses the queue's clock.
         """
         ahead = 0 if now is None else max(0, received_at - now)
         return cls(received_at - ahead, visible_at - ahead, visible_at - received_at)
 
     @property
     def attempted(self) -> int:
-        """When the last attempt to extend it was made, or it began."""
+        """Last attempt to extend the receipt, or else its start."""
         return self.received_at if self.attempted_at is None else self.attempted_at
 
     def is_over(self, now: int) -> bool:
-        """Returns True if it has ended; False if it was never to hide the message, with a timeout of 0."""
+        """Returns True if the receipt has ended. A receipt with a timeout of 0 hides nothing, and never ends."""
         return self.timeout > 0 and self.visible_at <= now
 
     def extended(self, now: int, timeout: int) -> Hold:
-        """The receipt after an extension to ``timeout`` from now."""
+        """Returns the state after an extension to ``timeout`` from now."""
         exhausted = self.received_at + LONGEST_RECEIPT - (now + timeout) < MICROS
         return attrs.evolve(self, visible_at=now + timeout, attempted_at=now, failed=False, exhausted=exhausted)
 
     def refused(self, now: int) -> Hold:
-        """The receipt after an attempt that failed."""
+        """Returns the state after an attempt that failed."""
         return attrs.evolve(self, attempted_at=now, failed=True)
 
 
 class Renewal(Protocol):
-    """A renewal policy, as consumers and ``Lease.keep_alive`` use it; any object with these members is one.
+    """A renewal policy, for consumers and ``Lease.keep_alive``. Any object with these members is a policy.
 
-    A policy is arithmetic: it neither reads a clock nor extends anything itself. Instants are whole microseconds
-    since the epoch by the queue's clock, and other durations without a unit whole microseconds.
+    A policy is arithmetic: it reads no clock and extends nothing itself. Instants are whole microseconds since the
+    epoch by the queue's clock. Durations without a unit are whole microseconds.
     """
 
     @property
     def receive_timeout(self) -> Duration | None:
-        """The visibility timeout for every receive; None: the queue's (PRF-6)."""
+        """The visibility timeout for every receive. None: the queue's timeout (PRF-6)."""
         ...
 
     @property
@@ -94,22 +95,22 @@ class Renewal(Protocol):
         ...
 
     def next_check(self, hold: Hold, since: int) -> int | None:
-        """When to extend a receipt next; None: never.
+        """Returns when to extend a receipt next. None: never.
 
         Args:
             hold: the receipt.
-            since: when the scheduler began to hold receipts; regular ticks count from there.
+            since: when the scheduler began to hold receipts. Regular ticks count from this instant.
         """
         ...
 
     def extension(self, hold: Hold, now: int) -> int:
-        """The new timeout of a receipt that is extended now; 0 if nothing is left of its twelve hours."""
+        """Returns the new timeout of a receipt that is extended now. 0 if its twelve hours are used up."""
         ...
 
 
 @attrs.frozen
 class NoRenewal:
-    """Extends nothing: a handler has the queue's visibility timeout and no more (HBN-16)."""
+    """Extends nothing: a handler has only the queue's visibility timeout (HBN-16)."""
 
     receive_timeout: ClassVar[None] = None
     failed_visible_at_once: ClassVar[bool] = False
@@ -125,17 +126,18 @@ class NoRenewal:
 class HeartbeatRenewal:
     """Checks every receipt at each heartbeat and extends those about to end (HBN-4 to HBN-8).
 
-    A renewal that fails is tried again at each heartbeat while the handler runs, also after the timeout has ended:
-    the handle works until somebody else receives the message (RCP-8).
+    A failed renewal is tried again at each heartbeat while the handler runs, even after the timeout has ended. The
+    handle works until another consumer receives the message (RCP-8).
 
     Args:
-        visibility_timeout: the timeout of every receive, whatever the queue's is, and of each extension.
-        extension_threshold: a receipt is extended when no more than this is left.
-        heartbeat_interval: time between two checks; 0 or less switches extension off (PRF-9).
-        disable_extension: switches extension off, the documented way (HBN-16).
+        visibility_timeout: timeout of every receive and of each extension. Replaces the queue's timeout.
+        extension_threshold: a receipt is extended once at most this much time is left.
+        heartbeat_interval: time between two checks. 0 or less switches extension off (PRF-9).
+        disable_extension: switches extension off. Use this rather than an interval of 0 (HBN-16).
         strict_options: refuse an interval of 0 or less, and check all options even if nothing is extended.
-        initial: the timeout of every receive if it is not that of the extensions. Two minutes at first, extended
-            to three after one: ``HeartbeatRenewal(180, extension_threshold=60, initial=120)`` (VIS-8).
+        initial: timeout of every receive, if it differs from the timeout of extensions.
+            ``HeartbeatRenewal(180, extension_threshold=60, initial=120)`` receives for two minutes, and extends to
+            three minutes after one (VIS-8).
 
     Raises:
         InvalidOptions: names every option that is out of range (HBN-17).
@@ -187,14 +189,14 @@ class HeartbeatRenewal:
 
 @attrs.frozen
 class ComputedRenewal:
-    """Extends each receipt when most of it has passed, by its timeout plus what was left (HNS-2 to HNS-5).
+    """Extends each receipt late in its timeout, by the timeout plus the time that was left (HNS-2 to HNS-5).
 
-    A renewal that fails is tried again within the buffer, and after the timeout has ended every second, as the
-    handle works until somebody else receives the message (RCP-8).
+    A failed renewal is tried again in the time that is left, and every second after the timeout has ended. The
+    handle works until another consumer receives the message (RCP-8).
 
     Args:
-        message_visibility_timeout: the timeout of every receive; None: the queue's (HNS-10, HNS-11).
-        max_auto_renewal_duration: time after the receive during which receipts are extended; 0: never (HNS-8,
+        message_visibility_timeout: timeout of every receive. None: the queue's timeout (HNS-10, HNS-11).
+        max_auto_renewal_duration: time after the receive during which receipts are extended. 0: never (HNS-8,
             HNS-9).
 
     Raises:
@@ -232,25 +234,25 @@ class ComputedRenewal:
 
 
 def renew_after(remaining: int) -> int:
-    """How long to wait before extending a receipt with ``remaining`` left (HNS-2, HNS-4)."""
+    """Returns how long to wait before extending a receipt with ``remaining`` left (HNS-2, HNS-4)."""
     if remaining < _TOO_LITTLE_LEFT:
         return 0
     return remaining - min(remaining // 2, _LONGEST_BUFFER)
 
 
 def renewed_timeout(remaining: int, timeout: int) -> int:
-    """The timeout of an extension, in whole seconds; it makes up for being late (HNS-5, HNS-6)."""
+    """Returns the timeout of an extension in whole seconds. A late extension is longer (HNS-5, HNS-6)."""
     return max((abs(remaining) + timeout) // MICROS * MICROS, timeout)
 
 
 def _within_twelve_hours(hold: Hold, now: int, timeout: int) -> int:
-    """The timeout, or the whole seconds that are left of the twelve hours (HBN-22, HNS-18)."""
+    """Returns the timeout, or the whole seconds left of the twelve hours if that is less (HBN-22, HNS-18)."""
     left = hold.received_at + LONGEST_RECEIPT - now
     return timeout if timeout <= left else max(0, left // MICROS * MICROS)
 
 
 class _Options:
-    """Checks the durations among a policy's options and collects the problems (HBN-17)."""
+    """Checks the options of a policy that are durations, and collects the problems (HBN-17)."""
 
     def __init__(self, policy: object, names: Sequence[str]) -> None:
         self.names = names
@@ -260,7 +262,7 @@ class _Options:
 
     @property
     def micros(self) -> list[int | None]:
-        """The durations in order; None where an option is no duration."""
+        """The durations in order. None for an option that is not a duration."""
         return list(self._micros.values())
 
     def within(self, name: str, low: int, high: int) -> None:

@@ -33,7 +33,7 @@ from lakequeue.serve.sqs.endpoint import Endpoint
 from lakequeue.serve.sqs.queue_attributes import Encryption
 
 THREADS = 256
-"""Requests that can wait for their commit at the same time; they share group commits."""
+"""Number of requests that can wait for their commit at the same time. They share group commits."""
 ADOPT_INTERVAL = 10.0
 """Seconds between two checks for message move tasks of servers that died."""
 CATALOG_TIMEOUT = 5.0
@@ -47,21 +47,21 @@ class Application:
     """The ASGI application of one root.
 
     Args:
-        access: authenticates requests; None allows every client of this machine.
+        access: authenticates requests. None allows every client of this machine.
         max_body_bytes: maximum size of a request body.
-        allowed_hosts: host names that are allowed in addition to those of this machine; with ``access``, none
-            given allows all.
-        account: 12 digits, in the URLs and ARNs of queues; without ``access``, also the sender of messages.
+        allowed_hosts: host names to allow in addition to the names of this machine. With ``access``, an empty
+            collection allows every name.
+        account: 12 digits, in the URLs and ARNs of queues. Without ``access``, also the sender of messages.
         metrics_queues: number of queues with metrics of their own.
-        max_shards: maximum number of shards of queues that clients create, or to which they raise it.
-        public_url: scheme and host of the URLs of queues; None: those of each request.
-        encryption: what the operator says of it.
+        max_shards: maximum number of shards that a client can give a queue.
+        public_url: scheme and host in the URLs of queues. None: taken from each request.
+        encryption: the encryption that the operator declares.
 
     Attributes:
-        asgi: what the HTTP server runs.
-        pages: what of it does not go straight to the endpoint.
+        asgi: the application for the HTTP server.
+        pages: Starlette's routes, for every request that is not a plain SQS request.
         endpoint: answers SQS clients.
-        has_keys: whether requests are authenticated.
+        has_keys: True if requests are authenticated.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Application:
         self.asgi = Instrumentation(checked, lake.clock, (metrics, AccessLog()))
 
     def stop(self) -> None:
-        """Ends the waits of requests (long polls and conditions); call it before the server stops."""
+        """Ends the waits of requests (long polls and conditions). Call it before the server stops."""
         self.endpoint.receives.stop()
         self.console.conditions.interrupts.stop()
 
@@ -136,7 +136,7 @@ class Application:
 
 
 class Health:
-    """``/health``: answers 200 while the catalog of the root can be read, else 503 with the reason."""
+    """Answers ``/health``: 200 if the catalog of the root can be read, else 503 with the reason."""
 
     def __init__(self, lake: LakeQueue, stopping: Callable[[], bool], timeout: float = CATALOG_TIMEOUT) -> None:
         self._stopping = stopping
@@ -163,7 +163,7 @@ class Health:
 
 
 def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Handler:
-    """Protects an answer that contains names of queues: the key must allow ListQueues."""
+    """Protects a page that shows names of queues: the key must allow ListQueues."""
 
     async def checked(http: Request) -> Response:
         try:
@@ -179,7 +179,7 @@ def _requires_list_queues(basic: BasicAuthentication, answer: _Handler) -> _Hand
 
 
 class _AnyPath(BaseRoute):
-    """Routes every other path to the SQS endpoint; a path pattern would miss paths with a line break."""
+    """Routes every other path to the SQS endpoint. A path pattern would miss paths with a line break."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

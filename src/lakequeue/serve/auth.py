@@ -1,4 +1,4 @@
-"""Authentication of requests, and what callers may do."""
+"""Authentication of requests, and permissions of callers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from lakequeue.serve.errors import RequestError
 
 GUESS_SECONDS = 60.0
 MAX_GUESSES = 10
-"""Wrong secrets that an address may give in ``GUESS_SECONDS``."""
+"""Number of wrong secrets that one address may try in ``GUESS_SECONDS``."""
 MAX_GUESSERS = 10_000
-"""Addresses whose wrong secrets are remembered."""
+"""Number of addresses whose wrong secrets are remembered."""
 BASIC_CHALLENGE = {"WWW-Authenticate": 'Basic realm="lakequeue", charset="UTF-8"'}
-"""Header of an answer 401."""
+"""Header of a 401 response."""
 
 
 @attrs.frozen
 class RequestHead:
-    """The head of a request, as it was signed.
+    """The signed head of a request.
 
     Attributes:
         path, query: as received, still percent-encoded.
-        headers: names in lower case; the values of a repeated header are joined by commas.
+        headers: names in lower case. The values of a repeated header are joined by commas.
     """
 
     method: str
@@ -47,45 +47,43 @@ class Caller(Protocol):
 
     @property
     def key(self) -> str | None:
-        """Id of the access key; None on servers without keys."""
+        """Id of the access key. None on a server without keys."""
 
     def may(self, action: str, queue: str | None) -> bool:
-        """Whether the caller may do an SQS action on a queue; None: an action on no single queue."""
+        """Returns True if the caller may do an SQS action on a queue. None: an action on no single queue."""
 
     def may_on_any_queue(self, action: str) -> bool:
-        """Whether there can be a queue on which the caller may do the action."""
+        """Returns True if some queue can exist on which the caller may do the action."""
 
 
 class PendingAuthentication(Protocol):
-    """A request whose head is checked; its signature is verified once the body is there."""
+    """A request whose head is checked. Its signature is verified once the body has arrived."""
 
     @property
     def key(self) -> str | None:
-        """Name of the access key that the head names; None if requests need no signature."""
+        """Name of the access key in the head. None if the server needs no signatures."""
 
     def covers(self, header: str) -> bool:
-        """Whether the request vouches for a header, given in lower case."""
+        """Returns True if the signature covers a header, named in lower case."""
 
     def verify(self, body: bytes) -> Caller:
-        """The caller, once the signature matches the body.
+        """Returns the caller if the signature matches the body.
 
         Raises:
-            RequestError: the signature was made with another secret, or for another request.
+            RequestError: the request was signed with another secret, or changed after it was signed.
         """
 
 
 class Authenticator(Protocol):
-    """Authenticates requests."""
-
     def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
-        """Checks what the head of a request shows without its body.
+        """Checks the head of a request, without its body.
 
         Raises:
             RequestError: the request is not signed, its key is unknown, or its date is outside the clock window.
         """
 
     def check_password(self, key_id: str, secret: str) -> Caller | None:
-        """The caller with this key id and secret, or None; compares in constant time.
+        """Returns the caller with this key id and secret, or None. Compares in constant time.
 
         A request without credentials is checked with two empty strings.
         """
@@ -93,7 +91,7 @@ class Authenticator(Protocol):
 
 @attrs.frozen
 class AnonymousCaller:
-    """Any client of a server without a key file; may do everything."""
+    """Any client of a server without a key file. It may do everything."""
 
     name: str = "-"
     key: None = None
@@ -122,22 +120,21 @@ class NoAuthentication:
 
 
 def access_denied(caller: Caller, action: str, queue: str | None) -> RequestError:
-    """The error for an action that the caller may not do."""
     where = queue or "all queues"
     return RequestError("AccessDeniedException", f"{caller.name} may not do {action} on {where}.", 403)
 
 
 def require(caller: Caller, action: str, queue: str | None) -> None:
-    """Raises RequestError unless the caller may do an action on a queue; None: on no single one."""
+    """Raises RequestError unless the caller may do an action on a queue. None: an action on no single queue."""
     if not caller.may(action, queue):
         raise access_denied(caller, action, queue)
 
 
 class BasicAuthentication:
-    """Authenticates by HTTP Basic with a key id and its secret; an address that guesses must wait.
+    """Authenticates by HTTP Basic with a key id and its secret. Slows addresses that guess secrets.
 
     Args:
-        now: source of time, in seconds.
+        now: returns the time in seconds.
     """
 
     def __init__(self, authenticator: Authenticator, now: Callable[[], float] = time.monotonic) -> None:
@@ -146,10 +143,11 @@ class BasicAuthentication:
         self._failures: dict[str, list[float]] = {}  # by address, the latest last
 
     def caller(self, address: str, authorization: str) -> Caller:
-        """The caller that a header ``Authorization`` names.
+        """Returns the caller that an ``Authorization`` header names.
 
         Raises:
-            RequestError: there is none (401), or the address has given too many wrong secrets (429).
+            RequestError: the credentials are missing or wrong (401), or the address tried too many wrong secrets
+                (429).
         """
         key_id = secret = ""
         scheme, _, credentials = authorization.partition(" ")

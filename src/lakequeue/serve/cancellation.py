@@ -1,4 +1,4 @@
-"""Requests that wait end when the client disconnects or the server stops; of those with a condition a few run."""
+"""Ends waiting requests when the client disconnects or the server stops. Limits requests with a condition."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from lakequeue.model.clock import Interrupt
 from lakequeue.serve.errors import RequestError
 
 MAX_PER_CALLER = 2
-"""Requests of one caller at a time, so that one caller cannot take every worker."""
+"""Number of requests with a condition that one caller may run at the same time."""
 MAX_IN_TOTAL = 16
-"""Requests of all callers at a time; each takes a thread."""
+"""Number of requests with a condition that run at the same time. Each occupies a thread."""
 
 _Result = TypeVar("_Result")
 
 
 class Interrupts:
-    """An interrupt for each request of a kind: set once its client disconnects, or the server stops.
+    """Interrupts of the current requests. Each is set once its client disconnects or the server stops.
 
     Attributes:
-        running: those of current requests.
+        running: the interrupts of the requests that run now.
+        stopping: True once the server stops.
     """
 
     def __init__(self) -> None:
@@ -34,14 +35,14 @@ class Interrupts:
         self.stopping = False
 
     def stop(self) -> None:
-        """Interrupts all requests, and each that comes later."""
+        """Interrupts all current and later requests."""
         self.stopping = True
         for interrupt in list(self.running):
             interrupt.set()
 
     @asynccontextmanager
     async def of(self, http: Request) -> AsyncIterator[tuple[Interrupt, asyncio.Task[None]]]:
-        """Yields the interrupt of a request, and what is done once its client has disconnected."""
+        """Yields the interrupt of a request, and a task that ends once the client has disconnected."""
         interrupt = Interrupt()
         self.running.add(interrupt)
         disconnected = asyncio.create_task(_wait_for_disconnect(http))
@@ -56,7 +57,7 @@ class Interrupts:
 
 
 class ConditionRunner:
-    """Limits how many requests with a condition run, and interrupts those that nobody waits for."""
+    """Limits how many requests with a condition run, and interrupts them when nobody waits for the answer."""
 
     def __init__(self) -> None:
         self._by_caller: defaultdict[str, asyncio.Semaphore] = defaultdict(
@@ -66,7 +67,7 @@ class ConditionRunner:
         self.interrupts = Interrupts()
 
     async def run(self, http: Request, caller: str, work: Callable[[Interrupt], _Result]) -> _Result:
-        """Runs the work of a request in a thread; its interrupt is set when the work must end.
+        """Runs the work of a request in a thread. The interrupt is set when the work must end.
 
         Raises:
             ClientDisconnect: the client has disconnected.
@@ -83,14 +84,13 @@ class ConditionRunner:
 
 
 async def _wait_for_disconnect(http: Request) -> None:
-    """Returns when the client has disconnected, or has its answer."""
     while (await http.receive())["type"] != "http.disconnect":
         pass
 
 
 @asynccontextmanager
 async def _acquired(semaphore: asyncio.Semaphore, disconnected: asyncio.Task[None]) -> AsyncIterator[None]:
-    """Acquires a semaphore, unless the client disconnects first."""
+    """Acquires a semaphore. Raises ClientDisconnect if the client disconnects first."""
     waiting = asyncio.create_task(semaphore.acquire())
     await asyncio.wait({waiting, disconnected}, return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():

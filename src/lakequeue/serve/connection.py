@@ -1,4 +1,4 @@
-"""One connection of a client: time limits, and a strict reading of heads."""
+"""One client connection: time limits, and strict parsing of request heads."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from lakequeue.serve.shares import Holder, Shares
 
 MAX_PARTIAL_BYTES = 64 * 1024
-"""Bytes of a head, or of what is between the parts of a body, that a connection keeps until they are complete."""
+"""Maximum number of buffered bytes of an incomplete head, or between two parts of a body."""
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-"""Answer to a client for which there is no connection left."""
+"""Response to a client that exceeds the limit of connections."""
 MAX_PIPELINED = 100
-"""Requests of a connection that wait for the answer to an earlier one."""
+"""Maximum number of requests on a connection that wait for the answer to an earlier request."""
 MAX_UNREAD_BYTES = 128 * 2**20
-"""Bytes of all answers that clients are slow to read."""
+"""Maximum number of bytes in all answers that wait for slow clients."""
 WRITE_BUFFER_BYTES = 64 * 1024
-"""Bytes of an answer from which a connection waits for its client."""
+"""Number of unsent bytes above which a connection stops writing until its client has read."""
 UNREAD = "unread"
-"""Where the state of a request has the number of bytes of its answer that the connection was not given yet."""
+"""Key in the request state: number of bytes of the answer that were not passed to the connection yet."""
 RECEIVES = "receives"
-"""Where the state of a request says that its answer brings messages."""
+"""Key in the request state: the answer may contain messages."""
 HALF_CLOSED = "half closed"
-"""Where it says that its client sends no more."""
+"""Key in the request state: the client has closed its sending side."""
 COMPLETE = "complete"
-"""Where it says that the whole body has arrived."""
+"""Key in the request state: the whole body has arrived."""
 CYCLE = "cycle"
-"""Where it has uvicorn's side of the request."""
+"""Key in the request state: uvicorn's cycle of request and response."""
 CONNECTION = "connection"
-"""Where it has the connection."""
+"""Key in the request state: the `Connection`."""
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's HTTP protocol; closes connections that are too slow.
+    """uvicorn's HTTP protocol, which also closes connections that are too slow.
 
     Args:
         shares: counts the connections of this server.
 
     Attributes:
         head_seconds: time limit for the head of a request, from its first byte or the start of the connection.
-        answer_seconds: time limit for reading a buffered answer.
-        unverified_seconds: time limit for the next request while none was verified.
+        answer_seconds: time limit for the client to read a buffered answer.
+        unverified_seconds: time limit for the next request until a request has been verified.
         lost: set when the connection has ended.
-        leaving_seconds: time limit for reading that there is no connection left.
-        holder: whose request was verified last; None: none was yet.
-        turned_away: whether the client got the answer that no connection is left.
+        leaving_seconds: time limit for the client to read the 503 answer.
+        holder: key and address of the last verified request. None before the first.
+        turned_away: True if the connection answers only 503.
     """
 
     head_seconds = 10.0
@@ -71,10 +71,10 @@ class Connection(HttpToolsProtocol):
         self._shares = shares
 
     def hold(self, holder: Holder | None) -> None:
-        """Counts the connection for whose request was verified.
+        """Counts the connection for the holder of its last verified request.
 
         Raises:
-            RequestError: they have their share already.
+            RequestError: the holder has reached its share of connections.
         """
         self._shares.pass_on(self.holder, holder)
         self.holder = holder
@@ -91,16 +91,16 @@ class Connection(HttpToolsProtocol):
 
     @property
     def is_asked(self) -> bool:
-        """Whether a request is being answered."""
+        """True while a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def turn_away(self) -> bool:
-        """Answers with 503, and ends soon; as soon as it is made if it was accepted just now.
+        """Answers 503 and ends the connection soon. An accepted connection may still lack its transport.
 
-        Without the answer, and if what the client sends were not read, the system would reset the connection.
+        Reading goes on until the end, because the system resets a connection with unread data.
 
         Returns:
-            False if no answer is possible, as the client has a part of another answer.
+            False if no answer is possible, because the connection closes or another answer has begun.
         """
         if self.transport is None:
             self.turned_away = True
@@ -123,9 +123,9 @@ class Connection(HttpToolsProtocol):
         return True
 
     def end(self) -> None:
-        """Ends the connection, if it was made and has not ended yet: asyncio's transports cannot be ended twice.
+        """Ends a connection once: asyncio's transports cannot be ended twice.
 
-        A connection that is cancelled as it is made is closed by uvloop, which then never calls `connection_lost`.
+        uvloop never calls `connection_lost` for a connection that is cancelled while it is made.
         """
         if self.transport is not None and not self.lost.is_set():
             self.transport.abort()
@@ -191,7 +191,7 @@ class Connection(HttpToolsProtocol):
         self.cycle.scope["state"][COMPLETE] = True
 
     def _without_upgrade(self) -> bytes:
-        """The head of a request without its offer of another protocol, for which the parser skips the body."""
+        """Rebuilds the head without its offer to upgrade. With the offer, the parser would skip the body."""
         version = self.parser.get_http_version().encode()
         lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
         lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
@@ -199,7 +199,7 @@ class Connection(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _refuse(self) -> None:
-        """Answers no more requests, but those that came before what is wrong."""
+        """Answers the requests before an invalid request, then 400, and no more."""
         if self._refused:
             return
         self._refused = True
@@ -214,7 +214,10 @@ class Connection(HttpToolsProtocol):
         self.send_400_response("Invalid HTTP request received.")
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """An SQS client that sends no more gets its answer, but no messages: it may be gone."""
+        """Keeps the connection for an SQS client that has closed its sending side, until its answer is sent.
+
+        Answers with messages are not sent, because the client may be gone.
+        """
         if self.turned_away:
             return False
         cycle, secure = self.cycle, self.transport.get_extra_info("ssl_object") is not None
@@ -279,10 +282,10 @@ class Connection(HttpToolsProtocol):
 
 
 def hold(http: Request, key: str | None) -> None:
-    """Counts the connection of a request for its key and address, once it is verified.
+    """Counts the connection of a verified request for its key and address.
 
     Raises:
-        RequestError: one of them has its share already.
+        RequestError: the key or the address has reached its share of connections.
     """
     connection: Connection | None = http.scope["state"].get(CONNECTION)
     if connection is not None:
@@ -290,9 +293,9 @@ def hold(http: Request, key: str | None) -> None:
 
 
 def drop_if_gone(cycle: RequestResponseCycle | None) -> None:
-    """Has uvicorn drop the answer to a client that has gone; uvloop raises where asyncio drops what is written.
+    """Makes uvicorn drop the answer to a client that has gone. uvloop would raise at the next write.
 
-    uvicorn itself marks only the newest of the requests that a client sent without waiting.
+    uvicorn marks only the newest of several pipelined requests.
     """
     if cycle is not None and cycle.transport.is_closing():
         cycle.disconnected = True

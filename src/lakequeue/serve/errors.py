@@ -1,4 +1,4 @@
-"""Errors as the SQS protocol reports them: code, status and fault."""
+"""Errors in the form of the SQS protocol: code, status and fault."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _RENAMED = {
     "InvalidParameterValue": "InvalidParameterValueException",
     "MissingParameter": "MissingRequiredParameterException",
 }
-"""Codes that have another name in the JSON protocol and are missing from the service model (ERR-6)."""
+"""Codes with another name in the JSON protocol that the service model lacks (ERR-6)."""
 _LEGACY_CODES = {"AccessDeniedException": "AccessDenied"}
-"""Codes of the framework that have another name in the Query protocol; clients look for that one."""
+"""Framework codes with another name in the Query protocol, where clients look for that name."""
 _NAMES = {
     **ATTRIBUTE_NAMES,
     **MEMBERS,
@@ -35,21 +35,20 @@ _NAMES = {
     "tags": "Tags",
     "wait_time": "WaitTimeSeconds",
 }
-"""Names of SQS for those of Python in messages of errors."""
+"""SQS names of Python parameters, for error messages."""
 _IN_HINTS = re.compile("|".join(rf"\b{name}\b" for name in ATTRIBUTE_NAMES if "_" in name))
 _log = logging.getLogger("lakequeue.serve")
 MAX_MESSAGE_LENGTH = 1_000
 RETRY_SECONDS = 1
-"""Seconds after which a client that was refused for others may try again."""
+"""Seconds after which a client may try again if other clients used up a limit."""
 
 
 def _shortened(message: str) -> str:
-    """Cuts a message that repeats a very long value."""
     return message if len(message) <= MAX_MESSAGE_LENGTH else message[:MAX_MESSAGE_LENGTH] + "..."
 
 
 def wire_message(error: QueueServiceError | BatchFailure) -> str:
-    """The message of an error with the names of SQS, and what an attribute may be."""
+    """Returns the message of an error, with SQS names and the values that an attribute may have."""
     names = [_NAMES.get(name, name) if isinstance(name, str) else name.wire() for name in error.names]
     message = error.template.format(*names) if names else error.template or error.message
     if not isinstance(error, InvalidAttributeValue) or error.hint is None:
@@ -59,10 +58,10 @@ def wire_message(error: QueueServiceError | BatchFailure) -> str:
 
 
 class RequestError(Exception):
-    """A request is refused before it reaches a queue.
+    """Raised when a request is refused before it reaches a queue.
 
     Args:
-        retry_after: seconds after which the client may try again; None if that would not help.
+        retry_after: seconds after which the client may try again. None if another try would not help.
     """
 
     def __init__(
@@ -77,18 +76,18 @@ class RequestError(Exception):
 
 
 def malformed(message: str) -> RequestError:
-    """The body cannot be parsed, or a member has not the type of the service model."""
+    """The error for a body that cannot be parsed, or a member whose type differs from the service model."""
     return RequestError("SerializationException", message)
 
 
 @attrs.frozen
 class ErrorResponse:
-    """An error as it is sent to the client (ERR-1).
+    """An error in the form sent to the client (ERR-1).
 
     Attributes:
         type: name in the JSON protocol, with its namespace.
-        code: name in the Query protocol; JSON clients get it in a header.
-        sender: whether the client is at fault, not the server.
+        code: name in the Query protocol. JSON clients get it in a header.
+        sender: True if the client is at fault, False if the server is.
         retry_after: seconds, for the header Retry-After.
     """
 
@@ -102,7 +101,7 @@ class ErrorResponse:
 
     @classmethod
     def of(cls, error: Exception) -> ErrorResponse:
-        """The response for an exception; reveals nothing about the inside of the server."""
+        """Returns the response for an exception. It reveals no internals of the server."""
         match error:
             case RequestError():
                 code = _LEGACY_CODES.get(error.code, error.code)
@@ -126,9 +125,9 @@ class ErrorResponse:
 
 
 def reported(error: Exception, call: ApiCall) -> ErrorResponse:
-    """The response for an exception; what is the server's fault is logged, and its code is noted with the request.
+    """Returns the response for an exception. Notes its code in ``call``, and logs faults of the server.
 
-    Whatever the protocol, the same error has the same code in logs and metrics.
+    The same error has the same code in logs and metrics, whatever the protocol.
     """
     response = ErrorResponse.of(error)
     code = error.code if isinstance(error, (QueueServiceError, RequestError)) else None
@@ -142,5 +141,7 @@ def reported(error: Exception, call: ApiCall) -> ErrorResponse:
 
 
 def new_id() -> str:
-    """A fresh id; nobody needs to guess it, and the system's randomness would give up the interpreter for each."""
+    """Returns a random UUID. Ids need not be hard to guess, and the system's generator would release the GIL for
+    each.
+    """
     return str(uuid.UUID(int=random.getrandbits(128), version=4))

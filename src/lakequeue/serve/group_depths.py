@@ -1,6 +1,6 @@
-"""What message groups have, read so rarely that a server spends a small part of its time on it.
+"""Figures of message groups, read so seldom that they take a small part of a server's time.
 
-A sum reads the groups of all stored messages of a queue, so it is not made for each scrape or each tick of a page.
+A sum reads the groups of all stored messages of a queue, so scrapes and pages share it.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from lakequeue import GroupCounts, Queue
 from lakequeue.entry_verbs import group_sums, largest_groups, settings
 
 SHARE = 0.05
-"""Part of its time that a server spends on sums, after a first second."""
+"""Share of its time that a server may spend on sums, after the first second."""
 INTERVAL = 10.0
-"""Seconds for which a sum is kept at least."""
+"""Minimum number of seconds for which a sum is kept."""
 TOP = 20
-"""Groups that are named."""
+"""Number of groups listed by name."""
 
 
 @attrs.frozen
 class GroupFigures:
-    """The message groups of a queue in figures of bounded number."""
+    """The message groups of a queue, summed to a fixed number of figures."""
 
     noisy: int
     quiet_visible: int
     """Visible messages of the groups that are not noisy."""
     quiet_oldest_age: float
-    """Seconds since the oldest of these was sent; 0 without any."""
+    """Seconds since the oldest of these messages was sent. 0 if there are none."""
     groups: int
-    """All groups that have messages visible or in flight; 0 if no message has a group."""
+    """Number of groups with messages visible or in flight. 0 if no message has a group."""
     top: list[GroupCounts]
     read_at: float
     """Monotonic seconds."""
 
 
 class GroupDepths:
-    """The figures of queues whose groups are tenants. Thread-safe.
+    """Keeps the figures of queues whose groups are tenants. Thread-safe.
 
     Args:
-        now: monotonic seconds.
+        now: returns monotonic seconds.
     """
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
@@ -54,14 +54,19 @@ class GroupDepths:
         self._spent = 0.0
 
     def stalest(self, queues: Collection[Queue]) -> list[Queue]:
-        """The queues with groups to report, those read longest ago first; the others are forgotten."""
+        """Returns the queues whose groups are tenants, the longest unread first. Drops the figures of all other
+        queues.
+        """
         shared = [queue for queue in queues if settings(queue).groups_are_tenants]
         with self._lock:
             self._known = {queue.key: self._known[queue.key] for queue in shared if queue.key in self._known}
             return sorted(shared, key=lambda queue: self._read_at(queue.key))
 
     def of(self, queue: Queue, read: bool = True) -> GroupFigures | None:
-        """The figures of a queue, read now or kept; None if its groups are no tenants, or it was not read yet."""
+        """Returns the figures of a queue, and reads them anew if due.
+
+        None if the queue's groups are not tenants, or were not read yet.
+        """
         if not settings(queue).groups_are_tenants:
             return None
         with self._lock:
@@ -73,7 +78,7 @@ class GroupDepths:
             return self._known.get(queue.key)
 
     def age(self, figures: GroupFigures) -> float:
-        """Seconds since figures were read."""
+        """Returns the seconds since the figures were read."""
         return self._now() - figures.read_at
 
     def _read_at(self, key: str) -> float:

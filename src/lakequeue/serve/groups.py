@@ -1,4 +1,4 @@
-"""What many requests want, asked together: the result of one call, or answers of one queue."""
+"""Combines concurrent requests: they share one call, or one batch for a queue."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _Result = TypeVar("_Result")
 
 
 class SingleFlight(Generic[_Result]):
-    """Runs a blocking call in a thread of its own; callers that come while it runs share its result.
+    """Runs a blocking call in a thread of its own. Callers that arrive while it runs share its result.
 
-    However many requests ask, one thread runs, and requests that wait for storage cannot take it.
+    Any number of callers occupies one thread, which requests that wait for storage cannot take.
     """
 
     def __init__(self, call: Callable[[], _Result]) -> None:
@@ -22,7 +22,7 @@ class SingleFlight(Generic[_Result]):
         self._running: asyncio.Future[_Result] | None = None
 
     async def result(self) -> _Result:
-        """The result of the call; raises what the call raises."""
+        """Returns the result of the call, or raises its error."""
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().run_in_executor(self._thread, self._call)
             self._running.add_done_callback(lambda done: done.exception())  # asyncio warns of unread errors
@@ -34,13 +34,14 @@ Answer = TypeVar("Answer")
 
 
 class Groups(Generic[Item, Answer]):
-    """Gathers items of a queue while earlier ones are on their way, and runs them together in one thread.
+    """Gathers the items of a queue while earlier items are processed, and runs them as one batch in one thread.
 
-    They would share a commit anyway, with a thread for each: 15 to 20 % more CPU a request with 64 clients.
+    The items would share a commit anyway. A thread for each item costs 15 to 20 % more CPU a request with 64
+    clients.
 
     Args:
-        run: returns an answer for each item of a queue, in order; if it raises, every item gets that error.
-        at_once: number of groups of a queue at a time.
+        run: returns an answer for each item of a queue, in order. If it raises, every item gets the error.
+        at_once: returns the number of batches of a queue that may run at the same time.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Groups(Generic[Item, Answer]):
         self._running: dict[str, set[asyncio.Task[None]]] = {}
 
     async def answer(self, queue: str, item: Item) -> Answer:
-        """The answer for an item, or its error."""
+        """Returns the answer to an item, or raises its error."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(queue, []).append((item, answered))
         running = self._running.setdefault(queue, set())

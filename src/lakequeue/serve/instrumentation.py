@@ -12,17 +12,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lakequeue.model.clock import Clock
 
 MAX_ADDRESS_LENGTH = 64
-"""Characters of the address of a client, which a trusted proxy names and may have from anybody."""
+"""Maximum number of characters kept of a client address. A proxy may forward an address that a client forged."""
 
 
 @attrs.define
 class ApiCall:
-    """What a request asked for, and the code of its outcome; the endpoint and the console fill it in.
+    """The action of a request and its result. The endpoint and the console fill it in.
 
     Attributes:
-        action: of SQS; of the console, the one that the caller must be allowed.
-        caller: name of the authenticated client; None: not authenticated.
-        by_console: whether the console was asked, not the endpoint for SQS clients.
+        action: SQS action. For the console, the SQS action that the caller needs permission for.
+        caller: name of the authenticated client. None if not authenticated.
+        by_console: True for a request to the console.
         code: ``OK``, or the name of the error, which is the same in every protocol.
     """
 
@@ -39,9 +39,9 @@ class RequestRecord:
     """A finished request.
 
     Attributes:
-        call: the action; None for other requests, such as ``/health``.
-        status: HTTP status; None if no answer was sent.
-        seconds: from the arrival of the head until the last byte of the answer went to the socket.
+        call: the action. None for other requests, such as ``/health``.
+        status: HTTP status. None if no answer was sent.
+        seconds: time from the arrival of the head until the last byte of the answer went to the socket.
     """
 
     at: datetime
@@ -56,13 +56,12 @@ class RequestRecord:
 
 
 class Observer(Protocol):
-    """Receives the events of every request."""
+    """Receives the start and the end of every request."""
 
-    def begun(self) -> None:
-        """A request has begun."""
+    def begun(self) -> None: ...
 
     def ended(self, record: RequestRecord) -> None:
-        """A request has ended, with or without an answer."""
+        """Called when a request has ended, with or without an answer."""
 
 
 class Instrumentation:

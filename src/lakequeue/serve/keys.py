@@ -1,4 +1,4 @@
-"""The key file: access keys, and the actions that their rules allow on which queues.
+"""The key file: access keys, and rules that allow actions on queues.
 
 ::
 
@@ -35,17 +35,17 @@ from lakequeue.serve.sqs.model import operations
 
 ANY = "*"
 ACTIONS = frozenset({*operations(), "Rewind"})
-"""Actions that rules can allow: those of SQS, and Rewind, which only the console has."""
+"""Actions that rules can allow: the actions of SQS, and Rewind, which only the console offers."""
 _KEY_ID = re.compile("[A-Za-z0-9_.-]{1,128}")
 _SECRET = re.compile("[!-~]{16,256}")
 _PATTERN = re.compile("[A-Za-z0-9_.*?-]+")
 _UNKNOWN_KEY_SECRET = "nobody's secret, as long as those of SDKs"
-"""Compared for unknown key ids, so that they take the same time."""
+"""Compared with the secret for an unknown key id, so that the check takes the same time."""
 
 
 @attrs.frozen
 class Rule:
-    """Allows actions on queues, by pattern."""
+    """Allows actions on queues whose names match a pattern."""
 
     queues: tuple[str, ...]
     actions: frozenset[str]
@@ -63,7 +63,7 @@ class Key:
     """An access key.
 
     Attributes:
-        name: the access key id, which is no secret.
+        name: the access key id, which is not secret.
         rules: None allows everything.
     """
 
@@ -84,8 +84,6 @@ class Key:
 
 @attrs.frozen
 class _PendingSignature:
-    """The signature of a request that names a known key, before it is verified."""
-
     _key: Key
     _signature: Signature
 
@@ -103,17 +101,17 @@ class _PendingSignature:
 
 
 class Keys:
-    """Authenticates requests that are signed with one of the keys."""
+    """Authenticates requests that are signed with a known key."""
 
     def __init__(self, keys: Mapping[str, Key]) -> None:
         self._keys = keys
 
     @classmethod
     def read(cls, path: Path, group_reads: bool = False) -> Keys:
-        """Reads a key file, which its group may read as well if ``group_reads``.
+        """Reads a key file. With ``group_reads``, the group of the file may read it, too.
 
         Raises:
-            InvalidOptions: other users can read or write the file, or its content is invalid; names every problem.
+            InvalidOptions: other users can read or write the file, or its content is invalid. Names every problem.
             OSError: the file cannot be read.
         """
         with path.open("rb") as file:
@@ -140,8 +138,6 @@ class Keys:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that remembers repeated names."""
-
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         names = [name for name, _ in pairs]

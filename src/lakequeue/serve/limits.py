@@ -1,4 +1,4 @@
-"""Limits on request bodies and received messages: size of a body, time to send it, and memory for all of them."""
+"""Limits on request bodies and received messages: size, time to send, and memory in total."""
 
 from __future__ import annotations
 
@@ -20,38 +20,42 @@ from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 _Waiting = TypeVar("_Waiting")
 
 MAX_BODY_BYTES = 13 * 2**18
-"""Bytes of one body: a full batch of 1 MiB, which encoding can make three times as long, plus a quarter."""
+"""Maximum number of bytes in one body: a full batch of 1 MiB, which encoding can triple, plus a quarter."""
 MAX_OTHER_BODY_BYTES = 2**18
-"""Bytes of one body of a request that sends no messages."""
+"""Maximum number of bytes in the body of a request that sends no messages."""
 BODY_TIMEOUT = 30.0
 """Seconds that a client has to send a body."""
 MAX_TOTAL_BODY_BYTES = 256 * 2**20
-"""Bytes of the bodies of all current requests."""
+"""Maximum number of bytes in the bodies of all current requests."""
 MAX_UNVERIFIED_KEY_BYTES = 64 * 2**20
-"""Bytes of bodies that name the same key, with signatures not yet verified; verifying takes the whole body."""
+"""Maximum number of bytes in unverified bodies that name the same key. Verifying a signature needs the whole
+body.
+"""
 MAX_UNVERIFIED_BYTES = 128 * 2**20
-"""Bytes of all bodies with signatures not yet verified."""
+"""Maximum number of bytes in all unverified bodies."""
 UNCOUNTED_BYTES = 64 * 2**10
-"""Bytes of each body that do not count, so that small requests pass beside any number of large ones."""
+"""Number of bytes of each body that do not count, so that large requests never block small ones."""
 MAX_ANSWER_BYTES = 256 * 2**20
-"""Bytes of received messages, from before they are read until their answers are sent."""
+"""Maximum number of bytes in received messages, counted from before they are read until their answers are sent."""
 MAX_ANSWER_KEY_BYTES = 128 * 2**20
-"""Those of one key."""
+"""Maximum number of bytes in received messages of one key."""
 MEMORY_FACTOR = 5
-"""Bytes of memory for each byte of a message while it is read: as stored, and four a letter as text."""
+"""Bytes of memory for each byte of a message while it is read: one as stored, and four as text."""
 ANSWER_TIMEOUT = 10.0
-"""Seconds that a receive waits for room for its messages, or for its turn to claim some."""
+"""Seconds that a receive waits for memory for its messages, or for its turn to claim messages."""
 MAX_CLAIMED = 8
-"""Receives of a key that wait for room with what they have claimed; with so many, others claim nothing yet."""
+"""Number of receives of one key that may hold claimed messages while they wait for memory. More receives wait
+before they claim.
+"""
 
 
 @attrs.define(eq=False)
 class Counted:
-    """What a current request takes of a budget.
+    """A request's part of a budget.
 
     Attributes:
-        key: key for which it counts.
-        counted: bytes that count.
+        key: the key that the bytes count for.
+        counted: number of bytes.
     """
 
     key: str | None
@@ -59,7 +63,7 @@ class Counted:
 
 
 class Budget:
-    """Bytes that current requests take, in all and by key. Thread-safe."""
+    """Counts the bytes of current requests, in total and by key. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -70,7 +74,7 @@ class Budget:
         return sum(self.by_key.values())
 
     def count(self, one: Counted, size: int) -> None:
-        """Counts a request with this many bytes from now on."""
+        """Replaces the number of bytes of a request."""
         with self.lock:
             self.by_key[one.key] += size - one.counted
             one.counted = size
@@ -80,10 +84,11 @@ class Budget:
 
 @attrs.define(eq=False)
 class Body(Counted):
-    """The body of a current request; its key is the one that it names, until its signature is verified.
+    """The body of a current request. Until its signature is verified, it counts for the key that the request
+    names.
 
     Attributes:
-        dropped: whether it makes room for another one.
+        dropped: True if the request ends to free memory for another.
     """
 
     content: bytes = b""
@@ -91,7 +96,7 @@ class Body(Counted):
 
 
 class Bodies:
-    """Reads bodies, and counts them until their requests end; the oldest unverified ones make room for others.
+    """Reads bodies, and counts them until their requests end. Drops the oldest unverified bodies for new requests.
 
     Args:
         max_bytes: maximum size of one body.
@@ -109,11 +114,11 @@ class Bodies:
         """Reads a body and counts it until the context ends.
 
         Args:
-            max_bytes: maximum size of this body, if below that of the server.
-            key: key that the request names; None if it needs no signature.
+            max_bytes: maximum size of this body, if below the maximum of the server.
+            key: the key that the request names. None if it needs no signature.
 
         Raises:
-            RequestError: the body is too large or too slow, or there are too many large ones.
+            RequestError: the body is too large or too slow, or too many large bodies are being read.
         """
         body = Body(key)
         try:
@@ -173,7 +178,7 @@ class Bodies:
             self._drop()
 
     def _drop(self, key: str | None = None) -> None:
-        """Ends the oldest request whose body is being read and not verified, of a key or of all."""
+        """Ends the oldest request with an unverified body, of one key or of all."""
         oldest = next((body for body in self._unverified if body.counted and key in (None, body.key)), None)
         if oldest is None:
             raise _too_many()
@@ -184,7 +189,7 @@ class Bodies:
 
 @attrs.define(eq=False)
 class Answer(Counted):
-    """The messages of a receive, as the ``Room`` that it asks for.
+    """The memory for the messages of one receive. Implements the protocol ``Room``.
 
     Attributes:
         gone: done once the client has disconnected.
@@ -200,14 +205,15 @@ class Answer(Counted):
         await self.answers.wait(self, size * MEMORY_FACTOR)
 
     def count(self, size: int) -> None:
-        """Counts it with this many bytes from now on, none once it is sent."""
+        """Replaces the number of bytes. Set 0 once the answer is sent."""
         self.answers.count(self, size)
 
 
 class Answers:
-    """Counts received messages from before they are read until their answers are sent; those beyond wait in turn.
+    """Counts received messages from before they are read until their answers are sent. Receives beyond the limit
+    wait.
 
-    What a long poll waits for does not count.
+    A long poll that waits for messages does not count.
     """
 
     def __init__(self) -> None:
@@ -216,26 +222,29 @@ class Answers:
         self._to_claim: dict[asyncio.Future[None], Answer] = {}  # those that claim later
 
     def of(self, key: str | None) -> Answer:
-        """An answer to a key; it takes nothing yet."""
+        """Creates an answer to a key. It counts no bytes yet."""
         return Answer(key, answers=self)
 
     def take(self, answer: Answer, size: int) -> bool:
-        """Counts an answer if there is room, and none of its key waits. Thread-safe."""
+        """Counts an answer, and returns True, if there is memory and no earlier receive of the key waits.
+        Thread-safe.
+        """
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())
             return not before and self._take(answer, size)
 
     async def wait(self, answer: Answer, size: int) -> None:
-        """Counts an answer once there is room.
+        """Counts an answer once there is memory.
 
         Raises:
-            ClientDisconnect: nobody waits for it any more.
-            RequestError: there is none in time.
+            ClientDisconnect: the client has disconnected.
+            RequestError: there was no memory within ``ANSWER_TIMEOUT`` seconds.
         """
         await self._turn(self._waiting, answer, (answer, size))
 
     async def begin(self, answer: Answer) -> None:
-        """Waits until few receives of the key wait for room: claims that are given back cost commits.
+        """Waits until fewer than ``MAX_CLAIMED`` receives of the key wait for memory. Returning a claim costs a
+        commit.
 
         Raises:
             ClientDisconnect, RequestError: as for ``wait``.
@@ -269,7 +278,7 @@ class Answers:
         self._admit()
 
     def _admit(self) -> None:
-        """Lets those go on for which there is room; each key in its order."""
+        """Wakes the receives for which there is memory, in order for each key."""
         with self.budget.lock:
             full = set()
             for room, (answer, size) in list(self._waiting.items()):

@@ -1,4 +1,4 @@
-"""Accepts connections, and limits their number: in all, and of strangers at one address."""
+"""Accepts connections, and limits their number in total and per address."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ import attrs
 from lakequeue.serve.connection import Connection
 
 ACCEPTED_AT_ONCE = 64
-"""Connections accepted before others are served again."""
+"""Maximum number of connections accepted in one round of the event loop."""
 OTHER_DESCRIPTORS = 512
-"""Descriptors of files for tables, storage and worker processes."""
+"""Number of file descriptors kept for tables, storage and worker processes."""
 RETRY_SECONDS = 1.0
-"""Pause after the system could not accept a connection."""
+"""Seconds to wait after the system could not accept a connection."""
 REPORT_SECONDS = 60.0
-"""Least time between two lines of the log about connections that were closed."""
+"""Minimum number of seconds between two log lines about closed connections."""
 
 _log = logging.getLogger("lakequeue.serve")
 
 
 @attrs.frozen(eq=False)
 class _Client:
-    """A connection from when it is accepted, which is before its TLS handshake."""
+    """A connection, from before its TLS handshake."""
 
     address: str
     connection: Connection
 
 
 class Listener:
-    """Accepts the connections of a socket in place of asyncio, which shows none before its handshake is done.
+    """Accepts the connections of a socket. asyncio would show a connection only after its TLS handshake.
 
-    At a limit, the oldest connection without a verified request is closed, of those first that ask for nothing.
-    Clients that are turned away get 503, as long as there are descriptors for it.
+    At a limit, the oldest connection without a verified request is closed, idle connections first. Closed clients
+    get a 503 while file descriptors suffice.
 
     Args:
         connect: makes the protocol of a connection.
         limit: maximum number of connections.
         strangers: maximum number of connections of one address without a verified request.
-        proxies: addresses to which that does not apply.
+        proxies: addresses without this limit.
     """
 
     handshake_seconds = 5.0
@@ -68,7 +68,7 @@ class Listener:
         self._clients: dict[asyncio.Task[None], _Client] = {}  # the oldest first
         self._at: Counter[str] = Counter()
         self._leaving: set[asyncio.Task[None]] = set()
-        """Connections that were turned away, and do not count."""
+        """Connections that were turned away. They do not count."""
         self._most_leaving = _spare_descriptors(limit)
         self._closed = 0
         self._report_after = 0.0
@@ -77,7 +77,7 @@ class Listener:
         self._listen()
 
     def stop(self) -> None:
-        """Accepts no more connections, and ends those whose handshake is not done."""
+        """Accepts no more connections, and ends connections without a finished handshake."""
         if self._retry is not None:
             self._retry.cancel()
         self._loop.remove_reader(self._socket)
@@ -111,7 +111,7 @@ class Listener:
                 accepted.close()
 
     def _make_room(self, address: str) -> bool:
-        """Closes a connection if there are too many for another one; whether there is room now."""
+        """Closes a connection if the limit is reached. Returns True if there is space for a new connection."""
         if self._at[address] >= self._most_strangers and address not in self._proxies:
             neighbours = [task for task in self._strangers() if self._clients[task].address == address]
             if len(neighbours) >= self._most_strangers:
@@ -125,7 +125,7 @@ class Listener:
         return self._close(self._first(strangers))
 
     def _first(self, tasks: Sequence[asyncio.Task[None]]) -> asyncio.Task[None]:
-        """The oldest connection that asks for nothing, or the oldest one."""
+        """Returns the oldest idle connection, or else the oldest."""
         return next((task for task in tasks if not self._clients[task].connection.is_asked), tasks[0])
 
     def _strangers(self) -> Iterator[asyncio.Task[None]]:
@@ -161,7 +161,7 @@ class Listener:
             client.connection.end()
 
     def _report(self, what: str) -> None:
-        """Logs what happens to connections, seldom, however many come."""
+        """Logs a closed or refused connection, at most once in ``REPORT_SECONDS``."""
         self._closed += 1
         if self._loop.time() >= self._report_after:
             _log.warning("%s; %d of such since the last report", what, self._closed)
@@ -169,7 +169,7 @@ class Listener:
 
 
 def _spare_descriptors(connections: int) -> int:
-    """Number of free descriptors once ``connections`` are open, at most ``connections``."""
+    """Returns how many file descriptors stay free once ``connections`` are open, at most ``connections``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         connections
@@ -179,7 +179,9 @@ def _spare_descriptors(connections: int) -> int:
 
 
 def descriptors_for(connections: int) -> int:
-    """Raises the soft limit on descriptors for a number of connections; returns for how many it suffices."""
+    """Raises the soft limit on file descriptors. Returns the number of connections for which the limit
+    suffices.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + OTHER_DESCRIPTORS  # as many again are told that there is no room
     if soft == resource.RLIM_INFINITY or soft >= wanted:

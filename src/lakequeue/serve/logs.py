@@ -1,4 +1,4 @@
-"""Logs of the server on standard error: lines of JSON."""
+"""Logs of the server: JSON lines on standard error."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lakequeue.model.log_lines import JsonLines
 from lakequeue.serve.instrumentation import ApiCall, RequestRecord
 
 MAX_VALUE_LENGTH = 200
-"""Characters of a value from a request in the access log."""
+"""Maximum number of characters of a value from a request in the access log."""
 
 _access = logging.getLogger("lakequeue.access")
 
 
 class AccessLog:
-    """Logs each request as a line of JSON to the logger ``lakequeue.access``, at level INFO.
+    """Logs each request as a JSON line to the logger ``lakequeue.access``, at level INFO.
 
-    Values from the request are cut and escaped to ASCII; bodies, query strings and headers are never logged.
+    Values from the request are shortened and escaped to ASCII. Bodies, query strings and headers are never logged.
     """
 
     def begun(self) -> None:
@@ -59,7 +59,7 @@ def _cut(text: str) -> str:
 
 
 def configure(clock: Clock, access_log: bool, stacks: bool) -> None:
-    """Configures logging to standard error: warnings and errors of every logger, and the access log if wanted."""
+    """Logs warnings and errors of every logger to standard error, and with ``access_log`` each request."""
     errors = logging.StreamHandler()
     errors.setFormatter(JsonLines(clock, stacks))
     logging.basicConfig(level=logging.WARNING, handlers=[errors], force=True)

@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus: number and latency of requests, and what goes on in queues."""
+"""``/metrics`` for Prometheus: number and latency of requests, and the metrics of queues."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lakequeue.serve.instrumentation import RequestRecord
 from lakequeue.serve.queue_metrics import QUEUES, QueueMetrics, readable
 
 SCAN_TIMEOUT = 8.0
-"""Seconds after which a scrape leaves all queues out; Prometheus itself waits for 10 s."""
+"""Seconds after which a scrape leaves all queues out. Prometheus itself waits for 10 s."""
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
-"""Bounds of latencies in seconds, up to the longest long poll."""
+"""Upper bounds of latencies in seconds, up to the longest long poll."""
 
 _log = logging.getLogger("lakequeue.serve")
 
@@ -29,10 +29,10 @@ _log = logging.getLogger("lakequeue.serve")
 class Metrics:
     """Counts requests, and answers scrapes.
 
-    Labels come from the service model, the errors and the catalog only, so requests cannot add any.
+    Labels come only from the service model, the errors and the catalog, so requests cannot add labels.
 
     Args:
-        waiting: number of long polls that are waiting now.
+        waiting: returns the number of long polls that wait now.
         queues: number of queues with labels of their own.
     """
 
@@ -75,7 +75,7 @@ class Metrics:
         self._seconds.labels(record.call.action).observe(record.seconds)
 
     async def answer(self, http: Request) -> Response:
-        """Answers a scrape; simultaneous scrapes share one scan of the queues."""
+        """Answers a scrape. Concurrent scrapes share one scan of the queues."""
         try:
             queues = await asyncio.wait_for(self._queues.result(), SCAN_TIMEOUT)
         except asyncio.TimeoutError:  # the metrics of requests need no storage
@@ -88,8 +88,6 @@ class Metrics:
 
 
 class _Collected(CollectorRegistry):
-    """A registry of metrics that are collected already."""
-
     def __init__(self, metrics: list[Metric]) -> None:
         super().__init__()
         self._metrics = metrics

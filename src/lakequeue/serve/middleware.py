@@ -1,8 +1,8 @@
-"""Middleware for every path: host, origin and size checks.
+"""Middleware for every path: checks of host, origin and size.
 
-They protect against web pages that are open in a browser on the same machine: a request that another site caused,
-or may have caused, is refused. Without a key file, a host name that is not one of this machine is refused, too,
-because a page can point a name of its own here (DNS rebinding). An unexpected error sends no stack trace to the
+The checks protect against web pages in a browser on the same machine: a request that another site caused, or may
+have caused, is refused. Without a key file, the server also refuses host names of other machines, because a page
+can make its own name resolve to this machine (DNS rebinding). An unexpected error sends no stack trace to the
 client.
 """
 
@@ -24,20 +24,20 @@ from lakequeue.serve.sqs.endpoint import error_response, joined_headers
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum size of a request head."""
+"""Maximum number of bytes in a request head."""
 PART_BYTES = 64 * 1024
-"""Bytes of an answer that are given to the connection at a time."""
+"""Number of bytes of an answer that are passed to the connection at a time."""
 
 _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _PAGE = re.compile(r"/|/health|/metrics|/console(/(?!api/).*)?\??")
-"""What a browser may open from its address bar: none of it is an action; ``?`` stands for any query."""
+"""Paths that a browser may open from its address bar. They perform no action. ``?`` stands for any query."""
 
 
 class RequestChecks:
-    """Middleware that refuses requests by host, origin or size of the head.
+    """Refuses requests by host, origin or size of the head.
 
     Args:
-        hosts: host names that are allowed in addition to those of this machine; None allows any, for servers
+        hosts: host names to allow in addition to the names of this machine. None allows every name, for servers
             where every request is signed.
     """
 
@@ -78,7 +78,7 @@ class RequestChecks:
 
 
 class _TrackedExchange:
-    """Passes a request and its answer on; closes the connection unless the whole body was read."""
+    """Passes a request and its answer on. Closes the connection unless the whole body was read."""
 
     def __init__(self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send

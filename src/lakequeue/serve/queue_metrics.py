@@ -1,7 +1,7 @@
-"""Metrics of queues: depths from the tables, and totals of what this server did.
+"""Metrics of queues: depths from the tables, and totals of the work of this server.
 
-Only some queues have labels of their own, so that the number of labels and of reads does not grow with the
-catalog. The rest is summed under one label.
+Only some queues have labels of their own, so the number of labels and of reads does not grow with the catalog.
+All other queues are summed under one label.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from lakequeue.model.clock import MICROS, to_micros
 from lakequeue.serve.group_depths import GroupDepths
 
 QUEUES = 100
-"""Queues with labels of their own, unless the server is given another number."""
+"""Default number of queues with labels of their own."""
 OTHER = "(other)"
-"""Label of all other queues together; no queue can have this name."""
+"""Label for the sum of all other queues. No queue can have this name."""
 SHARDS = 16
-"""Shards of a queue with labels of their own; the others are summed, too."""
+"""Number of shards of a queue with labels of their own. Further shards are summed, too."""
 READ_INTERVAL = 10.0
-"""Seconds for which depths are kept: scrapes in between read nothing."""
+"""Seconds for which depths are kept. Scrapes in between read nothing."""
 SCAN_SECONDS = 5.0
-"""Seconds that a scrape spends on reading queues; those that it does not reach are left out."""
+"""Seconds that a scrape spends on reading queues. It leaves out the queues after that."""
 
 _TOTALS = {
     "sent": "Messages accepted from senders by this server.",
@@ -57,11 +57,12 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class QueueMetrics:
-    """Collects the metrics of queues; one thread at a time.
+    """Collects the metrics of queues. Use it from one thread at a time.
 
     Args:
-        queues: number of queues with labels of their own, the oldest ones: a new queue takes no label away.
-        now: monotonic seconds.
+        queues: number of queues with labels of their own. The oldest queues have them, so that a new queue takes
+            no label away.
+        now: returns monotonic seconds.
     """
 
     def __init__(self, lake: LakeQueue, queues: int = QUEUES, now: Callable[[], float] = monotonic) -> None:
@@ -82,7 +83,7 @@ class QueueMetrics:
         return [*self._depths, *self._count()]
 
     def _space(self) -> list[Metric]:
-        """The space of the disk, also while nothing else can be read; none on an object store."""
+        """Returns the disk space of the root, even if nothing else can be read. Empty on an object store."""
         found = space(self._lake)
         if found is None:
             return []
@@ -190,9 +191,9 @@ class QueueMetrics:
         return [noisy, visible, oldest]
 
     def _count(self) -> list[Metric]:
-        """The totals by label.
+        """Returns the totals by label.
 
-        What happened goes to the label that its queue has now and stays there, so that no total ever falls.
+        Each event counts for the label that its queue has now, and stays there, so that no total ever falls.
         """
         newest = tallies(self._lake)
         labels = {*self._chosen, OTHER}

@@ -26,21 +26,23 @@ from lakequeue.serve.shares import Shares
 
 MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
-"""Where there are keys, one in this many connections may be of one address without a verified request."""
+"""On servers with keys, at most one in this many connections may come from one address without a verified
+request.
+"""
 SHUTDOWN_SECONDS = 30
 LARGE_BLOCK = 128 * 1024
-"""Bytes from which memory that was freed goes back to the system at once."""
+"""Bytes of the smallest block of memory that returns to the system as soon as it is freed."""
 KEEP_ALIVE_SECONDS = 75
-"""Seconds that an idle connection stays open: longer than in SDKs, so that the client closes it first."""
+"""Seconds that an idle connection stays open. SDKs wait less, so that the client closes it first."""
 
 
 _CIPHERS = "ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
-"""Those of Python's own default."""
+"""The defaults of Python."""
 
 
 @attrs.frozen
 class Certificate:
-    """TLS certificate, as PEM files.
+    """A TLS certificate, as PEM files.
 
     Attributes:
         cert: the certificate and its chain.
@@ -51,10 +53,10 @@ class Certificate:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """What TLS needs: this certificate, version 1.2 or later, and the ciphers that Python takes for safe.
+        """Returns a TLS context with this certificate, version 1.2 or later, and Python's default ciphers.
 
         Raises:
-            InvalidOptions: they are no certificate and its key, or every user may read the key.
+            InvalidOptions: the files are not a certificate and its key, or every user may read the key.
             OSError: a file cannot be read.
         """
         for path in (self.cert, self.key):
@@ -76,12 +78,12 @@ class Certificate:
 
 
 class Server(uvicorn.Server):
-    """Runs an application. The first signal stops it after the current requests, a second one stops it at once.
+    """Runs an application. The first signal stops it after the current requests, the second one at once.
 
     Args:
         certificate: None: HTTP without TLS.
-        connections: maximum number of open connections, if the limits of the system allow them.
-        proxies: addresses and networks whose headers ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed.
+        connections: maximum number of open connections. The limits of the system may lower it.
+        proxies: addresses and networks whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` headers are trusted.
     """
 
     def __init__(
@@ -156,7 +158,7 @@ class Server(uvicorn.Server):
 
 
 def _return_large_blocks() -> None:
-    """Keeps heaps of threads from keeping what messages took."""
+    """Makes freed memory of large messages return to the system, even if a thread's heap is fragmented."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, LARGE_BLOCK)  # M_MMAP_THRESHOLD, which otherwise grows to 32 MiB
@@ -164,10 +166,10 @@ def _return_large_blocks() -> None:
 
 
 class Networks:
-    """A set of addresses.
+    """A set of addresses and networks.
 
     Raises:
-        InvalidOptions: a text is no address or network.
+        InvalidOptions: a text is not an address or network.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -181,7 +183,7 @@ class Networks:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket; of a name, at its first address.
+    """Opens a listening socket. A name with several addresses gets its first address.
 
     Raises:
         OSError: the port is in use, or the address is not one of this machine.
@@ -194,7 +196,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address or name."""
+    """Returns True if only this machine can reach an address or name."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Shares of connections: what one key and one address may hold, and what is kept for others."""
+"""Shares of connections: the limits of one key and of one address, and the reserve for other clients."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import attrs
 from lakequeue.serve.errors import RETRY_SECONDS, RequestError
 
 SHARE = 2
-"""One in this many connections may be of one key, and of one address."""
+"""One key, and one address, may hold at most one in this many connections."""
 STRANGERS = 8
-"""One in this many is kept for those without a verified request, such as those for ``/health``."""
+"""One in this many connections is reserved for clients without a verified request, for example for ``/health``."""
 BEGINNERS = 8
-"""One in this many is kept for keys that hold few."""
+"""One in this many connections is reserved for keys that hold few."""
 FEW = 32
-"""One in this many connections is few."""
+"""A key holds few connections if it holds less than one in this many."""
 
 
 @attrs.frozen
 class Holder:
-    """Whose verified request a connection brought last; the key is None on servers without keys."""
+    """Key and address of the last verified request on a connection. The key is None on servers without keys."""
 
     key: str | None
     address: str
@@ -32,7 +32,7 @@ class Shares:
 
     Args:
         limit: maximum number of connections.
-        proxies: addresses that hold any number: those of proxies that do not tell their clients.
+        proxies: addresses that may hold any number of connections: proxies that do not name their clients.
     """
 
     def __init__(self, limit: int, proxies: Container[str] = ()) -> None:
@@ -46,10 +46,10 @@ class Shares:
         self._addresses: Counter[str] = Counter()
 
     def pass_on(self, before: Holder | None, after: Holder | None) -> None:
-        """Counts a connection for another holder; None: it has no verified request, or ends.
+        """Moves a connection from one holder to another. None: the connection has no verified request, or ends.
 
         Raises:
-            RequestError: the new holder has its share already, or there are too many of all; nothing changes.
+            RequestError: the new holder has its share already, or too many connections are open. Nothing changes.
         """
         if before == after:
             return

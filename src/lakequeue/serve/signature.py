@@ -1,9 +1,9 @@
-"""Signature Version 4 in the header Authorization, as SQS clients sign their requests, or in the URL.
+"""Signature Version 4 in the ``Authorization`` header, as SQS clients send it, or in the URL.
 
-botocore computes the canonical request and the signature, so the server computes the same as its clients.
+botocore computes the canonical request and the signature, so the server computes exactly as its clients do.
 Besides method, path, query and body, a client must sign the host, the date, and every header whose name begins
-with ``x-amz-``, including the action. It need not sign the content type, which some SDKs leave out: the protocol
-of a signed request changes only with the header of the action or with the body.
+with ``x-amz-``, including the action. The content type need not be signed, because some SDKs leave it out: the
+protocol of a signed request changes only with the header of the action or with the body.
 """
 
 # mypy: allow-subclassing-any
@@ -45,10 +45,10 @@ _BODY_HASH = "x-amz-content-sha256"
 
 @attrs.frozen
 class Signature:
-    """A signature that is complete and recent, but not yet compared with body and secret.
+    """A complete and recent signature that is not yet compared with body and secret.
 
     Attributes:
-        key_id: access key id that the request names.
+        key_id: the access key id in the request.
     """
 
     key_id: str
@@ -58,15 +58,16 @@ class Signature:
     _headers: HTTPHeaders
     _signature: str = attrs.field(repr=False)
     _queries: Set[str] = attrs.field(repr=False)
-    """What may have been signed of the query."""
+    """Canonical forms of the query, any of which the client may have signed."""
 
     @classmethod
     def of(cls, request: RequestHead, now: datetime) -> Signature:
         """Parses the signature of a request.
 
         Raises:
-            RequestError: it is missing, incomplete or malformed, does not cover what it must, or its date is
-                outside the clock window.
+            RequestError: the signature is missing, incomplete or malformed, does not cover a required header, or
+                its
+                date is outside the clock window.
         """
         lifetime = WINDOW
         if "authorization" in request.headers:
@@ -93,14 +94,13 @@ class Signature:
         return cls(key_id, timestamp, region, request, headers, parts["Signature"], queries)
 
     def covers(self, header: str) -> bool:
-        """Whether a header was signed."""
         return header in self._headers
 
     def matches(self, secret: str, body: bytes) -> bool:
-        """Whether this secret signed this body; compares in constant time.
+        """Returns True if this secret signed this body. Compares in constant time.
 
         Raises:
-            RequestError: the body has not the hash in X-Amz-Content-SHA256.
+            RequestError: the hash of the body differs from X-Amz-Content-SHA256.
         """
         body_hash = sha256(body).hexdigest()
         if self._request.headers.get(_BODY_HASH, body_hash) != body_hash:
@@ -115,7 +115,7 @@ class Signature:
 
 
 class _Signer(SigV4Auth):
-    """Signs the headers that the client signed, not those that botocore would choose."""
+    """Signs the headers that the client signed, instead of botocore's choice."""
 
     @staticmethod
     def request(
@@ -136,24 +136,22 @@ class _Signer(SigV4Auth):
 
 
 def _canonical_query(query: str, left_out: str, encode: Callable[[str], str]) -> str:
-    """Names and values encoded and sorted."""
     pairs = (part.partition("=") for part in query.split("&") if part)
     encoded = sorted((encode(name), encode(value)) for name, _, value in pairs)
     return "&".join(f"{name}={value}" for name, value in encoded if name != left_out)
 
 
 def _encoded(text: str) -> str:
-    """A name or value decoded and encoded again, because clients may escape more or less than they sign."""
+    """Decodes and encodes a name or value, because clients may escape more or less than they sign."""
     return quote(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 
 def mismatch() -> RequestError:
-    """The error for a signature that the secret of the key did not make."""
+    """The error for a signature that was not made with the key's secret."""
     return _mismatch("The signature does not match the request. Check the secret access key and the signing.")
 
 
 def _authorization(request: RequestHead) -> dict[str, str]:
-    """The parts of the header Authorization."""
     algorithm, _, rest = request.headers["authorization"].strip().partition(" ")
     if algorithm != ALGORITHM:
         raise _incomplete(f"The header Authorization must begin with {ALGORITHM}.")
@@ -165,7 +163,6 @@ def _authorization(request: RequestHead) -> dict[str, str]:
 
 
 def _url_parts(request: RequestHead) -> dict[str, str]:
-    """The parts of the signature in a URL."""
     given = [(name, value) for name, value in parse_qsl(request.query) if name.startswith(_IN_URL)]
     parts = {name.removeprefix(_IN_URL): value for name, value in given}
     if "Signature" not in parts:

@@ -1,4 +1,4 @@
-"""The actions of SQS, over the Python API; parameters and results are named as in the service model."""
+"""The actions of SQS over the Python API. Parameters and results have the names of the service model."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ from lakequeue.serve.sqs.queue_urls import queue_arn, queue_name, queue_url
 _Result = TypeVar("_Result")
 
 PROFILE = "sqs"
-"""Profile of the queues that SQS clients create without naming one."""
+"""Profile of queues that SQS clients create without a profile."""
 MAX_SHARDS = 16
-"""Shards of a queue that an SQS client creates, or to which it raises them: each is a pair of tables."""
+"""Maximum number of shards that an SQS client can give a queue. Each shard is a pair of tables."""
 _TASK_ARNS = ("SourceArn", "DestinationArn")
 _AFTER = "after "
-"""Start of a page token; the name of the last queue of the page follows."""
+"""Start of a page token. The name of the last queue on the page follows."""
 
 
 class Actions:
-    """Runs actions. Thread-safe; every method may block, except ``answer``, ``receive`` and ``opened``.
+    """Runs actions. Thread-safe. Every method except ``answer``, ``receive`` and ``opened`` may block.
 
     Args:
-        account: in the URLs and ARNs of queues.
-        sender: SenderId of all messages; None: it is the name of the caller, which sends give as ``SENDER``.
-        max_shards: maximum number of shards of queues that clients create, or to which they raise it.
-        encryption: what the operator says of it.
+        account: account in the URLs and ARNs of queues.
+        sender: SenderId of all messages. None: the name of the caller, which the parameters hold under ``SENDER``.
+        max_shards: maximum number of shards that a client can give a queue.
+        encryption: the encryption that the operator declares.
     """
 
     def __init__(
@@ -118,14 +118,15 @@ class Actions:
         }
 
     async def answer(self, action: str, given: Structure, base_url: str) -> Structure:
-        """Runs any action except ReceiveMessage; what concerns one message, together with what others wait for.
+        """Runs any action except ReceiveMessage. Concurrent actions on single messages of a queue run as one
+        batch.
 
         Args:
-            given: its parameters.
-            base_url: scheme and host that the client uses for this server; part of the URLs of queues.
+            given: parameters of the action.
+            base_url: scheme and host by which the client reaches this server, for the URLs of queues.
 
         Raises:
-            QueueServiceError, QueueClientError: as the Python API raises them.
+            QueueServiceError, QueueClientError: as in the Python API.
         """
         try:
             return await self._answer(action, given, base_url)
@@ -150,7 +151,7 @@ class Actions:
         return await asyncio.to_thread(self.run, action, given, base_url)
 
     def run(self, action: str, given: Structure, base_url: str) -> Structure:
-        """Runs an action in this thread; not ReceiveMessage, nor what settles one message."""
+        """Runs an action in this thread, except ReceiveMessage, DeleteMessage and ChangeMessageVisibility."""
         if action not in self._by_name:
             raise UnsupportedOperation(f"The action {action} is not supported.")
         try:
@@ -181,23 +182,23 @@ class Actions:
         return call(self.queue(name))
 
     def queue(self, name: str) -> Queue:
-        """The queue of a name, opened once for all requests."""
+        """Returns the queue of a name, opened once for all requests."""
         queue = self._queues.get(name)
         if queue is None:
             queue = self._queues[name] = self.lake.queue(name)
         return queue
 
     def opened(self, url: str) -> Queue | None:
-        """The queue of a URL if it is open already; does not block."""
+        """Returns the queue of a URL, or None if it is not open yet. Does not block."""
         return self._queues.get(queue_name(url))
 
     def reopened(self, queue: Queue) -> Queue:
-        """The queue that now has the name of a deleted one."""
+        """Returns the queue that now has the name of a deleted queue."""
         self._queues.pop(queue.name, None)
         return self.queue(queue.name)
 
     def _do(self, given: Structure, call: Callable[[Queue], object]) -> Structure:
-        """Calls a function with the queue that a request names; for actions without a result."""
+        """Calls a function with the queue that a request names. Returns an empty result."""
         self.on_queue(given["QueueUrl"], call)
         return {}
 
@@ -343,7 +344,11 @@ class Actions:
     async def receive(
         self, queue: Queue, given: Structure, interrupt: Interrupt, room: Room | None = None
     ) -> tuple[list[Message], Structure]:
-        """Runs ReceiveMessage; returns the messages, for which there is room, and the result for the client."""
+        """Runs ReceiveMessage. Returns the messages, and the result for the client.
+
+        Args:
+            room: waits until there is memory for the messages.
+        """
         attribute_names = {*given.get("MessageAttributeNames", ())}
         request = Request(
             given.get("MaxNumberOfMessages"),
@@ -361,7 +366,7 @@ class Actions:
         return messages, {"Messages": received} if messages else {}
 
     def release(self, queue: Queue, messages: list[Message]) -> None:
-        """Makes messages visible whose receiver has disconnected; messages of a group keep their order."""
+        """Makes messages visible whose receiver has disconnected. Messages of a group keep their order."""
         queue.change_visibility_batch([(message.receipt_handle, 0) for message in messages])
 
     def _delete_message_batch(self, given: Structure, base_url: str) -> Structure:

@@ -31,17 +31,17 @@ from lakequeue.serve.sqs.model import operation
 from lakequeue.serve.sqs.queue_urls import queue_name
 
 LARGE = 64 * 1024
-"""Bytes from which a body is parsed, and an answer written, in a thread."""
+"""Number of bytes from which a body is parsed, and an answer written, in a thread."""
 SENDING = ("SendMessage", "SendMessageBatch")
 """Actions whose requests may be large."""
 READING = (
     *("GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "ListMessageMoveTasks"),
     *("ListQueues", "ListQueueTags"),
 )
-"""Actions that an unsigned GET may name: they change nothing, and hand out no message."""
+"""Actions that an unsigned GET may perform: they change nothing and return no message."""
 
 _HEADERS = "joined headers"
-"""Where the state of a request has them."""
+"""Key in the request state: the joined headers."""
 _TRACE_ID = "x-amzn-trace-id"
 
 _Parsed = TypeVar("_Parsed")
@@ -49,7 +49,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class _Format(Protocol):
-    """How a response is written."""
+    """A format of responses."""
 
     RESPONSE_TYPE: str
 
@@ -80,7 +80,7 @@ class Endpoint:
         self.waiting = 0
 
     async def __call__(self, http: Request) -> Response:
-        """Answers a request, and describes it in ``http.state.call``."""
+        """Answers a request. Notes its action and result in ``http.state.call``."""
         call = http.state.call = ApiCall(request_id=new_id())
         try:
             return await self._answer(http, call)
@@ -144,7 +144,7 @@ class Endpoint:
         return _Response(answer, content, headers=response_headers, media_type=format.RESPONSE_TYPE)
 
     def _complete(self, given: dict[str, Any], action: str, caller: Caller, trace: str | None) -> None:
-        """Adds to the parameters what the request says beside them."""
+        """Adds parameters that are outside the body: the trace header, and the caller."""
         if action == "SendMessage" and trace:
             add_trace_header(given, trace)
         if action in SENDING and self._actions.sender is None:
@@ -153,7 +153,7 @@ class Endpoint:
             given[CALLER] = caller
 
     async def _receive(self, http: Request, given: dict[str, Any], answer: Answer) -> dict[str, Any]:
-        """Receives messages; stops waiting when the client disconnects or the server stops."""
+        """Receives messages. Stops waiting when the client disconnects or the server stops."""
         http.scope["state"][RECEIVES] = True
         if http.scope["state"].get(HALF_CLOSED):
             raise ClientDisconnect
@@ -178,7 +178,9 @@ class Endpoint:
     async def _receive_from_newest(
         self, queue: Queue, given: dict[str, Any], interrupt: Interrupt, answer: Answer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
-        """Receives from a queue, or from its successor of the same name; returns that queue, too."""
+        """Receives from a queue, or from the new queue of its name if it was deleted. Returns the queue it
+        received from.
+        """
         try:
             return queue, await self._actions.receive(queue, given, interrupt, answer)
         except QueueDoesNotExist:
@@ -187,7 +189,7 @@ class Endpoint:
 
 
 class _Response(Response):
-    """A response whose messages count until it is sent."""
+    """A response whose messages count for the memory limit until it is sent."""
 
     def __init__(self, answer: Answer, content: bytes, **more: Any) -> None:
         super().__init__(content, **more)
@@ -204,7 +206,7 @@ class _Response(Response):
 
 
 async def _parse(body: bytes, parse: Callable[..., _Parsed], *arguments: Any) -> _Parsed:
-    """Parses a body; a large one in a thread, so that other requests do not wait for it."""
+    """Parses a body. Parses a large body in a thread, so that other requests do not wait."""
     if len(body) < LARGE:
         return parse(*arguments)
     return await asyncio.to_thread(parse, *arguments)
@@ -218,7 +220,9 @@ def _release(actions: Actions, queue: Queue, messages: list[Message]) -> None:
 
 
 def joined_headers(scope: Scope) -> Mapping[str, str]:
-    """The headers of a request; names are in lower case, and the values of a repeated header joined by commas."""
+    """Returns the headers of a request. Names are in lower case. Values of a repeated header are joined by
+    commas.
+    """
     found: dict[str, str] = scope.setdefault("state", {}).setdefault(_HEADERS, {})
     if not found:
         for raw_name, raw_value in scope["headers"]:
@@ -228,7 +232,7 @@ def joined_headers(scope: Scope) -> Mapping[str, str]:
 
 
 def _named(headers: Mapping[str, str]) -> OperationModel | None:
-    """The action that the headers name; None: a form names it."""
+    """Returns the action that the headers name. None if a form names it."""
     if is_json(headers):
         target = headers.get("x-amz-target", "")
         if not target:
@@ -243,24 +247,23 @@ def _named(headers: Mapping[str, str]) -> OperationModel | None:
 
 
 def _no_key(head: RequestHead) -> str:
-    """Why a request by GET that changes something is refused by a server without keys."""
+    """Returns why a server without keys refuses a GET that changes something."""
     if "authorization" in head.headers or "X-Amz-Signature" in head.query:
         return "This server has no keys, so it cannot verify the signature of a request by GET; use POST."
     return "Unsigned requests by GET only read; use POST."
 
 
 def is_json(headers: Mapping[str, str]) -> bool:
-    """Whether a request uses, or tries to use, AWS JSON."""
+    """Returns True if a request uses, or tries to use, AWS JSON."""
     return json_protocol.TARGET in headers.get("x-amz-target", "") or "json" in headers.get("content-type", "")
 
 
 def _query_format(headers: Mapping[str, str]) -> _Format:
-    """How to answer a request in the Query protocol."""
     return query_json if "application/json" in headers.get("accept", "") else query_protocol
 
 
 def error_response(error: ErrorResponse, headers: Mapping[str, str]) -> Response:
-    """The HTTP response for an error, in the protocol of a request with these headers."""
+    """Returns the HTTP response for an error, in the protocol that the headers of the request imply."""
     format = json_protocol if is_json(headers) else _query_format(headers)
     more, body = format.error(error)
     more["x-amzn-RequestId"] = error.request_id

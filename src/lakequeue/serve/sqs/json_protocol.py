@@ -1,4 +1,4 @@
-"""AWS JSON 1.0, the protocol of today's SDKs."""
+"""AWS JSON 1.0, the protocol of current SDKs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lakequeue.serve.sqs.model import validated
 
 RESPONSE_TYPE = "application/x-amz-json-1.0"
 LARGE = 64 * 1024
-"""Letters of a body from which encoding an answer holds up others."""
+"""Number of characters in a body from which encoding the answer would hold up other threads."""
 TARGET = "AmazonSQS."
-"""Prefix of the action in the header ``X-Amz-Target``."""
+"""Prefix of the action in the ``X-Amz-Target`` header."""
 
 
 def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def parameters(operation: OperationModel, body: bytes) -> dict[str, Any]:
 
 
 def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:
-    """The body of a response; empty if the action has no result. The id of the request is in a header."""
+    """Returns the body of a response. Empty if the action has no result. The request id is in a header."""
     if operation.output_shape is None:
         return b""
     # JSON's escape, for half a pair
@@ -45,7 +45,7 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
 
 
 def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
-    """Headers and body of an error response."""
+    """Returns headers and body of an error response."""
     headers = {"x-amzn-query-error": f"{response.code};{'Sender' if response.sender else 'Receiver'}"}
     return headers, json.dumps({"__type": response.type, "message": response.message}).encode()
 

@@ -1,4 +1,4 @@
-"""Messages and batches of the Python API as structures of the service model, and back."""
+"""Converts messages and batches between the Python API and the structures of the service model."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from lakequeue.serve.errors import wire_message
 from lakequeue.serve.sqs.queue_urls import queue_arn
 
 SENDER = "SenderId"
+"""Parameter of a send: the name of the signing key. The service model lacks this member."""
 PRIORITY = "Priority"
-"""Member that only the console adds: SQS has no priorities."""
-"""Where the parameters of a send name the key that signed it; the service model has no such member."""
+"""A member that only the console sends, because SQS has no priorities."""
 CALLER = "Caller"
-"""Where those of StartMessageMoveTask have the caller: its messages tell to which queues they go back."""
+"""Parameter of StartMessageMoveTask: the caller, who needs permission for the queues that messages return to."""
 SOURCE = "DeadLetterQueueSourceArn"
 Structure = dict[str, Any]
-"""A structure of the service model, such as the parameters or the result of an action."""
+"""A structure of the service model, for example the parameters or the result of an action."""
 
 
 def send_entry(entry: Structure, sender: str | None) -> SendEntry:
-    """A message to send, from SendMessage or an entry of SendMessageBatch."""
+    """Builds a message to send from SendMessage or an entry of SendMessageBatch."""
     return SendEntry(
         entry["MessageBody"],
         entry.get("Id"),
@@ -51,7 +51,7 @@ def send_entry(entry: Structure, sender: str | None) -> SendEntry:
 
 
 def add_trace_header(given: Structure, trace: str) -> None:
-    """Makes the header X-Amzn-Trace-Id of a SendMessage its AWSTraceHeader, unless the parameters have one."""
+    """Copies the X-Amzn-Trace-Id header of a SendMessage to AWSTraceHeader, unless the parameters contain that."""
     attributes = given.setdefault("MessageSystemAttributes", {})
     attributes.setdefault(TRACE_HEADER, {"DataType": "String", "StringValue": trace})
 
@@ -73,7 +73,7 @@ def _attribute_values(attributes: Mapping[str, Structure]) -> dict[str, Attribut
 
 
 def send_result(sent: SendResult | BatchSuccess, entry: SendEntry) -> Structure:
-    """The result of SendMessage, or one entry of the result of SendMessageBatch."""
+    """Builds the result of SendMessage, or an entry of the result of SendMessageBatch."""
     trace = {name: AttributeValue(*value) for name, value in (entry.system_attributes or {}).items()}
     members = {
         "MessageId": sent.message_id,
@@ -88,13 +88,13 @@ def send_result(sent: SendResult | BatchSuccess, entry: SendEntry) -> Structure:
 def received_message(
     message: Message, names: Collection[str], attribute_names: Collection[str], account: str, sender: str | None
 ) -> Structure:
-    """A message of ReceiveMessage.
+    """Builds a message in the result of ReceiveMessage.
 
     Args:
-        names: of system attributes that the client wants.
-        attribute_names: of message attributes that the client wants.
-        account: in ARNs of queues.
-        sender: SenderId of a message that has none of its own.
+        names: system attributes that the client asked for.
+        attribute_names: message attributes that the client asked for.
+        account: account in ARNs of queues.
+        sender: SenderId of messages without a sender of their own.
     """
     known = message.attributes
     if sender is not None:
@@ -120,7 +120,7 @@ def received_message(
 
 
 def _chosen(given: Mapping[str, AttributeValue], names: Collection[str]) -> dict[str, AttributeValue]:
-    """Message attributes by name; ``*`` is all, and ``Hel.*`` those whose names begin with ``Hel``."""
+    """Selects message attributes by name. ``*`` selects all, ``Hel.*`` the names that begin with ``Hel``."""
     if "All" in names or "*" in names:
         return dict(given)
     prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))
@@ -128,7 +128,7 @@ def _chosen(given: Mapping[str, AttributeValue], names: Collection[str]) -> dict
 
 
 def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
-    """The result of a delete or visibility batch; the Python API names its entries by position."""
+    """Builds the result of a delete or visibility batch. The Python API identifies entries by position."""
 
     def entry_id(position: str) -> str:
         id: str = entries[int(position)]["Id"]
@@ -142,7 +142,7 @@ def settle_result(result: BatchResult, entries: list[Structure]) -> Structure:
 
 
 def batch_result(result: BatchResult, members: Callable[[BatchSuccess], Structure]) -> Structure:
-    """The result of a batch; ``members`` returns what an entry has besides its id."""
+    """Builds the result of a batch. ``members`` returns the members of an entry in addition to its id."""
     parts = {
         "Successful": [{"Id": done.id} | members(done) for done in result.successful],
         "Failed": [

@@ -1,4 +1,4 @@
-"""The service model of SQS, from botocore: actions, the shapes of their parameters, required members, types."""
+"""The service model of SQS, from botocore: actions, parameter shapes, required members and types."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lakequeue.errors import MissingParameter
 from lakequeue.serve.errors import RequestError, malformed
 
 VERSION = "2012-11-05"
-"""Version of the API, and part of the namespace of its XML."""
+"""Version of the API, and part of its XML namespace."""
 MAX_ITEMS = 1_000
-"""Elements of a list or map: more than any action allows, but few enough to validate quickly."""
+"""Maximum number of elements in a list or map: more than any action allows, and few enough to validate quickly."""
 
 _MEMBERS = """
 AWSAccountIds Actions AttributeNames Attributes BinaryListValues BinaryValue DataType DelaySeconds DestinationArn
@@ -28,12 +28,14 @@ ReceiveRequestAttemptId SourceArn StringListValues StringValue TagKeys Tags Task
 WaitTimeSeconds tags
 """
 MEMBERS = frozenset(_MEMBERS.split())
-"""Names in requests that this server knows; what a newer botocore adds would be ignored without a word."""
+"""Names of members that this server knows. It refuses members that a newer botocore adds, rather than ignore
+them.
+"""
 
 
 @cache
 def operations() -> Mapping[str, OperationModel]:
-    """Every action of SQS by its name."""
+    """Returns every action of SQS by name."""
     # not from ~/.aws/models, where anything may be
     loader = Loader([Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
     service = ServiceModel(loader.load_service_model("sqs", "service-2", VERSION), "sqs")
@@ -41,7 +43,7 @@ def operations() -> Mapping[str, OperationModel]:
 
 
 def operation(name: str) -> OperationModel:
-    """The action of a name.
+    """Returns the action of a name.
 
     Raises:
         RequestError: there is no such action.
@@ -61,10 +63,10 @@ def validated(shape: Shape, value: Any, where: str) -> Any:
     """Checks a value against its shape, and converts it to Python types.
 
     Args:
-        where: name of the member, for the error.
+        where: name of the member, for the error message.
 
     Raises:
-        RequestError: the value has another type, or members that are not in the shape.
+        RequestError: the value has another type, or members that the shape lacks.
         MissingParameter: a required member is absent.
     """
     match shape:

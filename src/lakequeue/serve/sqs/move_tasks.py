@@ -1,7 +1,7 @@
 """Message move tasks: redrives that run in the background (DLQ-8).
 
 A task is stored with its dead-letter queue. So every server of the root knows it, a queue has at most one active
-task, and another server takes a task over when its server dies.
+task, and another server takes over the task of a server that died.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from lakequeue.serve.sqs.queue_urls import is_own, queue_arn
 
 @attrs.frozen(kw_only=True)
 class MoveTask:
-    """State of a message move task; instants are milliseconds since the epoch.
+    """State of a message move task. Instants are milliseconds since the epoch.
 
     Attributes:
         server: id of the server that runs the task.
         written: when that server last stored the task.
-        rate: maximum number of messages per second; None: no limit.
-        sources: without a destination, the only queues to which messages may go back; None: any.
+        rate: maximum number of messages per second. None: no limit.
+        sources: names of the queues that messages may return to. None: any queue.
     """
 
     id: str
@@ -72,7 +72,7 @@ class MoveTask:
         ).decode()
 
     def description(self) -> dict[str, Any]:
-        """The task as ListMessageMoveTasks returns it."""
+        """Returns the task in the form of ListMessageMoveTasks."""
         members = {
             "TaskHandle": self.handle if self.active else None,
             "Status": self.status,
@@ -87,12 +87,18 @@ class MoveTask:
         return {name: value for name, value in members.items() if value is not None}
 
     def check_source(self, name: str) -> None:
-        """Raises RequestError if messages must not go back to a queue."""
+        """Raises RequestError if messages must not return to a queue."""
         if self.sources is not None and name not in self.sources:
             raise RequestError("AccessDenied", f"The task must not send to {name}.", 403)
 
     def after_step(self, moved: int, more: bool, failure: str | None) -> MoveTask:
-        """The task after it moved some messages; ``more``: others can be moved; ``failure``: why others cannot."""
+        """Returns the task after it moved messages.
+
+        Args:
+            moved: number of messages that this step moved.
+            more: True if more messages can be moved.
+            failure: why the remaining messages cannot be moved. None if they can.
+        """
         if failure is not None:
             return attrs.evolve(self, moved=self.moved + moved, status="FAILED", reason=failure)
         status = {"CANCELLING": "CANCELLED", "RUNNING": "RUNNING" if more else "COMPLETED"}[self.status]
@@ -100,7 +106,7 @@ class MoveTask:
 
 
 def parse_task_handle(handle: str) -> tuple[str, str]:
-    """Id of the task, and the ARN of its source queue.
+    """Returns the id of the task and the ARN of its source queue.
 
     Raises:
         InvalidParameterValue: not a task handle.
@@ -116,7 +122,7 @@ def parse_task_handle(handle: str) -> tuple[str, str]:
 
 
 def load_tasks(text: str | None) -> list[MoveTask]:
-    """The tasks that are stored with a queue, newest first."""
+    """Parses the stored tasks of a queue, newest first."""
     return [MoveTask(**task) for task in json.loads(text or "[]")]
 
 
@@ -125,11 +131,10 @@ def dump_tasks(tasks: Iterable[MoveTask]) -> str:
 
 
 MAX_RATE = 500
-"""Maximum of MaxNumberOfMessagesPerSecond."""
 MAX_TASKS = 10
-"""Tasks that are kept for each queue."""
+"""Number of tasks that are kept for each queue."""
 STEP = 1_000
-"""Messages that a task without a rate moves between two updates of its state."""
+"""Number of messages that a task without a rate moves between two updates of its state."""
 STALE_MILLIS = 30_000
 """Milliseconds without an update after which another server takes a task over."""
 
@@ -137,7 +142,7 @@ _log = logging.getLogger("lakequeue.serve")
 
 
 class MoveTasks:
-    """The tasks of a root; runs those of this server, each in a thread. Thread-safe."""
+    """The tasks of a root. Runs each task of this server in a thread. Thread-safe."""
 
     def __init__(self, lake: LakeQueue, account: str) -> None:
         self._lake = lake
@@ -157,10 +162,11 @@ class MoveTasks:
         """Starts a task and returns its handle.
 
         Raises:
-            RequestError: messages would go back to a queue to which the caller may not send.
+            RequestError: messages would return to a queue to which the caller may not send.
             ResourceNotFoundException: a queue does not exist.
-            InvalidParameterValue: the source is no dead-letter queue, the destination is of the other kind, the
-                rate is out of range, or the queue has an active task.
+            InvalidParameterValue: the source is not a dead-letter queue, the destination is the source or of the
+                other
+                kind (standard or FIFO), the rate is out of range, or the queue has an active task.
         """
         if rate is not None and not 1 <= rate <= MAX_RATE:
             raise InvalidParameterValue.of(
@@ -204,7 +210,7 @@ class MoveTasks:
         return task.handle
 
     def cancel(self, handle: str) -> int:
-        """Makes a task end before its next step; returns the number of messages moved so far.
+        """Makes a task end before its next step. Returns the number of messages moved so far.
 
         Raises:
             InvalidParameterValue: not a task handle.
@@ -219,7 +225,7 @@ class MoveTasks:
         return task.moved
 
     def listed(self, source_arn: str, limit: int) -> list[dict[str, Any]]:
-        """The latest tasks of a queue, newest first.
+        """Returns the latest tasks of a queue, newest first.
 
         Raises:
             ResourceNotFoundException: the queue does not exist.
@@ -230,7 +236,7 @@ class MoveTasks:
         return [task.description() for task in _stored(self._queue(source_arn, "SourceArn"))[:limit]]
 
     def adopt(self) -> None:
-        """Takes over the tasks that their servers no longer update; call it regularly."""
+        """Takes over tasks that their servers no longer update. Call it regularly."""
         for name, stored in all_move_tasks(self._lake).items():
             try:
                 for task in load_tasks(stored):
@@ -240,7 +246,7 @@ class MoveTasks:
                 _log.warning("cannot take over message move tasks of %s: %s", name, error)
 
     def stop(self) -> None:
-        """Stops after the current steps; another server, or the next one, takes the tasks over."""
+        """Stops after the current steps. Another server takes the tasks over, or this one after a restart."""
         self._stopped.set()
         with self._lock:
             threads, self._threads = self._threads, []
@@ -299,7 +305,7 @@ class MoveTasks:
         return None if task.destination is None else self._queue(task.destination, "DestinationArn")
 
     def _why_left(self, source: Queue) -> str | None:
-        """Why messages could not go back to their sources, in the words of AWS; None if all did."""
+        """Returns why a message could not return to its source, in AWS's words. None if all messages could."""
         for message in source.peek(limit=10):
             if message.state == "visible":
                 if message.source_queue is None:
@@ -311,7 +317,7 @@ class MoveTasks:
         return None
 
     def _continues(self, source: Queue, task: MoveTask) -> bool:
-        """Whether a task is still active on this server; ends it if it was cancelled."""
+        """Returns True if a task is still active on this server. Ends a cancelled task."""
         stored = next((stored for stored in _stored(source) if stored.id == task.id), None)
         if stored is not None and stored.status == "CANCELLING":
             stored = self._update_mine(source, task, lambda stored: attrs.evolve(stored, status="CANCELLED"))
@@ -343,7 +349,7 @@ class MoveTasks:
         return self._update(source, task.id, changed)
 
     def _update(self, source: Queue, id: str, change: Callable[[MoveTask], MoveTask]) -> MoveTask | None:
-        """Updates a stored task; returns it as stored, or None if it is not active."""
+        """Updates a stored task. Returns the stored task, or None if it is not active."""
         found: MoveTask | None = None
 
         def changed(text: str | None) -> str:

@@ -1,6 +1,6 @@
-"""Responses of the Query protocol in JSON, for clients that accept JSON, such as proxies to SQS.
+"""Responses of the Query protocol in JSON, for clients that accept JSON, such as SQS proxies.
 
-They have the members of the XML responses, under other names, and null where there is nothing.
+The members of the XML responses have other names here, and null for a missing value.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from lakequeue.serve.sqs.query_protocol import error_message, error_type, key_na
 
 RESPONSE_TYPE = "application/json"
 _NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
-"""Lists that this form names otherwise than the service model."""
+"""Lists with other names than in the service model."""
 
 
 def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:
-    """The body of a response."""
     content: dict[str, Any] = {"ResponseMetadata": {"RequestId": request_id}}
     if operation.output_shape is not None:
         content = {f"{operation.name}Result": _value(operation.output_shape, result)} | content
@@ -28,7 +27,7 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
 
 
 def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
-    """Headers and body of an error response."""
+    """Returns headers and body of an error response."""
     members = {
         "Code": response.code,
         "Detail": None,

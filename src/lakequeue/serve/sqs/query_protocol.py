@@ -1,7 +1,8 @@
-"""The Query protocol of older SDKs: parameters as a form, in the body or in the URL, responses in XML.
+"""The Query protocol of older SDKs: parameters as a form in the body or the URL, responses in XML.
 
-Its names are older than the JSON service model. Each element of a list or map is a field of its own with the name
-of the element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``. A single one needs no number.
+Its names are older than the JSON service model. Each element of a list or map is a separate field with the name
+of the element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``. A single element needs no
+number.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ CONTENT_TYPE = "application/x-www-form-urlencoded"
 RESPONSE_TYPE = "text/xml"
 NAMESPACE = f"http://queue.amazonaws.com/doc/{VERSION}/"
 MAX_FIELDS = 2_000
-"""Fields of a form; the largest batch, ten messages with ten attributes each, has about 450."""
+"""Maximum number of fields in a form. The largest batch, ten messages with ten attributes each, has about 450."""
 MAX_NAME_PARTS = 16
-"""Parts of a field name; the value of an attribute in a batch has six."""
+"""Maximum number of parts in a field name. The value of an attribute in a batch has six."""
 
 _ELEMENTS = {"Actions": "ActionName"}
 _SIGNING = "X-Amz-"
@@ -41,7 +42,7 @@ def form(content: bytes) -> dict[str, str]:
     """Parses the fields of a request, in its body or its URL.
 
     Raises:
-        RequestError: they are no form, or one is repeated, or there are too many.
+        RequestError: the content is not a form, a field is repeated, or there are too many fields.
     """
     try:
         pairs = parse_qsl(
@@ -57,16 +58,16 @@ def form(content: bytes) -> dict[str, str]:
 
 
 def url_form(query: str) -> dict[str, str]:
-    """Parses the fields of a request by GET, without those that sign the URL; errors as in ``form``."""
+    """Parses the fields of a GET request, without the fields that sign the URL. Raises the errors of ``form``."""
     return {name: value for name, value in form(query.encode()).items() if not name.startswith(_SIGNING)}
 
 
 def action(fields: dict[str, str], path: str) -> str:
-    """The action that a form names.
+    """Returns the name of the action in a form.
 
     Raises:
-        RequestError: it names no action, or one that queues do not have although the path is that of a queue, or
-            another version of the API.
+        RequestError: the form names no action or another version of the API, or the action has no queue although
+            the path names a queue.
     """
     version = fields.get("Version", VERSION)
     if version != VERSION:
@@ -79,7 +80,7 @@ def action(fields: dict[str, str], path: str) -> str:
 
 
 def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> dict[str, Any]:
-    """Parses the parameters of an action; the path may name the queue instead of QueueUrl.
+    """Parses the parameters of an action. The path can name the queue instead of QueueUrl.
 
     Raises:
         RequestError: the form does not fit the service model.
@@ -100,7 +101,6 @@ def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> 
 
 
 def response(operation: OperationModel, result: dict[str, Any], request_id: str) -> bytes:
-    """The body of a response."""
     shape, tag = operation.output_shape, f"{operation.name}Result"
     members = "" if shape is None else _members(shape, result)
     content = "" if shape is None else f"<{tag}>{members}</{tag}>" if members else f"<{tag}/>"
@@ -110,7 +110,7 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
 
 
 def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
-    """Headers and body of an error response."""
+    """Returns headers and body of an error response."""
     return {}, _document(
         "ErrorResponse",
         f"<Error><Type>{error_type(response)}</Type><Code>{_text(response.code)}</Code>"
@@ -119,19 +119,18 @@ def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
 
 
 def error_type(response: ErrorResponse) -> str:
-    """Who is at fault."""
     return "Sender" if response.sender else "Receiver"
 
 
 def error_message(response: ErrorResponse) -> str:
-    """The message of an error in this protocol."""
+    """Returns the message of an error, as this protocol words it."""
     if response.message == QueueDoesNotExist.default_message:
         return "The specified queue does not exist for this wsdl version."
     return response.message
 
 
 def legacy_code(value: Tree) -> Tree:
-    """A failed entry of a batch with the code of this protocol."""
+    """Returns a failed entry of a batch with the code of this protocol."""
     return value | {"Code": SERVICE_ERRORS[value["Code"]].legacy_code}
 
 
@@ -149,7 +148,7 @@ def _put(tree: Tree, name: str, value: str) -> None:
 
 
 def _value(shape: Shape, given: Any, where: str) -> Any:
-    """A part of the form in the structure of JSON; ``validated`` checks its types later."""
+    """Converts a part of the form to the structure of JSON. ``validated`` checks the types later."""
     match shape:
         case StructureShape():
             return _structure(shape, _tree(given, where))
@@ -169,7 +168,7 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
 
 
 def _members_of(shape: StructureShape) -> dict[str, str]:
-    """The members of a structure by their names in a form."""
+    """Maps the names of members in a form to their names in the service model."""
     # some SDKs use the plural: Tags.1.Key (older ones for Java), AttributeNames= (an empty list)
     names = {name[0].upper() + name[1:]: name for name in shape.members}
     return names | {_element(name, member): name for name, member in shape.members.items()}
@@ -195,7 +194,9 @@ def _entry(shape: MapShape, given: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(given: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """The elements of a list or map: numbered, or a single one that has a member named in ``single``."""
+    """Yields the elements of a list or map: numbered ones, or a single element with a member named in
+    ``single``.
+    """
     entries = _tree(given, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries
@@ -212,7 +213,7 @@ def _tree(given: Any, where: str) -> Tree:
 
 
 def _element(name: str, shape: Shape) -> str:
-    """Name of a member in this protocol."""
+    """Returns the name of a member in this protocol."""
     if isinstance(shape, ListShape) and isinstance(shape.member, StructureShape):
         element: str = shape.member.name
         return element
@@ -222,7 +223,6 @@ def _element(name: str, shape: Shape) -> str:
 
 
 def key_name(shape: MapShape) -> str:
-    """Name of the keys of a map."""
     return "Key" if shape.name == "TagMap" else "Name"
 
 

@@ -1,7 +1,7 @@
-"""Attributes of queues as SQS clients set and see them, and the policy, which two actions change.
+"""Queue attributes as SQS clients set and see them, and the policy for AddPermission and RemovePermission.
 
-The server stores the policy for tools that manage policies, but does not enforce it: the key file says who may do
-what.
+The server stores the policy for tools that manage policies, but does not enforce it. The key file defines the
+permissions.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _UNENCRYPTED: Mapping[str, tuple[str, ...]] = {
     _KEY: ("",),
     _PERIOD: ("", "300"),
 }
-"""Attributes for encryption with a key of the client's, and their values that mean no such encryption."""
+"""Attributes for encryption with a client's key, and their values that request no such encryption."""
 _SSE = "SqsManagedSseEnabled"
 _FLAGS = ("FifoQueue", "ContentBasedDeduplication", _SSE)
-"""Attributes whose values SQS takes in any case, as in ``True``."""
+"""Attributes whose values SQS accepts in upper or lower case, as in ``True``."""
 _NAMES = frozenset(operations()["GetQueueAttributes"].input_shape.members["AttributeNames"].member.enum)
 
 
 @attrs.frozen
 class Encryption:
-    """What the operator says of encryption, which is up to the storage.
+    """The encryption that the operator declares. The storage does the encryption.
 
     Attributes:
-        ignore_kms: keys of clients are kept and shown, and encrypt nothing; else they are refused.
-        sse_managed: the storage encrypts all, and queues without such a key say so.
+        ignore_kms: keys of clients are stored and shown, but encrypt nothing. If False, they are refused.
+        sse_managed: the storage encrypts everything, and queues without a client's key report this.
     """
 
     ignore_kms: bool = False
@@ -50,13 +50,14 @@ class Encryption:
 
 
 def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) -> dict[str, Any]:
-    """The attributes to set.
+    """Returns the attributes to set.
 
     Raises:
-        InvalidAttributeName: SQS has no such attribute, nor have queues here.
-        InvalidAttributeValue: a key is kept together with the encryption by SQS, or for a time that SQS refuses.
-        InvalidParameterValue: a policy is malformed, or has an ARN of another account.
-        UnsupportedOperation: an attribute asks for encryption with a key.
+        InvalidAttributeName: neither SQS nor lakequeue has such an attribute.
+        InvalidAttributeValue: a key comes together with SQS's own encryption, or with a reuse period outside of 60
+            to 86400 seconds.
+        InvalidParameterValue: a policy is malformed, or contains an ARN of another account.
+        UnsupportedOperation: an attribute requests encryption with a key.
     """
     for name, value in attributes.items():
         if not name[:1].isupper():  # arguments of the Python API, unknown to SQS
@@ -84,7 +85,9 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
 
 def with_one_encryption(changes: Mapping[str, Any], encryption: Encryption) -> dict[str, Any]:
-    """Adds the end of the other kind of encryption to changes that begin one, as a queue has at most one."""
+    """Adds the end of the previous kind of encryption to changes that begin the other kind. A queue has at most
+    one.
+    """
     if changes.get(_KEY):
         return {**changes, _SSE: "false"}
     return {**changes, _KEY: ""} if encryption.ignore_kms and changes.get(_SSE) == "true" else {**changes}
@@ -95,12 +98,14 @@ def _is_period(value: str) -> bool:
 
 
 def to_read(names: Sequence[str]) -> list[str]:
-    """The attributes to read for a client that named some."""
+    """Returns the attributes to read for the names that a client asked for."""
     return [*names, _KEY] if {_SSE, _PERIOD} & {*names} else [*names]
 
 
 def shown(found: Mapping[str, str], names: Sequence[str], account: str, encryption: Encryption) -> dict[str, str]:
-    """What a client sees of the attributes that were read: with All those of SQS, and others that it named."""
+    """Selects the attributes for a client. ``All`` selects the attributes of SQS, without further ones of
+    lakequeue.
+    """
     if "All" in names:
         found = {name: value for name, value in found.items() if name in _NAMES or name in names}
     result = {name: _with_arns(name, value, account) for name, value in found.items()}
@@ -116,7 +121,6 @@ def shown(found: Mapping[str, str], names: Sequence[str], account: str, encrypti
 
 
 def _arns(name: str, value: str) -> Sequence[str]:
-    """The ARNs in a policy."""
     if name == "RedrivePolicy":
         policy = redrive_policy(value)
         return () if policy is None else [policy.dead_letter_queue]
@@ -125,7 +129,7 @@ def _arns(name: str, value: str) -> Sequence[str]:
 
 
 def _with_arns(name: str, value: str, account: str) -> str:
-    """An attribute with the ARNs that SQS clients see."""
+    """Returns an attribute with the ARNs that SQS clients see."""
     match name:
         case "QueueArn":
             return queue_arn(value, account)
@@ -152,12 +156,12 @@ ACTIONS = frozenset(
 def add_permission(
     policy: str | None, arn: str, label: str, accounts: Sequence[str], actions: Sequence[str]
 ) -> str:
-    """Adds a permission to a policy; returns the policy as JSON.
+    """Adds a permission to a policy. Returns the policy as JSON.
 
     Raises:
         MissingParameter: no account or no action.
         OverLimit: more than seven actions (ERR-6).
-        InvalidParameterValue: an action is unknown, or the label is taken.
+        InvalidParameterValue: an action is unknown, or the label exists already.
     """
     if not accounts:
         raise MissingParameter("The request must contain the parameter AWSAccountIds.")
@@ -186,7 +190,7 @@ def add_permission(
 
 
 def remove_permission(policy: str | None, label: str) -> str:
-    """Removes a permission from a policy; returns the policy as JSON, or "" without permissions.
+    """Removes a permission from a policy. Returns the policy as JSON, or "" without permissions.
 
     Raises:
         InvalidParameterValue: no permission has this label.

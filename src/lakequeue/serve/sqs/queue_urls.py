@@ -9,23 +9,25 @@ from lakequeue.model import redrive_policies
 
 
 def queue_url(base_url: str, account: str, name: str) -> str:
-    """The URL of a queue, for clients that reach the server under a base URL (scheme and host)."""
+    """Returns the URL of a queue, for clients that reach the server by this scheme and host."""
     return f"{base_url}/{account}/{name}"
 
 
 def queue_arn(arn: str, account: str) -> str:
-    """The ARN of a queue in AWS's form, given any form; texts that are no ARN of a queue stay as they are."""
+    """Converts the ARN of a queue to AWS's form. Returns any other text unchanged."""
     place = redrive_policies.place(arn)
     return arn if place is None else f"arn:aws:sqs:{place.region}:{account}:{place.name}"
 
 
 def is_own(arn: str, account: str) -> bool:
-    """Whether a text is no ARN of another account; that of the Python API's ARNs is everybody's."""
+    """Returns False if a text is the ARN of a queue in another account. ARNs of the Python API belong to every
+    account.
+    """
     return redrive_policies.place(arn) is None or arn.split(":")[4] in (account, redrive_policies.ACCOUNT)
 
 
 def queue_name(url: str) -> str:
-    """The queue that a URL names: the last part of its path; host and account do not matter.
+    """Returns the name of the queue in a URL: the last part of its path. Host and account do not matter.
 
     Raises:
         QueueDoesNotExist: the URL names no queue.
