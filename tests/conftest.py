@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from objectstore.servers import Bucket
+
+
+_directories = count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,6 +85,14 @@ def pytest_collection_finish() -> None:
     """The garbage collector passes over what was collected here: 800,000 objects, half a second each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A directory with a name of its own, as roots are known by path: pytest reuses names of removed ones."""
+    path = tmp_path / str(next(_directories))
+    path.mkdir()
+    return path
 
 
 @pytest.fixture(autouse=True)
