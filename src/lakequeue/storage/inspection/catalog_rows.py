@@ -1,4 +1,4 @@
-"""The catalog as it lies there, against the directories of queues."""
+"""Reads the catalog of a root that may be damaged, and compares it with the directories of queues."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from lakequeue.storage.stores import Store
 
 @attrs.frozen
 class FoundCatalog:
-    """The newest rows that can be read."""
+    """The catalog's log, and its newest readable rows."""
 
     path: str
     log: FoundLog
     rows: list[QueueRow]
     problem: str | None
-    """Why they are not the newest; None if they are."""
+    """Why ``rows`` may be out of date. None if they are the newest."""
     unlisted: list[str]
-    """Keys of queues that took messages, and of which there is no row."""
+    """Keys of queues that hold messages but have no row."""
 
 
 def find_catalog(store: Store, root: str) -> FoundCatalog:
     """Reads the catalog.
 
     Raises:
-        QueueClientError: there is none, or it has another layout.
+        QueueClientError: the root does not exist, has no catalog, or has another layout.
     """
     path = layout.queues_path(root)
     try:

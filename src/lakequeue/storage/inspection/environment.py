@@ -1,4 +1,4 @@
-"""What surrounds the tables of a local root: locks that others hold, and free space."""
+"""Checks the surroundings of a local root: locks of other processes, and free space."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from lakequeue.storage.reserve import space_of
 from lakequeue.storage.roots import EFFECTIVE, local_path
 
 LOCK_PATIENCE = 1.0
-"""Seconds for which a check waits for a lock; a commit holds one for milliseconds."""
+"""Seconds for which a check waits for a lock. A commit holds a lock for milliseconds."""
 FREE_BYTES, FREE_FILES = 256 * 2**20, 10_000
-"""Free space, and free places for files, below which a check warns."""
+"""A check warns below this many bytes, or this many free inodes."""
 
 
 def lock_problem(table: str) -> tuple[str, str] | None:
-    """Why a local table cannot be locked, and what a repair does then; None if it can, or needs no lock."""
+    """Returns why a local table cannot be locked, and the effect on a repair.
+
+    None if it needs no lock or can be locked.
+    """
     local = local_path(table)
     if local is None or not os.path.isdir(local):
         return None
@@ -26,7 +29,7 @@ def lock_problem(table: str) -> tuple[str, str] | None:
                 return None
         if not os.access(local, os.W_OK, effective_ids=EFFECTIVE):
             raise PermissionError
-        return None  # nobody holds what is not there, and a check makes nothing
+        return None  # A lock file that does not exist has no holder, and a check creates no files.
     except LockHeld:
         holders = " and ".join(_holders(os.path.join(local, LOCKS[0])))
         problem = f"is locked for more than {LOCK_PATIENCE:g} s{f' by {holders}' if holders else ''}"
@@ -39,7 +42,7 @@ def lock_problem(table: str) -> tuple[str, str] | None:
 
 
 def space_problems(path: str) -> Iterator[str]:
-    """What is short on the file system of a local path."""
+    """Yields each shortage on the file system of a local path."""
     space = space_of(path)
     if space is None:
         return
@@ -50,14 +53,14 @@ def space_problems(path: str) -> Iterator[str]:
 
 
 def _holders(path: str) -> list[str]:
-    """The processes that hold a file's lock, where the system lists them."""
+    """Names the processes that hold a lock on a file. Empty if the system does not list locks."""
     try:
         inode = str(os.stat(path).st_ino)
         with open("/proc/locks", encoding="ascii") as file:
             lines = [line.split() for line in file]
     except OSError:
         return []
-    # "1: POSIX ADVISORY WRITE 4711 08:01:123456 0 EOF"; a waiting one has "->" as its second word
+    # "1: POSIX ADVISORY WRITE 4711 08:01:123456 0 EOF". For a waiting process, the second word is "->".
     found = {line[4] for line in lines if line[1] != "->" and line[5].endswith(f":{inode}") and line[4] != "-1"}
     return [f"process {pid}{_stopped(pid)}" for pid in sorted(found)]
 

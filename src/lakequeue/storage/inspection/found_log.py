@@ -1,4 +1,4 @@
-"""The log of a table as it lies there, damaged or not: what can be read of it, and what cannot."""
+"""Reads the log of a table that may be damaged, and lists every file that cannot be read."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ from lakequeue.storage.table_version import TableVersion
 _T = TypeVar("_T")
 _OTHER_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\..+\.(parquet|json)")
 MOST_LOST = 10_000
-"""Entries that a log may lack after its start: a repair writes a file for each. Logs are trimmed long before."""
+"""Most entries that a log may lack after its start. A repair writes a file for each."""
 
 
 @attrs.define
 class FoundLog:
-    """Entries and checkpoints of a log by version, as far as they can be read."""
+    """The readable entries and checkpoints of a log, by version."""
 
     folder: Folder
     entries: dict[int, Entry]
     checkpoints: dict[int, State]
     problems: dict[str, str]
-    """What is wrong with files of the log, by name; a missing entry is among them."""
+    """Why each bad file of the log is bad, by file name. Includes missing entries."""
     last: int
     """The last version that may belong to the log."""
     strays: list[str] = attrs.field(factory=list)
-    """Names of files of the log that cannot belong to it; each is among the problems."""
+    """Names of log files that cannot belong to the log. Each is also a key of ``problems``."""
 
     @property
     def start(self) -> int | None:
-        """The version from which the log is read: the newest good checkpoint, or 0; None if there is none."""
+        """The version from which the log is read: the newest good checkpoint, or 0. None if neither exists."""
         return start_of(self.entries, self.checkpoints)
 
     @property
     def unreadable(self) -> list[int]:
-        """Versions whose entries are needed, and cannot be read."""
+        """Versions whose entries are needed but cannot be read."""
         start = self.start
         return [] if start is None else [each for each in range(start, self.last + 1) if each not in self.entries]
 
     @property
     def named(self) -> set[str]:
-        """Names of all files that any part of the log names."""
+        """Names of all data files that a readable entry or checkpoint names."""
         added = [file.name for entry in self.entries.values() for file in entry.added]
         removed = [file_below(path, encoded=True) for entry in self.entries.values() for path in entry.removed]
         return {
@@ -72,18 +72,18 @@ class FoundLog:
 
     @property
     def is_being_mended(self) -> bool:
-        """Whether a repair has replaced entries by some without files."""
+        """True if a repair has replaced unreadable entries by empty ones."""
         return any(entry.token == REPAIRED for entry in self.entries.values())
 
     @property
     def newest_sound(self) -> int | None:
-        """The last version that can be put together from what was committed; None if there is none."""
+        """The last version that needs no unreadable entry. None if there is no such version."""
         start = self.start
         lost = [each for each in self.unreadable if each != start or start not in self.checkpoints]
         return lost[0] - 1 if lost else None if start is None else self.last
 
     def newest(self) -> TableVersion | None:
-        """The version of the last entry, as if those that cannot be read had changed nothing."""
+        """Builds the last version, as if unreadable entries had changed nothing. None if the log has no start."""
         start = self.start
         if start is None:
             return None
@@ -93,7 +93,7 @@ class FoundLog:
         return TableVersion(self.folder, state)
 
     def sound(self) -> Iterator[TableVersion]:
-        """Every version that can be put together from what was committed, the newest first."""
+        """Yields every version that needs no unreadable entry, the newest first."""
         starts = sorted({*self.checkpoints, *({0} & self.entries.keys())}, reverse=True)
         end = self.last
         for start in starts:
@@ -124,7 +124,7 @@ def read_log(folder: Folder) -> FoundLog:
     """Reads all of a table's log.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the table has no log.
     """
     found = listed(folder)
     if not (found.entries or found.checkpoints):
@@ -137,7 +137,7 @@ def read_log(folder: Folder) -> FoundLog:
                 return read(folder, version)
             except DamagedTable as error:
                 problems[str(error.file)] = error.reason
-            except FileNotFoundError:  # trimmed since it was listed
+            except FileNotFoundError:  # The file was trimmed after it was listed.
                 pass
             return None
 
@@ -146,7 +146,7 @@ def read_log(folder: Folder) -> FoundLog:
 
     entries, checkpoints = readable([*found.entries], read_entry), readable([*found.checkpoints], read_checkpoint)
     gap = found.gap
-    # on a disk the next commit removes what is left over
+    # On a disk, the next commit removes left-over checkpoints.
     for version in [each for each in checkpoints if each >= gap and is_left_over(folder, checkpoints[each])]:
         del checkpoints[version], found.checkpoints[version]
     strays = _left_over(folder, sorted(found.entries), entries, checkpoints)
@@ -174,7 +174,7 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, State]
 ) -> list[int]:
-    """Versions that a restore left over: the first that does not follow its base, and all later ones."""
+    """Returns versions that a restore left over: from the first that does not follow its base on."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []
@@ -190,12 +190,12 @@ def _left_over(
 
 
 def start_of(entries: Container[int], checkpoints: Iterable[int]) -> int | None:
-    """The newest good checkpoint, or version 0; None if a log has neither."""
+    """Returns the newest good checkpoint, else version 0, else None."""
     return max(checkpoints, default=0 if 0 in entries else None)
 
 
 def _reached(start: int, known: Iterable[int]) -> int:
-    """The last version before which a log lacks at most ``MOST_LOST`` entries."""
+    """Returns the last version before which at most ``MOST_LOST`` entries are missing."""
     last, lost = start, 0
     for version in known:
         if version > start:
@@ -207,7 +207,7 @@ def _reached(start: int, known: Iterable[int]) -> int:
 
 
 def _gaps(entries: Sequence[int], last: int) -> Iterator[tuple[str, str]]:
-    """Problems of missing entries up to ``last``, one for each gap, by the name of its first entry."""
+    """Yields name and problem of the first missing entry of each gap up to ``last``."""
     for before, after in pairwise([*entries, last + 1]):
         if missing := after - before - 1:
             more = f", and so are those up to version {after - 1}" if missing > 1 else ""

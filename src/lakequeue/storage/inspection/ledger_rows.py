@@ -1,4 +1,4 @@
-"""The rows of a ledger, read and checked as a whole."""
+"""Reads all rows of a ledger and checks that they fit together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakequeue.storage.table_version import TableVersion
 
 @attrs.frozen
 class LedgerRows:
-    """Head, unsettled and settled runs of a version of a ledger."""
+    """The rows of a version of a ledger: its head, its runs, and its settled runs (``history``)."""
 
     version: int
     head: Head
@@ -41,7 +41,7 @@ def read_ledger(table: TableVersion) -> LedgerRows:
 
 
 def newest_readable(log: FoundLog | None) -> LedgerRows | None:
-    """The newest version of a ledger that is sound and whose files still exist; None if there is none."""
+    """Returns the newest sound version of a ledger whose files still exist. None if none does."""
     broken: set[str] = set()
     for version in log.sound() if log is not None else ():
         if broken.isdisjoint(file.name for file in version.files()):

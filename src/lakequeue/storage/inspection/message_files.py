@@ -1,4 +1,4 @@
-"""What the files of a log hold: each column of each row is read, and compared with what the log says."""
+"""Reads each row of a log's files, in all columns, and compares the rows with the log's statistics."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 Range = tuple[int, int]
-"""Offsets, or instants in microseconds; both ends included."""
+"""First and last offset, or first and last instant in microseconds. Both ends are included."""
 _COUNTED = ["sent_at", "delay_seconds", "source_receive_count", "group_id"]
-"""Columns of which the log counts NULLs, and tells bounds."""
+"""Columns for which the Delta log has null counts and bounds."""
 
 
 @attrs.frozen
@@ -36,19 +36,19 @@ class FoundFile:
 
     file: LiveFile
     offsets: Integers = attrs.field(eq=False)
-    """In the order of the rows; none if it cannot be read."""
+    """In the order of the rows. Empty if the file cannot be read."""
     problem: str | None
-    """None: it is what was written."""
+    """Why the file is bad. None if it is sound."""
     named: bool = True
-    """Whether the log names it."""
+    """False if no readable entry names the file."""
     sent: Range | None = None
-    """When its first and its last message were sent, in microseconds; None: not known."""
+    """When the file's first and last messages were sent, in microseconds. None if unknown."""
     doubt: str | None = None
-    """What the log says of it that its rows do not, nor others: nothing tells which of them is right."""
+    """A contradiction between rows and statistics. Nothing shows which of the two is right."""
     harmless: bool = False
-    """True if the problem is only that another program rewrote it: calls read its rows in order, each once."""
+    """True if another program rewrote the file but lost nothing. Calls sort its rows, and take each once."""
     blank: Integers = attrs.field(eq=False, factory=lambda: np.array([], np.int64))
-    """Offsets of rows without a message: erased, ``forgotten``, or reported as lost by an earlier repair."""
+    """Offsets of rows without a message: erased, forgotten by the ledger, or filled in by an earlier repair."""
 
     @property
     def first(self) -> int:
@@ -60,7 +60,7 @@ class FoundFile:
 
     @property
     def told_first(self) -> int | None:
-        """The first offset as the log says; None if it does not."""
+        """The first offset by the statistics. None if the log does not give it."""
         base, position = self.file.partition.get("base_offset"), self.file.minimum.get("position")
         return None if base is None or position is None else int(base + position)
 
@@ -109,7 +109,7 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
 
 
 def _is_complete(folder: Folder, file: LiveFile) -> bool:
-    """Returns True if a file holds each message from its first to its last, in whatever order."""
+    """Returns True if a file holds each message from its first to its last, in any order."""
     try:
         LogFile.of(file).rows_of(TableVersion(folder, State()), [])
     except DamagedTable:
@@ -118,7 +118,7 @@ def _is_complete(folder: Folder, file: LiveFile) -> bool:
 
 
 def _read(parquet: pq.ParquetFile) -> pa.Table:
-    """What the log tells of the rows, and which have no message; all other columns are read and let go."""
+    """Returns positions, ``_COUNTED`` and which rows lack a body. Reads the other columns only to check them."""
     parts, nothing = [], layout.FILES["messages"].empty_table()
     told = nothing.select(["position", *_COUNTED]).schema
     groups = (parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups))
@@ -129,7 +129,7 @@ def _read(parquet: pq.ParquetFile) -> pa.Table:
 
 
 def _contradiction(file: LiveFile, rows: pa.Table, sent: Integers) -> str | None:
-    """What the log says of a file that its rows do not; None if they agree."""
+    """Returns the first contradiction between a file's rows and its statistics. None if they agree."""
     for name in _COUNTED:
         column = rows[name]
         if file.nulls.get(name, column.null_count) != column.null_count:
@@ -137,7 +137,8 @@ def _contradiction(file: LiveFile, rows: pa.Table, sent: Integers) -> str | None
         low, high = file.minimum.get(name), file.maximum.get(name)
         if name == "sent_at" or low is None or high is None:
             continue
-        if name == "group_id" and (low != high or len(low) >= 32):  # Spark cuts names
+        # Spark truncates long strings in its statistics.
+        if name == "group_id" and (low != high or len(low) >= 32):
             continue
         bounds = pc.min_max(column).as_py()
         if (low, high) != (bounds["min"], bounds["max"]):
@@ -151,7 +152,7 @@ def _contradiction(file: LiveFile, rows: pa.Table, sent: Integers) -> str | None
 
 
 def kept_files(found: Iterable[FoundFile]) -> list[FoundFile]:
-    """Sound files by offset of which none holds what another does: larger ones stay, of equal ones the newest."""
+    """Returns sound files that do not overlap, by offset. Larger files win, then newer ones."""
     kept: list[FoundFile] = []
     sound = [(each.first, -each.file.rows, -age, each) for age, each in enumerate(found) if each.problem is None]
     for *_, each in sorted(sound, key=lambda known: known[:3]):
@@ -173,9 +174,9 @@ class Displaced:
 
 
 def displaced(folder: Folder, found: Sequence[FoundFile]) -> list[Displaced]:
-    """Messages that are in no file but one that a repair replaces, at an offset that it gives to another one.
+    """Returns messages that a repair would lose, because another message keeps their offset.
 
-    The message in a file that stays keeps its offset. If both files are replaced, the newer message keeps it.
+    A message in a file that stays keeps its offset. If a repair replaces both files, the newer message keeps it.
     """
     kept = kept_files(found)
     paths = {each.file.path for each in kept}
@@ -201,18 +202,18 @@ def _ids(folder: Folder, found: FoundFile) -> list[str | None]:
 
 
 def missing_ranges(present: Iterable[Range], low: int, end: int) -> list[Range]:
-    """The offsets from ``low`` up to ``end`` that no range holds; ``present`` is sorted."""
+    """Returns the offsets from ``low`` to ``end`` (exclusive) that no range holds. ``present`` is sorted."""
     return apart(low, end - 1, [(first, last) for first, last in present if first < end and last >= low])
 
 
 def ranges(offsets: Integers) -> list[Range]:
-    """Sorted offsets as ranges."""
+    """Joins sorted offsets to ranges."""
     parts = stretches(offsets - np.arange(len(offsets))) if len(offsets) else []
     return [(int(offsets[start]), int(offsets[stop - 1])) for start, stop in parts]
 
 
 def shown(found: Sequence[Range]) -> str:
-    """Ranges for people: ``offsets 3, 7 to 9``, at most five of them."""
+    """Formats at most five ranges for people, as in ``offsets 3, 7 to 9``."""
     parts = [str(first) if first == last else f"{first} to {last}" for first, last in found[:5]]
     more = [f"{len(found) - 5} more ranges"] if len(found) > 5 else []
     return ("offset " if parts == [str(found[0][0])] and not more else "offsets ") + ", ".join([*parts, *more])

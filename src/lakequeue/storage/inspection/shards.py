@@ -1,4 +1,4 @@
-"""One shard as it lies there: both logs, the rows of the ledger, and what the files of the log hold."""
+"""Inspects a shard that may be damaged: both logs, the ledger's rows, and the files of messages."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ from lakequeue.storage.stores import Store
 from lakequeue.storage.table_version import TableVersion
 
 CLOCK_AHEAD = 60 * MICROS
-"""Microseconds by which a shard's time may be ahead of this machine's before it is reported."""
+"""A shard's time may be ahead of this machine's by this many microseconds before a check reports it."""
 
 
 @attrs.frozen
 class FoundShard:
-    """What was found of a shard; a table without a log is None."""
+    """All that could be read of a shard. ``messages`` or ``receipts`` is None if that table has no log."""
 
     messages_path: str
     receipts_path: str
     messages: FoundLog | None
     receipts: FoundLog | None
     state: TableVersion | None
-    """The newest of ``messages``."""
+    """The last version of ``messages``."""
     ledger: LedgerRows | None
     ledger_problem: DamagedTable | None
     files: list[FoundFile]
 
     @property
     def was_unused(self) -> bool:
-        """Whether a ledger says that nothing was ever received, or there is none."""
+        """True if the ledger says that nothing was ever received, or does not exist."""
         return self.receipts is None or (self.ledger is not None and self.ledger.head.head_offset == 0)
 
     @property
     def intact_log(self) -> bool:
-        """Whether all entries of ``messages`` that matter can be read."""
+        """True if all needed entries of ``messages`` can be read."""
         return self.messages is not None and self.messages.newest_sound == self.messages.last
 
     @property
     def send_end(self) -> int:
-        """End offset of the log, as its entries say."""
+        """The end offset of the log by its entries."""
         return 0 if self.state is None else layout.end_of(self.state.transaction(layout.SEND_ID))
 
     @property
@@ -73,42 +73,45 @@ class FoundShard:
 
     @property
     def forgotten(self) -> int:
-        """The newest epoch by which the log says that messages were emptied."""
+        """The newest ledger epoch by which messages were emptied, from the log."""
         return 0 if self.state is None else self.state.transaction(layout.FORGOTTEN_ID)
 
     @property
     def emptying(self) -> int:
-        """The mark of the log's last emptying; 0 if there was none."""
+        """The mark of the log's last emptying. 0 if there was none."""
         return 0 if self.state is None else self.state.transaction(layout.EMPTYING_ID)
 
     @property
     def is_newest(self) -> bool:
-        """Whether the ledger is sound, and neither older than that by which messages were emptied, nor another."""
+        """True if the ledger is sound and knows the log's last emptying.
+
+        False for a ledger put back from a backup.
+        """
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
     def low(self, ledger: LedgerRows | None) -> int:
-        """The offset from which on every message must be in the log; ``ledger`` is the newest that is known."""
+        """Returns the offset from which the log must hold every message. ``ledger`` is the newest readable."""
         kept = [each.first for each in kept_files(self.files)]
-        # damaged ones, too: what they held was not dropped
+        # Includes damaged files, because the ledger still needs what they held.
         named = [each.told_first for each in self.files if each.named and each.told_first is not None]
         begin = min([*kept, *named], default=self.send_end)
-        # an older ledger has a lower floor: what was dropped since was settled before
+        # An older ledger has a lower floor. Messages from there on may have been settled and dropped since.
         exact = ledger is not None and (self.is_newest or not self.intact_log)
         return min(begin, ledger.head.floor_offset) if ledger is not None and exact else begin
 
     def end(self, ledger: LedgerRows | None) -> int:
-        """The offset after the last message that was ever given one, as far as it is known."""
+        """Returns the offset after the last message known to have been sent."""
         held = [int(each.offsets.max()) + 1 for each in self.files if len(each.offsets)]
         return max(self.send_end, ledger.head.head_offset if ledger else 0, *held, 0)
 
     def missing(self, ledger: LedgerRows | None) -> list[Range]:
-        """Offsets that no sound file holds."""
+        """Returns the offsets that no sound file holds."""
         present = [(each.first, each.last) for each in kept_files(self.files)]
         return missing_ranges(present, self.low(ledger), self.end(ledger))
 
     def gone(self, ledger: LedgerRows | None, blank: list[Range]) -> list[Range]:
-        """Those of them that no other file holds either, and what is ``blank``."""
+        """Returns ``blank`` and the missing offsets that no damaged file has either."""
         kept = {each.file.path for each in self._read_by_calls()}
         others = [np.setdiff1d(each.offsets, each.blank) for each in self.files if each.file.path not in kept]
         others += [each.offsets for each in self.files if each.harmless]
@@ -121,7 +124,7 @@ class FoundShard:
         return sorted([*gone, *blank])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
-        """What was erased, forgotten or lost before, and a ledger, which is older, has as not deleted."""
+        """Returns offsets whose rows are empty although the ledger, then an older one, has their messages."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
@@ -130,12 +133,12 @@ class FoundShard:
         return [part for span in ranges(np.unique(offsets)) for part in held.within(*span)]
 
     def _read_by_calls(self) -> list[FoundFile]:
-        """Files whose rows are all read by calls."""
+        """The files whose rows calls can read."""
         return [*kept_files(self.files), *(each for each in self.files if each.harmless)]
 
 
 def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
-    """Reads all of a shard; the ledger first, so that the log is at least as new."""
+    """Reads all of a shard. Reads the ledger first, so that the log is at least as new."""
     paths = layout.messages_path(root, key, shard), layout.receipts_path(root, key, shard)
     receipts = _read(store, paths[1])
     ledger, problem, newest = None, None, None if receipts is None else receipts.newest()
@@ -145,7 +148,7 @@ def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
         except DamagedTable as error:
             problem = error
     if receipts is not None and receipts.newest_sound != receipts.last:
-        ledger = None  # it is not what was committed
+        ledger = None  # The ledger was put together without entries that cannot be read.
     messages = _read(store, paths[0])
     state = None if messages is None else messages.newest()
     files = [] if state is None else find_files(state.folder, state.files())
@@ -159,7 +162,7 @@ def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
 
 
 def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iterator[Finding]:
-    """What is wrong with a shard, and what a repair does about it."""
+    """Yields each problem of a shard, with the effect of a repair."""
 
     def finding(table: str, file: str | None, problem: str, repair: str, damage: bool = True) -> Finding:
         return Finding(queue, region, table, file, problem, repair, damage)
@@ -196,7 +199,7 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
     if gone := found.gone(ledger, found.blank(ledger) if found.is_newest else []):
         problem = f"the log has no message at {shown(gone)}"
         yield finding(found.messages_path, None, problem, "what was not deleted yet is reported as lost")
-    if found.intact_log:  # as a repair leaves it that was killed
+    if found.intact_log:  # A repair that was killed leaves a log like this.
         for each in found.files:
             if not each.named:
                 problem = f"has {shown([(each.first, each.last)])}, and the log does not name it"
@@ -222,7 +225,7 @@ def _twice(found: FoundShard) -> Iterator[tuple[str, str, str]]:
 
 
 def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
-    """What a log says against itself while its files are sound, as calls judge it and as its clock does."""
+    """Yields file and problem of each contradiction in a log of sound files, such as decreasing send times."""
     files, state = sorted(found.files, key=lambda each: each.file.partition.get("base_offset") or 0), found.state
     if state is None or not found.intact_log or found.missing(found.ledger) or any(each.problem for each in files):
         return
@@ -249,7 +252,7 @@ def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
         end, clock = entry.transactions.get(layout.SEND_ID, 0), entry.transactions.get(layout.CLOCK_ID)
         last = max(map(LogFile.of, entry.added), key=lambda file: file.last, default=None)
         if last is None or clock is None or layout.FILES_ID in entry.transactions:
-            continue  # no send
+            continue  # The entry is no send.
         instants = last.opened_at if last.bulk else (sent.get(last.file.path) or (0, clock))[1]
         if (last.last + 1, instants) != (layout.end_of(end), clock):
             yield entry_name(version), "tells another end or instant of its send than its files"
@@ -258,7 +261,7 @@ def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
 
 
 def _shown(micros: int) -> datetime | str:
-    """An instant, which another program may have written."""
+    """Formats an instant. Another program may have written it, so it may be out of range."""
     try:
         return from_micros(micros)
     except OverflowError:
@@ -271,9 +274,9 @@ RESTORE = "nothing; restore it from a copy"
 
 
 def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, str]]:
-    """What is wrong with a table's log, and what a repair does: file, problem, repair.
+    """Yields each problem of a table's log: file, problem, effect of a repair.
 
-    ``lost`` is what a repair does with a log that has no beginning, of which nothing can be read.
+    ``lost`` is the effect of a repair on a log without a readable beginning.
     """
     if log.start is None:
         yield None, "its log has no beginning: no checkpoint and no first entry can be read", lost

@@ -1,4 +1,4 @@
-"""Files of messages that no readable entry names: those of a torn entry are complete, for they came before it."""
+"""Finds the data files of unreadable entries. A file is complete, because it is written before its entry."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class _Candidate:
 def rejoined(
     log: FoundLog, kept: Sequence[FoundFile], missing: Sequence[Range], end: int, clock: int
 ) -> list[FoundFile]:
-    """Unnamed files that fit where messages are missing, and at the end of the log.
+    """Returns unnamed files that fit at missing offsets or at the end of the log.
 
-    One fits if its positions go on where the file before it ends, in the same segment or in a new one, if it was
-    sent between its neighbours, and if no other file does: appends that lost a race leave such files, too. What
-    they hold was appended again, so its ids are in the log.
+    A file fits if its positions continue the file before it, in the same segment or a new one, and its messages
+    were sent between the neighbours. It must be the only such file. Appends that lost a race leave files too, but
+    their messages were appended again, so the log has their ids.
 
     Args:
-        log: the log, of which entries are unreadable.
-        kept: its sound files.
-        missing: offsets that they lack.
-        end: where an empty log ends.
-        clock: the last send that the log knows.
+        log: the log, some entries of which are unreadable.
+        kept: the log's sound files.
+        missing: offsets that are in no sound file.
+        end: the end offset if there is no sound file.
+        clock: instant of the last send that the log knows, in microseconds.
     """
     end = max((each.last + 1 for each in kept), default=end)
     places: list[tuple[int, int | None]] = [*(each for each in missing if each[1] < end), (end, None)]
@@ -57,7 +57,7 @@ def rejoined(
     candidates = [each for each in _candidates(log, clock) if since <= each.sent_at[0]]
     known = _ids_since(log.folder, kept, since) if candidates else set()
     candidates = [each for each in candidates if known.isdisjoint(each.ids)]
-    # what was written again with more, or as it was
+    # Drops files whose messages a later file holds, too: a retry wrote them again.
     candidates = [
         each
         for number, each in enumerate(candidates)
@@ -80,7 +80,7 @@ def _fitting(
     last: int | None,
     clock: int,
 ) -> tuple[_Candidate, FoundFile] | None:
-    """The one candidate that fits from an offset on; None if there is none, or several."""
+    """Returns the only candidate that fits at an offset. None if there is no candidate, or several."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     after = min((each for each in files if each.first > first), key=_last, default=None)
     since = _since(files, first, clock)
@@ -97,8 +97,8 @@ def _fitting(
 
 
 def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
-    """Ids of messages, in ascending ranges, from files of any age that still exist; by offset."""
-    wanted = SpanSet(messages)  # a damaged file may tell of any number
+    """Returns ids by offset of the messages in ascending ranges. Reads removed files too, if they still exist."""
+    wanted = SpanSet(messages)  # The statistics of a damaged file may name any offset.
     if not wanted.size:
         return {}
     older = {file.path: file for entry in log.entries.values() for file in entry.added}
@@ -120,9 +120,9 @@ def ids_of(log: FoundLog, messages: Sequence[Range]) -> dict[int, str]:
 
 
 def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
-    """The unnamed files, oldest first; files of bulk sends wait for a commit of their own.
+    """Yields the unnamed files, oldest first, without files of bulk sends, which wait for their own commit.
 
-    Staged sends have the instant of their commit, which is not before the clock of the log.
+    Rows of staged sends get the time of the file, or the log's clock if that is later.
     """
     named = log.named
     for each in data_files(log.folder):
@@ -144,7 +144,7 @@ def _candidates(log: FoundLog, clock: int) -> Iterator[_Candidate]:
 
 
 def _segment(candidate: _Candidate, before: FoundFile | None, first: int) -> tuple[int, int] | None:
-    """The segment of which a file is the part from an offset on; None if there is none."""
+    """Returns the segment of a candidate at offset ``first``: base and opening time. None if it does not fit."""
     if candidate.positions[0] == 0:
         return first, int(candidate.sent_at[0])
     if before is not None and before.file.partition["base_offset"] + candidate.positions[0] == first:
@@ -153,10 +153,10 @@ def _segment(candidate: _Candidate, before: FoundFile | None, first: int) -> tup
 
 
 def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[str]:
-    """Ids of the messages of the log that were sent at or after an instant, and some more."""
+    """Returns the ids of messages sent at or after an instant, and of some earlier ones."""
     found: set[str] = set()
     following = None
-    for each in reversed(files):  # nothing in a segment was sent after the next was opened
+    for each in reversed(files):  # A segment has no messages sent after the next segment was opened.
         if following is not None and each.file.partition["base_offset"] != following[0] and following[1] < since:
             break
         found.update(folder.rows(each.file.name, each.file.size, ["message_id"])["message_id"].to_pylist())
@@ -165,7 +165,7 @@ def _ids_since(folder: Folder, files: Sequence[FoundFile], since: int) -> set[st
 
 
 def _since(files: Sequence[FoundFile], first: int, clock: int) -> int:
-    """When the message before an offset was sent; if there is none, the earliest instant for that offset."""
+    """Returns when the message before an offset was sent. Without such a message, the earliest possible time."""
     before = max((each for each in files if each.last < first), key=_last, default=None)
     if before is not None and before.sent is not None:
         return before.sent[1]

@@ -1,4 +1,4 @@
-"""Appending to the log of one shard: offsets and instants fixed at commit, under the shard's fence."""
+"""Appends to the log of a shard. A commit under the shard's fence fixes offsets and send times."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from lakequeue.storage.messages.staged_sends import StagedSend
 SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
 STAGED_SENDS = 16
-"""Sends that are staged after one that met others."""
+"""Sends that a process stages after it met other senders."""
 _COLUMNS = layout.Columns(layout.MESSAGES)
 
 
 @attrs.frozen
 class NewMessage:
-    """A validated message with its id, on its way into the log."""
+    """A validated message and its id, before it is appended."""
 
     message_id: str
     entry: ValidEntry
@@ -42,12 +42,12 @@ class NewMessage:
 
 @attrs.frozen
 class Appended:
-    """Appended messages: offsets from ``first`` on, in the order given."""
+    """Messages that were appended, at offsets from ``first`` on, in the order of the call."""
 
     first: int
     rows: pa.Table
     closed_segment: bool
-    """Whether this commit closed the previous segment, so that its files may be merged."""
+    """True if this commit closed the previous segment, so that its files may be merged."""
 
 
 @attrs.frozen
@@ -61,7 +61,7 @@ class Segment:
 
 @attrs.frozen
 class _Loaded:
-    """The end of the log in one snapshot; replaced as a whole, so that an interrupt leaves no mixed state."""
+    """The end of the log in a snapshot. Replaced as a whole, so an interrupt leaves no mixed state."""
 
     version: int
     send_version: int
@@ -73,16 +73,16 @@ class _Loaded:
 
 @attrs.frozen
 class Place:
-    """Where an append puts its messages: a segment, and offsets from ``first`` on."""
+    """Where to append messages: a segment, and offsets from ``first`` on."""
 
     segment: Segment
     first: int
     sent_at: int
     closes: bool
-    """Whether it closes the previous segment, so that its files may be merged."""
+    """True if the append closes the previous segment, so that its files may be merged."""
 
     def rows(self, cells: Sequence[Mapping[str, Any]]) -> pa.Table:
-        """Rows of ``messages``; ``cells`` has the same columns for each, without those that the place sets."""
+        """Builds rows of ``messages``. All ``cells`` have the same columns: all that the place does not set."""
         count, base = len(cells), self.segment.base
         placed: dict[str, Sequence[Any]] = {
             "base_offset": [base] * count,
@@ -99,7 +99,7 @@ class Place:
 
 
 class Appender:
-    """One writing handle on the log of one shard; not thread-safe, its owner locks."""
+    """Writes to the log of a shard through a handle of its own. Not thread-safe: the owner locks."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -107,33 +107,34 @@ class Appender:
         self._history = table.history
         self._end = self._load()
         self._to_stage = 0
-        """Sends that are staged before it is tried again without."""
+        """Number of sends to stage before this process tries a plain append again."""
         self._synced: set[str] = set()
-        """Directories of staged sends that are on the disk."""
+        """Directories of staged sends that were synced."""
 
     def refresh(self) -> None:
-        """Loads the newest snapshot."""
         self.table.refresh()
 
     def look(self) -> None:
-        """The same, for a decision that is committed, or a message that is found; see ``Table.look``."""
+        """Refreshes without fsync.
+
+        Use it for a decision that is committed, or for a found message; see ``Table.look``.
+        """
         self.table.look()
 
     @property
     def _loaded(self) -> _Loaded:
-        """The end of the log in the snapshot that the table has loaded."""
+        """The end of the log in the loaded snapshot."""
         if self.table.version != self._end.version or self.table.history is not self._history:
             self._end = self._load()
         return self._end
 
     @property
     def end(self) -> int:
-        """End offset of the loaded snapshot."""
         return layout.end_of(self._loaded.send_version)
 
     @property
     def last_sent_at(self) -> int:
-        """Send instant of the last message in the loaded snapshot, in microseconds."""
+        """Send time of the last message in the loaded snapshot, in microseconds."""
         return self._loaded.last_sent_at
 
     @property
@@ -142,17 +143,17 @@ class Appender:
         return self.table.transaction(layout.ATTRIBUTES_ID)
 
     def window(self, by_group: bool, micros: int, now: int) -> DedupWindow:
-        """The deduplication ids that a send at ``now`` on the loaded snapshot must not repeat."""
+        """Returns the deduplication ids that a send at ``now`` must not repeat, up to the loaded snapshot."""
         if self._window is None or self._window.micros != micros:
             self._window = DedupWindow(by_group, micros)
-        now = max(now, self.last_sent_at)  # the instant that the messages will get
+        now = max(now, self.last_sent_at)  # The messages get this send time.
         if self._window.end < self.end:
             self._window.follow(self.table, self.end, now)
         self._window.advance(now)
         return self._window
 
     def forget_ids_below(self, offset: int) -> None:
-        """Has the window forget messages that are gone, where only others count."""
+        """Drops ids below ``offset``. Used only for deduplication until deletion."""
         if self._window is not None:
             self._window.forget_below(offset)
 
@@ -163,9 +164,12 @@ class Appender:
         attributes_version: int,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends messages, if the log is open; its value is called once it is committed.
+        """Returns the change that appends messages. Its value is to be called after the commit.
 
         ``more_ids`` are further application ids of the commit.
+
+        Raises:
+            QueueDoesNotExist: the log is closed.
         """
         place = self.place(now)
         rows = place.rows([_cells(message) for message in messages])
@@ -182,7 +186,7 @@ class Appender:
             by_group = self._window.by_group
             keys = [dedup_key(message.entry.group_id, message.entry.dedup_id, by_group) for message in messages]
             self._window.add(place.first, keys, place.sent_at)
-        if self.table.version == self._end.version + 1:  # it need not be read
+        if self.table.version == self._end.version + 1:  # The new end is known without reading the log.
             opened = attrs.evolve(place.segment, commits=place.segment.commits + 1)
             end = place.first + len(messages)
             self._end = _Loaded(self.table.version, end, place.sent_at, opened, self._end.staged)
@@ -191,44 +195,47 @@ class Appender:
         return Appended(place.first, rows, place.closes)
 
     def _keep(self, rows: pa.Table) -> None:
-        """Keeps rows that were just appended, for the merge of their segment."""
+        """Caches rows that were just appended, for the merge of their segment."""
         size = rows.get_total_buffer_size()
-        # on a store, only the read of these files shows a merge that a backup was put back a moment ago
+        # On a store, only reading these files again shows a merge that a backup was put back a moment ago.
         if size <= TABLE_BYTES and not self.table.commits_alone and self.table.folder.local is not None:
             with BUDGET.lock:
                 BUDGET.put(self.table.written, next(reversed(self.table.state.live)), rows, TABLE_BYTES + size)
 
     def forget_rows(self) -> None:
-        """Drops the rows that were kept, once their segment was merged."""
+        """Drops the cached rows after the merge of their segment."""
         BUDGET.drop(self.table.written)
 
     @property
     def stages(self) -> bool:
-        """Whether sends are staged: others commit, too. What a power cut tears must not be found by others."""
+        """True if the next send is staged.
+
+        Needs fsync on a disk, so that no process finds a file torn by a power cut.
+        """
         folder = self.table.folder
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 
     def stage_next(self) -> None:
-        """Stages the next sends: others commit, too."""
+        """Stages the next sends. Call it after meeting other senders."""
         self._to_stage = STAGED_SENDS
 
     def stage(self, messages: Sequence[NewMessage], attributes_version: int, *, alone: bool) -> StagedSend:
-        """Writes messages for ``append_staged``; see ``staged_sends.stage``."""
+        """Writes messages to a file for ``append_staged``; see ``staged_sends.stage``."""
         rows = Place(Segment(0, 0, 0), 0, 0, False).rows([_cells(message) for message in messages])
         return staged_sends.stage(self.table, _sent_at(rows, None), attributes_version, alone=alone)
 
     def can_commit(self, staged: StagedSend) -> bool:
-        """Whether a staged file is still there, and in the log that the handle reads now."""
+        """Returns True if the staged file still exists and belongs to the loaded log."""
         folder = self.table.folder
         if folder.local is not None and not folder.exists(staged.file.path):
             return False
         return not staged.too_old and staged.history is self.table.history
 
     def find(self, staged: StagedSend) -> Appended | None:
-        """A staged send in the loaded snapshot, if another process has committed it.
+        """Finds a staged send in the loaded snapshot. None if no process has committed it.
 
         Raises:
-            QueueClientError: ``outcome_unknown``: too much happened since it was staged.
+            QueueClientError: ``outcome_unknown``, because the log has moved too far since the send was staged.
         """
         try:
             file = self.table.state.added_since(staged.since).get(staged.file.path)
@@ -245,7 +252,7 @@ class Appender:
     def append_staged(
         self, staged: StagedSend, now: int, more_ids: Ids, patient: bool
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends a staged send with those of other processes.
+        """Returns the change that appends a staged send together with staged sends of other processes.
 
         ``patient``: see ``Change``.
         """
@@ -257,7 +264,7 @@ class Appender:
         ids = {layout.SEND_ID: end, layout.CLOCK_ID: sent_at, **more_ids}
 
         def write(ids: Ids, token: str) -> None:
-            if not self.can_commit(staged):  # the process was stopped
+            if not self.can_commit(staged):  # The process was stopped for too long.
                 raise FileNotFoundError(f"{staged.file.path} may have been removed")
             self._sync_folders(added)
             self.table.add(added, ids, token)
@@ -270,7 +277,7 @@ class Appender:
         return Change(fence, ids, write, done, arrived, counts, late=True, patient=patient)
 
     def _appended_staged(self, staged: StagedSend, first: int, alone: bool, before: int) -> Appended:
-        """Finds a staged send where it was appended. ``before``: number of staged files in the log before."""
+        """Finds the committed send. ``before`` is the number of staged files in the log before the commit."""
         vacuum_if_busy(self.table, layout.MESSAGES_RETENTION)
         if (found := self.find(staged)) is None:
             raise staged_sends.unknown("its commit is not in the log")
@@ -280,13 +287,18 @@ class Appender:
         return attrs.evolve(found, closed_segment=closes)
 
     def _sync_folders(self, files: Sequence[DataFile]) -> None:
-        # who made one may have been killed before its sync; each once, as the table's own sync takes milliseconds
+        # The process that made a directory may have been killed before its sync. Each directory is synced once,
+        # because a sync takes milliseconds.
         folders = {staged_sends.FOLDER, *(os.path.dirname(file.path) for file in files)}
         self.table.folder.sync(folders - self._synced)
         self._synced = folders
 
     def place(self, now: int) -> Place:
-        """The place for messages that are appended to the loaded snapshot at an instant, if the log is open."""
+        """Returns the place for messages appended to the loaded snapshot at an instant.
+
+        Raises:
+            QueueDoesNotExist: the log is closed.
+        """
         self.check_open()
         first, sent_at = self.end, max(now, self.last_sent_at)
         segment = before = self._loaded.open
@@ -296,12 +308,12 @@ class Appender:
         return Place(segment, first, sent_at, closes)
 
     def close(self) -> Change[None]:
-        """Returns the change that closes the log for good; its empty commit refuses appends on older snapshots."""
+        """Returns the change that closes the log for good. Its empty commit refuses appends on older snapshots."""
         return self._empty({}, {layout.SEND_ID: layout.CLOSED + self.end})
 
     def announce_attributes(self, version: int) -> Change[None]:
-        """Returns a change of this kind that announces a version of the queue's attributes to every sender."""
-        # announcements do not move the end; without this fence the older of two might land last
+        """Returns the empty change that announces a version of the queue's attributes to every sender."""
+        # Announcements do not move the end. Without this fence, the older of two might land last.
         fence = {layout.ATTRIBUTES_ID: self.attributes_version}
         return self._empty(fence, {layout.ATTRIBUTES_ID: version})
 
@@ -311,16 +323,15 @@ class Appender:
 
     @property
     def closed(self) -> bool:
-        """Whether the log takes no more messages."""
         return self._loaded.send_version >= layout.CLOSED
 
     def check_open(self) -> None:
-        """Raises QueueDoesNotExist if the log is closed, as the queue was deleted."""
+        """Raises QueueDoesNotExist if the log is closed, because the queue was deleted."""
         if self.closed:
             raise QueueDoesNotExist()
 
     def fence(self, attributes_version: int) -> Mapping[str, int]:
-        """The fence of a commit that is decided on the loaded snapshot."""
+        """Fence of a commit that is decided on the loaded snapshot."""
         return {
             layout.SEND_ID: self._loaded.send_version,
             layout.ATTRIBUTES_ID: attributes_version,

@@ -1,7 +1,7 @@
-"""Messages by offset: read from files with skipping, read ahead, and kept in a bounded cache.
+"""Reads messages by offset, ahead of need, and keeps them in a bounded cache.
 
-Bodies never change and merges keep offsets, so the cache is dropped only with the log's history. What this process
-sent itself is cached at once.
+Bodies never change and merges keep offsets, so only a change of the log's history (a restore) empties the cache.
+Rows that this process sent are cached at once.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from lakequeue.storage.engines.point import Table
 from lakequeue.storage.messages.read import BUDGET, Budget, LogFile, ShardLog
 
 TABLE_BYTES = 32 * 1024
-"""What a table takes beside its buffers, with the allocator's waste: even a send of 300 bytes keeps 12 columns."""
+"""Memory that a table takes in addition to its buffers. A send of 300 bytes already keeps 12 columns."""
 READ_AHEAD_BYTES = 2 * 1024 * 1024
 READ_AHEAD_ROWS = 4096
 _NAMED = 10
-"""Maximum number of damaged messages that an error names."""
+"""Most damaged messages that an error names."""
 
 _UNREAD = {"position", "send_id", "first_received_at", "emptied", "only_for"}
-"""Columns that the readers of messages do not need; runs have the first receive."""
+"""Columns that readers of messages do not need. The first receive is in the runs."""
 _COLUMNS = [name for name in layout.FILES["messages"].names if name not in _UNREAD]
 
 
 class BodyCache:
-    """Cache of the messages of one shard, within the budget of the process. Thread-safe."""
+    """Cache of the messages of a shard, within the budget of the process. Thread-safe."""
 
     def __init__(self, budget: Budget = BUDGET) -> None:
         self._budget = budget
-        # beside the budget's lock, as the sender of a message must not wait for a read: its receiver would find
-        # the message not cached
+        # A second lock, because a send must not wait for a read. Its receiver would not find the message cached.
         self._fetching = threading.Lock()
         self._chunks: SortedDict[int, pa.Table] = SortedDict()
         self._history: object = None
@@ -46,11 +45,11 @@ class BodyCache:
             return
         chunk, most = rows.select(_COLUMNS), self._budget.limit // 4
         size = chunk.get_total_buffer_size()
-        if size > min(most, TABLE_BYTES):  # else not to ask for `nbytes` saves 3 % of a send
+        if size > min(most, TABLE_BYTES):  # For smaller tables, skipping `nbytes` saves 3 % of a send.
             needed = chunk.nbytes
             if needed > most:
                 return
-            if size > max(2 * needed, TABLE_BYTES):  # a slice keeps all of the row group that it is a part of
+            if size > max(2 * needed, TABLE_BYTES):  # A slice keeps its whole row group in memory.
                 chunk = chunk.take(np.arange(len(chunk)))
                 size = chunk.get_total_buffer_size()
         with self._budget.lock:
@@ -58,17 +57,19 @@ class BodyCache:
                 self._budget.put(self._chunks, first, chunk, TABLE_BYTES + size)
 
     def clear(self) -> None:
-        """Drops everything."""
         self._budget.drop(self._chunks)
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
-        """Messages from ``first`` on, up to ``last`` or the end of one read; None if the log lacks ``first``."""
-        if table.history is not self._history:  # the offsets may be those of other messages
+        """Returns messages from ``first`` to ``last``, or fewer if one read ends earlier.
+
+        None if the log lacks ``first``.
+        """
+        if table.history is not self._history:  # After a restore, the offsets may have other messages.
             self.clear()
             self._history = table.history
         found = self._known(first)
         if found is None:
-            with self._fetching:  # whoever waited may find what the other has read
+            with self._fetching:  # Another thread may have read it while this one waited.
                 found = self._known(first) or self._fetch(table, log, first, last)
         if found is None:
             return None
@@ -107,7 +108,7 @@ class BodyCache:
 
 
 def _read(table: Table, file: LogFile, first: int, last: int, ahead: int) -> pa.Table:
-    """Rows of a file up to the offset ``ahead``; up to ``last`` if others cannot be read (DUR-8)."""
+    """Reads rows up to offset ``ahead``. If those are damaged, reads only up to ``last`` (DUR-8)."""
     try:
         return file.rows_of(table, _COLUMNS, first, ahead)
     except DamagedTable as error:

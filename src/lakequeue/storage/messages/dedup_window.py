@@ -20,25 +20,25 @@ Key = str | tuple[str, str]
 _LEAST = 1_024
 """Slots of the smallest table, a power of two."""
 _EMPTY, _DROPPED = -2, -1
-"""In the place of an offset."""
+"""Markers in place of an offset."""
 _JUDGED = ["sent_at", "source_queue"]
 _ROWS = 65_536
-"""Keys that are made at once of a file."""
+"""Number of keys built at once from a file."""
 
 
 def dedup_key(group_id: str | None, dedup_id: str | None, by_group: bool) -> Key:
-    """Key that must not repeat: the deduplication id, within its group if that is the scope (DDP-2, DDP-14)."""
+    """Returns the key that must not repeat: deduplication id, and group if ids count by group (DDP-2, DDP-14)."""
     return (group_id or "", dedup_id or "") if by_group else dedup_id or ""
 
 
 def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, Integers, pa.Table]]:
-    """Messages from an offset on that were sent after an instant, file by file in the order of their offsets.
+    """Yields messages sent after an instant, from an offset on, by offset.
 
-    Yields the first offset, the instants, and the rows with group and deduplication id; that of moved messages,
-    which do not count (DDP-16), is NULL.
+    Yields for each file the first offset, the send times, and the rows with group and deduplication id. The id of
+    a moved message is NULL, because moved messages do not count (DDP-16).
     """
     files = log_files(table)
-    # nothing in a segment was sent after the next one was opened
+    # A segment has no messages sent after the next segment was opened.
     ends = {file.base: later.opened_at for file, later in pairwise(files) if later.base != file.base}
     recent = [
         file
@@ -57,42 +57,43 @@ def sent_after(table: Table, first: int, horizon: int) -> Iterator[tuple[int, In
 
 
 class DedupWindow:
-    """Offsets by key of messages sent less than ``micros`` ago; follows the log of a shard.
+    """Offsets, by key, of messages sent less than ``micros`` ago. Follows the log of a shard.
 
-    It keeps 64 bits of each key, so its answers are to be compared with the log. Not thread-safe, its owner locks.
+    Stores 64 bits of each key, so the caller must verify each answer in the log. Not thread-safe: the owner locks.
     """
 
     def __init__(self, by_group: bool, micros: int) -> None:
         self.by_group = by_group
         self.micros = micros
         self.end = 0
-        """Offset after the last message that was added."""
-        self._begin = 0  # of what counts
-        self._instants, self._firsts = array("q"), array("q")  # of the sends that count, and maybe of earlier ones
+        """Offset after the last added message."""
+        self._begin = 0  # Offsets below it no longer count.
+        # Time and first offset of each send in the window, and maybe of earlier sends.
+        self._instants, self._firsts = array("q"), array("q")
         self._offsets = _Offsets()
 
     def find(self, key: Key) -> list[int]:
-        """Offsets of messages that may have a key: very rarely of others."""
+        """Returns candidate offsets for a key. Verify each one, because hashes may collide."""
         return self._offsets.find(hash(key), self._begin)
 
     def drop(self, key: Key, offset: int) -> None:
-        """Forgets a message that ``find`` has found."""
+        """Removes a message that ``find`` has returned."""
         self._offsets.drop(hash(key), offset)
 
     def advance(self, now: int) -> None:
-        """Forgets what was sent ``micros`` ago or earlier (DDP-9, DDP-11)."""
+        """Drops messages sent ``micros`` ago or earlier (DDP-9, DDP-11)."""
         gone = bisect_right(self._instants, now - self.micros)
         if gone:
             self.forget_below(self._firsts[gone] if gone < len(self._firsts) else self.end)
-        if 2 * gone > len(self._instants):  # all sends once, not with each step
+        if 2 * gone > len(self._instants):  # Moves each entry once on average, instead of at each call.
             del self._instants[:gone], self._firsts[:gone]
 
     def forget_below(self, offset: int) -> None:
-        """Forgets what a purge removed (DDP-13), or who calls it."""
+        """Drops messages below ``offset``, for example after a purge (DDP-13)."""
         self._begin = max(self._begin, offset)
 
     def add(self, first: int, keys: Sequence[Key | None], sent_at: int) -> None:
-        """Adds messages that were sent at one instant, from offset ``first`` on; a key of None is not recorded."""
+        """Adds messages sent at one instant, from offset ``first`` on. A key of None is not recorded."""
         self._instants.append(sent_at)
         self._firsts.append(first)
         self._add_keys(first, keys)
@@ -107,13 +108,13 @@ class DedupWindow:
         self.end = first + len(keys)
 
     def follow(self, table: Table, end: int, now: int) -> None:
-        """Reads what was added to the log since the last call, as far as it lies in the window."""
+        """Reads what was added to the log since the last call and was sent within the window."""
         for first, sent, rows in sent_after(table, self.end, now - self.micros):
             self._add_rows(first, sent, rows)
         self.end = end
 
     def _add_rows(self, first: int, sent: Integers, rows: pa.Table) -> None:
-        starts = np.flatnonzero(np.diff(sent, prepend=-1))  # of the sends
+        starts = np.flatnonzero(np.diff(sent, prepend=-1))  # First row of each send.
         self._instants.frombytes(sent[starts].astype(np.int64).tobytes())
         self._firsts.frombytes((first + starts).astype(np.int64).tobytes())
         for start in range(0, len(sent), _ROWS):
@@ -128,9 +129,9 @@ class DedupWindow:
 
 
 class _Offsets:
-    """Offsets by hashes, several for one if need be: a table with open addressing, 16 bytes a slot.
+    """Hash table from hash to offsets, several if hashes collide. Open addressing, 16 bytes a slot.
 
-    A dictionary took 100 to 200 bytes for each.
+    A dictionary took 100 to 200 bytes for each offset.
     """
 
     def __init__(self) -> None:
@@ -138,7 +139,7 @@ class _Offsets:
         self._taken = 0
 
     def find(self, hashed: int, begin: int) -> list[int]:
-        """Those of a hash, from ``begin`` on."""
+        """Returns the offsets of a hash, from ``begin`` on."""
         found = []
         mask, hashes, offsets = len(self._offsets) - 1, self._hashes, self._offsets
         slot = hashed & mask
@@ -156,7 +157,7 @@ class _Offsets:
         self._offsets[slot] = _DROPPED
 
     def add(self, hashes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], begin: int) -> None:
-        """Adds offsets with their hashes; those below ``begin`` may go."""
+        """Adds offsets with their hashes. May drop offsets below ``begin``."""
         self._taken += len(hashes)
         if 2 * self._taken > len(self._offsets):
             live = self._offsets >= begin
@@ -169,7 +170,9 @@ class _Offsets:
     def _put(self, hashes: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], begin: int) -> None:
         mask = len(self._offsets) - 1
         slots = hashes & mask
-        while len(slots):  # each takes its slot if that is free, one of those with the same, else tries the next
+        # Each offset takes its slot if that is free. Of several offsets with one slot, one wins and the others try
+        # the next slot.
+        while len(slots):
             free = self._offsets[slots] < begin
             self._offsets[slots[free]], self._hashes[slots[free]] = offsets[free], hashes[free]
             left = self._offsets[slots] != offsets

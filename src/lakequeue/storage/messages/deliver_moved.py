@@ -1,7 +1,7 @@
-"""Appending moved messages to the logs of another queue, each move once.
+"""Appends moved messages to the logs of another queue, each move once.
 
-Each log of the target keeps the number of the last move from a source shard. It is fence and record at once: a
-repeated or late move finds it there.
+Each log of the target has, as an application id, the number of the last move from each source shard. A repeated or
+late move finds its number there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lakequeue.storage.engines.transaction import Answer, Change, Decision, tran
 from lakequeue.storage.messages.append import Appender
 
 Cells = Mapping[str, Any]
-"""A message as column -> value of ``messages``."""
+"""A message as a mapping from column of ``messages`` to value."""
 
 
 @attrs.frozen
 class Source:
-    """The source shard of a move, and its number."""
+    """The source shard of a move, and the number of the move."""
 
     key: str
     shard: int
@@ -31,12 +31,15 @@ class Source:
 
 
 def arrived(table: Table, source: Source) -> bool:
-    """Whether the loaded snapshot of a target shard has its part of this move, or of a later one."""
+    """Returns True if the loaded snapshot of a target shard has this move or a later one."""
     return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
 
 Settle = Callable[[int, int, Table], Mapping[str, int]]
-"""Checks the clock before a commit at an instant, after one at another; see ``ShardLedger.settle_clock``."""
+"""Checks the clock before a commit.
+
+Arguments: its time, the log's last send time, the table; see ``ShardLedger.settle_clock``.
+"""
 
 
 def deliver(
@@ -60,7 +63,7 @@ def deliver(
         instant = now()
         more = settle(instant, appender.last_sent_at, table)
         place = appender.place(instant)
-        # Delta would accept a lower number, so the current one is part of the fence
+        # Delta would accept a lower number, so the fence includes the current one.
         fence = {move: table.transaction(move), layout.SEND_ID: place.first}
         rows = place.rows(messages)
         rows = layout.with_column(rows, "moved_at", rows["sent_at"])

@@ -1,8 +1,8 @@
-"""Erasing a message from the log of a shard: its row keeps its place, and nothing of what was sent.
+"""Erases a message from the log of a shard: empties its row, which stays in place.
 
-The segment is replaced under its fence. The files that held the message before, be it a merge ago, are removed at
-once on local disks, with the entries of the log that name them; on object stores, which have no lock, they go as
-all files do, after ``Retention.remote_file_hours``.
+The segment is replaced under its fence. On a local disk, all files that ever held the message are removed at once,
+with the log entries that name them. An object store has no locks, so there they are removed like all files, after
+``Retention.remote_file_hours``.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _CLEARED = (
     "send_id",
     "dead_letter_note",
 )
-"""Columns set to NULL; ``body``, which every message has, becomes empty."""
+"""Columns set to NULL. ``body``, which is never NULL, becomes empty."""
 _COUNTING = {"group_id", "dedup_id"}
 """Columns that stay while the message's deduplication id counts, in its group or in the queue."""
 
 
 def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
-    """Offsets of the messages with an id in the log; several if one was moved away and back.
+    """Returns the offsets of all messages with an id. Several if the message was moved away and back.
 
-    ``sent``: only of those in files with messages that were sent from an instant to another.
+    ``sent`` limits the search to files with messages sent between two instants.
     """
 
     def files() -> list[LogFile]:
@@ -115,7 +115,7 @@ def _remove_former(table: Table, folder: Folder, message_id: str) -> Freed:
 
 
 def _holds(folder: Folder, entry: Entry, message_id: str) -> bool:
-    """Whether a file holds a message; not one that somebody is writing, or has removed."""
+    """Returns True if a file holds the message. False for a file that is being written, or was removed."""
     try:
         return len(_rows_of(folder.rows(entry.name, entry.size, ["message_id"]), message_id)) > 0
     except (OSError, DamagedTable):
@@ -124,8 +124,6 @@ def _holds(folder: Folder, entry: Entry, message_id: str) -> bool:
 
 @attrs.frozen
 class _Blank:
-    """Clears the rows of a message."""
-
     message_id: str
     keep_from: int
 
@@ -139,9 +137,9 @@ class _Blank:
         return rows
 
     def is_due(self, table: Table, offset: int) -> bool:
-        """Whether it would change the message at an offset."""
+        """Returns True if the row at an offset still has something to clear."""
         file = next((file for file in log_files(table) if file.first <= offset <= file.last), None)
-        if file is None:  # its segment was dropped
+        if file is None:  # The segment was dropped.
             return False
         row = file.rows_of(table, ["sent_at", "body", *_CLEARED], offset, offset)
         full = {name for name in ("body", *_CLEARED) if row[name][0].as_py()}

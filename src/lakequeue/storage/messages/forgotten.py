@@ -1,8 +1,8 @@
-"""Messages that a ledger has forgotten, and their rows without what was sent.
+"""Finds messages that a ledger has forgotten, and empties their rows.
 
-Above the floor rows keep their places, as a reader finds a message by the number of its row. But a message below
-the head that is in no run, neither of stored messages nor of the history, is gone for good: no later commit gives
-it a run again. So its row needs no body.
+A reader finds a message by the number of its row, so rows above the floor keep their places. But a message below
+the head without a run, stored or in the history, is gone for good: no later commit gives it a run again. Its row
+needs no body.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from lakequeue.storage import layout
 Integers = npt.NDArray[np.int64]
 
 _CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "trace_header", "send_id")
-"""Columns that become NULL; ids, instants, and what dead letters brought, stay."""
+"""Columns that become NULL. Ids, instants and the columns of dead letters stay."""
 
 
 @attrs.frozen(eq=False)
 class Forgotten:
-    """What one committed snapshot of a ledger has forgotten above its floor.
+    """The messages that a committed version of a ledger has forgotten above its floor.
 
-    It stays so: heads only rise, and runs are made of runs, of the history, and of messages from the head on.
+    They stay forgotten: heads only rise, and runs are made only of runs, of the history and of messages from the
+    head on.
     """
 
     epoch: int
@@ -33,10 +34,10 @@ class Forgotten:
     """Messages from this offset on were never received."""
     firsts: Integers
     lasts: Integers
-    """Of all runs, the history's included, by offset."""
+    """Ends of all runs, with the history, by offset. ``firsts`` has their starts."""
 
     def count(self, first: int, last: int) -> int:
-        """Number of forgotten messages in a range of offsets."""
+        """Returns the number of forgotten messages in a range of offsets."""
         last = min(last, self.head - 1)
         start = int(np.searchsorted(self.lasts, first))
         stop = int(np.searchsorted(self.firsts, last, side="right"))
@@ -44,10 +45,7 @@ class Forgotten:
         return max(0, last - first + 1) - int(kept.sum())
 
     def empty(self, rows: pa.Table, sent_before: int | None) -> pa.Table:
-        """Rows of ``messages``, those of forgotten messages without what was sent.
-
-        With ``sent_before`` messages sent at that instant or later stay as they are.
-        """
+        """Empties the rows of forgotten messages. With ``sent_before``, only those sent before that instant."""
         offsets = pc.add(rows["base_offset"], rows["position"]).to_numpy()
         place = np.searchsorted(self.firsts, offsets, side="right") - 1
         kept = (place >= 0) & (np.append(self.lasts, -1)[place] >= offsets)

@@ -1,9 +1,8 @@
-"""Keeping the log in few files: drops segments below the floor, merges small ones, and empties settled messages.
+"""Keeps the log in few files: drops segments below the floor, merges small ones, and empties settled messages.
 
-A segment is closed if a later one exists in the snapshot that the commit is made on. The last segment is open: it
-is replaced only when nothing was sent for an hour, or when all of it lies below the floor, and then in a commit
-that carries ``send`` unchanged, so that it conflicts with appends. Everything here is fenced by ``files`` and may
-fail or be killed without harm.
+A segment is closed if the snapshot of the commit has a later one. The last segment is open. It is replaced only
+after an hour without a send, or when all of it lies below the floor. That commit carries ``send`` unchanged, so it
+conflicts with appends. All commits here are fenced by ``files``, and may fail or be killed without harm.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
 
 TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
-"""Adjacent segments of at most a tier's bytes are merged once there are ``TIER_SEGMENTS`` of them."""
+"""Upper sizes in bytes. ``TIER_SEGMENTS`` adjacent segments of at most one of these sizes are merged."""
 TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
-"""Maximum bytes merged at once; they are held in memory."""
+"""Most bytes merged at once, because they are held in memory."""
 IDLE = 3600 * MICROS
 """Microseconds without a send after which the open segment counts as closed."""
 CUT_BYTES = 256 * 1024
-"""Smaller segments are not rewritten to drop or empty rows; they are dropped or merged as a whole."""
+"""Smaller segments are only dropped or merged as a whole, never rewritten to drop or empty rows."""
 CUT_ROWS = 100_000
-"""Rows of a file that replaces a part of a segment."""
+"""Most rows of a file that replaces a part of a segment."""
 
 _FILE = layout.FILES["messages"]
 _BUSY = "the log of the queue is too busy"
@@ -44,14 +43,14 @@ Segment = list[LogFile]
 
 @attrs.frozen
 class MergeCounts:
-    """Segments that a pass over the log of a shard replaced."""
+    """How many segments a pass over the log of a shard replaced."""
 
     dropped: int = 0
     """Segments below the floor."""
     merged: int = 0
     """Segments that became part of another file."""
     cut: int = 0
-    """Segments of which the part below the floor was dropped, or messages above it were emptied."""
+    """Segments that lost rows below the floor, or had messages emptied."""
 
     def __add__(self, other: MergeCounts) -> MergeCounts:
         return MergeCounts(self.dropped + other.dropped, self.merged + other.merged, self.cut + other.cut)
@@ -60,15 +59,16 @@ class MergeCounts:
 def merge_recent(
     table: Table, floor: int, drop_before: int | None = None, confirm: Callable[[], None] = lambda: None
 ) -> None:
-    """Drops closed segments below ``floor`` and merges the newest small ones; for senders that closed a segment.
+    """Drops closed segments below ``floor`` and merges the newest small ones. For senders that closed a segment.
 
     Args:
         table: a handle on ``messages``, locked by the caller.
-        floor: a committed floor of the ledger, of any age: floors only rise, and the ledger has already forgotten
-            what lies below (forget first, drop later).
-        drop_before: only segments sent before this instant may be dropped, as FIFO queues need the deduplication
-            ids of younger ones (RET-11).
-        confirm: raises an error if the ledger was put back since: right before a commit, once all is written.
+        floor: a committed floor of the ledger. It may be old, because floors only rise and the ledger forgets
+            messages before their segments are dropped.
+        drop_before: segments with messages sent at or after this instant stay, as FIFO queues need their
+            deduplication ids (RET-11).
+        confirm: called right before a commit, after all files are written. Raises an error if the ledger was put
+            back meanwhile.
     """
     _run(table, lambda seen: _next_step(seen, floor, drop_before, _newest_small), confirm)
 
@@ -82,17 +82,18 @@ def merge_all(
     announce: Callable[[int], int] = lambda known: 0,
     forgotten: Callable[[], Forgotten] | None = None,
 ) -> MergeCounts:
-    """Does the same for all small segments, for rows below ``floor`` in large segments, and for the open segment
-    if it is idle or below the floor; for the compactor.
+    """Drops, merges, cuts and empties all segments where it pays, and the open one if it is idle.
+
+    For the compactor.
 
     Args:
         table: a handle on ``messages`` that nothing else uses meanwhile.
         floor, drop_before, confirm: as for ``merge_recent``.
         now: an instant in microseconds.
-        announce: commits to the ledger that the log will be emptied, given the mark of the log, and returns
-            the new mark. What was forgotten is read after that.
+        announce: commits to the ledger that the log will be emptied. Takes the log's mark, returns the new mark.
+        forgotten: reads the ledger's forgotten messages. Called again after ``announce``.
     """
-    if table.commits_alone:  # Delta's own commits do not tell how many bodies are NULL
+    if table.commits_alone:  # Delta's own commits have no null count of bodies.
         forgotten = None
     history, done, announced = table.history, set[int](), 0
     known = forgotten and cache(forgotten)
@@ -100,7 +101,7 @@ def merge_all(
     def step(seen: _Snapshot) -> _Step | None:
         nonlocal announced, known
         if table.history is not history:
-            return None  # a restore: its messages may be others
+            return None  # The log was restored, so its messages may be others.
         found = (
             _next_step(seen, floor, drop_before, _any_small)
             or _foreign_step(table, seen)
@@ -114,7 +115,7 @@ def merge_all(
             return found
         last = table.transaction(layout.EMPTYING_ID)
         if not announced or announced != last:
-            # not once for all: if another emptying came first, the ledger may drop this mark
+            # Announced again if another emptying came first, because the ledger may drop this mark.
             announced, known = announce(last), cache(forgotten)
         return attrs.evolve(_emptied(found, known(), drop_before), mark=announced)
 
@@ -122,7 +123,7 @@ def merge_all(
 
 
 def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -> Change[MergeCounts]:
-    """Returns the change that replaces the rows of the segment with an offset by those that ``change`` returns."""
+    """Returns the change that applies ``change`` to the rows of the segment that holds an offset."""
     seen = _snapshot(table)
     segments = [*seen.segments, *([seen.open_one] if seen.open_one else [])]
     segment = next(each for each in segments if each[0].first <= offset <= each[-1].last)
@@ -135,7 +136,7 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
 
 
 def put_in_order(table: Table, first: int, last: int) -> None:
-    """Rewrites segments with offsets of a range in which another program wrote a file.
+    """Rewrites the segments of a range of offsets in which another program wrote a file.
 
     Raises:
         RequestThrottled: too many lost races.
@@ -155,12 +156,12 @@ class _Snapshot:
     """The segments of a snapshot, and the versions that fence a replacement."""
 
     segments: list[Segment]
-    """The closed ones."""
+    """The closed segments."""
     ends: list[int]
-    """For each the instant at which the next was opened; nothing in it was sent later."""
+    """For each closed segment, when the next was opened. No message in it was sent later."""
     open_one: Segment | None
     number: int
-    """``files``."""
+    """The application id ``files``."""
     send_version: int
     last_sent_at: int
 
@@ -173,17 +174,17 @@ class _Step:
     rows: Callable[[Table], Iterable[pa.Table]]
     outcome: MergeCounts
     with_send: bool = False
-    """Whether the open segment is among them, so that the commit must carry ``send``."""
+    """True if the open segment is replaced, so that the commit must carry ``send``."""
     epoch: int = 0
-    """Of the ledger by which rows are emptied."""
+    """Epoch of the ledger by which rows are emptied."""
     mark: int = 0
-    """Of the emptying."""
+    """Mark of the emptying. 0 if nothing is emptied."""
 
 
 def _run(table: Table, next_step: Callable[[_Snapshot], _Step | None], confirm: Callable[[], None]) -> MergeCounts:
     def decide(lost: int) -> Decision[MergeCounts]:
         seen = _snapshot(table)
-        step = None if lost else next_step(seen)  # another process that merges goes on
+        step = None if lost else next_step(seen)  # Another process merges, and goes on.
         return Answer(MergeCounts()) if step is None else _replacement(table, seen, step, confirm)
 
     done = MergeCounts()
@@ -230,7 +231,7 @@ def _next_step(
 
 
 def _newest_small(segments: list[Segment], limit: int) -> list[Segment]:
-    """The last adjacent small segments, without those of bulk sends, which the compactor merges."""
+    """Returns the last adjacent small segments. Stops at bulk sends, which the compactor merges."""
     found: list[Segment] = []
     for segment in reversed(segments):
         bulk = segment[0].bulk and not is_staged(segment[0].file.name)
@@ -241,7 +242,7 @@ def _newest_small(segments: list[Segment], limit: int) -> list[Segment]:
 
 
 def _any_small(segments: list[Segment], limit: int) -> list[Segment]:
-    """The first long enough row of adjacent small segments, up to the maximum merged at once."""
+    """Returns the first sequence of enough adjacent small segments, up to ``JOINED_BYTES``."""
     for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
         found: list[Segment] = []
         for segment in group:
@@ -262,7 +263,10 @@ def _merge(segments: list[Segment]) -> _Step:
 
 
 def _open_step(table: Table, seen: _Snapshot, floor: int, now: int, drop_before: int | None) -> _Step | None:
-    """A step for the open segment. It keeps its base, as a sender may be about to append to it."""
+    """Returns a step for the open segment.
+
+    The segment keeps its base, because a sender may be about to append to it.
+    """
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
         return None
@@ -277,18 +281,18 @@ def _open_step(table: Table, seen: _Snapshot, floor: int, now: int, drop_before:
 
 
 def _is_foreign(table: Table, segment: Segment) -> bool:
-    """Returns True if another program wrote a file of a segment: its rows may be in another order."""
+    """Returns True if another program wrote a file of a segment. Its rows may be in another order."""
     return not table.commits_alone and any(file.is_foreign for file in segment)
 
 
 def _foreign_step(table: Table, seen: _Snapshot) -> _Step | None:
-    """Rewrites a closed segment in which another program wrote a file."""
+    """Returns a rewrite of a closed segment in which another program wrote a file."""
     segment = next((each for each in seen.segments if _is_foreign(table, each)), None)
     return None if segment is None else _Step([segment], _rows_of(segment), MergeCounts(merged=1))
 
 
 def _cut_step(seen: _Snapshot, floor: int, drop_before: int | None) -> _Step | None:
-    """Rewrites a segment once half of it lies below the floor, so that no row is copied twice."""
+    """Returns a rewrite of a segment with half of its rows below the floor, so that rows are rarely copied."""
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
@@ -300,9 +304,9 @@ def _cut_step(seen: _Snapshot, floor: int, drop_before: int | None) -> _Step | N
 def _empty_step(
     seen: _Snapshot, now: int, drop_before: int | None, forgotten: Callable[[], Forgotten], done: set[int]
 ) -> _Step | None:
-    """Rewrites a segment once half of its messages can be emptied, so that none is copied often.
+    """Returns a rewrite of a segment in which half of the messages can be emptied, so that rows are rarely copied.
 
-    ``done`` has the first offsets of those that this pass has rewritten.
+    ``done`` has the first offsets of segments that this pass has rewritten.
     """
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
@@ -319,12 +323,11 @@ def _empty_step(
 
 
 def _emptied_in(segment: Segment) -> int:
-    """Number of messages that were emptied before."""
     return sum(file.emptied for file in segment)
 
 
 def _emptied(step: _Step, forgotten: Forgotten, drop_before: int | None) -> _Step:
-    """A step, its rows emptied."""
+    """Returns the step with emptied rows."""
 
     def rows(table: Table) -> Iterator[pa.Table]:
         return (forgotten.empty(each, drop_before) for each in step.rows(table))
@@ -333,7 +336,7 @@ def _emptied(step: _Step, forgotten: Forgotten, drop_before: int | None) -> _Ste
 
 
 def _rows_of(segment: Segment) -> Callable[[Table], Iterable[pa.Table]]:
-    """All rows of a segment; a file of a bulk send may be too large for memory, so it becomes several segments."""
+    """Returns a reader of a segment's rows. A bulk send may exceed memory, so it is read and written in pieces."""
     if segment[0].bulk:
         return _Rest(segment[0], segment[0].first)
     return lambda table: [_merged(table, [segment])]
@@ -341,13 +344,14 @@ def _rows_of(segment: Segment) -> Callable[[Table], Iterable[pa.Table]]:
 
 @attrs.frozen
 class _Rest:
-    """The rows of a file from an offset on, in pieces."""
+    """Reads the rows of a file from an offset on, in pieces that become segments."""
 
     file: LogFile
     start: int
 
     def __call__(self, table: Table) -> Iterator[pa.Table]:
-        whole = self.file.rows_of(table, _FILE.names) if self.file.is_foreign else None  # it may be in any order
+        # Its rows may be in any order.
+        whole = self.file.rows_of(table, _FILE.names) if self.file.is_foreign else None
         for first in range(self.start, self.file.last + 1, CUT_ROWS):
             last = min(self.file.last, first + CUT_ROWS - 1)
             if whole is None:
@@ -355,7 +359,7 @@ class _Rest:
             else:
                 rows = whole.slice(first - self.file.first, last - first + 1)
             rows = _stamped(rows, self.file)
-            # each piece becomes a segment: nothing before it was sent after it was opened
+            # Each piece becomes a segment, opened when its first message was sent.
             opened_at = rows["sent_at"].cast(pa.int64())[0].as_py()
             yield _segment_rows(rows, first, first, opened_at)
 
@@ -373,7 +377,7 @@ def _merged(table: Table, segments: Sequence[Segment]) -> pa.Table:
 
 
 def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
-    """Rows with their send instant filled in, which in a bulk segment is its opening time."""
+    """Fills in the send time of rows. In a bulk segment that is its opening time."""
     rows = layout.message_rows(rows)
     if not file.bulk:
         return rows
@@ -383,7 +387,7 @@ def _stamped(rows: pa.Table, file: LogFile) -> pa.Table:
 
 def _segment_rows(rows: pa.Table, first: int, base: int, opened_at: int) -> pa.Table:
     count = len(rows)
-    # offsets are dense, so rows are numbered consecutively
+    # Offsets are dense, so rows are numbered consecutively.
     rows = layout.with_column(rows, "position", pa.array(range(first - base, first - base + count), pa.int64()))
     partition = [
         pa.array([base] * count, pa.int64()),

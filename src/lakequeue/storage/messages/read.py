@@ -1,4 +1,4 @@
-"""The log of a shard as the state machine and readers use it: segments, files, send instants; and their cache."""
+"""Reads the log of a shard for the state machine: segments, files, send times. Caches columns in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Value = TypeVar("_Value")
 
 
 class Budget:
-    """Bytes that cached values may take together; beyond them, what was cached first is dropped. Thread-safe.
+    """Memory limit shared by several caches. Beyond it, drops the oldest values. Thread-safe.
 
     The newest value stays, however large it is.
     """
@@ -37,13 +37,12 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.lock = threading.Lock()
-        """Guards the caches, too."""
+        """Also guards the caches."""
         self.bytes = 0
-        """What is cached now."""
         self._order: OrderedDict[tuple[int, Hashable], tuple[MutableMapping[Any, Any], int]] = OrderedDict()
 
     def put(self, cache: MutableMapping[_Key, _Value], key: _Key, value: _Value, size: int) -> None:
-        """Caches a value of ``size`` bytes, unless the key has one; the caller holds ``lock``."""
+        """Caches a value of ``size`` bytes, unless the key has one. The caller holds ``lock``."""
         if key in cache:
             return
         try:
@@ -54,7 +53,7 @@ class Budget:
                 (_, oldest), (others, size) = self._order.popitem(last=False)
                 others.pop(oldest, None)
                 self.bytes -= size
-        except BaseException:  # an interrupt in between would leave inconsistent records
+        except BaseException:  # An interrupt in between would leave inconsistent records.
             for others, _ in [(cache, 0), *self._order.values()]:
                 others.clear()
             self._order.clear()
@@ -62,7 +61,7 @@ class Budget:
             raise
 
     def drop(self, cache: MutableMapping[Any, Any]) -> None:
-        """Drops all that a cache holds."""
+        """Empties a cache."""
         with self.lock:
             for key in list(cache):
                 self._order.pop((id(cache), key), None)
@@ -77,15 +76,15 @@ Integers = npt.NDArray[np.int64]
 _OF_DEAD_LETTERS = ["source_receive_count", "first_sent_at", "first_received_at"]
 _KEPT = ["sent_at", "delay_seconds", "group_id", *_OF_DEAD_LETTERS]
 _ARRAYS_BYTES = 6 * 1024
-"""What the columns of a file take beside their values."""
+"""Memory that the columns of a file take in addition to their values."""
 
 
 class Columns(NamedTuple):
-    """Cached columns of a file: send instants and delays (µs), groups as indexes into ``names``; for dead letters
-    the receive count (0 for others), the first send instant, if it differs (else 0), and the first receive.
+    """Cached columns of a file. Times and delays are in microseconds. ``group`` indexes ``names``.
 
-    A column of one value takes no memory. So a message with a group takes about 10 bytes: 8 for the send instant
-    and 1, 2 or 4 for the group, by the number of groups in the file.
+    Dead letters have also a receive count (else 0), the first send time if it differs (else 0), and the first
+    receive. A column with one value takes no memory. So a message with a group takes about 10 bytes: 8 for the
+    send time, and 1, 2 or 4 for the group, by the number of groups in the file.
     """
 
     sent_at: Integers
@@ -105,26 +104,26 @@ class Columns(NamedTuple):
 
 @attrs.frozen
 class LogFile:
-    """A live file: offsets ``first`` to ``last`` in order, one row each."""
+    """A live file of the log. Holds the offsets ``first`` to ``last`` in order, one row each."""
 
     file: LiveFile
     base: int
-    """Offset that names its segment."""
+    """First offset of its segment, which names the segment."""
     opened_at: int
     first: int
     last: int
     bulk: bool
-    """All its messages were sent at ``opened_at``."""
+    """True if all its messages were sent at ``opened_at``."""
     delayed: bool
-    """It may hold messages with a delay."""
+    """True if it may hold messages with a delay."""
     dead_letters: bool
-    """It may hold messages that were received too often in another queue."""
+    """True if it may hold messages that were received too often in another queue."""
     emptied: int
-    """Its messages without what was sent, as far as its statistics tell; see ``forgotten``."""
+    """Number of emptied messages by its statistics; see ``forgotten``."""
     group: str | None
-    """The message group of all its messages, "" for none; None if there are several, or if that is not known."""
+    """The message group of all its messages, "" for no group. None if there are several, or if unknown."""
     more: tuple[LiveFile, ...] = ()
-    """Further files of the segment, after another program rewrote some: only together they have each offset."""
+    """Further files of the segment after another program rewrote it. Only together they hold each offset."""
 
     @property
     def rows(self) -> int:
@@ -137,7 +136,6 @@ class LogFile:
 
     @classmethod
     def of(cls, file: LiveFile) -> LogFile:
-        """A live file of ``messages`` as part of the log."""
         base, delay = file.partition["base_offset"], file.maximum.get("delay_seconds")
         emptied = file.nulls.get("body")
         return cls(
@@ -149,17 +147,18 @@ class LogFile:
             bulk=file.nulls.get("sent_at") == file.rows,
             delayed=delay is None or delay > 0,
             dead_letters=file.nulls.get("source_receive_count") != file.rows,
-            emptied=emptied if isinstance(emptied, int) else 0,  # another program may have written anything
+            # Another program may have written a value of any type.
+            emptied=emptied if isinstance(emptied, int) else 0,
             group=_only_group(file),
         )
 
     def rows_of(
         self, table: TableVersion, columns: Sequence[str], first: int | None = None, last: int | None = None
     ) -> pa.Table:
-        """Returns the rows of some offsets (default: all) by offset, with ``position`` and some columns (DUR-5).
+        """Returns rows (default: all) by offset, with ``position`` and the given columns (DUR-5).
 
         Raises:
-            DamagedTable: another program removed rows, as ``DELETE`` does.
+            DamagedTable: another program removed rows, for example with ``DELETE``.
         """
         first, last = self.first if first is None else first, self.last if last is None else last
         names = ["position", *(name for name in columns if name != "position")]
@@ -170,7 +169,7 @@ class LogFile:
         return self._in_order(table, names).slice(first - self.first, last - first + 1)
 
     def _in_order(self, table: TableVersion, names: Sequence[str]) -> pa.Table:
-        """Returns all rows by offset, each once; reads all of each file."""
+        """Returns all rows by offset, each once. Reads all of each file."""
         read = list(dict.fromkeys(["position", "message_id", *names]))
         parts = table.read([self.file, *self.more], read)
         rows = pa.concat_tables(self._typed(part, table, read) for part in parts)
@@ -180,7 +179,7 @@ class LogFile:
         return once.select(names).combine_chunks()
 
     def _once(self, rows: pa.Table, table: TableVersion) -> pa.Table:
-        """Drops rows that repeat the row before; DamagedTable if another message has the same position."""
+        """Drops rows with the same position as the row before. DamagedTable if such rows have different ids."""
         again = np.append(False, np.diff(rows["position"].to_numpy()) == 0)
         ids = pc.fill_null(rows["message_id"], "")
         same = pc.equal(ids.slice(0, max(0, len(ids) - 1)), ids.slice(1)).to_numpy()
@@ -189,26 +188,29 @@ class LogFile:
         return rows.filter(pa.array(~again))
 
     def _typed(self, rows: pa.Table, table: TableVersion, names: Sequence[str]) -> pa.Table:
-        """Columns of another program, whose types Arrow may neither sort nor fill, such as views of strings."""
+        """Casts columns of another program to the log's types.
+
+        Arrow can neither sort nor fill some types, such as string views.
+        """
         if "message_id" in names and rows["message_id"].null_count:
             raise DamagedTable(table.path, self.file.name, "has messages without an id; another program wrote it")
         return rows.select(names).cast(pa.schema([layout.MESSAGES.field(name) for name in names]))
 
     def sent_at(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Send instants of rows of the file, in microseconds."""
+        """Returns the send times of rows of the file, in microseconds."""
         return pc.fill_null(rows["sent_at"].cast(pa.int64()), self.opened_at)
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return sum(each.size for each in (self.file, *self.more))
 
 
 class ShardLog:
-    """One snapshot of the log of one shard (the ``Log`` of the state machine).
+    """A snapshot of the log of a shard (the ``Log`` of the state machine).
 
-    Per-message columns are read only where the statistics leave a question: at the edge of retention,
-    and in files with delayed messages.
+    Reads the columns of messages only where statistics do not suffice: at the edge of retention, and in files with
+    delayed messages.
     """
 
     def __init__(
@@ -221,7 +223,7 @@ class ShardLog:
         forgotten: int = 0,
         emptying: int = 0,
     ) -> None:
-        """``files`` are by offset, ``version`` is the table's; ``columns`` reads a file's columns.
+        """Takes files by offset, and the version of the table. ``columns`` reads a file's columns.
 
         ``forgotten`` is the newest epoch of the ledger by which messages were emptied, ``emptying`` the last mark.
         """
@@ -233,15 +235,15 @@ class ShardLog:
         self._columns = columns
         self._firsts = [file.first for file in self.files]
         self._opened = [file.opened_at for file in self.files]
-        self._same_from: int | None = None  # first offset from which on all messages are of one group
+        self._same_from: int | None = None  # First offset from which on all messages are of one group.
 
     def file_of(self, offset: int) -> LogFile | None:
-        """The file that holds an offset; None if its segment was dropped."""
+        """Returns the file that holds an offset. None if its segment was dropped."""
         index = bisect_right(self._firsts, offset) - 1
         return self.files[index] if index >= 0 and offset <= self.files[index].last else None
 
     def overlapping(self, first: int, last: int) -> list[LogFile]:
-        """Files with offsets in the range, in order."""
+        """Returns the files with offsets in a range, in order."""
         start = max(0, bisect_right(self._firsts, first) - 1)
         stop = bisect_right(self._firsts, last)
         return [file for file in self.files[start:stop] if file.last >= first]
@@ -256,7 +258,8 @@ class ShardLog:
         stop = bisect_left(self._opened, instant)
         if stop == 0:
             return self.files[0].first if self.files else self.end
-        # all messages of a segment were sent before the next was opened, so only the last of these is in question
+        # A segment has no messages sent after the next was opened, so only the last of these segments can hold the
+        # instant.
         index = stop - 1
         while index > 0 and self.files[index - 1].base == self.files[index].base:
             index -= 1
@@ -273,7 +276,10 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """The log as it was at an instant; ``reached`` is an end offset that it is known to have had by then."""
+        """Returns the log as it was at an instant.
+
+        It reaches at least to ``reached``, an end offset known from then.
+        """
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns)
@@ -316,7 +322,7 @@ class ShardLog:
                     yield DeadLetters(low + start, low + stop - 1, int(count[start]), *instants)
 
     def born_at(self, offset: int) -> int:
-        """Instant that the retention of a message counts from (RET-7)."""
+        """Returns the instant from which the message's retention counts (RET-7)."""
         letters = next(self.dead_letters(offset, offset), None)
         return (letters and letters.first_sent_at) or self.sent_at(offset)
 
@@ -332,7 +338,8 @@ class ShardLog:
             if len(names) == 1:
                 yield names[0], cast(Sequence[int], offsets)
                 continue
-            order = np.argsort(group, kind="stable")  # by group, and in each the offsets stay in order
+            # Sorts by group, and keeps the order of offsets within each group.
+            order = np.argsort(group, kind="stable")
             offsets, group = offsets[order], group[order]
             for start, stop in stretches(group):
                 yield names[int(group[start])], cast(Sequence[int], offsets[start:stop])
@@ -350,7 +357,7 @@ class ShardLog:
     def _grouped(
         self, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Sequence[str], npt.NDArray[Any], npt.NDArray[Any]]]:
-        """The messages of ascending ranges by file: names of groups, the place of each message's, and offsets."""
+        """Yields the group names, each message's index, and offsets of ascending ranges, file by file."""
         pending = deque(spans)
         while pending:
             first, last = pending[0]
@@ -360,7 +367,7 @@ class ShardLog:
             parts = []
             while pending and pending[0][0] <= file.last:
                 first, last = pending.popleft()
-                # half the bytes: a shard's index of groups holds them
+                # Halves the memory of a shard's index of groups, which keeps these arrays.
                 small = np.int32 if file.last < 2**31 else np.int64
                 parts.append(np.arange(first, min(last, file.last) + 1, dtype=small))
                 if last > file.last:
@@ -374,7 +381,7 @@ class ShardLog:
 
 
 class LogReader:
-    """Follows the log of one shard through a handle of its own; not thread-safe, its owner locks."""
+    """Follows the log of a shard through a handle of its own. Not thread-safe: the owner locks."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -384,13 +391,13 @@ class LogReader:
     def refresh(self, sure: bool = False) -> ShardLog:
         """Returns the log of the newest snapshot, the same object if nothing was committed.
 
-        ``sure``: checks also that the log is the one that this process has read, see ``Table.confirm``.
+        With ``sure``, also checks that the log continues the one read before; see ``Table.confirm``.
         """
         (self.table.confirm if sure else self.table.refresh)()
         return self._current()
 
     def advance(self) -> ShardLog:
-        """The log of the newest snapshot that this process committed or loaded; asks storage for nothing."""
+        """Returns the newest log that this process committed or loaded, without a request to storage."""
         self.table.state.advance()
         return self._current()
 
@@ -409,7 +416,7 @@ class LogReader:
         return ShardLog(files, end, closed, self.table.version, self._columns, forgotten, emptying)
 
     def _columns(self, file: LogFile) -> Columns:
-        # after a restore a file of a bulk send may be committed again, at another time
+        # After a restore, a file of a bulk send may be committed again, with another send time.
         name = f"{self.table.path}/{file.file.path} {file.opened_at} {len(file.more)}"
         known = _known.get(name)
         if known is None:
@@ -430,7 +437,7 @@ class LogReader:
 
 
 def _folded(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The column, without memory of its own if all its values are equal."""
+    """Returns the column, without memory of its own if all values are equal."""
     if len(column) and (column == column[0]).all():
         return np.broadcast_to(column[0].copy(), column.shape)
     return column
@@ -440,16 +447,16 @@ def _only_group(file: LiveFile) -> str | None:
     nulls, low, high = file.nulls.get("group_id"), file.minimum.get("group_id"), file.maximum.get("group_id")
     if nulls == file.rows:
         return ""
-    # statistics by Spark cut texts after 32 characters
+    # Statistics by Spark cut texts after 32 characters.
     return low if nulls == 0 and isinstance(low, str) and low == high and len(low) < 32 else None
 
 
 _known: dict[str, Columns] = {}
-"""Columns of files by path, and by when their segment was opened: messages of bulk sends were sent then."""
+"""Cached columns, by file path and opening time. The opening time is the send time of a bulk send's messages."""
 
 
 def log_files(table: TableVersion) -> list[LogFile]:
-    """The live files of ``messages`` in the loaded snapshot, by offset.
+    """Returns the live files of ``messages`` in the loaded snapshot, by offset.
 
     Raises:
         DamagedTable: they do not hold every offset of the log once (DUR-5).
@@ -473,7 +480,7 @@ def log_files(table: TableVersion) -> list[LogFile]:
 
 
 def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
-    """Returns the first file that does not follow the one before, with the offset that it should begin at."""
+    """Returns the first file that does not continue the one before, and the offset at which it should begin."""
     following = files[0].first if files else 0
     for file in files:
         rows = sum(each.rows for each in (file.file, *file.more))
@@ -484,7 +491,7 @@ def _misfit(files: Sequence[LogFile]) -> tuple[LogFile, int] | None:
 
 
 def _joined(files: Sequence[LogFile]) -> list[LogFile]:
-    """Joins the files of each segment in which another program rewrote some: they may share offsets."""
+    """Joins the files of each segment that another program rewrote, because their offsets may overlap."""
     joined: list[LogFile] = []
     for _, group in groupby(files, key=lambda file: file.base):
         segment = list(group)
@@ -507,15 +514,15 @@ def _joined(files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def is_foreign(name: str) -> bool:
-    """Returns True if another program wrote a file of a table: it lies in a directory of its partition.
+    """Returns True if another program wrote the file: it is in a directory of its partition.
 
-    Files by ``engine="spark"`` lie there, too.
+    Files written by ``engine="spark"`` are there, too.
     """
     return name.startswith(("base_offset=", "settled="))
 
 
 def check_order(positions: pa.ChunkedArray | pa.Array, begin: int, table: str, file: str) -> None:
-    """Checks that rows have the positions from ``begin`` on; DamagedTable if not (DUR-5)."""
+    """Raises DamagedTable unless rows have consecutive positions from ``begin`` on (DUR-5)."""
     if not are_in_order(positions, begin, begin + len(positions) - 1):
         raise DamagedTable(table, file, "does not hold its messages in order; another program wrote it")
 
@@ -526,6 +533,6 @@ def are_in_order(positions: pa.ChunkedArray | pa.Array, first: int, last: int) -
 
 
 def stretches(*columns: Integers) -> list[tuple[int, int]]:
-    """Maximal stretches of rows that are equal in all columns, as (start, stop)."""
+    """Returns maximal stretches of rows that are equal in all columns, as (start, stop)."""
     changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
     return list(pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(columns[0])]))

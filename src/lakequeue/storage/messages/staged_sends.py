@@ -1,17 +1,18 @@
-"""Sends of several processes in one commit to a log.
+"""Commits the sends of several processes to a log at once.
 
-Of processes that send to one shard, all but one lose the race for each commit, or wait for its end on a local
-disk. So one that has lost a race or waited writes its messages as a file that fits any offset, as files of bulk
-sends do, and whose name says all that a commit must know of it. Whoever commits next adds the files of the
-others to its own entry, each with a base of its own. A process whose entry is refused, or that still waits,
-finds its file in the winner's entry, or tries again with the same file.
+Of the processes that send to one shard, each commit lets one win; the others lose the race, or wait for a turn on
+a local disk. A process that lost or waited writes its next messages as a file that fits any offset. The file's
+name says all that a commit must know. The next process that commits adds such files to its own entry, each as a
+segment of its own. A process that is refused, or still waits, looks for its file in the winner's entry, or tries
+again with the same file.
 
-On a disk 8 senders of 50 messages a second get 280 to 390 through instead of 220, 24 of 10 240 instead of 180.
+On a disk, 8 senders of 50 messages a second get 280 to 390 through instead of 220, and 24 senders of 10 get 240
+instead of 180.
 
 No file is added twice. Its name begins with a version of the log that its sender knew before it wrote the file, so
-no entry up to that version names it. Whoever adds it knows all later ones, and its own entry is the next one or is
-refused. A file that nobody added may still be added for ``RECENT`` seconds, so who gives up does not know the
-outcome (DUR-25).
+no entry up to that version names it. A process that adds it knows all later entries, and its own entry is the next
+or is refused. A file that nobody added may still be added for ``RECENT`` seconds, so a sender that gives up does
+not know the outcome (DUR-25).
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from lakequeue.storage.store_failures import first_line
 FOLDER = "sent"
 """Directory below the table."""
 VERSIONS = 20
-"""Versions of the log within which others add a file; later only its sender does."""
+"""Other processes add a file within this many versions of the log. Later only its sender does."""
 TOGETHER = 100
-"""Versions whose files are in one directory: a disk has no listing that begins at a name."""
+"""Versions whose files share a directory, because a listing on a disk cannot begin at a name."""
 RECENT = 10.0
-"""Seconds, by the storage's clock, within which others add a file."""
+"""Other processes add a file within this many seconds, by the storage's clock."""
 OLDEST = 3600.0
-"""Seconds after which no sender commits its file: the compactor may remove it."""
+"""A sender commits its own file within this many seconds. Later the compactor may remove the file."""
 MOST = 200
-"""Maximum number of files of others in one commit."""
+"""Most files of other senders in one commit."""
 _NAME = re.compile(
     rf"{FOLDER}/\d{{18}}/(\d{{20}})-(\d+)-([1-9]\d{{0,5}})-([a-z]+)-[0-9a-f]{{32}}\.parquet", re.ASCII
 )
@@ -56,29 +57,28 @@ class StagedSend:
 
     file: DataFile
     since: int
-    """A version of the log before the file was written."""
+    """Version of the log before the file was written."""
     attributes_version: int
     """Version of the queue attributes under which its messages are valid."""
     alone: bool
-    """Whether only its sender commits it."""
+    """True if only its sender may commit it."""
     rows: pa.Table
     written_at: float
     history: object
-    """Of the table, see ``Table.history``."""
+    """See ``Table.history``."""
 
     @property
     def too_old(self) -> bool:
-        """Whether it may have been removed."""
+        """True if the compactor may have removed the file."""
         return abs(time.time() - self.written_at) > OLDEST
 
 
 def is_staged(name: str) -> bool:
-    """Whether a file of the log was staged."""
     return name.startswith(f"{FOLDER}/")
 
 
 def unknown(reason: object) -> QueueClientError:
-    """The error of a sender that gives up on a file that others may add."""
+    """Returns the error for a sender that gives up on a file which other processes may still add."""
     text = first_line(reason) if isinstance(reason, BaseException) else reason
     return QueueClientError(
         f"the outcome of a send is unknown: other processes may commit its messages ({text}); {REPEAT}",
@@ -87,16 +87,18 @@ def unknown(reason: object) -> QueueClientError:
 
 
 def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool) -> StagedSend:
-    """Writes rows of ``messages``, numbered from 0 and without instants.
+    """Writes rows of ``messages`` to a file that can be committed later.
 
     Args:
         table: a handle on the log.
-        rows: with any base and opening time.
-        attributes_version: of the queue attributes under which they are valid.
-        alone: nobody else may commit them, as a later decision may leave some out.
+        rows: rows with positions from 0 on and without send times. Base and opening time are ignored.
+        attributes_version: version of the queue attributes under which the rows are valid.
+        alone: no other process may commit the file, because a later decision may leave out rows.
 
     Raises:
-        QueueClientError: ``outcome_unknown``: it failed, and others may find the file, unless it is ``alone``.
+        QueueClientError: ``outcome_unknown``: the write failed, and other processes may find the file. Not raised
+            if
+            ``alone``: then the original error is.
     """
     delay = rows["delay_seconds"]
     flags = {
@@ -116,15 +118,15 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
 
 def others(table: Table, own: StagedSend) -> list[DataFile]:
-    """Files of other senders that a commit on the loaded snapshot may add beside a sender's own.
+    """Returns files of other senders that a commit on the loaded snapshot may add to the sender's own file.
 
-    None are known if they cannot be listed: a sender that may not list can commit its own.
+    Empty if the listing fails: the sender can still commit its own file.
     """
     known, added = table.state.newest_files()
     after = max(known, table.version - VERSIONS)
     if own.since < after or abs(time.time() - own.written_at) > RECENT:
         return []
-    # files of a copy, and of a log that was put back, have versions of another log in their names
+    # After a restore, or in a copy, file names have versions of another log.
     live = {file.name for file in table.files()}
     later = _begin(table.version + 1)
     try:
@@ -148,12 +150,15 @@ def others(table: Table, own: StagedSend) -> list[DataFile]:
 
 
 def _begin(version: int) -> str:
-    """The beginning of the names of files that wait for what follows a version, in the order of the versions."""
+    """Returns the beginning of the names of files staged at a version. Such names sort by version."""
     return f"{FOLDER}/{version // TOGETHER:018}/{version:020}"
 
 
 def _parsed(name: str, size: int) -> tuple[DataFile, int, int] | None:
-    """A file that others may add, from its name, with the versions of log and attributes; None if it is none."""
+    """Parses the name of a staged file that others may add: the file, and the versions of log and attributes.
+
+    Returns None for any other name.
+    """
     match = _NAME.fullmatch(name)
     if match is None or (_ALONE in match[4]):
         return None

@@ -1,4 +1,4 @@
-"""Mending the catalog: its rows from wherever one of them can be read."""
+"""Repairs the catalog: collects its rows from every readable file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lakequeue.storage.table_version import TableVersion
 
 
 def found_rows(store: Store, catalog: FoundCatalog, root: str) -> list[QueueRow]:
-    """The rows of a damaged catalog: the newest that any file has of each queue.
+    """Returns the newest row of each queue that any file of a damaged catalog has.
 
-    A queue that was deleted stays so: only one that takes messages, and has no row, gets one from an older file,
-    unless another queue has its name by now.
+    A deleted queue stays deleted. A queue that holds messages but has no row gets a row from an older file, unless
+    another queue has its name by now.
     """
     folder, rows = store.folder(catalog.path), {row.key: row for row in catalog.rows}
     taken = {(row.region, row.name) for row in catalog.rows if row.deleted_at is None}
@@ -39,12 +39,12 @@ def _age(row: QueueRow) -> tuple[bool, int, int]:
 def _rows_in(folder: Folder, file: LiveFile, root: str) -> list[QueueRow]:
     try:
         return rows_of(TableVersion(folder, State(live={file.path: file})), root)
-    except QueueClientError:  # damaged, or of another layout
+    except QueueClientError:  # The file is damaged, or has another layout.
         return []
 
 
 def _files(folder: Folder) -> Iterator[LiveFile]:
-    """All data files that can be read, whether the log names them or not, the oldest first."""
+    """Yields all readable data files, named by the log or not, oldest first."""
     for each in data_files(folder):
         with suppress(DamagedTable), folder.parquet(each.name, each.size) as parquet:
             yield LiveFile(each.name, each.name, each.size, parquet.metadata.num_rows, {}, {}, {}, {})

@@ -1,4 +1,4 @@
-"""Setting back every instant that a process with a wrong clock stored ahead of time (DUR-83)."""
+"""Sets back all instants that a process with a wrong clock stored ahead of time (DUR-83)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _OF_MESSAGES, _OF_QUEUES = (
     [field.name for field in schema if field.type == layout.INSTANT] for schema in (layout.MESSAGES, layout.QUEUES)
 )
 _OF_TASKS = ("started", "written")
-"""Instants of a move task, in milliseconds."""
+"""Fields of a move task that are instants, in milliseconds."""
 
 
 def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[Step]:
-    """What brings log and ledger of a shard back to an instant; nothing if neither is ahead of it."""
+    """Yields the steps that set log and ledger of a shard back to ``now``. Yields nothing if neither is ahead."""
     clock, ledger, ahead = messages.transaction(layout.CLOCK_ID), Ledger(receipts), _files_ahead(messages, now)
     head, runs, history = ledger.load()
     if clock > now or ahead:
@@ -50,7 +50,7 @@ def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[Step]:
 
 
 def row_set_back(row: QueueRow, now: int) -> QueueRow:
-    """A row of the catalog as if what happened at instants yet to come had happened now."""
+    """Returns a row of the catalog whose future instants are set to ``now``."""
     known = {name: getattr(row, name) for name in _OF_QUEUES}
     earlier = {name: min(instant, now) for name, instant in known.items() if instant is not None}
     return attrs.evolve(row, **earlier, move_tasks=_tasks_set_back(row.move_tasks, now // 1000))
@@ -60,13 +60,13 @@ def _tasks_set_back(text: str | None, now: int) -> str | None:
     try:
         tasks = json.loads(text or "[]")
         earlier = [task | {name: min(task[name], now) for name in _OF_TASKS} for task in tasks]
-    except (ValueError, TypeError, KeyError):  # the server starts anew
+    except (ValueError, TypeError, KeyError):  # The field is not a list of tasks. The server replaces it.
         return text
     return text if earlier == tasks else json.dumps(earlier)
 
 
 def _files_ahead(messages: Table, now: int) -> list[tuple[LogFile, int]]:
-    """Files with instants after ``now``, and how many of the messages of each were sent then."""
+    """Returns the files with instants after ``now``, and how many messages of each were sent after ``now``."""
     found = []
     for file in log_files(messages):
         names = [name for name in _OF_MESSAGES if name not in layout.MESSAGE_PARTITIONS]
@@ -85,7 +85,7 @@ def _set_log_back(messages: Table, files: Sequence[LogFile], now: int) -> None:
             rows = layout.with_column(rows, name, instants.cast(layout.INSTANT))
         return rows
 
-    # the first one first, so that instants never decrease with the offset
+    # Starts with the lowest offset, so that send times never decrease with the offset.
     for first in sorted(file.first for file in files):
         commit_once(messages, rewrite(messages, first, earlier))
     fence = {layout.SEND_ID: messages.transaction(layout.SEND_ID)}

@@ -1,4 +1,4 @@
-"""Mending the ledger of a shard: what is lost counts as deleted; rows that cannot be read are older ones."""
+"""Repairs the ledger of a shard. Lost messages count as deleted. Older rows replace unreadable ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakequeue.storage.repair.steps import Step, commit_once, done, moved_aside
 
 @attrs.frozen
 class MendedLedger:
-    """The rows that a ledger gets."""
+    """The rows for the repaired ledger."""
 
     head: Head
     runs: list[Run]
@@ -34,13 +34,14 @@ def mended(
     gone: Sequence[Range],
     low: int,
 ) -> MendedLedger:
-    """The rows after messages were lost; what lies below ``low`` was settled and dropped since ``base``."""
+    """Returns the rows of ``base`` without lost messages (``gone``) and messages dropped since (below ``low``)."""
     runs, history, head = RunMap(base.runs), RunMap(base.history), base.head
     before = max(head.head_offset, low)
     for each in (runs, history):
         each.cut(0, low - 1)
     end = max([before, *(last + 1 for _, last in gone)])
-    if end > before:  # fresh messages before the last lost one become runs: a head cannot jump over them
+    # The head cannot skip a lost offset, so fresh messages before the last lost offset become runs.
+    if end > before:
         for run in _fresh(found, missing_ranges(gone, before, end)):
             runs.put(run)
     for first, last in gone:
@@ -54,7 +55,7 @@ def mended(
 
 
 def ledger_steps(engine: Engine, found: FoundShard, rows: MendedLedger, why: str) -> list[Step]:
-    """The commit that writes the rows; a log of which nothing can be read is moved aside before."""
+    """Returns the steps that write the rows. A log without a readable beginning is moved aside first."""
     log = found.receipts
     if log is not None and log.start is not None:
         version = log.last
@@ -67,7 +68,7 @@ def ledger_steps(engine: Engine, found: FoundShard, rows: MendedLedger, why: str
 
         return [Step(f"writes the ledger anew: {why}", apply)]
     folder = engine.store.folder(found.receipts_path)
-    head = attrs.evolve(rows.head, epoch=0)  # that of a new table
+    head = attrs.evolve(rows.head, epoch=0)  # A new table starts at epoch 0.
     return [
         *(moved_aside(folder, file.name, "belongs to a log without a beginning") for file in folder.files(LOG)),
         Step(f"makes a new ledger: {why}", lambda: create_ledger(engine, found.receipts_path, head, rows.runs)),
@@ -75,7 +76,7 @@ def ledger_steps(engine: Engine, found: FoundShard, rows: MendedLedger, why: str
 
 
 def new_ledger(attributes: Mapping[str, str], version: int, low: int, send_version: int, now: int) -> LedgerRows:
-    """The rows of a ledger that knows of no receive."""
+    """Returns the rows of a ledger without receives."""
     head = Head(
         head_offset=low,
         floor_offset=low,
@@ -88,7 +89,7 @@ def new_ledger(attributes: Mapping[str, str], version: int, low: int, send_versi
 
 
 def _fresh(found: FoundShard, spans: Sequence[Range]) -> list[Run]:
-    """Runs of messages that were never received; dead letters keep their receive count (DLQ-4)."""
+    """Returns runs of messages that were never received. Dead letters keep their receive count (DLQ-4)."""
     runs = RunMap([Run(*span) for span in spans])
     for each in found.files:
         if not len(each.offsets) or each.file.nulls.get("source_receive_count") == each.file.rows:

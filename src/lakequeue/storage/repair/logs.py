@@ -1,4 +1,4 @@
-"""Making a log readable again: what cannot be read is replaced by entries that change nothing."""
+"""Makes a log readable again: unreadable entries are replaced by entries that change nothing."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lakequeue.storage.repair.steps import Step, moved_aside, replaced
 
 @attrs.frozen
 class Undone:
-    """A log without the features that another program gave it."""
+    """A log without the features that another program enabled."""
 
     log: FoundLog
     versions: list[int]
-    """Entries from which a repair takes features and properties."""
+    """Versions of entries whose features and properties a repair removes."""
     checkpoints: list[int]
-    """Checkpoints that have them, too."""
+    """Versions of checkpoints with such features."""
 
 
 def without_features(log: FoundLog) -> Undone:
-    """The log without features and properties that lakequeue does not know."""
+    """Removes features and properties that lakequeue does not know from the log as read."""
     versions = sorted(version for version, entry in log.entries.items() if version and obstacles(entry))
     there = sorted(version for version, each in log.checkpoints.items() if obstacles(each))
     entries_ = {
@@ -41,7 +41,7 @@ def without_features(log: FoundLog) -> Undone:
 
 
 def has_deleted_rows(undone: Undone) -> bool:
-    """Whether another program deleted rows by deletion vectors: without that feature they would come back."""
+    """Returns True if another program used deletion vectors. Without them, deleted rows would reappear."""
     log, since = undone.log, min(undone.versions, default=undone.log.last + 1)
     entries = (log.folder.read(entry_name(version)) for version in log.entries if version >= since)
     if any(b'"deletionVector":{' in data.replace(b" ", b"") for data in entries):
@@ -55,12 +55,12 @@ def has_deleted_rows(undone: Undone) -> bool:
 
 
 def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[Step]:
-    """The steps after which a log can be read to its end.
+    """Yields the steps after which the whole log can be read.
 
     Args:
-        undone: the log; it has a start.
-        barrier: application ids of the entries that replace unreadable ones. They keep others from committing on a
-            table whose content is mended by a later step.
+        undone: the log, which has a start.
+        barrier: application ids for the replacement entries. They keep other processes from committing before the
+            table's content is repaired by a later step.
     """
     log, folder = undone.log, undone.log.folder
     for version in undone.versions:
@@ -76,7 +76,7 @@ def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[Step]:
     start, needed = log.start, log.unreadable
     assert start is not None
     blank = entries.encoded(entries.entry("REPAIR", [], [], barrier, REPAIRED))
-    # the first one last: until then nobody reads what follows
+    # Replaces the first unreadable entry last. Until then no reader gets beyond it.
     for version in reversed(needed):
         yield replaced(folder, entry_name(version), blank, log.problems.get(entry_name(version), "is missing"))
     for name in log.strays:

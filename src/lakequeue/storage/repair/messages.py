@@ -1,4 +1,4 @@
-"""Mending the log of a shard: rows in order again, and rows without a message where one is lost."""
+"""Repairs the log of a shard: puts rows in order again, and fills lost offsets with empty rows."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from lakequeue.storage.repair.steps import Step, commit_once, done
 
 _FILE = layout.FILES["messages"]
 _MOST_ROWS = 20_000_000
-"""Rows in place of lost messages: a repair holds all of them in memory, 100 bytes each."""
+"""Most lost messages that a repair fills in. It holds their rows in memory, 100 bytes each."""
 
 
 @attrs.frozen
 class Segment:
-    """The segment to which a message belongs, and the instant of the last send before it."""
+    """A message's segment, and the time of the last send before the message. Instants are in microseconds."""
 
     base: int
     opened_at: int
@@ -38,9 +38,9 @@ class Segment:
 
 
 def fence_step(engine: Engine, found: FoundShard) -> Step:
-    """The commit after which no compactor empties by a ledger that it read before a repair goes back to another.
+    """Returns the commit that stops compactors from emptying messages by a ledger read before the repair.
 
-    A ledger that was put back is known by ``forgotten``, which stays: it is written anew, in a later epoch.
+    Keeps ``forgotten`` if a ledger exists. The repaired ledger then gets a later epoch.
     """
     assert found.messages is not None
     version, forgotten = found.messages.last, found.forgotten if found.ledger else 0
@@ -57,7 +57,7 @@ def fence_step(engine: Engine, found: FoundShard) -> Step:
 
 
 def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
-    """Why the rows in place of missing messages are not written; None if they can be."""
+    """Returns why the missing messages are too many to fill in. None if they are not."""
     number = sum(last - first + 1 for first, last in missing)
     if number <= _MOST_ROWS:
         return None
@@ -66,10 +66,10 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
 
 
 def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int) -> Step | None:
-    """The commit after which the log holds every offset once, made on a version of it; None if it does.
+    """Returns the commit, on ``version``, after which the log holds each offset once. None if it already does.
 
-    Offsets whose message is lost get a row without one, which the ledger knows as deleted: a reader finds the row
-    of an offset by its number in the file.
+    A lost offset gets an empty row, because a reader finds a message by its row number in the file. The ledger
+    knows the row as deleted.
     """
     assert found.state is not None
     kept, twice = kept_files(found.files), found.displaced
@@ -85,7 +85,7 @@ def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: i
         number, send = table.transaction(layout.FILES_ID), table.transaction(layout.SEND_ID)
         fence = {layout.FILES_ID: number, layout.SEND_ID: send}
         ids = {layout.FILES_ID: number + 1, layout.SEND_ID: send - layout.end_of(send) + new_end}
-        # unnamed ones, too: another process may have read the entry that named them
+        # Includes files that no readable entry names: another process may have read the entry that named them.
         removed = [each.file for each in replaced]
         known = _known(table.folder, replaced)
         clock = max([table.transaction(layout.CLOCK_ID), *known.sent_at.tolist()])
@@ -107,7 +107,7 @@ def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: i
 
 
 def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) -> Iterator[pa.Table]:
-    """Rows of messages that get other offsets, from ``base`` on, as a segment of their own."""
+    """Yields the messages that get new offsets from ``base`` on, as a segment of their own."""
     files = {each.file.path: each.file for each in twice}
     found = [
         layout.message_rows(folder.rows(file.name, folder.entry(file.name).size, _FILE.names)).take(
@@ -128,13 +128,13 @@ def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) ->
 
 @attrs.frozen
 class _Known:
-    """What the files that are replaced hold, by offset."""
+    """The rows of the replaced files. The arrays are parallel, sorted by offset."""
 
     offsets: Integers
     rows: pa.Table
     """In the order of the files."""
     row: Integers
-    """The number of each offset's row."""
+    """The number of each offset's row in ``rows``."""
     base: Integers
     opened_at: Integers
     sent_at: Integers
@@ -142,7 +142,7 @@ class _Known:
 
 def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
     tables, columns = [_FILE.empty_table()], [np.empty((4, 0), np.int64)]
-    for each in reversed(files):  # of two rows of an offset, the one that was written last
+    for each in reversed(files):  # Of two rows with the same offset, the newer wins.
         if len(each.offsets):
             rows = folder.rows(each.file.name, folder.entry(each.file.name).size, _FILE.names)
             tables.append(layout.message_rows(rows))
@@ -160,17 +160,17 @@ def _known(folder: Folder, files: Sequence[FoundFile]) -> _Known:
 def _rows(
     folder: Folder, kept: Sequence[FoundFile], known: _Known, missing: Sequence[Range], clock: int
 ) -> Iterator[pa.Table]:
-    """Rows for the missing offsets, a table for each file."""
+    """Yields the rows for the missing offsets, a table for each file."""
     for first, last in missing:
         before = next((each for each in reversed(kept) if each.last < first), None)
         after = next((each for each in kept if each.first > last), None)
         segment = _segment_at(folder, before, after, first, clock)
         known_from = int(np.searchsorted(known.offsets, first))
         if before is None and known_from < len(known.offsets) and known.offsets[known_from] <= last:
-            # of the segment of the first known message: it was sent no earlier than that was opened
+            # Takes the segment of the first known message, which was sent no earlier than the segment was opened.
             opened = int(known.opened_at[known_from])
             segment = Segment(min(first, int(known.base[known_from])), opened, opened)
-        # for each offset the place of what is known of it, or of the one before it; -1 for none
+        # For each offset, the index of the nearest known offset at or before it. -1 if there is none.
         at = np.searchsorted(known.offsets, np.arange(first, last + 1), side="right") - 1
         at[at < known_from] = -1
         offsets = np.arange(first, last + 1)
@@ -184,7 +184,7 @@ def _rows(
         for start, end in stretches(base):
             for cut in range(start, end, CUT_ROWS):
                 part = slice(cut, min(cut + CUT_ROWS, end))
-                # a row without a message is NULL
+                # A row without a message is NULL in all columns of the file.
                 table = known.rows.take(pa.array(rows[part], mask=~there[part]))
                 columns = {name: table[name] for name in _FILE.names} | {
                     "base_offset": pa.array(base[part]),
@@ -198,7 +198,7 @@ def _rows(
 def _segment_at(
     folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
 ) -> Segment:
-    """The segment of a lost message at an offset of which nothing else is known."""
+    """Returns a segment for a lost message at offset ``first``, derived from the neighbouring files."""
     if before is not None:
         file = before.file
         opened = to_micros(file.partition["opened_at"])

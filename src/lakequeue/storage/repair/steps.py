@@ -1,4 +1,4 @@
-"""Steps of a repair, each described before it is done."""
+"""Steps of a repair. Each is described before it is applied."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from lakequeue.storage.engines.transaction import Change, transact
 from lakequeue.storage.folder import Folder
 
 ASIDE = "_damaged"
-"""Directory below a table for what a repair replaced; VACUUM leaves names with this prefix alone."""
+"""Directory below a table for replaced files. VACUUM ignores names that begin with an underscore."""
 
 
 @attrs.frozen
 class Step:
-    """One change; killed before or after it, a repair can be repeated."""
+    """A change to a table. A repair killed before or after a step can be repeated."""
 
     text: str
     apply: Callable[[], object]
 
 
 def moved_aside(folder: Folder, name: str, why: str) -> Step:
-    """Moves a file out of the way."""
 
     def apply() -> None:
         if folder.exists(name):
@@ -37,7 +36,7 @@ def moved_aside(folder: Folder, name: str, why: str) -> Step:
 
 
 def replaced(folder: Folder, name: str, data: bytes, why: str) -> Step:
-    """Replaces a file at once, and keeps a copy of what it was."""
+    """Returns the step that replaces a file in one operation, and keeps a copy of the old file."""
 
     def apply() -> None:
         if folder.exists(name):
@@ -50,13 +49,14 @@ def replaced(folder: Folder, name: str, data: bytes, why: str) -> Step:
 def files_step(
     engine: Engine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table], text: str
 ) -> Step:
-    """The commit that replaces files of a version of a table by others, a table of ``rows`` each."""
+    """Returns the commit, on ``version``, that replaces ``files`` by a new file for each table of ``rows``."""
 
     def apply() -> None:
         table = engine.open(path)
 
         def write(ids: Mapping[str, int], token: str) -> None:
-            done(table.version == version, path)  # at each try: no application id says which files there are
+            # Checked at each try, because no application id identifies the table's files.
+            done(table.version == version, path)
             table.exchange(files, rows, ids, token)
 
         commit_once(table, Change({}, {}, write, None))
@@ -65,10 +65,10 @@ def files_step(
 
 
 def commit_once(table: Table, change: Change[object]) -> None:
-    """Commits a change of a repair, which is not decided anew.
+    """Commits a change, without a retry after a lost race.
 
     Raises:
-        QueueClientError: others committed meanwhile; nothing was changed.
+        QueueClientError: another process committed meanwhile. Nothing was changed.
     """
 
     def decide(lost: int) -> Change[object]:
@@ -82,7 +82,7 @@ def done(committed: bool, table: str) -> None:
     """Checks that a commit of a repair landed.
 
     Raises:
-        QueueClientError: others committed meanwhile, which happens only where no lock keeps them out.
+        QueueClientError: another process committed meanwhile, which locks prevent on a local disk.
     """
     if not committed:
         raise QueueClientError(f"{table} was changed meanwhile; stop its processes, and repair again")
