@@ -40,8 +40,11 @@ __all__ = [
     "RequestThrottled",
     "ResourceNotFoundException",
     "RootDoesNotExist",
+    "RowsRefused",
+    "TableUnavailable",
     "TooManyEntriesInBatchRequest",
     "UnsupportedOperation",
+    "UnsupportedTable",
 ]
 
 
@@ -353,6 +356,41 @@ class DamagedTable(QueueClientError):
 
     def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str], dict[str, Any]]:
         return type(self), (self.table, self.file, self.reason), self.__dict__
+
+
+class TableUnavailable(QueueClientError):
+    """A delivery table cannot be reached, or is not the table that the queue delivered into so far (TAB-22).
+
+    The messages stay in the queue. Messages of an append that may have landed are undecided until the table is
+    there again.
+    """
+
+    def __init__(self, table: str, reason: str, *, outcome_unknown: bool = False) -> None:
+        super().__init__(f"the delivery table {table} {one_line(reason)}", outcome_unknown=outcome_unknown)
+        self.table, self.reason = table, reason
+
+    def __reduce__(self) -> tuple[type[TableUnavailable], tuple[str, str], dict[str, Any]]:
+        return type(self), (self.table, self.reason), self.__dict__
+
+
+class UnsupportedTable(TableUnavailable):
+    """No queue can deliver into such a table, for example because a catalog decides its commits (TAB-21)."""
+
+
+class RowsRefused(LakeQueueError):
+    """A delivery table does not take these rows; nothing was appended (TAB-23).
+
+    Attributes:
+        reason: names the column, and the limit or constraint.
+        column: name of the column; None if the table does not say.
+    """
+
+    def __init__(self, reason: str, column: str | None = None) -> None:
+        super().__init__(reason, column)
+        self.reason, self.column = reason, column
+
+    def __str__(self) -> str:
+        return f"the table refused the rows: {one_line(self.reason)}"
 
 
 class InvalidOptions(LakeQueueError):

@@ -1,0 +1,1 @@
+"""Delivery tables: Delta tables of users that queues append to, by ``deltalake``."""

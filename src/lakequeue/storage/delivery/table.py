@@ -1,0 +1,292 @@
+"""A delivery table: read, created, appended to and blocked, under the application ids of deliveries (TAB-20)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import MissingPackage, QueueClientError, RowsRefused, TableUnavailable, UnsupportedTable
+from lakequeue.storage.delivery.rows import columns_of, refused_columns
+from lakequeue.storage.folder import Folder, LocalFolder
+from lakequeue.storage.roots import local_path
+from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.stores import Store
+
+try:
+    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+    from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
+except ImportError as missing:
+    raise MissingPackage.of("delivering into a table", "delta", missing) from None
+
+LEASE = "lakequeue lease "
+"""Beginning of the userMetadata of a delivery's commit; the lease id follows."""
+_LOG = "_delta_log"
+_WRITABLE = {
+    *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "deletionVectors"),
+    *("v2Checkpoint", "timestampNtz"),
+}
+"""Table features with which ``deltalake`` appends correctly."""
+_CATALOG = {"catalogManaged", "catalogOwned-preview"}
+_RETENTION = "delta.setTransactionRetentionDuration"
+_SEARCHED = 2_000
+"""Entries that are read, newest first, to find the commit of a delivery."""
+_TRIES = 5
+"""Commits that ``deltalake`` tries itself before the table is read again."""
+
+
+class CommitRefused(Exception):
+    """The commit did not land, or its outcome is unknown: read the table again."""
+
+
+@attrs.frozen
+class Delivery:
+    """The identity of one delivery in the log of its table.
+
+    Attributes:
+        app_id: application id of the queue's slot.
+        number: number of the claim. The rows have the version ``2 * number``, a block ``2 * number + 1``.
+        lease_id: written into the commit of the rows.
+        at: microseconds; kept with the application id.
+    """
+
+    app_id: str
+    number: int
+    lease_id: str
+    at: int
+
+    @property
+    def version(self) -> int:
+        return 2 * self.number
+
+    def properties(self, version: int) -> CommitProperties:
+        return CommitProperties(
+            custom_metadata={"userMetadata": LEASE + self.lease_id},
+            app_transactions=[Transaction(self.app_id, version, self.at // 1_000)],
+            max_commit_retries=_TRIES,
+        )
+
+
+class Target:
+    """A delivery table by its path or URI. It need not exist.
+
+    Args:
+        uri: of the table.
+        options: storage options.
+        syncs: True if rows must be on a local disk before their messages are deleted (DUR-1).
+        root: the queue's root, in which no delivery table may be.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str], root: str, syncs: bool = True) -> None:
+        self.uri = uri
+        self._options = dict(options)
+        self._root = root
+        self._syncs = syncs
+        self._synced = -1
+
+    @cached_property
+    def _folder(self) -> Folder:
+        return Store(self.uri, self._options, "power" if self._syncs else "process").folder(self.uri)
+
+    @cached_property
+    def _delta_options(self) -> dict[str, str]:
+        return Store(self.uri, self._options).delta_options
+
+    def read(self) -> Snapshot | None:
+        """Returns the newest snapshot; None if there is no table.
+
+        Raises:
+            TableUnavailable: the table cannot be reached.
+            UnsupportedTable: no queue can deliver into such a table.
+        """
+        if is_inside(self.uri, self._root):
+            raise UnsupportedTable(self.uri, "it is inside the root of the queue")
+        with self._errors():
+            try:
+                table = DeltaTable(self.uri, storage_options=self._delta_options)
+            except TableNotFoundError:
+                return None
+        return Snapshot(self, table)
+
+    def create(self, schema: pa.Schema) -> None:
+        """Creates the table without rows, unless it exists."""
+        with self._errors(), suppress(CommitFailedError):
+            DeltaTable.create(self.uri, schema, mode="ignore", storage_options=self._delta_options)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (CommitRefused, CommitFailedError, RowsRefused, QueueClientError):
+            raise
+        except Exception as error:
+            text = first_line(error)
+            if "catalog-managed" in text:
+                raise UnsupportedTable(self.uri, _WHY_NOT_CATALOG) from None
+            raise TableUnavailable(self.uri, f"cannot be used: {text}") from error
+
+    # --- entries
+
+    def entry(self, version: int) -> list[dict[str, Any]] | None:
+        """The actions of an entry of the log; None if it does not exist."""
+        try:
+            text = self._folder.read(f"{_LOG}/{version:020d}.json")
+        except FileNotFoundError:
+            return None
+        return [json.loads(line) for line in text.splitlines() if line]
+
+    def sync(self, version: int) -> None:
+        """Brings the log up to a version to a local disk, with the files that its new entries add (TAB-24).
+
+        The first call in a process syncs all entries that the log still has.
+        """
+        folder = self._folder
+        if folder.local is None or not self._syncs or version <= self._synced:
+            return
+        with self._errors():
+            names: set[str] = set()
+            for number in range(version, self._synced, -1):
+                entry = self.entry(number)
+                if entry is None:
+                    break
+                names.add(f"{_LOG}/{number:020d}.json")
+                names |= {unquote(action["add"]["path"]) for action in entry if "add" in action}
+            found = sorted(name for name in names if "://" not in name and folder.exists(name))
+            above = {name[:end] for name in found for end, letter in enumerate(name) if letter == "/"}
+            folder.sync([*found, *above, _LOG, "."], above=False)
+            if self._synced < 0:
+                place, _, name = folder.local.rpartition("/")
+                LocalFolder(place).sync([name])
+        self._synced = version
+
+
+@attrs.frozen
+class Snapshot:
+    """One version of a delivery table. Commits from here are refused if the delivery is settled since."""
+
+    target: Target
+    table: DeltaTable
+
+    @property
+    def table_id(self) -> str:
+        return str(self.table.metadata().id)
+
+    @property
+    def version(self) -> int:
+        return int(self.table.version())
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return pa.schema(self.table.schema().to_arrow())
+
+    def problem(self) -> str | None:
+        """Why no delivery into the table is possible; None if it is."""
+        configuration, protocol = self.table.metadata().configuration, self.table.protocol()
+        features = set(protocol.writer_features or ())
+        if features & _CATALOG:
+            return _WHY_NOT_CATALOG
+        if configuration.get(_RETENTION):
+            return f"its property {_RETENTION} makes the table forget which deliveries arrived; unset the property"
+        if configuration.get("delta.columnMapping.mode", "none") != "none":
+            features.add("columnMapping")
+        if protocol.min_writer_version == 6:
+            features.add("identityColumns")
+        unknown = sorted(features - _WRITABLE)
+        return f"its table features {', '.join(unknown)} cannot be written without Spark" if unknown else None
+
+    def check(self) -> None:
+        """Raises UnsupportedTable if no delivery into the table is possible."""
+        problem = self.problem()
+        if problem is not None:
+            raise UnsupportedTable(self.target.uri, problem)
+
+    def delivered(self, app_id: str) -> int:
+        """The newest version of an application id; -1 if the table has none."""
+        found = self.table.transaction_version(app_id)
+        return -1 if found is None else int(found)
+
+    def search(self, delivery: Delivery) -> tuple[int, str | None] | None:
+        """Finds the commit of a delivery, or of its block, in the entries that the log still has.
+
+        Returns:
+            The version that the commit carries, and its lease id: None for a write of the user's own. -1 if the
+            whole log has no such commit. None if older entries were cleaned up, or are too many.
+        """
+        newest = self.version
+        for number in range(newest, max(-1, newest - _SEARCHED), -1):
+            entry = self.target.entry(number)
+            if entry is None:
+                return None
+            ids = {(each["txn"]["appId"], each["txn"]["version"]) for each in entry if "txn" in each}
+            for version in (delivery.version, delivery.version + 1):
+                if (delivery.app_id, version) in ids:
+                    [text] = [
+                        str(each["commitInfo"].get("userMetadata")) for each in entry if "commitInfo" in each
+                    ][:1] or [""]
+                    return version, text[len(LEASE) :] if text.startswith(LEASE) else None
+        return None if newest >= _SEARCHED else (-1, None)
+
+    def append(self, delivery: Delivery, rows: pa.Table, merge_schema: bool = False) -> None:
+        """Appends rows as a delivery. Returns if the commit was acknowledged: read the table to be sure.
+
+        Raises:
+            CommitRefused: the commit did not land, or its outcome is unknown.
+            RowsRefused: the table does not take these rows; nothing was committed.
+        """
+        fitting = columns_of(rows, self.schema, merge_schema)
+        with self._commit():
+            try:
+                write_deltalake(
+                    self.table,
+                    fitting,
+                    mode="append",
+                    # only for new columns, because it changes the metadata each time, which refuses other writers
+                    schema_mode="merge" if fitting.schema.names != self.schema.names else None,
+                    commit_properties=delivery.properties(delivery.version),
+                )
+            except SchemaMismatchError as error:
+                raise RowsRefused(first_line(error)) from error
+            except Exception as error:
+                if "Invalid data found" in str(error):
+                    raise refused_columns(fitting, self.table.metadata().configuration, str(error)) from error
+                raise
+
+    def block(self, delivery: Delivery) -> None:
+        """Commits an empty entry, after which no rows of the delivery can land. Errors as ``append``."""
+        with self._commit():
+            self.table.create_write_transaction(
+                [], "append", self.table.schema(), commit_properties=delivery.properties(delivery.version + 1)
+            )
+
+    @contextmanager
+    def _commit(self) -> Iterator[None]:
+        with self.target._errors():
+            try:
+                yield
+            except CommitFailedError as error:
+                text = first_line(error)
+                if "Unsupported table features" in text:
+                    raise UnsupportedTable(self.target.uri, text) from error
+                raise CommitRefused(text) from error
+            except (DeltaError, OSError) as error:
+                raise CommitRefused(first_line(error)) from error
+
+
+_WHY_NOT_CATALOG = "a catalog decides its commits, so the table's own log does not say what arrived"
+
+
+def is_inside(uri: str, root: str) -> bool:
+    """True if a path or URI is a root, is in it, or contains it."""
+    paths = [local_path(each) for each in (uri, root)]
+    if None in paths:
+        first, second = uri.rstrip("/"), root.rstrip("/")
+    else:
+        first, second = (os.path.realpath(path or "") for path in paths)
+    return f"{first}/".startswith(f"{second}/")
