@@ -1,9 +1,9 @@
-"""Removing what tables no longer need: unused files, old log entries, empty directories, deleted queues.
+"""Removes unneeded data of tables: unused files, old log entries, empty directories, deleted queues.
 
-The compactor calls most of it; busy tables of local disks remove their own unused files as they commit. Nothing
-here commits, and only this and ``log_trimming`` remove files. On local disks that happens while no process
-is in a commit to the table, see ``locks``; on object stores only what is days old is removed. It may run twice, in
-two processes at once, or in part, without harm.
+The compactor calls most of it. Busy tables on local disks also remove their own unused files as they commit.
+Nothing here commits, and only this module and ``log_trimming`` remove files. On local disks, files are removed
+while no process is in a commit to the table; see ``locks``. On object stores, only files that are days old are
+removed. Any function may run twice, in two processes at once, or be interrupted, without harm.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ from lakequeue.storage.store_failures import first_line
 VACUUM_EVERY = 100
 """Commits to a table of a local disk between two attempts to remove its unused files."""
 VACUUMING = "lakequeue-vacuum"
-"""Name of the thread that does it."""
+"""Name of the thread that removes them."""
 PATIENCE = 5.0
-"""Seconds that the compactor waits for the exclusive lock of a table."""
+"""Seconds for which the compactor waits for the exclusive lock of a table."""
 _BATCH = 100
-"""Files removed under one lock, for which commits wait."""
+"""Files removed under one lock. Commits wait meanwhile."""
 _NEEDED = "_needed"
 """Directory of lists of the files that a table needed at the time of a pass."""
 _LISTS = 8
-"""About as many are kept."""
+"""Approximate number of lists that are kept."""
 _PINS = "_pinned"
-"""File whose age is that of the last call of ``pin_files``."""
+"""File whose age is the time since the last call of ``pin_files``."""
 _BULK = "bulk/"
 _WAITING = {_BULK: 3600 * layout.PINNED_HOURS, "sent/": 60}
-"""Directories of files that wait for a commit, and how many seconds; see ``staged_files``, ``staged_sends``."""
+"""Seconds for which uncommitted files stay, by directory; see ``staged_files`` and ``staged_sends``."""
 _log = logging.getLogger("lakequeue")
 
 
 def pin_files(messages: Folder) -> None:
-    """Makes the files stay for ``PINNED_HOURS`` that the table of messages names from now on: somebody will read
-    some of them by name, whatever is merged or dropped meanwhile.
+    """Keeps all files of the messages table that are live from now on for ``PINNED_HOURS``.
 
-    Call it before the snapshot is loaded. Who may only read a root can pin nothing.
+    For readers that open files by name later, even if these are merged or dropped meanwhile. Call it before
+    loading the snapshot. A process that may only read the root pins nothing.
     """
     if messages.local is None:
-        return  # there all files stay longer
+        return  # On a store all files stay longer anyway.
     with contextlib.suppress(OSError):
         no_links.touch(messages.local, _PINS)
 
 
 def vacuum_if_busy(table: Table, retention: layout.Retention) -> None:
-    """Calls ``vacuum`` after one commit in ``VACUUM_EVERY`` to a table of a local disk; never fails.
+    """Calls ``vacuum`` after one of ``VACUUM_EVERY`` commits to a table of a local disk. Never fails.
 
-    It runs in a thread of its own, so that no call waits until hundreds of files are removed. Files of bulk sends
-    are left to the compactor, which knows those that wait for their commit.
+    Runs in its own thread, so that no call waits for the removal of hundreds of files. Keeps files of bulk sends,
+    because only the compactor knows which of them wait for a commit.
     """
     if table.folder.local is not None and table.version % VACUUM_EVERY == 0:
         threading.Thread(target=_vacuum_if_due, args=(table, retention), name=VACUUMING).start()
@@ -87,17 +87,17 @@ def vacuum(
 ) -> Freed:
     """Removes data files that no version needed within the retention.
 
-    Delta's log does not say when a file was removed, so passes list what is needed. A file goes if it is older
-    than the newest list that is as old as the retention, and neither that list names it nor a later one.
+    Delta's log does not say when a file was removed, so each pass lists the needed files. A file is removed if it
+    is older than the newest list that is as old as the retention, and neither that list nor a later one names it.
 
     Args:
-        table: any table of the root; on local disks its snapshot is not used, as another thread may.
+        table: any table of the root. On local disks its snapshot is not used, because another thread may use it.
         retention: how long files stay.
-        waiting: uncommitted files of bulk sends that stay; None: all that bulk sends wrote stays.
+        waiting: uncommitted files of bulk sends, which stay. None to keep all files of bulk sends.
         patience: seconds to wait for the table's lock.
 
     Raises:
-        LockHeld: another process holds the lock; what is left is removed the next time.
+        LockHeld: another process holds the lock. The next pass removes the remaining files.
     """
     with table.folder.pinned() as folder:
         return _vacuum(table, folder, retention, waiting, patience)
@@ -122,12 +122,12 @@ def _vacuum(
         try:
             unused.difference_update(json.loads(folder.read(each.name)))
         except (FileNotFoundError, ValueError, TypeError, RecursionError):
-            # another pass removed it, a power cut emptied it, or it is none of ours
+            # Another pass removed it, a power cut emptied it, or another program wrote it.
             folder.remove([each.name])
             return freed
     names = sorted(unused)
     for start in range(0, len(names), _BATCH):
-        # a process that wrote one of these files holds the lock until it has committed it
+        # A process that is committing one of these files holds the lock.
         with committing(table.path, exclusive=True, patience=patience):
             named = {file.name for file in _newest(table, folder)}
             freed += folder.remove(name for name in names[start : start + _BATCH] if name not in named)
@@ -136,7 +136,7 @@ def _vacuum(
 
 
 def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
-    """Data files of a table; those of sends only if they have waited for too long to be committed."""
+    """Returns the data files written before an instant. Uncommitted files of sends stay longer."""
 
     def last(name: str) -> float:
         return min(instant, now - next((waits for begin, waits in _WAITING.items() if name.startswith(begin)), 0))
@@ -149,17 +149,17 @@ def _written_before(folder: Folder, instant: float, now: float) -> set[str]:
 
 
 def _needed_now(table: Table, folder: Folder, patience: float) -> set[str]:
-    """The files of every version that the log still reaches on local disks, elsewhere of the newest one."""
+    """Returns the files of all versions in the log on local disks, and of the newest version elsewhere."""
     if folder.local is None:
         table.refresh()
         return {file.name for file in table.files()}
-    # meanwhile nothing is trimmed
+    # Nothing is trimmed while the lock is held.
     with committing(table.path, exclusive=False, patience=patience):
         return _named_since(folder, listed(folder).readable_from)
 
 
 def _named_since(folder: Folder, version: int) -> set[str]:
-    """The files of a version and of all later ones."""
+    """Returns the files of a version and of all later ones."""
     snapshot = Snapshot(folder, version)
     names = {file.name for file in snapshot.files()}
     with contextlib.suppress(FileNotFoundError):
@@ -173,7 +173,7 @@ def _newest(table: Table, folder: Folder) -> list[LiveFile]:
     if folder.local is None:
         table.refresh()
         return table.files()
-    # not by the handle, on whose snapshot its owner may be about to decide
+    # Does not use the handle, because its owner may be deciding on its snapshot.
     return Snapshot(folder).files()
 
 
@@ -196,7 +196,7 @@ def _kept_seconds(folder: Folder, retention: layout.Retention) -> float:
 
 
 def trim(table: Table, retention: layout.Retention) -> Freed:
-    """Removes log entries, see ``trim_log``; makes a checkpoint before if one is due."""
+    """Removes log entries; see ``trim_log``. Makes a checkpoint before if it is due."""
     table.refresh()
     if wants_checkpoint(table.folder, table.version, retention):
         with committing(table.path, exclusive=table.commits_alone, patience=PATIENCE):
@@ -205,18 +205,18 @@ def trim(table: Table, retention: layout.Retention) -> Freed:
 
 
 def sweep(table: Table, retention: layout.Retention) -> Freed:
-    """Removes unneeded log entries and files of a table of the root."""
+    """Removes unneeded log entries and files of a table."""
     return trim(table, retention) + vacuum(table, retention)
 
 
 def free(table: Table, seconds: float) -> Freed:
-    """Removes at once what no reader needs that began in the last ``seconds``, on a local disk (DUR-65).
+    """Removes at once all data not needed by readers that began in the last ``seconds``, on a local disk (DUR-65).
 
-    Whoever reads longer, as a lease, a DataFrame or a view may, finds no file, and can begin again. Files of bulk
-    sends that wait for their commit stay.
+    A reader that began earlier, such as a lease, a DataFrame or a view, finds files missing, and can begin again.
+    Uncommitted files of bulk sends stay.
 
     Raises:
-        LockHeld: another process holds the lock; nothing was removed.
+        LockHeld: another process holds the lock. Nothing was removed.
     """
     with table.folder.pinned() as folder, committing(table.path, exclusive=True, patience=PATIENCE):
         table.checkpoint()
@@ -229,42 +229,42 @@ def free(table: Table, seconds: float) -> Freed:
 
 
 def remove_empty_folders(table: Folder, kept_seconds: float) -> None:
-    """Removes empty directories that segments left behind on local disks, once unchanged for ``kept_seconds``.
+    """Removes empty directories of former segments on local disks, once unchanged for ``kept_seconds``.
 
-    A writer creates a directory right before it uses it, so younger ones stay.
+    Younger directories stay, because a writer creates a directory right before it uses it.
     """
     if table.local is None:
         return
     horizon = storage_now(table) - kept_seconds
-    # all at once, as removing a directory touches the one above
+    # Reads all times first, because removing a directory changes the time of the one above.
     touched = {}
     for folder, _, _ in os.walk(table.local):
-        with contextlib.suppress(FileNotFoundError):  # another compactor removes it
+        with contextlib.suppress(FileNotFoundError):  # Another compactor removes it.
             touched[folder] = os.stat(folder).st_mtime
-    for folder in sorted(touched, reverse=True):  # inner ones first
+    for folder in sorted(touched, reverse=True):  # Inner directories first.
         inside = os.path.relpath(folder, table.local)
         if inside != "." and not inside.startswith(("_", ".")) and touched[folder] < horizon:
-            with contextlib.suppress(OSError):  # not empty, or gone
+            with contextlib.suppress(OSError):  # The directory is not empty, or gone.
                 table.remove_empty(inside)
 
 
 def remove_tables(folder: Folder, until: float = math.inf) -> Freed:
-    """Removes the directory of a queue that the catalog does not name, unless a file was written after ``until``.
+    """Removes the directory of a queue that is not in the catalog, unless a file was written after ``until``.
 
     Raises:
-        LockHeld: another process is in a commit to one of them, which would create parts of it again.
+        LockHeld: another process is committing to a table of the queue, and would create parts of it again.
     """
     with ExitStack() as alone:
         if folder.local is not None:
             for shard in map(str, shard_folders(folder.folders())):
                 for table in folder.folders(shard):
                     path = f"{folder.uri}/{shard}/{table}"
-                    with contextlib.suppress(FileNotFoundError):  # another compactor removes it
+                    with contextlib.suppress(FileNotFoundError):  # Another compactor removes it.
                         alone.enter_context(committing(path, exclusive=True, patience=PATIENCE))
         files = list(folder.files())
         if max((file.modified for file in files), default=0.0) > until:
             return Freed()
-        if folder.local is None:  # they are listed already
+        if folder.local is None:  # The files are listed already.
             return folder.remove(file.name for file in files)
         folder.remove_all()
     return Freed(len(files), sum(file.size for file in files))

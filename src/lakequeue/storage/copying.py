@@ -1,7 +1,7 @@
-"""Copying tables: the files of one snapshot, and a new log whose only entry names them.
+"""Copies tables: the files of a snapshot, and a new Delta log whose only entry names them.
 
-History is not copied: the first version of a copy is the snapshot, so nothing can be asked as of an earlier time.
-Its application ids are copied, so every fence holds in the copy as it did in the original.
+The copy has no history, so it cannot be read as of an earlier time. Application ids are copied, so every fence
+holds in the copy as in the original.
 """
 
 from __future__ import annotations
@@ -33,28 +33,27 @@ _KINDS = {
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy; ``table`` may move on meanwhile.
+    """A snapshot to copy. ``table`` may move on meanwhile.
 
-    ``waiting`` are files that it does not have, of bulk sends that have reached other shards.
+    ``waiting`` are uncommitted files of bulk sends that other shards have committed.
     """
 
     table: Table
     path: str
-    """Below the root."""
+    """Relative to the root."""
     files: Sequence[LiveFile]
     transactions: Mapping[str, int]
     waiting: Sequence[LiveFile] = ()
 
     @classmethod
     def of(cls, table: Table) -> TableSnapshot:
-        """The loaded snapshot of a table."""
         assert isinstance(table, Table)
         path = table.path.removeprefix(f"{table.store.root}/")
         return cls(table, path, table.files(), dict(table.state.transactions))
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Size of its files in bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -63,22 +62,22 @@ class Copier:
 
     Args:
         source, target: the roots.
-        report: called after each file, in any thread, one call at a time.
+        report: called after each file. Calls come from any thread, but never at the same time.
     """
 
     def __init__(self, source: Store, target: Store, report: Callable[[], None]) -> None:
         self._source, self._target = source, target
         self._report = report
-        self._copied: set[tuple[str, str]] = set()  # files by table and path
+        self._copied: set[tuple[str, str]] = set()  # Pairs of table and path.
         self._lock = threading.Lock()
 
     @property
     def done(self) -> int:
-        """Number of files copied, those included that a later snapshot no longer has."""
+        """Number of files copied, even if a later snapshot no longer has them."""
         return len(self._copied)
 
     def missing(self, snapshot: TableSnapshot) -> int:
-        """Number of files of a snapshot that are not copied yet."""
+        """Returns the number of files of a snapshot that are not copied yet."""
         return len(self._missing(snapshot))
 
     def _missing(self, snapshot: TableSnapshot) -> list[LiveFile]:
@@ -89,8 +88,8 @@ class Copier:
         """Copies the files of a snapshot that were not copied before.
 
         Raises:
-            StaleSnapshot: one was merged and removed since; take a new snapshot.
-            DamagedTable: one is missing or has another size.
+            StaleSnapshot: a file was merged and removed since. Take a new snapshot.
+            DamagedTable: a file is missing or has another size.
         """
         source, target = snapshot.table.folder, self._folder(snapshot)
 
@@ -106,11 +105,11 @@ class Copier:
         (source if source.local is None else target).for_each(copy, self._missing(snapshot))
 
     def finish(self, snapshot: TableSnapshot, transactions: Mapping[str, int]) -> None:
-        """Checks the copied files, and writes the log that names them, with these application ids.
+        """Checks the copied files, and writes the Delta log that names them, with these application ids.
 
         Raises:
             DamagedTable: a file is missing in the copy or has another size.
-            QueueClientError: there is a log already.
+            QueueClientError: the target has a log already.
         """
         folder = self._folder(snapshot)
         found = {entry.name: entry.size for entry in folder.files() if not entry.name.startswith("_")}
@@ -118,7 +117,7 @@ class Copier:
             size = found.pop(file.name, None)
             if size != file.size:
                 raise DamagedTable(folder.uri, file.name, f"has {size or 0} bytes instead of {file.size}")
-        folder.remove(found)  # of earlier snapshots
+        folder.remove(found)  # Files that only earlier snapshots have.
         schema, partitions, properties = _KINDS[snapshot.path.rpartition("/")[2]]
         data = entries.first_entry(
             folder.uri, schema, partitions, properties, map(_data_file, snapshot.files), transactions

@@ -1,4 +1,4 @@
-"""What is in a Delta log: entries, checkpoints, and the state of a table that they lead to."""
+"""The content of a Delta log: entries, checkpoints, and the state of a table built from them."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from lakequeue.storage.parquet_files import reader
 
 LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
-"""Names the newest checkpoint, for other readers; lists find it here."""
+"""File that names the newest checkpoint, for other readers. This package lists the directory."""
 LAST_VERSION = 2**63 - 1
 """Delta counts versions in 64 bits. A file with a higher number in its name does not belong to a log."""
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)")
 ACTIONS = "numActions"
-"""Metric of a commit in which this package writes the number of its lines."""
+"""Metric of a commit with the number of its lines, written by this package."""
 BASE, NEWEST = "base", "newest"
-"""Metrics of a commit with the token of the entry before, and the file that the version before added last."""
+"""Metrics of a commit: the token of the entry before, and the file that the version before added last."""
 REPAIRED = "repair"
 """Token of entries that replace unreadable ones."""
 TOKEN = "lakequeue.token "
-"""Begins an application id of a checkpoint, before the token of its version: pages have checksums, footers not."""
+"""Prefix of a checkpoint's token among its application ids. Pages have checksums, the footer has none."""
 _CHECKSUM, _NO_CHECKSUM = b'"checksum": "', b"0" * 8
-"""Before and in place of another metric: CRC-32 of the entry with that place, in hexadecimal."""
+"""Text before the entry's CRC-32 (hexadecimal), and the text in its place while the CRC is computed."""
 _READER, _WRITER = 1, 2
-"""Highest versions of the protocol that ask nothing that this package does not do."""
+"""Highest versions of the protocol that need nothing beyond this package."""
 _NAMED_FEATURES = (3, 7)
 """Versions of the protocol that name each feature."""
 _FEATURES = {"appendOnly", "invariants"}
-"""Features of version 2, which these tables do not use."""
+"""Features of version 2. These tables do not use them."""
 _TEXTS, _LIST = pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
 _ACTIONS: dict[str, dict[str, Any]] = {
     "protocol": {
@@ -59,7 +59,7 @@ _ACTIONS: dict[str, dict[str, Any]] = {
         **{"path": pa.string(), "partitionValues": _TEXTS, "size": pa.int64(), "modificationTime": pa.int64()},
         **{"dataChange": pa.bool_(), "stats": pa.string()},
     },
-    # readers expect the column
+    # Readers expect the column.
     "remove": {"path": pa.string(), "deletionTimestamp": pa.int64(), "dataChange": pa.bool_()},
 }
 CHECKPOINT = pa.schema({name: pa.struct(fields) for name, fields in _ACTIONS.items()})
@@ -67,7 +67,7 @@ CHECKPOINT = pa.schema({name: pa.struct(fields) for name, fields in _ACTIONS.ite
 
 
 class LiveFile(NamedTuple):
-    """A data file of a snapshot, as the log describes it."""
+    """A data file of a snapshot, as described in the log."""
 
     path: str
     """As in the log, URL-encoded."""
@@ -83,12 +83,12 @@ class LiveFile(NamedTuple):
     modified: int = 0
     """When it was added, in milliseconds since the epoch by the machine's clock."""
     statistics: str | None = None
-    """All that the log says of its rows, as JSON; None: nothing."""
+    """The file's statistics in the log, as JSON. None if the log has none."""
 
 
 @attrs.define
 class Entry:
-    """The actions of one commit."""
+    """The actions of a commit."""
 
     added: list[LiveFile] = attrs.field(factory=list)
     removed: list[str] = attrs.field(factory=list)
@@ -97,33 +97,32 @@ class Entry:
     """Versions by application id."""
     token: str | None = None
     program: str | None = None
-    """Name and version of a program that is not lakequeue; None if that is not known, too."""
+    """Name and version of the program if it is not lakequeue. None if unknown."""
     committed_at: int | None = None
     """Milliseconds since the epoch by the machine's clock."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     mark: Mark = ()
-    """Of its file."""
+    """Identity of the entry's file."""
     follows: Mark = ()
-    """Mark of the entry before, if this process committed it."""
+    """Identity of the entry before, if this process committed it."""
     base: str | None = None
-    """Token of the entry before, as the writer knew it; None if the entry does not name a token."""
+    """Token of the entry before, as the writer knew it. None if the entry does not name it."""
     newest: str | None = None
-    """File that the version before added last, as the writer knew it; None if the entry does not name a file."""
+    """File that the version before added last, as the writer knew it. None if the entry does not name it."""
 
 
 def entry_name(version: int) -> str:
-    """Path of a version's log entry, below the table's directory."""
+    """Returns the path of a version's entry, below the table's directory."""
     return f"{LOG}/{version:020}.json"
 
 
 def checkpoint_name(version: int) -> str:
-    """Path of a version's checkpoint, below the table's directory."""
+    """Returns the path of a version's checkpoint, below the table's directory."""
     return f"{LOG}/{version:020}.checkpoint.parquet"
 
 
 def is_table(folder: Folder) -> bool:
-    """Whether a directory has a log."""
     return next(folder.files(LOG), None) is not None
 
 
@@ -131,7 +130,7 @@ def is_table(folder: Folder) -> bool:
 class Listing:
     """Entries and checkpoints of a log by version, in order.
 
-    A checkpoint of several parts, or with a unique name, is none here: nothing in this package can read it.
+    Omits checkpoints of several parts, or with a unique name, because this package cannot read them.
     """
 
     entries: dict[int, File]
@@ -139,22 +138,21 @@ class Listing:
 
     @property
     def readable_from(self) -> int:
-        """The lowest version that can be loaded: the first one, or that of a checkpoint.
+        """The lowest version that can be loaded: 0, or a checkpoint that still has its entry.
 
-        Not any checkpoint: a process that was stopped may write one whose entry, and those that follow it, were
-        trimmed since.
+        A process that was stopped may write a checkpoint after its entry and the next ones were trimmed.
         """
         return min({0, *self.checkpoints} & self.entries.keys())
 
     @property
     def gap(self) -> int:
-        """The first version without an entry, after the oldest entry; ``LAST_VERSION`` without entries."""
+        """The first version without an entry after the oldest entry. ``LAST_VERSION`` without entries."""
         oldest = min(self.entries, default=LAST_VERSION)
         return next(version for version in count(oldest) if version not in self.entries)
 
 
 def listed(folder: Folder, after: str | None = None) -> Listing:
-    """Lists a log, or what of it sorts after a name."""
+    """Lists a log, or only the names that sort after a name."""
     kinds: dict[str, dict[int, File]] = {"json": {}, "checkpoint.parquet": {}}
     for file in folder.files(LOG, after):
         match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])
@@ -164,13 +162,13 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
 
 
 def data_files(folder: Folder) -> list[File]:
-    """Parquet files below a table, named by its log or not, the oldest first; none that was set aside."""
+    """Lists the Parquet files of a table, named by its log or not, oldest first. Omits files moved aside."""
     found = (file for file in folder.files() if file.name.endswith(".parquet") and not file.name.startswith("_"))
     return sorted(found, key=lambda file: file.modified)
 
 
 def live_file(add: Mapping[str, Any]) -> LiveFile:
-    """A file from its ``add`` action; Misplaced if that names none below the table (DUR-70)."""
+    """Builds a file from its ``add`` action. Misplaced if the path leaves the table (DUR-70)."""
     stats = json.loads(add.get("stats") or "{}")
     partition = {name: _value(name, text) for name, text in dict(add["partitionValues"]).items()}
     return LiveFile(
@@ -188,7 +186,7 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
 
 
 def whole(number: Any) -> int:
-    """A number of an action or a manifest; ValueError for what no checkpoint can hold, and nothing of ours is."""
+    """Checks a number of an action or a manifest. ValueError unless it is an integer from 0 to 2**63 - 1."""
     if type(number) is not int or not 0 <= number < 2**63:
         raise ValueError(f"has a number that is none: {str(number):.40}")
     return number
@@ -198,19 +196,19 @@ def parse(data: bytes) -> Entry:
     """Parses an entry of the log.
 
     Raises:
-        ValueError: it is empty or torn.
+        ValueError: the entry is empty or torn.
     """
     entry = entry_of([json.loads(line) for line in data.splitlines()])
-    if signed(data) != data:  # last: what else is wrong says more
+    if signed(data) != data:  # Checked last, because other errors say more.
         raise ValueError("has another checksum than its content")
     return entry
 
 
 def entry_of(actions: Sequence[Mapping[str, Any]]) -> Entry:
-    """Makes an entry of the actions that the log has.
+    """Builds an entry from its actions.
 
     Raises:
-        ValueError: the list is empty, or the commit has written more actions.
+        ValueError: the list is empty, or lacks actions of the commit.
     """
     entry = Entry()
     for action in actions:
@@ -240,7 +238,7 @@ def entry_of(actions: Sequence[Mapping[str, Any]]) -> Entry:
 
 
 def signed(data: bytes) -> bytes:
-    """An entry with the right checksum in its first line, if it has a place for one."""
+    """Sets the checksum in the first line of an entry, if that line has a place for it."""
     before, mark, rest = data.partition(_CHECKSUM)
     if not mark or b"\n" in before:
         return data
@@ -253,13 +251,13 @@ def read_entry(folder: Folder, version: int) -> Entry:
     """Reads an entry of a table's log.
 
     Raises:
-        FileNotFoundError: there is none.
-        DamagedTable: it is empty or torn.
+        FileNotFoundError: the entry does not exist.
+        DamagedTable: the entry is empty or torn.
     """
     data, mark = folder.read_marked(entry_name(version))
     try:
         entry = attrs.evolve(parse(data), mark=mark)
-        obstacles(entry)  # an error if it says of its table what is none
+        obstacles(entry)  # Raises an error if protocol or metadata are malformed.
         return entry
     except Misplaced as error:
         raise DamagedTable(folder.uri, entry_name(version), str(error)) from None
@@ -270,32 +268,32 @@ def read_entry(folder: Folder, version: int) -> Entry:
 
 @attrs.define
 class State:
-    """A version of a table, as its log says."""
+    """A version of a table by its log."""
 
     version: int = -1
     live: dict[str, LiveFile] = attrs.field(factory=dict)
-    """Its files by path, those added last at the end."""
+    """Its files by path. The last one was added last."""
     transactions: dict[str, int] = attrs.field(factory=dict)
     """Versions by application id."""
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
     protocol: Mapping[str, Any] = attrs.field(factory=dict)
     lost_files: bool = False
-    """Whether another program has removed files since the checkpoint and put none in their place, as delta-rs's
-    ``repair`` does with those that are missing."""
+    """True if another program removed files without replacement since the checkpoint, like delta-rs's ``repair``.
+
+    """
     token: str | None = None
-    """Token of the entry of this version; None if the entry has no token, or the token is not known."""
+    """Token of the entry of this version. None if the entry has no token, or the token is unknown."""
 
     def files(self) -> list[LiveFile]:
-        """The live files."""
         return list(self.live.values())
 
     def apply(self, entry: Entry) -> None:
-        """Moves to the next version, whose entry is given."""
+        """Applies the entry of the next version."""
         self.lost_files |= bool(entry.removed) and not entry.added and entry.token is None
         for path in entry.removed:
             self.live.pop(path, None)
         for file in entry.added:
-            self.live.pop(file.path, None)  # to the end
+            self.live.pop(file.path, None)  # Moves the file to the end.
             self.live[file.path] = file
         self.transactions.update(entry.transactions)
         self.metadata = entry.metadata or self.metadata
@@ -305,7 +303,7 @@ class State:
 
     @property
     def newest(self) -> str | None:
-        """Name of the file that was added last; None if there are no files."""
+        """Name of the file that was added last. None if there are no files."""
         return next((file.name for file in reversed(self.live.values())), None)
 
     def leads_to(self, entry: Entry) -> bool:
@@ -314,7 +312,7 @@ class State:
 
 
 def is_left_over(folder: Folder, found: Entry | State) -> bool:
-    """Returns True if a restore left an entry or a checkpoint behind a gap of the log over (DUR-86).
+    """Returns True for an entry or checkpoint behind a gap that a restore has left over (DUR-86).
 
     On a disk, a file stays as long as an entry of the log names it. So a lost entry leaves its file, and a restore
     removes both.
@@ -322,7 +320,7 @@ def is_left_over(folder: Folder, found: Entry | State) -> bool:
     if folder.local is None or found.newest is None:
         return False
     try:
-        folder.entry(found.newest)  # `exists` would also return False for a disk that cannot be read
+        folder.entry(found.newest)  # `exists` would also return False for a disk that cannot be read.
     except FileNotFoundError:
         return True
     return False
@@ -332,8 +330,8 @@ def read_checkpoint(folder: Folder, version: int) -> State:
     """Reads a checkpoint of a table's log.
 
     Raises:
-        FileNotFoundError: there is none.
-        DamagedTable: it is empty or torn.
+        FileNotFoundError: the checkpoint does not exist.
+        DamagedTable: the checkpoint is empty or torn.
     """
     data = folder.read(checkpoint_name(version))
     try:
@@ -350,13 +348,13 @@ def read_checkpoint(folder: Folder, version: int) -> State:
         raise DamagedTable(folder.uri, checkpoint_name(version), reason) from error
     ids = {each["appId"]: each["version"] for each in transactions}
     tokens = {name: ids.pop(name) for name in list(ids) if name.startswith(TOKEN)}
-    # another program keeps the id, of an older version then, in its own checkpoints
+    # Checkpoints of another program keep the id, with an older version.
     token = next((name.removeprefix(TOKEN) for name, of in tokens.items() if of == version), None)
     return State(version, live, ids, metadata, protocol, token=token)
 
 
 def obstacles(found: Entry | State) -> list[str]:
-    """What another program gave a table that lakequeue does not know."""
+    """Returns the features and properties that another program gave the table and lakequeue does not know."""
     protocol = found.protocol or {}
     named = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())} - _FEATURES
     unknown = sorted(f"the feature {name}" for name in named)
@@ -373,7 +371,8 @@ def obstacles(found: Entry | State) -> list[str]:
 
 
 def _value(name: str, text: str | None) -> Any:
-    if not text or not isinstance(text, str):  # NULL, which no row of ours has in a partition column
+    # NULL is never the partition value of a row that this package wrote.
+    if not text or not isinstance(text, str):
         raise ValueError(f"a file has no {name}")
     if name == "opened_at":
         instant = datetime.fromisoformat(text.replace("Z", "+00:00"))

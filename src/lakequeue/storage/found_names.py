@@ -1,7 +1,7 @@
-"""Names found in storage, parsed into paths: nothing that a root says leads out of its table, or of the root.
+"""Checks names that were read from storage, so that no path leaves its table or the root.
 
-Whoever may write a root chooses the names in its logs, manifests and catalog, and every verb joins them to the
-paths of its user. So they are parsed here, where they are read, and joined nowhere else (DUR-70).
+Anybody who may write a root chooses the names in its logs, manifests and catalog, and other users open the paths.
+So names are checked here, where they are read, and joined to paths nowhere else (DUR-70).
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ from urllib.parse import unquote
 from lakequeue.model.names import name_hash
 
 LONGEST = 1024
-"""Bytes of a name, as in a key of S3."""
+"""Most bytes of a name, as in a key of S3."""
 MOST_SHARDS = 1_024
 SHOWN = 60
-"""Characters of a refused name in an error."""
+"""Most characters of a refused name in an error."""
 
-# Names of this package, of delta-rs and of Spark, which encode what is unusual in values of partitions.
-# No data file begins with "_" or ".", as logs, locks and lists do.
+# Allows names by this package, delta-rs and Spark, which encode unusual characters in partition values. Names of
+# data files never begin with "_" or ".", as names of logs, locks and lists do.
 _PART = r"(?!\.\.?(?:/|\Z))[\w.=+ %-]{1,255}"
 _FILE = re.compile(rf"(?![_.]){_PART}(?:/{_PART})*", re.ASCII)
-_HIDDEN = re.compile("%(?:2e|2f|5c|00)", re.IGNORECASE)  # of dots and slashes: somebody might decode it again
+# Encoded dots, slashes and NULs, which a reader might decode a second time.
+_HIDDEN = re.compile("%(?:2e|2f|5c|00)", re.IGNORECASE)
 _INCARNATION = re.compile("[0-9a-f]{8}")
 _SHARD = re.compile("0|[1-9][0-9]{0,4}", re.ASCII)
 
 
 class Misplaced(ValueError):
-    """A name that storage gave leads elsewhere, or nowhere; the text is one line."""
+    """A name from storage is not a valid path below its table. The text is one line."""
 
 
 def file_below(name: object, *, encoded: bool = False) -> str:
-    """The path of a data file below its table, from a log or a manifest.
+    """Returns the path of a data file below its table, from a log or a manifest.
 
     Args:
-        name: what was found: relative, of plain characters, without ``..``.
-        encoded: whether it is URL-encoded, as in logs of Delta; it is decoded once, before it is judged.
+        name: the name as found. Must be relative, of plain characters, without ``..``.
+        encoded: the name is URL-encoded, as in Delta logs. It is decoded once, before the check.
 
     Raises:
-        Misplaced: it is none.
+        Misplaced: the path leaves the table, or is no name of a data file.
     """
     found = unquote(name) if encoded and isinstance(name, str) else name
     if not isinstance(found, str) or len(found) > LONGEST or not _FILE.fullmatch(found) or _HIDDEN.search(found):
@@ -48,10 +49,10 @@ def file_below(name: object, *, encoded: bool = False) -> str:
 
 
 def queue_folder(key: object, region: object, name: object) -> str:
-    """The directory of a queue below ``q``, from its row in the catalog.
+    """Returns the directory of a queue below ``q``, from its row in the catalog.
 
     Raises:
-        Misplaced: the key is not one of this region and name.
+        Misplaced: the key does not belong to this region and name.
     """
     if isinstance(key, str) and isinstance(region, str) and isinstance(name, str):
         expected, _, incarnation = key.partition("-")
@@ -61,10 +62,10 @@ def queue_folder(key: object, region: object, name: object) -> str:
 
 
 def shard_count(found: object) -> int:
-    """The number of shards of a queue, from its row.
+    """Returns the number of shards of a queue, from its row.
 
     Raises:
-        Misplaced: no queue has so many.
+        Misplaced: the number is not from 1 to ``MOST_SHARDS``.
     """
     if isinstance(found, int) and 1 <= found <= MOST_SHARDS:
         return found
@@ -72,11 +73,11 @@ def shard_count(found: object) -> int:
 
 
 def shard_folders(names: Iterable[str]) -> list[int]:
-    """The numbers of the shards among the directories of a queue."""
+    """Returns the shard numbers among the directories of a queue."""
     return sorted(int(name) for name in names if _SHARD.fullmatch(name))
 
 
 def shown(found: object) -> str:
-    """What was found, in quotes, in one line, cut."""
+    """Quotes a value from storage for an error: one line, of limited length."""
     text = ascii(found if not isinstance(found, (str, bytes)) else found[: SHOWN + 1])
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -1,4 +1,4 @@
-"""The ledger of one shard: the rows of ``receipts`` as runs and head, committed by MERGE under the epoch."""
+"""The ledger of a shard: converts rows of ``receipts`` to runs and head, and commits them under the epoch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RANGE_ROWS = 10_000
 """Runs in a file of a compacted ledger."""
 MAX_FILES = 16
 _SPARE_FILES = 3
-"""Files beyond those that the runs need, up to which the compactor leaves a ledger alone."""
+"""The compactor leaves a ledger alone that has at most this many more files than its runs need."""
 _CHECK_EVERY = 16
 """Merges between two checks of whether the ledger needs compaction."""
 
@@ -45,7 +45,7 @@ _DATA = layout.FILES["receipts"]
 _RUN = list(layout.RUN)
 _CELLS_OF_RUN = layout.Columns(_RUN)
 _HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
-"""Columns of heads that have a value."""
+"""Columns of the struct ``head`` that become fields of ``Head``."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")
 """Columns of the fields of a ``MovePart``."""
 _CELLS: Mapping[str, Callable[[Any], Any]] = {
@@ -53,12 +53,12 @@ _CELLS: Mapping[str, Callable[[Any], Any]] = {
     "failure": lambda failure: failure and attrs.asdict(failure),
     "move_target": lambda target: target and target._asdict(),
 }
-"""How the values of fields of runs become cells, if they are not cells."""
+"""Converts fields of runs to cells, by name, where they differ."""
 _STATES = {layout.HEAD_STATE, *(state.value for state in MessageState)}
 
 
 class Ledger:
-    """One handle on the ledger of one shard; not thread-safe, its owner locks."""
+    """A handle on the ledger of a shard. Not thread-safe: the owner locks."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -71,7 +71,7 @@ class Ledger:
         return self.table.transaction(layout.RECEIPTS_ID)
 
     def load(self) -> tuple[Head, list[Run], list[Run]]:
-        """Head, unsettled and settled runs of the loaded snapshot; DamagedTable if they cannot be read."""
+        """Reads head, runs and settled runs of the loaded snapshot. DamagedTable if they cannot be read."""
         try:
             return self._load()
         except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
@@ -81,7 +81,8 @@ class Ledger:
     def _load(self) -> tuple[Head, list[Run], list[Run]]:
         rows = self._read()
         head, place = self._head(rows), pc.index(rows["first_offset"], layout.HEAD_OFFSET).as_py()
-        unsettled = pa.concat_tables([rows.slice(0, place), rows.slice(place + 1)])  # a filter copies them
+        # Slices, because a filter would copy the rows.
+        unsettled = pa.concat_tables([rows.slice(0, place), rows.slice(place + 1)])
         if head.epoch != self.epoch:
             reason = f"its head is of epoch {head.epoch}, and its log of {self.epoch}; another program restored it"
             raise DamagedTable(self.table.path, None, reason)
@@ -90,17 +91,20 @@ class Ledger:
             offsets = part["first_offset"].null_count + part["last_offset"].null_count
             counts = pc.struct_field(part["run"].combine_chunks(), "receive_count").null_count
             states = {*part["state"].unique().to_pylist()} - _STATES
-            if offsets or states or counts > (part is rows):  # the head has none
+            if offsets or states or counts > (part is rows):  # Only the row of the head has no count.
                 wrong = f"the state {states.pop()}" if states else "no offset" if offsets else "no receive count"
                 raise DamagedTable(self.table.path, None, f"it has a run with {wrong}; another program wrote it")
         return head, to_runs(unsettled), to_runs(settled)
 
     def machine(self, log: Callable[[], ShardLog]) -> ShardMachine:
-        """The shard in the loaded snapshot; ``log`` reads the newest one, after the head that refers to it.
+        """Builds the state machine of the shard from the loaded snapshot.
+
+        Calls ``log`` for the newest log after reading the head, because the head refers to the log.
 
         Raises:
-            DamagedTable: messages that were delivered are not in the log; or the log was emptied by a newer or
-                another ledger than the newest, which was put back and would deliver what is gone.
+            DamagedTable: the log lacks delivered messages. Or it was emptied by a later or another ledger: this
+                one was put
+                back, and would deliver emptied messages.
         """
         head, runs, history = self.load()
         self._history = self.table.history
@@ -108,17 +112,17 @@ class Ledger:
         check_head(head, newest.end, self.table.path)
         if head.epoch >= newest.forgotten and head.knows(newest.emptying):
             return ShardMachine(head, runs, newest, history)
-        self.table.refresh()  # others may have committed since it was loaded
+        self.table.refresh()  # Other processes may have committed since it was loaded.
         if self.epoch < newest.forgotten or self.epoch == head.epoch:
             raise DamagedTable(self.table.path, None, put_back(self.epoch, newest.forgotten))
         return self.machine(log)
 
     def is_current(self, machine: ShardMachine) -> bool:
-        """Whether the machine that was made last is the shard in the loaded snapshot."""
+        """Returns True if the last machine that was built has the state of the loaded snapshot."""
         return self.epoch == machine.epoch and self._history is self.table.history
 
     def rows(self) -> tuple[Head, pa.Table]:
-        """The head, and all rows of the loaded snapshot, as ``layout.RECEIPTS``, the head row first."""
+        """Returns the head, and all rows of the loaded snapshot as ``layout.RECEIPTS``, the head row first."""
         parts = []
         for settled in (False, True):
             part = self._read(settled=settled)
@@ -127,17 +131,20 @@ class Ledger:
         return self._head(rows.slice(0, 1)), rows
 
     def forgotten(self, log: Callable[[], ShardLog]) -> Forgotten:
-        """What the loaded snapshot has forgotten; ``log`` reads the newest one, after the head that refers to it.
+        """Returns the messages that the loaded snapshot has forgotten.
+
+        Calls ``log`` for the newest log after reading the head, because the head refers to the log.
 
         Raises:
-            DamagedTable: rows contradict each other, or another program removed some, which are not gone; or
-                messages that were delivered are not in the log.
+            DamagedTable: rows contradict each other; another program removed rows, whose messages are not gone; or
+                the log
+                lacks delivered messages.
         """
         head, rows = self.rows()
         check_head(head, log().end, self.table.path)
         first, last = (rows[name].slice(1).to_numpy() for name in ("first_offset", "last_offset"))
         whole = not self.table.state.lost_files and head.epoch == self.epoch
-        # NULL is NaN, which compares as False
+        # NULL becomes NaN, and any comparison with NaN is False.
         ordered = (first >= 0) & (first <= last) & (last < np.append(first[1:], head.head_offset)[: len(last)])
         if not (whole and ordered.all()):
             raise DamagedTable(self.table.path, None, "its rows contradict each other; another program wrote some")
@@ -153,12 +160,12 @@ class Ledger:
             raise DamagedTable(self.table.path, None, f"its head cannot be read: {first_line(error)}") from error
 
     def head(self) -> Head:
-        """Head of the loaded snapshot; reads its file only."""
+        """Reads the head of the loaded snapshot, without the other files."""
         heads = [file for file in self._files() if file.minimum.get("first_offset") == layout.HEAD_OFFSET]
         return self._head(self._rows(heads))
 
     def has_excess_files(self, machine: ShardMachine) -> bool:
-        """Whether the loaded snapshot has files of another program, or more than ``machine``'s runs need."""
+        """True if the loaded snapshot has files of another program, or more than the machine's runs need."""
         needed = 1 + sum(-(-len(runs) // RANGE_ROWS) for runs in (machine.runs, machine.history))
         files = self.table.files()
         foreign = not self.table.commits_alone and any(is_foreign(file.name) for file in files)
@@ -171,10 +178,10 @@ class Ledger:
         rewrite: bool = False,
         more_ids: Ids = MappingProxyType({}),
     ) -> Change[list[Result]]:
-        """Returns the change that a decision on the loaded epoch makes.
+        """Returns the change that commits a decision made on the loaded epoch.
 
-        If the ledger has many or uneven files, or with ``rewrite``, it rewrites all of the ledger instead,
-        from the runs that ``machine`` holds after the decision. ``more_ids`` are further application ids.
+        Rewrites the whole ledger from the runs of ``machine`` after the decision if the ledger has many or uneven
+        files, or with ``rewrite``. ``more_ids`` are further application ids.
         """
         epoch = decision.head.epoch
         if rewrite or self._wants_compaction(machine):
@@ -203,7 +210,7 @@ class Ledger:
         return Change(fence, ids, partial(self.table.replace, {"settled": [False, True]}, files), None)
 
     def _wants_compaction(self, machine: ShardMachine) -> bool:
-        # without this, 400 scattered deletes took a MERGE from 21 to 192 ms
+        # Without this, 400 scattered deletes made a MERGE slower: 192 ms instead of 21.
         if self._merges < _CHECK_EVERY:
             return False
         self._merges = 0
@@ -212,7 +219,7 @@ class Ledger:
             return True
         if machine.run_count <= 2 * RANGE_ROWS:
             return False
-        # every merge writes the file of the head
+        # Every merge writes the file of the head.
         return any(
             file.rows > 2 * RANGE_ROWS
             for file in self._files()
@@ -232,35 +239,35 @@ class Ledger:
 
 
 def _each_once(rows: pa.Table) -> pa.Table:
-    """Drops rows that equal another one: two compactions by another program leave them if they overlap."""
+    """Drops repeated rows. Overlapping compactions by another program leave such rows."""
     places = {repr(row): place for place, row in enumerate(rows.to_pylist())}
     return rows if len(places) == len(rows) else rows.take(list(places.values()))
 
 
 def check_head(head: Head, end: int, table: str) -> None:
-    """Checks that a head does not lie beyond the end of the log; DamagedTable if it does.
+    """Raises DamagedTable if the head lies beyond the end of the log.
 
-    Else offsets would be given out again, and the messages there never delivered (DUR-4).
+    Otherwise offsets would be used twice, and the new messages there never delivered (DUR-4).
     """
     if head.head_offset > end:
         raise DamagedTable(table, None, f"its head is at offset {head.head_offset}, and the log ends at {end}")
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """What is wrong with a ledger whose log was emptied by a newer one, see ``forgotten``."""
+    """Describes a ledger that was put back: its log was emptied by a later or another one; see ``forgotten``."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` mends it"
 
 
 def create_ledger(engine: Engine, path: str, head: Head, runs: Sequence[Run] = ()) -> None:
-    """Creates ``receipts`` of a shard with its head row, and the runs that it has from the beginning."""
+    """Creates ``receipts`` of a shard with its head row and first runs."""
     rows = run_rows(runs, [], head)
     engine.create(path, layout.RECEIPTS, layout.RECEIPT_PARTITIONS, layout.RECEIPTS_PROPERTIES, rows)
 
 
 def ledger_files(head: Head, runs: Sequence[Run], history: Sequence[Run]) -> list[pa.Table]:
-    """Rows of the files of a whole ledger."""
+    """Returns the rows of a whole ledger, a table for each file."""
     files = [run_rows([], [], head)]
     for settled, part in ((False, runs), (True, history)):
         starts = range(0, len(part), RANGE_ROWS)
@@ -270,7 +277,7 @@ def ledger_files(head: Head, runs: Sequence[Run], history: Sequence[Run]) -> lis
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Stops Python's garbage collector: it looks at all new runs again and again, half of the time of 100,000."""
+    """Stops Python's garbage collector, which would take half of the time for 100,000 runs."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -289,7 +296,7 @@ def run_rows(
     with_op: bool = False,
     settled: bool = False,
 ) -> pa.Table:
-    """Rows of ``receipts``: the head if given, then ``puts``, then (only with ``op``) ``deletes``."""
+    """Builds rows of ``receipts``: the head if given, then ``puts``, then (only with ``op``) ``deletes``."""
     heads = [head] if head else []
     others = len(Run._fields) - 3
     runs = [
@@ -297,7 +304,7 @@ def run_rows(
         *puts,
         *(Run._make([first, None, None, *[None] * others]) for first in deletes),
     ]
-    # a comprehension for each field takes half the time of one ``zip`` of all runs
+    # A comprehension for each field takes half the time of one ``zip`` of all runs.
     fields = {name: [run[place] for run in runs] for place, name in enumerate(Run._fields)}
     if any(moves := fields["move"]):
         parts = zip(*(move or (None,) * len(MovePart._fields) for move in moves), strict=True)
@@ -316,7 +323,7 @@ def run_rows(
     ]
     if with_op:
         arrays.append(pa.array(["put"] * (len(runs) - len(deletes)) + ["del"] * len(deletes), pa.string()))
-    # from a batch, as a table would compare all types twice
+    # Built from a batch, because a table would compare all types twice.
     return pa.Table.from_batches(
         [pa.RecordBatch.from_arrays(arrays, schema=_SOURCE if with_op else layout.RECEIPTS)]
     )
@@ -324,7 +331,7 @@ def run_rows(
 
 @_uncollected()
 def to_runs(rows: pa.Table) -> list[Run]:
-    """The runs of rows; column by column, as an object per cell takes twenty times as long."""
+    """Builds the runs of rows. Works by column, as an object for each cell takes twenty times as long."""
     if not len(rows):
         return []
     run = rows["run"].combine_chunks()
@@ -337,13 +344,14 @@ def to_runs(rows: pa.Table) -> list[Run]:
     values |= {"first": values.pop("first_offset", []), "last": values.pop("last_offset", [])}
     defaults = Run._field_defaults
     cells = zip(*(values.get(name) or repeat(defaults[name]) for name in Run._fields), strict=False)
-    return list(map(partial(tuple.__new__, Run), cells))  # as ``_make``, without a call in Python for each
+    # Same as ``_make``, without a call in Python for each run.
+    return list(map(partial(tuple.__new__, Run), cells))
 
 
 def _values(column: pa.Array) -> list[Any]:
     kind = column.type
     if pa.types.is_list(kind):
-        # offsets, not ``to_pylist``: equal failures become one object
+        # Uses offsets instead of ``to_pylist``, so that equal failures become one object.
         failures, ends = _values(column.values), column.offsets.to_pylist()
         return [tuple(filter(None, failures[begin:end])) for begin, end in pairwise(ends)]
     if pa.types.is_struct(kind):
@@ -356,9 +364,9 @@ def _values(column: pa.Array) -> list[Any]:
     return values
 
 
-@lru_cache(maxsize=256)  # neighbours that fail together have equal ones
+@lru_cache(maxsize=256)  # Neighbours that fail together have equal failures.
 def _failure(fields: tuple[str | None, str, int, str]) -> DeadLetterReason | None:
-    """None if one is missing."""
+    """Returns None if any field is missing."""
     error, text, at, consumer = fields
     return None if error is None or None in fields else DeadLetterReason(error, text, from_micros(at), consumer)
 
@@ -376,7 +384,7 @@ def _head_cells(head: Head) -> dict[str, Any]:
 
 
 def read_head(cells: dict[str, Any]) -> Head:
-    """A head from the fields of its struct."""
+    """Builds a head from the fields of its struct."""
 
     def micros(instant: datetime | None) -> int | None:
         return None if instant is None else to_micros(instant)

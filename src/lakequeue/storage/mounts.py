@@ -1,7 +1,7 @@
-"""Network file systems: a root there is used only if the user asks for it.
+"""Detects network file systems. A root is used on one only if the user asks for it.
 
-Locks and atomic creates hold within one machine there, if at all. Two machines would overwrite each other's
-commits without an error, and lose messages.
+Locks and atomic creates on a network file system work at best within one machine. Two machines would overwrite
+each other's commits without an error, and lose messages.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ NETWORK = re.compile(
     r"panfs|wekafs|lizardfs|moosefs|ncpfs|coda|vboxsf|vmhgfs|prl_fs|virtiofs|fuse\.(?!(ntfs-?3g|exfat|fuseblk|"
     r"portal|snapfuse|squashfuse|fuse-overlayfs|lxcfs|mergerfs|bindfs)\b).+"
 )
-"""Types of file systems whose other users may be on other machines. Of FUSE, all but those known to be local."""
+"""Types of file systems that other machines may use. Includes all types of FUSE not known to be local."""
 
 
 class Mount(NamedTuple):
-    """A mounted file system."""
-
     point: str
     type: str
 
@@ -34,11 +32,11 @@ def check_local(path: str, mounts: Iterable[Mount] | None = None) -> None:
     """Checks that a path is on a file system of this machine.
 
     Args:
-        path: a local path; it need not exist yet.
-        mounts: what is mounted, in the order of mounting; None: what the system says.
+        path: a local path, which need not exist yet.
+        mounts: mounted file systems in the order of mounting. None to ask the system.
 
     Raises:
-        QueueClientError: it is on a network file system.
+        QueueClientError: the path is on a network file system.
     """
     mount = mount_of(os.path.realpath(path), mounted() if mounts is None else mounts)
     if mount is not None and NETWORK.fullmatch(mount.type.lower()):
@@ -50,19 +48,19 @@ def check_local(path: str, mounts: Iterable[Mount] | None = None) -> None:
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """The file system of an absolute path without symbolic links; None if no mount is above it."""
+    """Returns the file system of an absolute path without symbolic links. None if unknown."""
     found = None
     for mount in mounts:
         point = mount.point.rstrip("/")
         above = path == point or path.startswith(f"{point}/")
-        # the last of two mounts at one place hides the other
+        # Of two mounts at the same place, the last hides the other.
         if above and (found is None or len(point) >= len(found.point.rstrip("/"))):
             found = mount
     return found
 
 
 def mounted() -> list[Mount]:
-    """The mounted file systems; empty if the system does not list them."""
+    """Lists the mounted file systems. Empty if the system does not list them."""
     try:
         if sys.platform.startswith("linux"):
             with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
@@ -76,7 +74,6 @@ def mounted() -> list[Mount]:
 
 
 def linux_mounts(table: str) -> list[Mount]:
-    """Parses ``/proc/self/mountinfo``."""
     found = []
     for line in table.splitlines():
         before, dash, after = line.partition(" - ")
@@ -88,6 +85,6 @@ def linux_mounts(table: str) -> list[Mount]:
 
 
 def macos_mounts(table: str) -> list[Mount]:
-    """Parses the output of ``mount``: ``//host/share on /Volumes/share (smbfs, nodev)``."""
+    """Parses the output of ``mount``, as in ``//host/share on /Volumes/share (smbfs, nodev)``."""
     matches = (re.fullmatch(r".+? on (/.*) \((\w+)[,)].*", line) for line in table.splitlines())
     return [Mount(match[1], match[2]) for match in matches if match]

@@ -1,7 +1,7 @@
-"""Local files below a root, reached through plain directories alone.
+"""Opens and changes local files below a root without following symbolic links.
 
-Whoever may write a root may put symbolic links there, which lead to anything that its other users may read, write
-or remove (DUR-72).
+Anybody who may write a root may put symbolic links there. They could lead to any file that another user of the
+root may read, write or remove (DUR-72).
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 _SHARD = re.compile(r"(.*)/(q/[^/]+/[0-9]+/[^/]+)", re.DOTALL)
-"""Path of a table of a shard: its root, and its path below the root."""
+"""Matches the path of a shard's table: the root, and the path below the root."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 
 def crooked(
     root: str, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG, descriptor: int | None = None
 ) -> str | None:
-    """The part of the way from the root to a file that is a symbolic link, or the file if it is no plain one.
+    """Returns the first part of a path that is a symbolic link, or the file if it is of another kind.
 
-    A root without a slash at its beginning lies below the directory with the descriptor.
+    Returns None if no link is on the way, or the path does not exist. With ``descriptor``, a relative root is in
+    that directory.
     """
     path, parts = root, name.split("/")
     for place, part in enumerate(parts, 1):
@@ -39,18 +40,17 @@ def crooked(
 
 
 def open_table(local: str) -> int:
-    """Opens the directory of a table, as ``open_folder`` does."""
     return open_folder(*_split(local))
 
 
 def _split(table: str) -> tuple[str, str]:
-    """The root of a table, and the table's path below the root."""
+    """Splits the path of a table into its root and the path below the root."""
     shard = _SHARD.fullmatch(table)
     return (shard[1], shard[2]) if shard else table.rpartition("/")[::2]
 
 
 def open_folder(root: str, name: str) -> int:
-    """Opens a directory below a root and returns its descriptor; FileNotFoundError if links lead there."""
+    """Opens a directory below a root and returns its descriptor. FileNotFoundError if a link is on the way."""
     try:
         return _opened(root, name)
     except OSError as error:
@@ -60,24 +60,24 @@ def open_folder(root: str, name: str) -> int:
 
 
 class Opener(NamedTuple):
-    """Opens files of an open directory for writing, and follows no link."""
+    """Opens files of an open directory for writing. Follows no link."""
 
     descriptor: int
 
     def open(self, path: str, flags: int) -> int:
-        """As ``opener`` of ``open``."""
+        """For the parameter ``opener`` of ``open``."""
         return os.open(path, flags | os.O_NOFOLLOW, 0o666, dir_fd=self.descriptor)
 
 
 def touch(folder: str, name: str) -> None:
-    """Makes a file, or gives it the time of now; the superuser does so to nobody else's directory."""
+    """Sets a file's time to now, and creates it if missing. The superuser does this only in own directories."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
     stamp(f"{folder}/{name}", create=True)
 
 
 def stamp(path: str, *, create: bool) -> float:
-    """Gives a file the time of now, and returns that time in seconds; makes the file only with ``create``."""
+    """Sets a file's time to now and returns that time in seconds. Creates the file only with ``create``."""
     descriptor = open_lock(path, os.O_WRONLY | (os.O_CREAT if create else 0))
     try:
         os.utime(descriptor)
@@ -87,7 +87,7 @@ def stamp(path: str, *, create: bool) -> float:
 
 
 def open_lock(path: str, flags: int) -> int:
-    """Opens a file of a table that all its users write; the superuser makes it for the owner of the directory."""
+    """Opens a file that all users of a table write. The superuser creates it for the directory's owner."""
     folder, leaf = os.path.split(path)
     root, below = _split(folder)
     with above(root, f"{below}/{leaf}".lstrip("/")) as (inside, _):
@@ -95,10 +95,10 @@ def open_lock(path: str, flags: int) -> int:
 
 
 def open_lock_in(folder: int, name: str, flags: int) -> int:
-    """Opens such a file of a directory that is open."""
+    """Opens such a file in an open directory."""
     owner = os.fstat(folder)
     if os.geteuid() == 0 != owner.st_uid and flags & os.O_CREAT:
-        with suppress(FileExistsError):  # what is there may be anybody's
+        with suppress(FileExistsError):  # An existing file may belong to any user.
             descriptor = os.open(name, flags | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=folder)
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
             return descriptor
@@ -106,7 +106,11 @@ def open_lock_in(folder: int, name: str, flags: int) -> int:
 
 
 def unlink(root: str, name: str, descriptor: int | None = None) -> int:
-    """Removes a file; returns its bytes. FileNotFoundError or NotADirectoryError if no plain way leads there."""
+    """Removes a file and returns its size in bytes.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: the file does not exist, or a link is on the way.
+    """
     with above(root, name, descriptor) as (folder, leaf):
         size = os.stat(leaf, dir_fd=folder, follow_symlinks=False).st_size
         os.unlink(leaf, dir_fd=folder)
@@ -114,31 +118,31 @@ def unlink(root: str, name: str, descriptor: int | None = None) -> int:
 
 
 def mkdir(root: str, path: str, descriptor: int | None) -> None:
-    """Makes a directory by its path, which begins with the root's unless there is a descriptor, or leads to it."""
+    """Creates a directory. Without ``descriptor``, the path begins with the root, or leads to the root."""
     below = path if descriptor is not None else path.removeprefix(f"{root}/")
-    if below.startswith("/"):  # the root, or above it
+    if below.startswith("/"):  # The path is the root, or above it.
         root, _, below = path.rpartition("/")
     with above(root, below, descriptor) as (folder, leaf):
         os.mkdir(leaf, dir_fd=folder)
 
 
 def move(root: str, source: str, target: str) -> None:
-    """Renames a file; OSError if no plain way leads to both names."""
+    """Renames a file. OSError if a link is on the way to either name."""
     with above(root, source) as (before, old), above(root, target) as (after, new):
         os.rename(old, new, src_dir_fd=before, dst_dir_fd=after)
 
 
 def rmdir(root: str, name: str) -> None:
-    """Removes an empty directory; OSError if it is none, or no plain way leads there."""
+    """Removes an empty directory. OSError if it is not an empty directory, or a link is on the way."""
     with above(root, name) as (folder, leaf):
         os.rmdir(leaf, dir_fd=folder)
 
 
 def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
-    """Removes a directory and what is below it, as far as that can be removed."""
+    """Removes a directory and its content. Skips what cannot be removed."""
     with suppress(OSError), above(root, name, descriptor) as (folder, leaf):
         for _, folders, files, inside in os.fwalk(leaf, topdown=False, dir_fd=folder):
-            for each in files + folders:  # among the folders are links to some
+            for each in files + folders:  # ``folders`` includes links to directories.
                 with suppress(OSError):
                     os.unlink(each, dir_fd=inside)
             for each in folders:
@@ -149,10 +153,10 @@ def rmtree(root: str, name: str, descriptor: int | None = None) -> None:
 
 @contextmanager
 def above(root: str, name: str, below: int | None = None) -> Iterator[tuple[int, str]]:
-    """Opens the directory of a file, and yields its descriptor and the file's name there.
+    """Opens the directory of a file, and yields its descriptor and the file's name in it.
 
-    Each part of the way below the root is opened from the one before, so a link that is put there at any moment
-    leads nowhere. ``below`` is a descriptor of the root.
+    Opens each part of the way from the part before, so a link that appears at any moment is not followed.
+    ``below`` is a descriptor of the root.
 
     Raises:
         FileNotFoundError: a part of the way is missing.

@@ -1,7 +1,7 @@
-"""The only place that makes readers and writers of Parquet: with a checksum of each page, and columns compared.
+"""Opens and writes Parquet files with a checksum of each page. All other modules use it.
 
-Pages of older files, and those of some other programs, have none, and are read as they are. The footer has none,
-so the columns that it describes are compared with those of the table (DUR-8).
+Pages of older files and of some other programs lack a checksum, and are read without. The footer never has one, so
+the columns that it describes are compared with those of the table (DUR-8).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from lakequeue.storage import layout
 
 ANY = pa.schema([])
-"""The columns of a file that may have any."""
+"""Accepts any columns."""
 
 
 _TEXTS_AND_BYTES = [
@@ -26,17 +26,18 @@ _TEXTS_AND_BYTES = [
 
 
 def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
-    """Opens a file for reading. Read it with ``use_threads=False``, see ``Folder.parquet``.
+    """Opens a file for reading. Read it with ``use_threads=False``; see ``Folder.parquet``.
 
-    Arrow verifies 3.3 GB/s: of ``lease().arrow()``, which does little else than copy, that is 4 % with bodies of
-    100 bytes, and 18 to 28 % with 1 KiB; a receive or a task of Spark does not notice it.
+    Arrow verifies 3.3 GB/s. ``lease().arrow()``, which mostly copies, becomes 4 % slower with bodies of 100 bytes,
+    and 18 to 28 % slower with 1 KiB. A receive or a Spark task does not become measurably slower.
 
     Args:
         source: a file of Arrow or Python.
-        columns: those that it must have; it may have more. Those of ``layout.ADDED`` that it lacks are NULL.
+        columns: the required columns. The file may have more. Missing columns of ``layout.ADDED`` are read as
+            NULL.
 
     Raises:
-        ArrowException, OSError: it is not what was written.
+        ArrowException, OSError: the file is damaged, or lacks a column.
     """
     try:
         file = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
@@ -46,7 +47,7 @@ def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
     lacking: list[pa.Field] = []
     if not found.equals(columns):
         known = dict(zip(found.names, found.types, strict=True))
-        older = known.keys() <= set(columns.names)  # not one whose name of an added column is damaged
+        older = known.keys() <= set(columns.names)  # False if the name of an added column is damaged.
         for field in columns:
             if field.name in layout.ADDED and field.name not in known and older:
                 lacking.append(field)
@@ -59,7 +60,7 @@ def reader(source: Any, columns: pa.Schema) -> pq.ParquetFile:
 
 
 class _Filled:
-    """A file that reads the columns that it lacks as NULL."""
+    """A file whose missing columns are read as NULL."""
 
     def __init__(self, file: pq.ParquetFile, lacking: Sequence[pa.Field]) -> None:
         self._file, self._lacking = file, lacking
@@ -100,23 +101,23 @@ class _Filled:
 
 
 def row_groups(file: pq.ParquetFile) -> list[tuple[int, int, int]]:
-    """The row groups of a file: number, first row, and the row after the last one."""
+    """Returns the row groups of a file: number, first row, and the row after the last."""
     ends = list(accumulate(file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)))
     return list(zip(range(len(ends)), [0, *ends], ends, strict=False))
 
 
 def write_table(rows: pa.Table, target: Any, **options: Any) -> None:
-    """Writes rows as a file; options are those of ``pq.write_table``."""
+    """Writes rows to a file, with the options of ``pq.write_table``."""
     pq.write_table(rows, target, write_page_checksum=True, **options)
 
 
 def writer(target: Any, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
-    """A writer of a file; options are those of ``pq.ParquetWriter``."""
+    """Returns a writer of a file, with the options of ``pq.ParquetWriter``."""
     return pq.ParquetWriter(target, schema, write_page_checksum=True, **options)
 
 
 def _alike(found: Any, expected: Any) -> bool:
-    """Whether values of a type are those of another, which Spark and delta-rs write in their own ways."""
+    """Returns True if the found type has the same values. Spark and delta-rs write other types."""
     if pa.types.is_struct(expected):
         return pa.types.is_struct(found) and all(
             found.get_field_index(field.name) >= 0 and _alike(found.field(field.name).type, field.type)
@@ -128,7 +129,7 @@ def _alike(found: Any, expected: Any) -> bool:
         )
     if pa.types.is_list(expected):
         return pa.types.is_list(found) and _alike(found.value_type, expected.value_type)
-    if pa.types.is_timestamp(expected):  # nanoseconds without a zone: 96 bits wide, as Spark may write them
+    if pa.types.is_timestamp(expected):  # Spark may write nanoseconds without a zone, 96 bits wide.
         shown = (found.unit, found.tz) if pa.types.is_timestamp(found) else None
         return shown in ((expected.unit, expected.tz), (expected.unit, None), ("ns", None))
     kinds = [kind for kind in _TEXTS_AND_BYTES if expected in kind]

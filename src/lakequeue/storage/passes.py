@@ -1,7 +1,8 @@
-"""What the compactor noted of each queue, so that a queue that did not change since costs it one read.
+"""Notes of the compactor about each queue, so that an unchanged queue costs it only one read.
 
-The notes are one file beside the table of statistics. They only save work: a note that is missing, torn or
-overtaken means a whole pass over its queue. Of two compactors at once, the later one's notes stay; each is true.
+The notes are a file in the directory of the statistics table. They only save work: a missing, torn or outdated
+note means a whole pass over its queue. If two compactors run at once, the later notes stay. The notes of both are
+true.
 """
 
 from __future__ import annotations
@@ -32,34 +33,34 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen
 class Note:
-    """A queue in which a whole pass found nothing to do; instants in microseconds by the root's clock."""
+    """A queue in which a whole pass found nothing to do. Instants are in microseconds by the root's clock."""
 
     versions: Sequence[Sequence[int]]
-    """Of the ledger and of the messages of each shard, before that pass."""
+    """Versions of ledger and messages of each shard, before that pass."""
     attributes_version: int
     since: int
     """The first pass that found it so."""
     at: int
     """The last whole pass."""
     stands_until: int | None
-    """When its depth changes without a commit, by a timeout, a delay or retention; None: never."""
+    """When the depth changes without a commit: by a timeout, a delay or retention. None for never."""
     depth: Mapping[str, Any]
-    """The fields of a ``StatsRow``, as of then."""
+    """The fields of a ``StatsRow`` at that time."""
 
     def stands(self, now: int) -> bool:
-        """True if the depth at an instant follows from this one, unless somebody has committed since."""
+        """Returns True if the depth still follows from this note, provided that nobody has committed since."""
         recent = 0 <= now - self.at <= LONGEST_REST
         return recent and (self.stands_until is None or now < self.stands_until)
 
     def rests(self, now: int) -> bool:
-        """Whether another whole pass can wait: until the queue has been idle twice as long as at the last one.
+        """True until the queue has been idle twice as long as at the last whole pass. Then the next pass is due.
 
-        What a pass removes has waited for an age, so this at most doubles that wait.
+        A pass removes data that is past a minimum age. The wait at most doubles that age.
         """
         return self.stands(now) and now - self.at <= self.at - self.since
 
     def row(self, now: int) -> StatsRow:
-        """The depth at an instant before ``stands_until``."""
+        """Returns the depth at an instant before ``stands_until``."""
         age = self.depth["oldest_age"]
         return StatsRow(**{**self.depth, "oldest_age": None if age is None else age + (now - self.at) / MICROS})
 
@@ -69,20 +70,20 @@ class Passes:
     """The notes of a root."""
 
     ended_at: int | None = None
-    """When the last pass over the whole root ended, in microseconds; None if nobody noted one."""
+    """When the last pass over the whole root ended, in microseconds. None if unknown."""
     notes: dict[str, Note] = attrs.field(factory=dict)
     """By key of the queue."""
 
 
 class Notes:
-    """The notes of a root in this process, which reads them again if their file changed. Thread-safe."""
+    """The notes of a root in this process. Reads them again after their file changed. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loaded: tuple[Mark, Passes] | None = None
 
     def newest(self) -> Mapping[str, Note]:
-        """The notes of the last pass by key of the queue. Reading 10,000 takes a tenth of a second."""
+        """Returns the notes of the last pass by queue key. Reading 10,000 takes a tenth of a second."""
         try:
             mark = self._store.folder(layout.stats_path(self._store.root)).entry(_FILE).mark
         except FileNotFoundError:
@@ -94,13 +95,13 @@ class Notes:
 
 
 def load(store: Store, root: str) -> Passes:
-    """The notes of the last pass, as far as there are any that can be read."""
+    """Reads the notes of the last pass. Returns no notes if the file is missing or cannot be read."""
     passes = Passes()
     try:
         found = json.loads(store.folder(layout.stats_path(root)).read(_FILE))
-        from_micros(found["ended_at"] or 0)  # an error if it is no instant
+        from_micros(found["ended_at"] or 0)  # Raises an error unless it is a valid instant.
         notes = {key: Note(**note) for key, note in found["notes"].items()}
-        for note in notes.values():  # a TypeError, where the columns of statistics are others
+        for note in notes.values():  # Raises TypeError if the columns of statistics differ.
             row, _ = note.row(note.at), note.rests(note.at)
             if not all(type(count) is int for count in (row.visible, row.in_flight, row.delayed, row.rewindable)):
                 raise ValueError(f"the depth of {row.queue} has no numbers")
@@ -108,24 +109,25 @@ def load(store: Store, root: str) -> Passes:
     except FileNotFoundError:
         pass
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        # torn, or of another version of lakequeue
+        # The file is torn, or of another version of lakequeue.
         _log.warning("the compactor's notes of %s cannot be read: %s", root, first_line(error))
     return passes
 
 
 def save(store: Store, root: str, passes: Passes) -> None:
-    """Replaces the notes; the table of statistics exists."""
+    """Replaces the notes. The statistics table must exist."""
     store.folder(layout.stats_path(root)).replace(_FILE, json.dumps(attrs.asdict(passes)).encode())
 
 
 def is_unchanged(store: Store, root: str, row: QueueRow, note: Note) -> bool:
-    """Whether nobody has committed to a queue since the note, or begun a bulk send."""
+    """Returns True if nobody has committed to a queue or begun a bulk send since the note."""
     if (row.attributes_version, row.shards) != (note.attributes_version, len(note.versions)):
         return False
     for shard, versions in enumerate(note.versions):
         for path, version in zip((layout.receipts_path, layout.messages_path), versions, strict=True):
             table = store.folder(path(root, row.key, shard))
-            # local logs are trimmed oldest first and soon: without its own entry, the next one proves nothing
+            # Local logs are trimmed early, oldest entries first. If this entry is gone, a missing next entry
+            # proves nothing.
             if table.local is not None and not table.exists(entry_name(version)):
                 return False
             if table.exists(entry_name(version + 1)):

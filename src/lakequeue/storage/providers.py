@@ -1,4 +1,4 @@
-"""What tells one kind of object store from another, by the scheme of its roots: a new kind is a value."""
+"""Describes each kind of object store by the scheme of its roots. A new kind needs only a new value."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ class Provider:
     """A kind of object store."""
 
     prefix: str
-    """What its options begin with, and its variables of the environment."""
+    """Prefix of its options and environment variables."""
     also: tuple[str, ...] = ()
     """Other names of the scheme."""
     has_container: bool = False
-    """Whether its roots name a container before an @, where others might have a secret."""
+    """True if its roots have a container before an @. For other kinds, a text there may be a secret."""
     credentials: tuple[str, ...] = ()
-    """Options that give credentials, or name their source; without one, the machine's service is asked."""
+    """Options that give credentials or their source. Without any, the machine's metadata service is asked."""
     hadoop: str = ""
-    """The module of Hadoop by which Spark reaches it; empty: Spark needs another name of the root."""
+    """Hadoop module by which Spark reaches it. Empty if Spark needs another URI of the root."""
     hadoop_scheme: str = ""
-    """The scheme in names that Spark gets."""
+    """Scheme of the URIs for Spark."""
     connector: str = ""
-    """What Spark may use instead with Hadoop before 3.5, if that has no such module."""
+    """Connector for Spark with Hadoop before 3.5, which has no such module."""
     sdk: tuple[str, ...] = ()
-    """Packages that the module needs, too."""
+    """Packages that the module needs in addition."""
     sdk_releases: Mapping[str, str] = attrs.field(factory=dict)
-    """Their release by that of Hadoop."""
+    """Release of these packages by release of Hadoop."""
     excluded: tuple[str, ...] = ()
-    """Packages that the module names, and a session does not need."""
+    """Dependencies of the module that a session does not need."""
     spark_overwrites: bool = False
-    """Whether Delta's log store in Spark checks and then writes, so that of two commits one may be lost."""
+    """True if Delta's log store in Spark checks and then writes, so that one of two commits may be lost."""
     spark_settings: Callable[[Mapping[str, str]], dict[str, str]] | None = None
-    """Settings of Spark's file system for one bucket, by the root's options; None: it has rights of its own."""
+    """Returns settings of Spark's file system for a bucket, from the root's options.
+
+    None if Spark uses its own credentials.
+    """
 
 
 _S3A = "org.apache.hadoop.fs.s3a"
@@ -50,11 +53,11 @@ _S3A_SETTINGS = {
     "region": "endpoint.region",
     "default_region": "endpoint.region",
 }
-"""Settings of s3a by options of delta-rs, without their prefix."""
+"""Settings of s3a by option of delta-rs without its prefix."""
 
 
 def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Settings of s3a for one bucket that mean what options of delta-rs mean."""
+    """Translates options of delta-rs into settings of s3a for a bucket."""
     given = {bare_name(name): value for name, value in options.items()}
     found = {_S3A_SETTINGS[name]: value for name, value in given.items() if name in _S3A_SETTINGS}
     if "access.key" in found:
@@ -63,7 +66,8 @@ def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:
     elif given.get("skip_signature", "").lower() == "true":
         found["aws.credentials.provider"] = f"{_S3A}.AnonymousAWSCredentialsProvider"
     virtual = given.get("virtual_hosted_style_request", os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", ""))
-    # Spark takes an endpoint from this variable by itself, but then asks for bucket.host, which few servers have
+    # Spark reads the endpoint from this variable by itself, but then requests bucket.host, which few servers
+    # support.
     if ("endpoint" in found or "AWS_ENDPOINT_URL" in os.environ) and virtual.lower() != "true":
         found["path.style.access"] = "true"
     return found
@@ -79,10 +83,10 @@ PROVIDERS = {
         ),
         hadoop="hadoop-aws",
         hadoop_scheme="s3a",
-        # the parts that s3a uses; the whole SDK has 686 MB, of which each executor gets a copy
+        # Only the parts that s3a uses. The whole SDK has 686 MB, and each executor gets a copy.
         sdk=("software.amazon.awssdk:s3-transfer-manager", "software.amazon.awssdk:sts"),
         sdk_releases={"3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.5.0": "2.35.4"},
-        excluded=("software.amazon.awssdk:bundle", "io.netty:*"),  # Netty is in Spark, in a newer release
+        excluded=("software.amazon.awssdk:bundle", "io.netty:*"),  # Spark has a newer release of Netty.
         spark_overwrites=True,
         spark_settings=s3a_settings,
     ),
@@ -96,18 +100,18 @@ PREFIXES = tuple({provider.prefix for provider in PROVIDERS.values()})
 
 
 def scheme_named(name: str) -> str:
-    """The scheme of roots that a name means; the name in small letters if it means none."""
+    """Returns the scheme of roots for a name. Any other name is returned in lower case."""
     name = name.lower()
     return next((scheme for scheme, provider in PROVIDERS.items() if name in provider.also), name)
 
 
 def scheme_of(root: str) -> str:
-    """The scheme of a root; empty for a local one."""
+    """Returns the scheme of a root. Empty for a local root."""
     found = scheme_named(urlsplit(root).scheme)
     return found if found in PROVIDERS else ""
 
 
 def bare_name(name: str) -> str:
-    """The name of an option without a prefix, in small letters."""
+    """Returns an option's name in lower case without its prefix."""
     name = name.lower()
     return next((name.removeprefix(each) for each in PREFIXES if name.startswith(each)), name)

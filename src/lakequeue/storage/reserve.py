@@ -1,4 +1,4 @@
-"""Space on a local disk for what frees space: purges and compactions go on when bytes or inodes are out."""
+"""Reserves bytes and inodes of a local disk, so that purges and compactions still work on a full disk."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from lakequeue.storage import layout, no_links
 from lakequeue.storage.roots import local_path
 
 RESERVED = 2 << 20
-"""Bytes of the file: some hundred small commits."""
+"""Bytes of the reserve file. Some hundred small commits fit."""
 PLENTY = 2 * RESERVED
-"""Free bytes of a disk from which they are taken."""
+"""Free bytes of the disk from which they are reserved."""
 RESERVED_FILES = 64
-"""Empty files beside it, each an inode: a pass over a queue of some shards needs a few at a time."""
+"""Empty files, each reserving an inode. A pass over a queue of some shards needs a few at a time."""
 PLENTY_FILES = 4 * RESERVED_FILES
-"""Free inodes from which they are taken."""
+"""Free inodes of the disk from which they are reserved."""
 
 
 class Space(NamedTuple):
-    """The space of a file system."""
-
     size_bytes: int
     free_bytes: int
     free_files: int | None
-    """Files that it has room for; None where it has no such limit."""
+    """Number of files that it can still hold. None if it has no such limit."""
 
 
 def space_of(path: str) -> Space | None:
-    """The space of the file system of a path; None if it is not local, or not there."""
+    """Returns the space of a path's file system. None if the path is not local, or does not exist."""
     local = local_path(path)
     if local is None or not os.path.isdir(local):
         return None
@@ -42,7 +40,7 @@ def space_of(path: str) -> Space | None:
 
 @contextmanager
 def reserve(root: str) -> Iterator[None]:
-    """Gives the reserved space of a root up if the disk has no more; takes it, again, when there is plenty."""
+    """Releases the reserve of a root if the disk is full. Takes it again afterwards if there is enough space."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         yield
@@ -57,12 +55,13 @@ def reserve(root: str) -> Iterator[None]:
 
 
 def take(local: str) -> None:
-    """Takes the reserved space of a local root that is not taken, as far as there is plenty."""
+    """Takes the missing parts of a local root's reserve if there is enough space."""
     space = space_of(local)
     if space is None:
         return
     if space.free_bytes > PLENTY:
-        with suppress(OSError), open(os.path.join(local, layout.RESERVE), "xb") as file:  # or the root is not ours
+        # The file exists, or this user may not write the root.
+        with suppress(OSError), open(os.path.join(local, layout.RESERVE), "xb") as file:
             file.write(bytes(RESERVED))
     folder = os.path.join(local, layout.RESERVE_FILES)
     if space.free_files is not None and space.free_files > PLENTY_FILES and not os.path.isdir(folder):
@@ -74,7 +73,7 @@ def take(local: str) -> None:
 
 
 def missing(root: str) -> Iterator[str]:
-    """What is not reserved in a local root, as sentences."""
+    """Yields a sentence for each missing part of a local root's reserve."""
     local, space = local_path(root), space_of(root)
     if local is None or space is None:
         return

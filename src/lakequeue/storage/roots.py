@@ -1,4 +1,4 @@
-"""Roots and the paths below them: directories on local disks, or URIs of remote storage."""
+"""Roots and the paths below them: directories on local disks, or URIs of object stores."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.secrets import STORES, hidden
 from lakequeue.storage.providers import PROVIDERS, scheme_named
 
-# delta-rs decodes %20, panics at some of these and refuses others
+# delta-rs decodes %20, panics at some of these, and refuses others.
 _REFUSED = re.compile(r"[\x00-\x1f\x7f\\\[\]|^]|%[0-9A-Fa-f]{2}")
 
 EFFECTIVE = os.access in os.supports_effective_ids
 
 
 def root_of(given: str | os.PathLike[str]) -> str:
-    """The root that a user names, as an absolute local path or a URI, without a trailing slash.
+    """Normalizes a root given by a user to an absolute local path or a URI, without a trailing slash.
 
     Raises:
-        InvalidParameterValue: it is no path, or the libraries below cannot work in such a directory.
+        InvalidParameterValue: it is not a path or URI, or the libraries cannot work in such a directory.
     """
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text.strip():
@@ -69,7 +69,7 @@ def _remote(uri: str) -> str:
 
 
 def obstacle(path: str) -> str | None:
-    """Why a local path cannot be a root, whether it exists or not; None if nothing is in the way."""
+    """Returns why a local path cannot be a root, existing or not. None if it can."""
     above = path
     while True:
         try:
@@ -87,9 +87,10 @@ def obstacle(path: str) -> str | None:
 
 
 def strangers(path: str, parts: Iterable[str]) -> str | None:
-    """Why a local root is not to be used: somebody else has a part of it, and no group shares it; None otherwise.
+    """Returns why other users make a local root unsafe: they own or may write a part of it. None if it is safe.
 
-    An empty directory may have had somebody else's catalog in it when it became a root.
+    A root that its group may write is shared on purpose. An empty directory may have had another user's catalog in
+    it when it became a root.
     """
     if not os.path.isdir(path):
         return None
@@ -107,7 +108,7 @@ def strangers(path: str, parts: Iterable[str]) -> str | None:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """Makes the directory of a new root if it is missing, and private ones above it.
+    """Creates the directory of a new root if it is missing, and private directories above it.
 
     Raises:
         QueueClientError: another user owns it, or the nearest directory above it, and could replace it.
@@ -123,13 +124,13 @@ def make_directory(path: str, mode: int) -> None:
             "the owner, choose another place, or share the root with a group by root_mode"
         )
     for above in reversed(missing):
-        with suppress(FileExistsError):  # another process was first
+        with suppress(FileExistsError):  # Another process was first.
             os.mkdir(above, 0o700 if above is not missing[0] else mode & 0o700)
 
 
-@lru_cache(maxsize=4096)  # several calls for each commit
+@lru_cache(maxsize=4096)  # Each commit calls it several times.
 def local_path(uri: str) -> str | None:
-    """The path that a local URI or path names, None for remote storage."""
+    """Returns the local path of a URI or path. None for object stores."""
     parsed = urlparse(uri)
     if parsed.scheme == "file":
         return unquote(parsed.path)
@@ -137,13 +138,13 @@ def local_path(uri: str) -> str | None:
 
 
 def is_local_folder(uri: str) -> bool:
-    """Whether a URI or path names a local directory that exists."""
+    """Returns True if a URI or path is an existing local directory."""
     local = local_path(uri)
     return local is not None and os.path.isdir(local)
 
 
 def spark_uri(path: str) -> str:
-    """A path as a URI that means the same whatever Spark's default file system is."""
+    """Returns a path as a URI that does not depend on Spark's default file system."""
     local = local_path(path)
     if local is not None:
         return f"file://{os.path.abspath(local)}"

@@ -1,4 +1,4 @@
-"""The ``stats`` table: a row per queue and minute, for plots that reach further back than the logs."""
+"""The ``stats`` table: a row for each queue and minute, for plots that reach further back than the logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BUSY = "the table of statistics is being changed too often; nothing was changed
 
 @attrs.frozen
 class StatsRow:
-    """Depth of a queue at one instant."""
+    """Depth of a queue at an instant."""
 
     queue: str
     region: str
@@ -34,14 +34,14 @@ class StatsRow:
     delayed: int
     rewindable: int
     oldest_age: float | None
-    """Seconds."""
+    """In seconds. None if the queue is empty."""
     sent: int
     """Messages sent since the queue was created."""
     held: int = 0
 
 
 def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int:
-    """Appends rows for the minute of ``now``, except for queues that have one; returns how many."""
+    """Appends rows for the minute of ``now``, except for queues that have one. Returns the number appended."""
     table = _open(engine, root)
     minute = now // MINUTE
 
@@ -57,7 +57,7 @@ def record(engine: Engine, root: str, rows: Sequence[StatsRow], now: int) -> int
 
 
 def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, StatsRow]]:
-    """The rows of a queue from an instant on, in order, each with its minute as an instant."""
+    """Returns the minutes and rows of a queue from an instant on, in order."""
     found: list[tuple[int, StatsRow]] = []
     for part in parts(engine, root, since):
         rows = part.filter(pc.equal(part["key"], key))
@@ -68,7 +68,7 @@ def read(engine: Engine, root: str, key: str, since: int) -> list[tuple[int, Sta
 
 
 def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, int]]]:
-    """Visible messages of every queue by key, from an instant on, in order, each with its minute as an instant."""
+    """Returns the minutes and counts of visible messages for each queue key, from an instant on, in order."""
     found: dict[str, list[tuple[int, int]]] = {}
     for part in parts(engine, root, since):
         columns = (part["key"], part["minute"].cast(pa.int64()), part["visible"])
@@ -78,7 +78,7 @@ def depths(engine: Engine, root: str, since: int) -> dict[str, list[tuple[int, i
 
 
 def parts(engine: Engine, root: str, since: int = 0) -> Iterator[pa.Table]:
-    """All rows from an instant on, a table a file."""
+    """Yields all rows from an instant on, a table for each file."""
     path = layout.stats_path(root)
     if not engine.exists(path):
         return
@@ -89,14 +89,14 @@ def parts(engine: Engine, root: str, since: int = 0) -> Iterator[pa.Table]:
 
 
 def later(table: Table, key: str | None, now: int) -> list[str]:
-    """Application ids of the queues, or of the queue with a key, that have rows for minutes yet to come."""
+    """Returns the application ids of queues with rows for future minutes. ``key`` limits this to a queue."""
     ids = [name for name in table.state.transactions if name != layout.STATS_FILES_ID]
     known = ids if key is None else [layout.stats_id(key)]
     return [name for name in known if table.transaction(name) > now // MINUTE]
 
 
 def set_back(table: Table, key: str | None, now: int) -> None:
-    """Drops the rows for minutes yet to come (DUR-83)."""
+    """Drops the rows for future minutes (DUR-83)."""
     transact(table, lambda _: _set_back(table, key, now), busy=_BUSY)
 
 
@@ -120,7 +120,7 @@ def _set_back(table: Table, key: str | None, now: int) -> Change[None]:
 
 
 def sweep(engine: Engine, root: str) -> Freed:
-    """Merges the small files of each day; removes unneeded files and log entries."""
+    """Merges the small files of each day. Removes unneeded files and log entries."""
     table = _open(engine, root)
     for day in sorted({file.partition["day"] for file in table.files()}):
         if len(_files(table, day)) > MAX_FILES:
@@ -134,11 +134,11 @@ def _files(table: Table, day: str) -> list[LiveFile]:
 
 def _merge(table: Table, day: str) -> None:
     def merge(ids: Ids, token: str) -> None:
-        # read at each attempt: after a lost race there are rows that the first one did not see
+        # Reads again at each attempt: after a lost race there are new rows.
         table.replace({"day": [day]}, [_rows_of(table, day)], ids, token)
 
     def merged(lost: int) -> Decision[None]:
-        if lost:  # another process merges
+        if lost:  # Another process merges.
             return Answer(None)
         number = table.transaction(layout.STATS_FILES_ID)
         return Change({layout.STATS_FILES_ID: number}, {layout.STATS_FILES_ID: number + 1}, merge, None)
@@ -147,7 +147,6 @@ def _merge(table: Table, day: str) -> None:
 
 
 def _rows_of(table: Table, day: str) -> pa.Table:
-    """All rows of a day."""
     schema = layout.FILES["stats"]
     rows = pa.concat_tables([part.select(schema.names).cast(schema) for part in table.read(_files(table, day))])
     return rows.add_column(0, layout.STATS.field("day"), pa.array([day] * len(rows)))

@@ -41,7 +41,7 @@ def rejoined(
     """Returns unnamed files that fit at missing offsets or at the end of the log.
 
     A file fits if its positions continue the file before it, in the same segment or a new one, and its messages
-    were sent between the neighbours. It must be the only such file. Appends that lost a race leave files too, but
+    were sent between the neighbours. No other file may fit there. Appends that lost a race leave files too, but
     their messages were appended again, so the log has their ids.
 
     Args:
