@@ -1,4 +1,4 @@
-"""The catalog: one row of ``queues`` for each queue incarnation, changed by MERGE under a fence per name."""
+"""The catalog: a row of ``queues`` for each queue incarnation, changed by MERGE under a fence for each name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lakequeue.storage.table_version import TableVersion
 CREATION = 3600.0
 """Seconds that creating a queue with its tables may take on an object store."""
 ORPHAN_SECONDS = 48 * 3600.0
-"""Age in seconds at which tables there are removed that the catalog does not name."""
+"""Age in seconds after which an object store's tables without a row are removed."""
 
 _log = logging.getLogger("lakequeue")
 _T = TypeVar("_T")
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 @attrs.frozen
 class QueueRow:
-    """One queue incarnation; instants in microseconds, attributes in wire names."""
+    """A queue incarnation. Instants are in microseconds, attributes in wire names."""
 
     name: str
     region: str
@@ -57,7 +57,7 @@ class QueueRow:
     attributes_version: int = 1
     tags: Mapping[str, str] = attrs.field(factory=dict)
     move_tasks: str | None = None
-    """Redrives requested over HTTP: JSON that only the server reads."""
+    """Redrives requested over HTTP, as JSON that only the server reads."""
     deleted_at: int | None = None
     layout_version: int = layout.LAYOUT_VERSION
 
@@ -67,13 +67,13 @@ class QueueRow:
 
     @property
     def redrive(self) -> RedrivePolicy | None:
-        """The redrive policy of the queue; None if it has none."""
-        wanted = "RedrivePolicy" in self.attributes  # to parse all attributes takes longer
+        """The redrive policy of the queue. None if it has none."""
+        wanted = "RedrivePolicy" in self.attributes  # Parsing all attributes takes longer.
         return QueueAttributes.from_wire(self.attributes).redrive if wanted else None
 
 
 class Catalog:
-    """The ``queues`` table of a root; not thread-safe, its owner locks."""
+    """The ``queues`` table of a root. Not thread-safe: the owner locks."""
 
     def __init__(self, engine: Engine, root: str) -> None:
         self._engine = engine
@@ -82,14 +82,14 @@ class Catalog:
         self._loaded: tuple[int, object] = -1, None
         self._rows: list[QueueRow] = []
         self._by_key: dict[str, QueueRow] = {}
-        self._living: dict[tuple[str, str], QueueRow] = {}  # by region and name
-        self._known: dict[str, list[QueueRow]] = {}  # by file
+        self._living: dict[tuple[str, str], QueueRow] = {}  # By region and name.
+        self._known: dict[str, list[QueueRow]] = {}  # By file.
 
     def rows(self) -> list[QueueRow]:
-        """Every incarnation, deleted ones included, read anew.
+        """Returns every incarnation, also deleted ones, from the newest snapshot.
 
         Raises:
-            QueueClientError: no root, no queues table in it, or a newer layout.
+            QueueClientError: the root or its table does not exist, or has a newer layout.
         """
         opened = self._table is not None
         table = self._open()
@@ -98,7 +98,7 @@ class Catalog:
         newest = table.version, table.history
         if newest != self._loaded:
             files = table.files()
-            # creating a queue adds a file of one row: taking in those of 3,000 queues again takes 60 ms
+            # Creating a queue adds a file of one row. Reading the rows of 3,000 queues again would take 60 ms.
             new = [file for file in files if file.path not in self._known]
             rows = rows_by_file(table.rows(new), self.root)
             known = self._known | dict(zip((file.path for file in new), rows, strict=True))
@@ -118,30 +118,30 @@ class Catalog:
         return self._rows
 
     def release(self) -> None:
-        """Closes the handle; the next call opens another one."""
+        """Closes the handle. The next call opens a new one."""
         self._table = None
 
     def live(self, region: str, name: str) -> QueueRow | None:
-        """The queue of this name that is not deleted."""
+        """Returns the queue with this name that is not deleted. None if there is no such queue."""
         self.rows()
         return self._living.get((region, name))
 
     def incarnation(self, key: str) -> QueueRow | None:
-        """The row of an incarnation."""
+        """Returns the row of an incarnation, or None."""
         self.rows()
         return self._by_key.get(key)
 
     def hidden(self, region: str, name: str) -> list[str]:
-        """Keys of queues of this name that took messages, and that the catalog has lost, now (DUR-7)."""
+        """Returns keys of queues with this name that hold messages but have no row any more (DUR-7)."""
         queues, prefix = self._engine.store.folder(f"{self.root}/q"), f"{name_hash(region, name)}-"
         unknown = [key for key in queues.folders() if key.startswith(prefix) and key not in self._by_key]
         found = [key for key in unknown if took_messages(self._engine, queues / key)]
         if found:
-            self.rows()  # others may have made it meanwhile
+            self.rows()  # Another process may have created the row meanwhile.
         return [key for key in found if key not in self._by_key]
 
     def transact(self, decide: Callable[[], Decision[_T]], busy: str) -> _T:
-        """Returns the value of a decision on the newest rows, which it reads; see ``transaction.transact``."""
+        """Decides on the newest rows, commits, and returns the decision's value; see ``transaction.transact``."""
         return transact(self._open(), lambda _: decide(), busy=busy).value
 
     def put(self, rows: Sequence[QueueRow], fence: Ids, value: _T) -> Change[_T]:
@@ -158,21 +158,21 @@ class Catalog:
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
     def fence(self, *places: Place) -> Ids:
-        """Returns how often queues of these names were written, in the loaded snapshot."""
+        """Returns how often queues with these names were written, by the loaded snapshot."""
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}
 
     def sweep(self) -> Freed:
-        """Removes unneeded files and log entries of ``queues``, and tables that it does not name."""
+        """Removes unneeded files and log entries of ``queues``, and tables of queues without a row."""
         table = self._engine.open(layout.queues_path(self.root))
         return self._remove_orphans() + cleaning.sweep(table, layout.QUEUES_RETENTION)
 
     @contextmanager
     def creating(self, longest: float = CREATION) -> Iterator[Callable[[], bool]]:
-        """Protects the tables of new queues from the sweep until their rows name them.
+        """Protects the tables of new queues from the sweep until their rows exist.
 
-        Yields a function that returns whether they are still protected: on object stores, without a lock, for
-        ``longest`` seconds.
+        Yields a function that returns True while they are protected. Object stores have no lock, so there it is
+        True for ``longest`` seconds.
         """
         path, began = layout.queues_path(self.root), time.time()
         with committing(path, exclusive=self._engine.commits_alone):
@@ -180,10 +180,10 @@ class Catalog:
 
     @contextmanager
     def copying(self) -> Iterator[Callable[[], bool]]:
-        """As ``creating``, for queues that are copied here, which takes a day at most; keeps other copies out.
+        """Like ``creating``, for queues that are copied here, within a day. Keeps other copies out.
 
         Raises:
-            QueueClientError: another copy into this root is under way; noticed on local disks only.
+            QueueClientError: another copy into this root is running. Noticed only on local disks.
         """
         queues = f"{self.root}/q"
         self._engine.store.folder(queues).make()
@@ -195,7 +195,7 @@ class Catalog:
             yield alone.enter_context(self.creating(ORPHAN_SECONDS / 2))
 
     def _remove_orphans(self) -> Freed:
-        """Removes the tables of queues that were deleted, or whose creation lost its race or was killed."""
+        """Removes the tables of deleted queues, and of creations that lost their race or were killed."""
         freed = Freed()
         with committing(layout.queues_path(self.root), exclusive=True, patience=cleaning.PATIENCE):
             known = {row.key for row in self.rows()}
@@ -210,7 +210,8 @@ class Catalog:
                     _log.warning("%s/q/%s has messages, and no row in the catalog: it is kept", self.root, name)
                     continue
                 with (queues / name).pinned() as folder:
-                    if name not in {row.key for row in self.rows()}:  # of a root that was put back it would be
+                    # In a root that was put back, the name may be there again.
+                    if name not in {row.key for row in self.rows()}:
                         freed += cleaning.remove_tables(folder, until)
         return freed
 
@@ -218,10 +219,10 @@ class Catalog:
         """Creates the root and its ``queues`` table if they are missing.
 
         Args:
-            mode: permission bits of the directory of a new local root, whatever the umask.
+            mode: permission bits of the directory of a new local root. The umask is ignored.
 
         Raises:
-            QueueClientError: the root holds something else or cannot be written.
+            QueueClientError: the root holds other files, or cannot be written.
         """
         if self._table is not None:
             return
@@ -236,7 +237,7 @@ class Catalog:
             if self._holds_others():
                 raise QueueClientError(f"{self.root} holds something else; a root is an empty or new directory")
             if local is not None:
-                with suppress(PermissionError):  # another user owns it and has set the mode
+                with suppress(PermissionError):  # Another user owns it and has set the mode.
                     os.chmod(local, mode)
             self._engine.store.check_creates()
             self._engine.create(path, layout.QUEUES, [], layout.QUEUES_PROPERTIES)
@@ -261,17 +262,17 @@ class Catalog:
         except Exception as error:
             if not self._engine.exists(path):
                 return None
-            if isinstance(error, FileNotFoundError):  # another process has made it since
+            if isinstance(error, FileNotFoundError):  # Another process has created it since.
                 return self._engine.open(path)
             raise
 
     def _holds_others(self) -> bool:
-        """Whether the root has more than a root whose creation is under way, or was interrupted."""
+        """Returns True if the root has files that are not part of a root, even of a half-created one."""
         local = local_path(self.root)
         if local is not None:
             return bool(set(os.listdir(local)) - layout.ROOT_FOLDERS)
         names = (entry.name.partition("/")[0] for entry in self._engine.store.folder(self.root).files())
-        allowed = layout.ROOT_FOLDERS | {CHECKS, ""}  # consoles make directories as objects without a name
+        allowed = layout.ROOT_FOLDERS | {CHECKS, ""}  # Consoles create directories as objects without a name.
         return any(name not in allowed for name in names)
 
     def _open(self) -> Table:
@@ -295,13 +296,13 @@ class Catalog:
 
 
 def rows_of(table: TableVersion, root: str) -> list[QueueRow]:
-    """The rows of a snapshot of a root's catalog; QueueClientError for another layout."""
+    """Returns the rows of a snapshot of the catalog. QueueClientError for another layout."""
     return [row for rows in rows_by_file(table.read(table.files()), root) for row in rows]
 
 
 def rows_by_file(parts: Sequence[pa.Table], root: str) -> list[list[QueueRow]]:
-    """The rows of some files of a root's catalog, file by file; QueueClientError for another layout."""
-    # before anything else is read: another layout may lack columns
+    """Returns the rows of some files of the catalog by file. QueueClientError for another layout."""
+    # Checked before the rest is read, because another layout may lack columns.
     versions = {version for part in parts for version in part["layout_version"].to_pylist()}
     for version in versions - {layout.LAYOUT_VERSION}:
         known = f"this lakequeue knows {layout.LAYOUT_VERSION}"
@@ -322,7 +323,7 @@ def _advice(version: int) -> str:
 
 
 def _row(found: Mapping[str, Any]) -> QueueRow:
-    """A row, judged as it is read; ValueError if no lakequeue wrote it (DUR-71)."""
+    """Checks and builds a row. ValueError if lakequeue did not write it (DUR-71)."""
     row = QueueRow(**found)
     queue_folder(row.key, row.region, row.name)
     shard_count(row.shards)
@@ -330,27 +331,27 @@ def _row(found: Mapping[str, Any]) -> QueueRow:
         raise Misplaced(f"has a queue with the name {shown(row.name)}")
     if len(row.handle_key) != layout.HANDLE_KEY_BYTES:
         raise Misplaced(f"has a queue {row.name} with a key of {len(row.handle_key)} bytes")
-    if row.attributes:  # of a queue that was listed again, nothing may be known
+    if row.attributes:  # A queue that was listed again may have no known attributes.
         QueueAttributes.check_stored(row.attributes)
     return row
 
 
 def table_of(rows: Sequence[QueueRow]) -> pa.Table:
-    """Rows as a table of the catalog's schema."""
+    """Converts rows to a table of the catalog's schema."""
     cells = [{name: _cell(value) for name, value in attrs.asdict(row).items()} for row in rows]
     return pa.Table.from_pylist(cells, schema=layout.QUEUES)
 
 
 def lost_row(root: str, key: str, name: str) -> DamagedTable:
-    """The error for a queue that took messages, and whose row the catalog has lost (DUR-7)."""
+    """Returns the error for a queue that holds messages but has no row any more (DUR-7)."""
     reason = f"has messages, and no row in the catalog; `lakequeue repair {name}` lists it again"
     return DamagedTable(layout.tables_path(root, key), None, reason)
 
 
 def took_messages(engine: Engine, queue: Folder) -> bool:
-    """Whether a queue took messages and was not deleted: without a row, the catalog has lost it (DUR-7).
+    """Returns True if a queue holds messages and was not deleted. Without a row, the catalog has lost it (DUR-7).
 
-    Those of a copy that was killed were never sent here, and the first versions of its tables are the only ones.
+    False for a copy that was killed: its messages were sent elsewhere, and its tables have only a first version.
     """
     shards = shard_folders(queue.folders())
     if queue.exists(layout.COPYING):

@@ -1,6 +1,9 @@
-"""Doubts about a clock: a year ahead it would let all messages expire, and time in a shard never runs back.
+"""Detects a wrong clock before a commit.
 
-Far behind it would send messages as of the last commit, or as of its own time, when they may have expired already.
+A clock a year ahead would expire all messages, and a shard's time never runs back.
+
+A clock far behind would give messages the time of the last commit, or its own, by which they may have expired
+already.
 """
 
 from __future__ import annotations
@@ -22,63 +25,64 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.stores import Store
 
 AHEAD = "LAKEQUEUE_CLOCK_AHEAD"
-"""Variable of the environment: seconds that a commit may be ahead of the last one before the clock is doubted."""
+"""Environment variable: a commit may be this many seconds after the last before the clock is checked."""
 DAY = 24 * 3600.0
 TOLERANCE = 900.0
-"""Seconds that a clock may differ from that of the storage. S3 refuses requests of clocks that differ more."""
+"""Most seconds between a clock and the storage's. S3 refuses requests with a larger difference."""
 SECOND_LOOK = 2.0
-"""Seconds until the clock of a machine is read again, which may be set some time after a start."""
+"""Seconds until the clock is read again. A machine may set its clock some time after it starts."""
 _SLACK = 10 * MICROS
 _STAMP = "_clock"
-"""File of a table whose age is that of the last look at the storage's clock."""
+"""File of a table that is touched to read the storage's clock."""
 _STAMP_SECONDS = 60.0
-"""Seconds for which such a look is good."""
+"""Seconds for which a reading of the storage's clock is used."""
 _stamps: dict[str, tuple[float, float]] = {}
-"""The time that the last look found, and by the monotonic clock when it was, by object store."""
+"""By object store: the last reading, and when it was made by the monotonic clock."""
 
 Doubt: TypeAlias = Callable[[int, int, str, Callable[[], bool]], None]
-"""``ClockGuard.check_expiry``."""
+"""The signature of ``ClockGuard.check_expiry``."""
 
 _log = logging.getLogger("lakequeue")
 
 
 class ClockGuard:
-    """Doubts the clock of this process when a commit would be far ahead of the last one (DUR-82). Thread-safe.
+    """Checks the clock of this process when a commit would be far after the last one (DUR-82). Thread-safe.
 
     Args:
-        store: the root's, which has a clock of its own.
+        store: the root's storage, which has a clock of its own.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._believed: float | None = None  # that clock minus the monotonic one, in seconds
-        self._incomparable: float | None = None  # the same, when a read could not compare it with the storage's
+        self._believed: float | None = None  # Offset of the trusted clock from the monotonic one, in seconds.
+        # Offset at which a read could not compare the clock with the storage's.
+        self._incomparable: float | None = None
         self.now: Callable[[], int] | None = None
-        """The process's clock; None: one that is set by hand, as in tests, which is never doubted."""
+        """The clock of the process. None for a clock set by hand, as in tests, which is never checked."""
         self.ahead = _ahead()
-        """Microseconds that a commit may be ahead of the last one in any case."""
+        """A commit may be this many microseconds after the last without a check."""
 
     def was_set_back(self, instant: int) -> bool:
-        """Whether an instant that the clock has shown lies ahead of it."""
+        """Returns True if the clock now shows an earlier time than ``instant``, which it has shown before."""
         return self.now is not None and instant > self.now() + _SLACK
 
     def is_behind(self, instant: int, last: int) -> bool:
-        """Whether an instant that the clock has shown lies too far before that of the last commit."""
+        """Returns True if an instant that the clock has shown is too far before the last commit."""
         return self.now is not None and last - instant > TOLERANCE * MICROS
 
     def check(self, instant: int, last: int, where: str, *, create: bool = True) -> None:
-        """Checks that a commit may be made at an instant, the last one having been at ``last``.
+        """Checks that a commit may be made at an instant.
 
-        On object stores the store's clock decides. On a disk, whose clock is the machine's, it is read again after
-        ``SECOND_LOOK``. What was believed once is believed until the clock is set.
+        On object stores the store's clock decides. A disk has the machine's clock, which is read again after
+        ``SECOND_LOOK``. A clock that passed is trusted until it is set.
 
         Args:
-            instant, last: in microseconds.
+            instant, last: this commit and the last one, in microseconds.
             where: the table.
-            create: whether a local root may get the file whose time is compared; else it must be there.
+            create: a local root may get the file whose time is compared. Otherwise that file must exist.
 
         Raises:
-            QueueClientError: the clock is not believed; nothing was changed.
+            QueueClientError: the clock is wrong, or was just set. Nothing was changed.
         """
         if self.now is None or (before := self._doubted(self.now)) is None:
             return
@@ -99,36 +103,41 @@ class ClockGuard:
     def check_expiry(
         self, instant: int, last: int, where: str, expired: Callable[[], bool] = lambda: True
     ) -> None:
-        """Checks the clock by which messages expire that a read leaves out, as ``check`` does.
+        """Checks the clock before a read leaves out expired messages, like ``check``.
 
-        The clock of a process that may not write cannot be compared, and is believed. It costs nothing once the
-        clock is believed, or within ``ahead`` of the last commit: then ``expired`` is not called.
+        Trusts the clock of a process that may not write, because it cannot be compared. Costs nothing for a
+        trusted clock, or within ``ahead`` of the last commit. ``expired`` is not called then.
 
         Raises:
-            QueueClientError: ``expired`` returns True, and the clock is not believed.
+            QueueClientError: ``expired`` returned True, and the clock is wrong.
         """
         if instant - last <= self.ahead or not self.is_doubted() or not expired():
             return
         assert self.now is not None
         before = self._offset(self.now)
         try:
-            self.check(instant, last, where, create=False)  # a read makes no file (DUR-74)
+            self.check(instant, last, where, create=False)  # A read creates no file (DUR-74).
         except Exception as error:
             if isinstance(error, QueueClientError) or not is_storage_failure(error):
                 raise
             self._incomparable = before
 
     def is_doubted(self) -> bool:
-        """True if a read may compare the clock with the storage's: it did not do so since the clock was set."""
+        """Returns True if a read should compare the clock with the storage's.
+
+        Once is enough until the clock is set.
+        """
         if self.now is None or self._doubted(self.now) is None:
             return False
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE
 
     def check_now(self, what: str) -> None:
-        """Checks the clock by which a queue begins or ends; no commit before tells that it is wrong (DUR-82).
+        """Checks the clock by which a queue is created or deleted.
+
+        No earlier commit can show that it is wrong (DUR-82).
 
         Raises:
-            QueueClientError: it differs from the storage's by more than ``TOLERANCE``; nothing was changed.
+            QueueClientError: it differs from the storage's clock by more than ``TOLERANCE``. Nothing was changed.
         """
         if self.now is None or (before := self._doubted(self.now)) is None:
             return
@@ -138,16 +147,17 @@ class ClockGuard:
                 f"{what}: the clock says {from_micros(self.now()):%Y-%m-%d %H:%M}, and is {_told(difference)} "
                 "the storage's. Nothing was changed: set it right"
             )
-        if local_path(self._store.root) is None:  # else both may be wrong: a commit far ahead is looked at twice
+        # On a disk both may be wrong, so the first commit far ahead is still checked.
+        if local_path(self._store.root) is None:
             self._believed = before
 
     def _difference(self, now: Callable[[], int], create: bool = True) -> float:
-        """Seconds by which the clock is ahead of the storage's, however long that takes to answer."""
+        """Returns the seconds by which the clock is ahead of the storage's, however slow the answer."""
         before, stamp = now() / MICROS, _stamped(self._store.folder(queues_path(self._store.root)), create)
         return before - stamp if before > stamp else min(0.0, now() / MICROS - stamp)
 
     def _doubted(self, now: Callable[[], int]) -> float | None:
-        """The offset of a clock that is not the one believed; None for that one."""
+        """Returns the offset of the clock in seconds if it is not trusted, else None."""
         offset = self._offset(now)
         return offset if self._believed is None or abs(offset - self._believed) >= TOLERANCE else None
 
@@ -168,10 +178,10 @@ def _ahead() -> int:
 
 
 def storage_now(table: Folder) -> float:
-    """The time by the clock that stamps the files of a table, in seconds: ages of files count from there (DUR-84).
+    """Returns the time by the clock that stamps a table's files, in seconds. Ages of files count from it (DUR-84).
 
     Raises:
-        QueueClientError: this machine's clock differs from it by more than ``TOLERANCE``, so one of them is wrong.
+        QueueClientError: this machine's clock differs by more than ``TOLERANCE``, so one of the two is wrong.
     """
     place = "/".join(table.uri.split("/")[:3])
     stamp, at = _stamps.get(place, (0.0, -_STAMP_SECONDS))
@@ -193,13 +203,13 @@ def storage_now(table: Folder) -> float:
 
 
 def _told(ahead: float) -> str:
-    """A difference of clocks, in seconds, before the name of the other one."""
+    """Formats a difference in seconds, as in ``0:20:00 ahead of``."""
     return f"{timedelta(seconds=round(abs(ahead)))} {'ahead of' if ahead > 0 else 'behind'}"
 
 
 def _stamped(table: Folder, create: bool = True) -> float:
-    """When a file was written that is written now; without ``create`` a local file must be there."""
+    """Writes a file and returns its time in seconds. Without ``create``, a local file must exist."""
     if table.local is not None:
         return no_links.stamp(table.path(_STAMP), create=create)
     table.write(_STAMP, b"")
-    return table.entry(_STAMP).modified + 1.0  # they tell whole seconds
+    return table.entry(_STAMP).modified + 1.0  # Stores report whole seconds.

@@ -1,4 +1,4 @@
-"""Files below a directory, on local disks or an object store, by literal names relative to it."""
+"""Reads and writes files below a directory, on local disks or an object store, by names relative to it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 WHOLE = 4 * 2**20
-"""Bytes up to which a remote file is read in one request, whatever part is needed."""
+"""A remote file of at most this many bytes is read in one request, whatever part is needed."""
 
 _CONCURRENT = 16
-"""Maximum number of remote files that one call reads at once."""
+"""Most remote files that one call reads at once."""
 _ATTEMPTS = 4
-"""At a request whose answer is cut off, and in a directory that was removed."""
+"""Tries of a request whose answer is cut off, or in a directory that another process removes."""
 _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Seconds between tries to create a file while the store is busy with another request for it."""
-# macOS: fsync leaves the data in the disk's cache
+# On macOS, fsync leaves the data in the disk's cache.
 _FULL: int = getattr(fcntl, "F_FULLFSYNC", 0)
 
 
@@ -51,7 +51,7 @@ _Item = TypeVar("_Item")
 
 @attrs.frozen
 class Freed:
-    """Files removed from storage, and their bytes."""
+    """Number and bytes of files removed from storage."""
 
     files: int = 0
     bytes: int = 0
@@ -61,7 +61,7 @@ class Freed:
 
 
 Mark: TypeAlias = tuple[int | str | None, ...]
-"""What tells a file from any other that ever had its name: size, time and inode on a disk, else size and ETag."""
+"""Identity of a file, even among files of the same name: size, time and inode on a disk, else size and ETag."""
 
 
 class Entry(NamedTuple):
@@ -70,12 +70,12 @@ class Entry(NamedTuple):
     name: str
     size: int
     modified: float
-    """By the storage's clock, in seconds."""
+    """In seconds, by the storage's clock."""
     mark: Mark
 
 
 class _Shared(ABC):
-    """What directories of both kinds have."""
+    """Common base of local and remote directories."""
 
     def __init__(self, uri: str, prefix: str = "") -> None:
         self.uri = uri.rstrip("/")
@@ -85,35 +85,35 @@ class _Shared(ABC):
         return f"{self._prefix}/{self._below(name)}".strip("/")
 
     def _below(self, name: str) -> str:
-        # whoever joins a name unparsed gets no further than this directory (DUR-70)
+        # A name that was not checked gets no further than this directory (DUR-70).
         if name.startswith("/") or ".." in name.split("/"):
             raise DamagedTable(self.uri, name, "leads out of its directory")
         return name
 
     @abstractmethod
     def read_marked(self, name: str) -> tuple[bytes, Mark]:
-        """The whole of a file, and its mark; FileNotFoundError if there is none."""
+        """Returns a file's content and its mark. FileNotFoundError if it does not exist."""
 
     @abstractmethod
     def _source(self, name: str, size: int) -> Any:
-        """A file of a known size, for Arrow."""
+        """Opens a file of a known size for Arrow."""
 
     @abstractmethod
     def _unlink(self, name: str) -> int:
-        """Removes a file, named from the root; returns its bytes."""
+        """Removes a file, named from the root, and returns its bytes."""
 
     def read(self, name: str) -> bytes:
-        """The whole of a file; FileNotFoundError if there is none."""
+        """Returns a file's content. FileNotFoundError if it does not exist."""
         return self.read_marked(name)[0]
 
     @contextmanager
     def parquet(self, name: str, size: int, columns: pa.Schema | None = None) -> Iterator[pq.ParquetFile]:
         """Opens a Parquet file of a known size. Read it with ``use_threads=False``.
 
-        It must have ``columns``; without them those of the table that this directory is, if it is one.
+        It must have ``columns``. The default is the columns of this directory's table, if it is a table.
 
-        Arrow's threads must not hold objects of Python: 4 of 300 processes that ended right after ``read_table``
-        of an open file were aborted ("terminate called"). A small file also reads seven times faster so.
+        Arrow's threads must not hold Python objects: 4 of 300 processes that ended right after ``read_table`` of
+        an open file were aborted ("terminate called"). A small file also reads seven times faster without threads.
         """
         if columns is None:
             columns = layout.FILES.get(self.uri.rpartition("/")[2], ANY)
@@ -122,20 +122,20 @@ class _Shared(ABC):
             with source, reader(source, columns) as file:
                 yield file
         except (pa.ArrowException, OSError) as error:
-            # Arrow reports what it cannot decode without a number of the system
+            # Errors of decoding have no errno.
             if getattr(error, "errno", None) is None:
                 raise DamagedTable(self.uri, name, f"cannot be read: {first_line(error)}") from error
             raise
 
     def rows(self, name: str, size: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Columns of a Parquet file, None for all of them; see ``parquet``."""
+        """Returns columns of a Parquet file, None for all; see ``parquet``."""
         with self.parquet(name, size) as file:
             return file.read(columns, use_threads=False)
 
     def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in the order given; missing ones are skipped and not counted.
+        """Removes files in the given order. Skips and does not count missing files.
 
-        So are those behind a symbolic link, which may be anybody's (DUR-72).
+        Also skips files behind a symbolic link, which may belong to any user (DUR-72).
         """
         freed = Freed()
         for name in names:
@@ -145,10 +145,10 @@ class _Shared(ABC):
 
 
 class LocalFolder(_Shared):
-    """A local directory; it need not exist yet.
+    """A local directory, which need not exist yet.
 
-    With ``syncs``, files and their directories are on the disk before a call that writes returns (DUR-1).
-    With a ``descriptor`` of the directory, files are reached through it instead of the path; see ``pinned``.
+    With ``syncs``, files and their directories are on the disk before a writing call returns (DUR-1). With a
+    ``descriptor`` of the directory, files are opened through it instead of the path; see ``pinned``.
     """
 
     def __init__(self, uri: str, prefix: str = "", *, syncs: bool = True, descriptor: int | None = None) -> None:
@@ -158,22 +158,20 @@ class LocalFolder(_Shared):
         self.descriptor = descriptor
 
     def __truediv__(self, name: str) -> LocalFolder:
-        """A directory below this one."""
         return LocalFolder(f"{self.uri}/{name}", self._at(name), syncs=self.syncs)
 
     def path(self, name: str) -> str:
-        """Path of a file."""
         return os.path.join(self.local, self._below(name))
 
     @contextmanager
     def pinned(self) -> Iterator[LocalFolder]:
-        """Opens the directory and yields it as a folder that stays the same one if its path leads elsewhere.
+        """Opens the directory and yields a folder that stays with it, even if its path leads elsewhere later.
 
-        A root that is swapped for a backup during a call neither gets what the call writes nor loses what it
-        removes (DUR-85). ``place`` and ``parquet`` still read by the path.
+        If a root is swapped for a backup during a call, the call neither writes to the backup nor removes files of
+        it (DUR-85). ``place`` and ``parquet`` still use the path.
 
         Raises:
-            FileNotFoundError: the directory does not exist, or symbolic links lead there.
+            FileNotFoundError: the directory does not exist, or a symbolic link is on the way.
         """
         descriptor = no_links.open_folder(self._root, self._prefix)
         try:
@@ -182,25 +180,25 @@ class LocalFolder(_Shared):
             os.close(descriptor)
 
     def is_at_path(self) -> bool:
-        """Returns False if the path no longer leads to the directory that is pinned."""
+        """Returns False if the path no longer leads to the pinned directory."""
         if self.descriptor is not None:
             with suppress(OSError):
                 return os.path.samestat(os.fstat(self.descriptor), os.stat(self.local))
         return self.descriptor is None
 
     def _path(self, name: str) -> str:
-        """Path of a file for a call that gets the descriptor, too."""
+        """Returns the path of a file for a call that also takes the descriptor."""
         return self.path(name) if self.descriptor is None else self._below(name) or "."
 
     def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
-        """The same, after a look at the way to it from the root; DamagedTable if it is no plain one (DUR-72)."""
+        """Like ``_path``, after a check of the way from the root. DamagedTable if a link is on it (DUR-72)."""
         found = no_links.crooked(self._root, self._at(name), is_kind, self.descriptor)
         if found is not None:
             raise DamagedTable(self.uri, name, f"cannot be used: {one_line(found)} is no plain file or directory")
         return self._path(name)
 
     def place(self, name: str) -> str:
-        """Path or URI of a file for whoever opens it by itself; DamagedTable if no plain way leads there."""
+        """Returns path or URI of a file, for a caller that opens it. DamagedTable if a link is on the way."""
         self._sound(name)
         return self.path(name)
 
@@ -209,14 +207,14 @@ class LocalFolder(_Shared):
         return self.local.removesuffix(self._prefix).rstrip("/") if self.descriptor is None else "."
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file; on local disks also whether there is such a directory."""
+        """Returns True if a file exists. On local disks also for a directory."""
         with suppress(OSError, ValueError):
             self._stat(name)
             return True
         return False
 
     def entry(self, name: str) -> Entry:
-        """A file as a listing has it; FileNotFoundError if there is none."""
+        """Returns a file as in a listing. FileNotFoundError if it does not exist."""
         status = self._stat(name)
         return Entry(name, status.st_size, status.st_mtime, _mark(status))
 
@@ -228,7 +226,7 @@ class LocalFolder(_Shared):
             return file.read(), _mark(os.fstat(file.fileno()))
 
     def open(self, name: str, size: int) -> IO[bytes]:
-        """Opens a file of a known size for reading; a remote one is read in parts."""
+        """Opens a file of a known size for reading. A remote file is read in parts."""
         return open(self._sound(name), "rb", opener=self._opener)
 
     def _opener(self, path: str, flags: int) -> int:
@@ -238,45 +236,48 @@ class LocalFolder(_Shared):
         return pa.OSFile(self.place(name))
 
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
-        """The results of a call for each item, in order; calls to remote storage run concurrently."""
+        """Returns the results of a call for each item, in order. Calls to remote storage run concurrently."""
         return list(map(call, items))
 
     def create(self, name: str, data: bytes, *, new_folder: bool = True) -> Mark | None:
-        """Creates a file atomically and returns its mark; None if it exists.
+        """Creates a file atomically and returns its mark. None if it exists.
 
         Args:
-            name: of the file.
-            data: what is in it.
-            new_folder: whether its directory may be missing; else that is a ``FileNotFoundError``.
+            name: name of the file.
+            data: content of the file.
+            new_folder: create its directory if missing. Otherwise raises ``FileNotFoundError``.
 
         Raises:
-            AlreadyExistsError: a store said for eight seconds that it is busy with another request for the file,
-                which may not exist.
+            AlreadyExistsError: a store answered for eight seconds that it is busy with another request for the
+                file, which
+                may not exist.
         """
         try:
             return self._in_folder(self._path(name), lambda: self._place(os.link, data, name), new_folder)
         except OSError as error:
-            self._sound(name)  # nothing was written if a link is there
+            self._sound(name)  # Nothing was written if a link is there.
             if isinstance(error, FileExistsError):
                 return None
             raise
 
     def replace(self, name: str, data: bytes) -> None:
-        """Writes a file, or replaces it, at once: nobody reads a part of it. Its directory exists."""
+        """Writes or replaces a file in one operation, so nobody reads a part of it. Its directory must exist."""
         self._sound(name)
         self._place(os.replace, data, name)
 
     def offer(self, name: str, data: Any) -> None:
-        """As ``write``, whole at once: whoever builds on the file syncs its directory."""
+        """Like ``write``, but in one operation and without syncing the directory.
+
+        The process that uses the file does that.
+        """
         target = self._sound(name)
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
     def _place(self, place: Callable[..., None], data: bytes, name: str, *, with_name: bool = True) -> Mark:
-        """Puts a new local file where it belongs; if the process is killed, VACUUM removes the draft.
+        """Writes a draft and links or renames it to its name. VACUUM removes the draft of a killed process.
 
-        Draft and file are reached from the root by descriptors, so no link leads elsewhere (DUR-72).
-
-        VACUUM also takes the draft of a process that was stopped for an hour, before or after it was placed.
+        Draft and file are reached from the root by descriptors, so no link leads elsewhere (DUR-72). VACUUM also
+        removes the draft of a process that was stopped for an hour, before or after it was placed.
         """
         while True:
             unplaced = f"{uuid.uuid4().hex}.draft"
@@ -299,13 +300,13 @@ class LocalFolder(_Shared):
                         os.unlink(draft, dir_fd=home)
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
-        """Writes a file that no other process writes; ``data`` is bytes-like, ``new_folder`` as for ``create``."""
+        """Writes a file that no other process writes. ``data`` is bytes-like, ``new_folder`` as for ``create``."""
         with self.writer(name, new_folder=new_folder) as file:
             file.write(data)
 
     @contextmanager
     def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
-        """Opens a file for writing; a remote one exists when the block has ended well."""
+        """Opens a file for writing. A remote file exists after the block has ended without an error."""
         with ExitStack() as opened:
 
             def create() -> tuple[IO[bytes], int]:
@@ -319,11 +320,14 @@ class LocalFolder(_Shared):
             self._sync_folder(folder)
 
     def _above(self, name: str) -> AbstractContextManager[tuple[int, str]]:
-        """The directory of a file, opened, and the file's name there."""
+        """Opens the directory of a file, and yields its descriptor and the file's name in it."""
         return no_links.above(self._root, self._at(name), self.descriptor)
 
     def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:
-        """Makes the directory of a file and acts there; again if a compactor removed it while it was empty."""
+        """Creates the directory of a file and calls ``act``.
+
+        Repeats both if a compactor removes the empty directory.
+        """
         for _ in range(_ATTEMPTS - 1 if new_folder else 0):
             with suppress(FileNotFoundError):
                 self._make(os.path.dirname(path))
@@ -333,11 +337,11 @@ class LocalFolder(_Shared):
         return act()
 
     def make(self) -> None:
-        """Makes the directory, if it is a local one."""
+        """Creates the directory. Does nothing on an object store."""
         self._make(self._sound("", stat.S_ISDIR).rstrip("/"))
 
     def _make(self, path: str) -> None:
-        """Makes a directory and those above it, each noted on disk in the one above, and follows no link."""
+        """Creates a directory and those above it, and syncs each of those above. Follows no link."""
         with suppress(OSError):
             if stat.S_ISDIR(os.stat(path or ".", dir_fd=self.descriptor).st_mode):
                 return
@@ -348,14 +352,14 @@ class LocalFolder(_Shared):
         self._sync(above)
 
     def sync(self, names: Iterable[str], *, above: bool = True) -> None:
-        """Brings local files or directories that others wrote to the disk; ``above``: those they are in, too."""
+        """Syncs local files or directories that another process wrote. ``above`` also syncs their directories."""
         paths = [self._path(name) for name in names] if self.syncs else []
         for path in [*paths, *({os.path.dirname(path) for path in paths} if above else ())]:
             self._sync(path)
 
     def _sync(self, path: str) -> None:
         if self.syncs:
-            # in somebody's root it may be a pipe
+            # In a root of another user it may be a pipe.
             descriptor = os.open(path or ".", os.O_RDONLY | os.O_NONBLOCK, dir_fd=self.descriptor)
             try:
                 self._sync_folder(descriptor)
@@ -372,15 +376,15 @@ class LocalFolder(_Shared):
             if self.syncs:
                 _flush(descriptor)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system that does not sync directories
+            if error.errno != errno.EINVAL:  # Some file systems cannot sync directories.
                 raise
 
     def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
-        """Files below a subdirectory, at any depth; with ``after`` only those whose names sort after it."""
+        """Yields the files below a subdirectory, at any depth. ``after`` skips names that do not sort after it."""
         for folder, folders, names in self._walk(prefix):
             inside = os.path.relpath(folder, self._path(""))
             below = "" if inside == "." else f"{inside}/"
-            if after is not None:  # of a directory, all may sort before it
+            if after is not None:  # All names of a directory may sort before it.
                 folders[:] = sorted(
                     each for each in folders if f"{below}{each}/" >= after[: len(below + each) + 1]
                 )
@@ -391,7 +395,7 @@ class LocalFolder(_Shared):
                         yield self.entry(path)
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, list[str], list[str]]]:
-        """As ``os.walk``; nothing if the subdirectory does not exist."""
+        """Like ``os.walk``. Yields nothing if the subdirectory does not exist."""
         if self.descriptor is None:
             yield from os.walk(self.path(prefix))
             return
@@ -400,39 +404,38 @@ class LocalFolder(_Shared):
                 yield folder, folders, names
 
     def folders(self, prefix: str = "") -> list[str]:
-        """Names of the directories in a subdirectory."""
+        """Returns the sorted names of directories in a subdirectory."""
         return sorted(next(self._walk(prefix), ("", [], []))[1])
 
     def _unlink(self, name: str) -> int:
         return no_links.unlink(self._root, name, self.descriptor)
 
     def remove_empty(self, name: str) -> None:
-        """Removes a directory; OSError if it has something in it, or is behind a link."""
+        """Removes an empty directory. OSError if it is not empty, or behind a link."""
         no_links.rmdir(self._root, self._at(name))
 
     def remove_all(self) -> None:
-        """Removes the directory with everything below it, as far as that can be removed; follows no link."""
+        """Removes the directory and its content. Skips what cannot be removed. Follows no link."""
         if self.descriptor is not None:
             for name in self.folders():
                 no_links.rmtree(self._root, name, self.descriptor)
             self.remove([file.name for file in self.files()])
-            with suppress(OSError):  # something else is at the path
+            with suppress(OSError):  # Something else is at the path.
                 os.rmdir(self.local)
             return
         no_links.rmtree(self._root, self._prefix)
 
     def move(self, source: str, target: str) -> None:
-        """Renames a file."""
         self._in_folder(self._sound(target), lambda: no_links.move(self._root, self._at(source), self._at(target)))
         self._sync(os.path.dirname(self.path(target)))
 
 
 class RemoteFolder(_Shared):
-    """A directory of an object store, ``prefix`` below what the client names; verbs as of ``LocalFolder``."""
+    """A directory of an object store, at ``prefix`` below the client's root. Same methods as ``LocalFolder``."""
 
     local: None = None
     descriptor: None = None
-    syncs = False  # the store has what it answered
+    syncs = False  # A store has stored a file before it answers.
 
     def __init__(self, uri: str, client: Callable[[], ObjectStore], prefix: str = "") -> None:
         super().__init__(uri, prefix)
@@ -494,17 +497,17 @@ class RemoteFolder(_Shared):
                     return None
                 errors.append(error)
                 time.sleep(pause)
-        # a request that was sent several times may still land, whatever a later one is answered
+        # A request that was sent several times may still land, whatever a later answer says.
         raise next(filter(was_repeated, errors), errors[-1])
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
         obstore.put(self._store, self._at(name), bytes(data))
 
-    replace = offer = write  # a store puts files whole
+    replace = offer = write  # A store always writes whole files.
 
     @contextmanager
     def writer(self, name: str, *, new_folder: bool = True) -> Iterator[IO[bytes]]:
-        with tempfile.TemporaryFile() as file:  # Arrow takes the writers of obstore for closed ones
+        with tempfile.TemporaryFile() as file:  # Arrow mistakes obstore's writers for closed files.
             yield file
             file.seek(0)
             obstore.put(self._store, self._at(name), file)
@@ -528,7 +531,7 @@ class RemoteFolder(_Shared):
                         yield found
                         offset = found["path"]
                 return
-            except BaseError as error:  # a listing that failed cannot go on: it says that nothing is left
+            except BaseError as error:  # A listing that failed cannot continue: it would report its end.
                 if not _cut_off(error) or attempt == _ATTEMPTS - 1:
                     raise
 
@@ -549,7 +552,7 @@ class RemoteFolder(_Shared):
 
 
 Folder: TypeAlias = LocalFolder | RemoteFolder
-"""A directory; what works with both names this."""
+"""Any directory, local or remote."""
 
 
 def _mark(status: os.stat_result) -> Mark:
@@ -565,7 +568,7 @@ def _remote_entry(name: str, found: ObjectMeta) -> Entry:
 
 
 def _etag(text: str | None) -> str | None:
-    """An ETag as any request tells it; listings of some stores leave the quotes out."""
+    """Removes the quotes of an ETag, which listings of some stores omit."""
     return text and text.strip('"')
 
 
@@ -599,7 +602,7 @@ class _Remote(io.RawIOBase):
 
 
 def _whole(request: Callable[[], _T]) -> _T:
-    """Repeats a read whose answer was cut off; obstore repeats requests without an answer, but few of these."""
+    """Repeats a request whose answer was cut off. obstore repeats requests without an answer, but few of these."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return request()

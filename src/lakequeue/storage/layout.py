@@ -1,9 +1,9 @@
-"""Schemas, partitions, table properties, paths and application ids of a lakequeue root.
+"""Schemas, partitions, table properties, paths and application ids of a root.
 
-A root holds one ``queues`` table, one ``stats`` table, one ``schedules`` table if it has any and, for each queue
-incarnation, a directory ``q/<key>`` with a directory per shard, which holds the shard's tables ``messages`` and
-``receipts``. Commits to one table wait for one another whatever partition they touch, so shards in one table would
-share its throughput.
+A root holds the tables ``queues`` and ``stats``, the table ``schedules`` if it has any, and a directory
+``q/<key>`` for each queue incarnation. That has a directory for each shard with its tables ``messages`` and
+``receipts``. Commits to a table wait for each other whatever partition they touch, so each shard has tables of its
+own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import attrs
 import pyarrow as pa
 
 LAYOUT_VERSION = 6
-"""Stored in every row of ``queues``; readers refuse any other one."""
+"""Stored in every row of ``queues``. Readers refuse any other."""
 HANDLE_KEY_BYTES = 32
 
 CLOSED = 2**62
@@ -60,38 +60,38 @@ MESSAGES = pa.schema(
         ("trace_header", pa.string()),
         ("sent_at", INSTANT),
         ("delay_seconds", pa.float64()),
-        ("send_id", pa.string()),  # of a bulk send
-        # of a message that came from another queue: its ARN, and of a dead letter what it brought (DLQ-4, RET-7)
+        ("send_id", pa.string()),  # Of a bulk send.
+        # For a message from another queue: that queue's ARN, and the history of a dead letter (DLQ-4, RET-7).
         ("source_queue", pa.string()),
         ("source_receive_count", pa.int32()),
         ("first_sent_at", INSTANT),
         ("first_received_at", INSTANT),
-        ("dead_letter_note", pa.string()),  # JSON, see `model.failures`
+        ("dead_letter_note", pa.string()),  # JSON; see `model.failures`.
         ("moved_at", INSTANT),
-        ("emptied", pa.bool_()),  # true: the compactor removed what was sent, see `forgotten`
+        ("emptied", pa.bool_()),  # True if the compactor removed the content; see `forgotten`.
         ("only_for", pa.string()),
     ]
 )
 MESSAGE_PARTITIONS = ["base_offset", "opened_at"]
 ADDED = {"first_received_at", "dead_letter_note", "moved_at", "emptied", "only_for"}
-"""Columns that files of earlier versions may lack: they are read as NULL. Each column that is added goes here."""
+"""Columns that files of earlier versions may lack and that are then read as NULL. Add each new column here."""
 
 
 def message_rows(rows: pa.Table) -> pa.Table:
-    """Rows of a file of ``messages`` in the order and the types in which they are written."""
+    """Returns rows of a ``messages`` file with its written order and types of columns."""
     file = FILES["messages"]
     return rows if rows.schema.equals(file) else rows.select(file.names).cast(file)
 
 
 class Columns:
-    """Makes the arrays of some columns from lists of values."""
+    """Builds the arrays of some columns from lists of values."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
         self._kinds = [(field.name, field.type) for field in fields]
         self._nulls = lru_cache(8)(lambda count: [pa.nulls(count, kind) for _, kind in self._kinds])
 
     def arrays(self, values: Mapping[str, Sequence[Any]], count: int) -> list[pa.Array]:
-        """Returns an array of each column. A column without values is NULL: its array is shared by many tables."""
+        """Returns an array for each column. A column without values is NULL, and many tables share its array."""
         return [
             pa.array(found, kind) if found.count(None) < len(found) else null
             for (name, kind), null in zip(self._kinds, self._nulls(count), strict=True)
@@ -100,7 +100,7 @@ class Columns:
 
 
 def with_column(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """The rows with other values in a column that they have."""
+    """Replaces the values of an existing column."""
     return rows.set_column(rows.schema.get_field_index(name), name, values)
 
 
@@ -129,7 +129,10 @@ RUN = pa.struct(
         ("delivery_number", pa.int64()),
     ]
 )
-"""State of every message of a run, see ``shard.runs.Run``; NULL on the head row. Nothing writes the last two."""
+"""State of every message of a run; see ``shard.runs.Run``.
+
+NULL on the head row. The last two fields are never written.
+"""
 TRACKED = pa.list_(
     pa.struct(
         [
@@ -140,7 +143,7 @@ TRACKED = pa.list_(
         ]
     )
 )
-"""Sends whose messages are counted as they end: by how they ended, such as ``deleted``."""
+"""Sends whose messages are counted when they end, by the way they end, such as ``deleted``."""
 HEAD = pa.struct(
     [
         ("epoch", pa.int64()),
@@ -160,8 +163,10 @@ HEAD = pa.struct(
         ("emptying", pa.string()),
     ]
 )
-"""State of the shard, on its head row (first_offset = -1), see ``shard.runs.Head``; NULL on runs. Nothing writes
-``tracked`` and ``delivery_table``."""
+"""State of the shard, on its head row (first_offset = -1); see ``shard.runs.Head``.
+
+NULL on runs. ``tracked`` and ``delivery_table`` are never written.
+"""
 # Each top-level column has its cost: a MERGE of 27 took delta-rs 51 ms, of the same data in these six 24-32 ms.
 RECEIPTS = pa.schema(
     [
@@ -213,7 +218,7 @@ SCHEDULES = pa.schema(
     ]
 )
 PARTITIONS: tuple[list[str], ...] = ([], MESSAGE_PARTITIONS, RECEIPT_PARTITIONS, STATS_PARTITIONS)
-"""Partition columns that tables may have."""
+"""All valid lists of partition columns."""
 
 
 def _columns(schema: pa.Schema, partitions: Sequence[str] = ()) -> pa.Schema:
@@ -221,7 +226,7 @@ def _columns(schema: pa.Schema, partitions: Sequence[str] = ()) -> pa.Schema:
 
 
 FILES = {
-    "queues": pa.schema([QUEUES.field("layout_version")]),  # by which the catalog judges the others
+    "queues": pa.schema([QUEUES.field("layout_version")]),  # The catalog checks the other columns by this version.
     "messages": _columns(MESSAGES, MESSAGE_PARTITIONS),
     "receipts": _columns(RECEIPTS, RECEIPT_PARTITIONS),
     "stats": _columns(STATS, STATS_PARTITIONS),
@@ -237,41 +242,41 @@ HEAD_OFFSET = -1
 class Retention:
     """How long a table keeps files and log entries that its newest snapshot does not need.
 
-    Files also stay as long as they are named by a version that a local log still reaches.
+    Files also stay as long as a version in a local log names them.
     """
 
     file_minutes: int
     log_minutes: int = 10
-    # on object stores, where there is no lock, only age protects what a stopped process still needs
+    # Object stores have no lock. Only age protects files that a stopped process still needs.
     remote_file_hours: int = 48
     remote_log_minutes: int = 7 * 24 * 60
 
 
 PINNED_HOURS = 24
-"""Hours for which files stay that a lease may read by name, for 12, or a bulk send commit, within 12."""
+"""Hours for which files stay that a lease may read by name, or a bulk send commit. Both take at most 12 hours."""
 
-# readers read at once what their snapshot names
+# Readers read all files of their snapshot at once.
 QUEUES_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
-# every operation leaves files; readers that take longer say so, see `cleaning.pin_files`
+# Every operation leaves files. Readers that take longer call `cleaning.pin_files`.
 MESSAGES_RETENTION = RECEIPTS_RETENTION = Retention(file_minutes=1)
 STATS_RETENTION = Retention(file_minutes=PINNED_HOURS * 60)
 
 _PROPERTIES = {
-    # a checkpoint every 100 commits keeps opening a table at ~20 ms
+    # With a checkpoint every 100 commits, opening a table takes ~20 ms.
     "delta.checkpointInterval": "100",
-    # the log is a part of the fence, so only `log_trimming` removes entries; also, this lists it at each
-    # commit
+    # The log is a part of the fence, so only `log_trimming` removes entries. Expired-log cleanup would also list
+    # the log at each commit.
     "delta.enableExpiredLogCleanup": "false",
-    # only `cleaning` removes files; this moderates a VACUUM by others
+    # Only `cleaning` removes files. This limits a VACUUM by other programs.
     "delta.deletedFileRetentionDuration": f"interval {PINNED_HOURS} hours",
-    # the point engine cannot read deletion vectors
+    # The point engine cannot read deletion vectors.
     "delta.enableDeletionVectors": "false",
 }
 OURS = {("delta.enableExpiredLogCleanup", "false")}
-"""Of them what a table has whose log lakequeue trims."""
+"""The property of each table whose log lakequeue trims."""
 QUEUES_PROPERTIES = _PROPERTIES
 MESSAGES_PROPERTIES = _PROPERTIES | {
-    # readers skip files by these five; statistics on bodies would fill the log
+    # Readers skip files by these five. Statistics on bodies would fill the log.
     "delta.dataSkippingStatsColumns": "position,sent_at,delay_seconds,source_receive_count,group_id",
 }
 RECEIPTS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "first_offset,last_offset"}
@@ -280,9 +285,9 @@ STATS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "minute"}
 
 
 RESERVE, RESERVE_FILES = "reserve", "reserve-files"
-"""File of a local root whose space is for what frees space."""
+"""Files of a local root that reserve space for operations that free space."""
 ROOT_FOLDERS = {"queues", "stats", "schedules", "q", RESERVE, RESERVE_FILES}
-"""Directories of a root."""
+"""Files and directories that a root may have."""
 
 
 def queues_path(root: str) -> str:
@@ -310,77 +315,78 @@ def receipts_path(root: str, key: str, shard: int) -> str:
 
 
 def table_name(path: str) -> str | None:
-    """What a shard's table is called in its own metadata, so that it is known if its directory has moved."""
+    """Returns the name of a shard's table in its metadata, which shows if its directory was moved."""
     name = "/".join(path.rsplit("/", 3)[1:])
     return name if _TABLE_NAME.fullmatch(name) else None
 
 
 def is_elsewhere(path: str, name: str | None) -> bool:
-    """Whether a table with this name belongs to another queue or shard; older tables have no name."""
+    """Returns True if a table with this name belongs to another queue or shard. Older tables have no name."""
     return name is not None and _TABLE_NAME.fullmatch(name) is not None and name != table_name(path)
 
 
 _TABLE_NAME = re.compile(r"[0-9a-z-]+/[0-9]+/(messages|receipts)")
 
 COPYING = "copying"
-"""File in the directory of a queue that is being copied here; void once the catalog names the queue."""
+"""File in the directory of a queue that is being copied. Ignored once the catalog names the queue."""
 
 SEND_ID = "send"
-"""On ``messages``: version, the end offset; ``CLOSED`` or more: closed."""
+"""On ``messages``: the end offset. ``CLOSED`` or more if closed."""
 CLOCK_ID = "clock"
-"""On ``messages``: version, the last ``sent_at`` in microseconds."""
+"""On ``messages``: the last ``sent_at``, in microseconds."""
 FILES_ID = "files"
-"""On ``messages``: version, the number of merges and drops of segments."""
+"""On ``messages``: the number of merges and drops of segments."""
 FORGOTTEN_ID = "forgotten"
-"""On ``messages``: version, the newest epoch by which bodies were removed: an older ledger may still name them."""
+"""On ``messages``: the newest epoch by which bodies were removed. An older ledger may still name them."""
 EMPTYING_ID = "emptying"
-"""On ``messages``: version, the random mark of the last emptying. The head of the ledger that emptied the log
-knows it. The head of a ledger that was put back does not."""
+"""On ``messages``: the random mark of the last emptying.
+
+The head of the ledger that emptied the log has this mark. The head of a ledger that was put back does not.
+"""
 ATTRIBUTES_ID = "attributes"
-"""On ``messages``: version, that of the queue attributes that senders must know."""
+"""On ``messages``: the version of the queue attributes that senders must know."""
 PAUSE_ID = "pause"
-"""On ``messages`` and ``receipts``: version, the longest time between two commits of the shard, in seconds, if it
-was more than a day."""
+"""On ``messages`` and ``receipts``: seconds of the shard's longest pause between commits, if over a day."""
 RECEIPTS_ID = "receipts"
-"""On ``receipts``: version, the epoch, which the head row repeats."""
+"""On ``receipts``: the epoch. The head row repeats it."""
 
 TURN_ID = "turn"
-"""On ``messages`` and ``receipts`` of an object store: version, the number of requests for a turn."""
+"""On ``messages`` and ``receipts`` of an object store: the number of requests for a turn."""
 
 
 def stats_id(key: str) -> str:
-    """On ``stats``: version, the last minute (since the epoch) with a row of the queue."""
+    """On ``stats``: the last minute (since the epoch) with a row of the queue."""
     return f"stats-{key}"
 
 
 STATS_FILES_ID = "stats-files"
-"""On ``stats``: version, the number of merges of files."""
+"""On ``stats``: the number of merges of files."""
 SCHEDULES_ID = "schedules"
-"""On ``schedules``: version, the number of changes."""
+"""On ``schedules``: the number of changes."""
 
 
 MOVE = "move-"
 
 
 def move_id(source_key: str, shard: int) -> str:
-    """On ``messages``: version, the number of the last move appended here from a shard of another queue."""
+    """On ``messages``: the number of the last move appended here from a shard of another queue."""
     return f"{MOVE}{source_key}-{shard}"
 
 
 BULK = ("bulk-", "stream-")
-"""What ids of bulk sends on ``messages`` begin with."""
+"""Prefixes of the ids of bulk sends on ``messages``."""
 
 
 def bulk_id(send_id: str) -> str:
-    """On ``messages``: version 1 once the bulk send with this id has reached the shard."""
+    """On ``messages``: 1 once the bulk send with this id has reached the shard."""
     return f"bulk-{send_id}"
 
 
 def stream_id(stream: str) -> str:
-    """On ``messages``: version, one more than the number of the stream's last batch in the shard."""
+    """On ``messages``: one more than the number of the stream's last batch in the shard."""
     return f"stream-{stream}"
 
 
 def end_of(version: int) -> int:
-    """End offset of a ``send`` version."""
+    """Returns the end offset of a ``send`` version."""
     return version - CLOSED if version >= CLOSED else version

@@ -1,4 +1,4 @@
-"""Earlier versions of a table, read-only, as far back as its log reaches, whichever engine commits."""
+"""Earlier versions of a table, read-only, as far back as its log reaches, for any engine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Version(NamedTuple):
 
 
 def versions(store: Store, path: str) -> list[Version]:
-    """Versions of a table that can still be opened, oldest first."""
+    """Returns the versions of a table that can still be opened, oldest first."""
     folder = store.folder(path)
     found = listed(folder)
 
     def version(number: int) -> Version | None:
         try:
             committed_at = read_entry(folder, number).committed_at
-        except FileNotFoundError:  # trimmed since
+        except FileNotFoundError:  # The entry was trimmed meanwhile.
             return None
         return None if committed_at is None else Version(number, committed_at * 1000)
 
@@ -37,7 +37,7 @@ def versions(store: Store, path: str) -> list[Version]:
 
 
 def version_at(store: Store, path: str, instant: int) -> int | None:
-    """Number of the version that was current at an instant by the machine's clock; None before the first one.
+    """Returns the version that was current at an instant by the machine's clock. None before the first.
 
     Raises:
         QueueClientError: the log no longer reaches back so far.
@@ -53,7 +53,7 @@ def version_at(store: Store, path: str, instant: int) -> int | None:
 
 
 def opened(store: Store, path: str, version: int) -> Table:
-    """A read-only handle on an earlier version; do not refresh it.
+    """Opens an earlier version read-only. Do not refresh it.
 
     Raises:
         FileNotFoundError: its log was trimmed since.

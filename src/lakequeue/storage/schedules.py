@@ -1,4 +1,4 @@
-"""The ``schedules`` table of a root: one row per schedule, in one file that each change replaces (JOB-7)."""
+"""The ``schedules`` table of a root: a row for each schedule, in one file that each change replaces (JOB-7)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lakequeue.storage.folder import Freed
 from lakequeue.storage.store_failures import first_line
 
 Change = Callable[[Sequence[Schedule]], Mapping[str, Schedule | None]]
-"""Given all schedules, those that change by their id; None removes one."""
+"""Takes all schedules. Returns the changed ones by id, None for each to remove."""
 
 
 class ScheduleTable:
-    """The table, which is made with its first row. Thread-safe."""
+    """The table, created with its first row. Thread-safe."""
 
     def __init__(self, engine: Engine, root: str) -> None:
         self._engine = engine
@@ -34,19 +34,19 @@ class ScheduleTable:
         self._table: Table | None = None
         self._read: tuple[tuple[int, object], list[Schedule]] = (-1, None), []
         self._stored = layout.SCHEDULES.empty_table()
-        """The same rows."""
+        """The same rows as stored."""
 
     def rows(self) -> list[Schedule]:
-        """All schedules, of every region, as they are now.
+        """Returns all schedules, of every region, from the newest version.
 
         Raises:
-            DamagedTable: no lakequeue wrote them.
+            DamagedTable: the rows were not written by lakequeue.
         """
         with self._lock, self._dropping():
             return self._rows()
 
     def change(self, change: Change) -> list[Schedule]:
-        """Applies a change to the newest rows, and again after a lost race. Returns all rows after that.
+        """Applies a change to the newest rows, again after each lost race. Returns all rows after the change.
 
         Raises:
             RequestThrottled: too many races were lost; nothing was changed.
@@ -76,12 +76,11 @@ class ScheduleTable:
                 table = self._table = self._engine.open(self._path)
             busy = "the table of schedules is being changed too often; nothing was changed"
             version, rows, stored = transact(table, lambda _: decide(table), busy=busy).value
-            if table.version == version + 1:  # so what is stored need not be read and judged
+            if table.version == version + 1:  # The stored rows are known, and need not be read and checked.
                 self._read, self._stored = ((table.version, table.history), rows), stored
             return rows
 
     def sweep(self) -> Freed:
-        """Removes unneeded files and log entries."""
         if not self._engine.exists(self._path):
             return Freed()
         return cleaning.sweep(self._engine.open(self._path), layout.QUEUES_RETENTION)
@@ -114,7 +113,7 @@ class ScheduleTable:
 
 
 def unreadable(engine: Engine, root: str) -> str | None:
-    """Why the rows of the table cannot be read; None if they can be, or there are none."""
+    """Returns why the table's rows cannot be read. None if they can, or if the table does not exist."""
     try:
         ScheduleTable(engine, root).rows()
     except DamagedTable as error:
@@ -123,7 +122,7 @@ def unreadable(engine: Engine, root: str) -> str | None:
 
 
 def _judged(parts: Sequence[pa.Table], path: str) -> tuple[pa.Table, list[Schedule]]:
-    """Returns the rows of files and their schedules; DamagedTable if lakequeue did not write them."""
+    """Returns the rows of files and their schedules. DamagedTable if lakequeue did not write them."""
     try:
         cast = [part.select(layout.SCHEDULES.names).cast(layout.SCHEDULES) for part in parts]
         rows = pa.concat_tables([layout.SCHEDULES.empty_table(), *cast])

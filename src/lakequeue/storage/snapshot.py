@@ -1,4 +1,4 @@
-"""The newest version of a table, brought up to date by the entries that follow it.
+"""The newest version of a table, kept current by applying new log entries.
 
 delta-rs reads every entry since the last checkpoint whenever it lists the live files. Here each entry is read
 once, so following a log costs one request if nothing is new.
@@ -33,21 +33,23 @@ from lakequeue.storage.folder import Folder, Mark
 _log = logging.getLogger("lakequeue")
 
 _ONE_BY_ONE = 2
-"""Entries that a snapshot on an object store follows one by one; further ones are listed and read together."""
+"""Entries that a snapshot on an object store reads one by one. Further ones are listed and read together."""
 _CONFIRMED, _IDLE = 1.0, 60.0
-"""Seconds for which a snapshot on an object store follows entries without a look whether they continue the log it
-was read from, and for which it finds none. The look is a listing in place of another request."""
+"""Seconds for which a snapshot on an object store applies new entries, and finds none, without a check of the log.
+
+The check shows that the entries continue the log that was read. It is a listing in place of another request.
+"""
 _LEARNED = 100
-"""Maximum number of entries that wait to be applied, and of latest ones that are kept."""
+"""Most entries that wait to be applied, and most latest entries that are kept."""
 _ANCHORS = (0.3, 5.0)
-"""Seconds between two moves of each anchor of a snapshot, at most; an anchor is one to two times as old."""
+"""Most seconds between two moves of each anchor. An anchor is one to two times as old."""
 _CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 
 
 NOT_FOLLOWING = "does not follow the entry before: a backup was restored while it was written"
 """Reason of a DamagedTable."""
 _known_programs: set[tuple[str, str]] = set()
-"""Programs of which this process has warned, with the tables that they rewrote."""
+"""Pairs of program and rewritten table that this process has warned of."""
 
 
 def _warn_of(program: str, table: str) -> None:
@@ -58,20 +60,20 @@ def _warn_of(program: str, table: str) -> None:
 
 
 class LogTrimmed(Exception):
-    """Log entries that follow a snapshot were removed; load the newest snapshot."""
+    """Log entries that follow a snapshot were removed. Load the newest snapshot."""
 
 
 _OTHER = "is not what this process read: a backup was restored, or a repair was made"
 
 
 class OtherHistory(DamagedTable):
-    """The log of a table is another one than this process read: a backup was restored, or the table repaired.
+    """The log of a table is not the one that this process read: a backup was restored, or the table was repaired.
 
-    What the process knew of the root is dropped, so the call can be repeated (DUR-80).
+    Everything that the process knew of the root is dropped, so the call can be repeated (DUR-80).
     """
 
     in_place = False
-    """True if a commit has left an entry in the log that the path leads to."""
+    """True if a commit has left an entry in the log at the path."""
 
     def __init__(
         self, table: str, file: str | None, reason: str = _OTHER, *, outcome_unknown: bool = False
@@ -80,7 +82,7 @@ class OtherHistory(DamagedTable):
 
 
 class _Base(NamedTuple):
-    """An entry that a snapshot was made of."""
+    """The entry from which a snapshot was built."""
 
     version: int
     mark: Mark
@@ -88,7 +90,7 @@ class _Base(NamedTuple):
 
 
 class _Anchor:
-    """An entry that a handle knew some time ago: a quarter to a half of its age by the machine's clock."""
+    """An older entry that a handle knew: a quarter to a half of the handle's age ago by the machine's clock."""
 
     def __init__(self, version: int, longest: float) -> None:
         self.version = self._next = version
@@ -102,14 +104,14 @@ class _Anchor:
 
 
 class Snapshot(State):
-    """A version of a table, read from its log; ``follow`` brings it up to date."""
+    """A version of a table, read from its log. ``follow`` brings it up to date."""
 
     def __init__(self, folder: Folder, version: int | None = None, *, put_back: bool = False) -> None:
-        """Loads a version, None for the newest; ``put_back`` says that entries behind a gap are left over.
+        """Loads a version, None for the newest. With ``put_back``, entries behind a gap count as left over.
 
         Raises:
-            FileNotFoundError: there is no table.
-            LogTrimmed: entries were removed while it was loaded; try again.
+            FileNotFoundError: the table does not exist.
+            LogTrimmed: entries were removed while it was loaded. Try again.
         """
         super().__init__()
         self._folder = folder
@@ -120,16 +122,17 @@ class Snapshot(State):
         They are not part of the log.
         """
         self._learned: dict[int, Entry] = {}
-        self._committed: tuple[int, Entry] | None = None  # the last that was learned, until it was seen in the log
-        self._newest: dict[int, Entry] = {}  # of the latest versions, without gaps
+        # The last entry that was learned, until it was seen in the log.
+        self._committed: tuple[int, Entry] | None = None
+        self._newest: dict[int, Entry] = {}  # Entries of the latest versions, without gaps.
         self.mark: Mark = ()
-        """Mark of the entry of this version."""
+        """Identity of the file of this version's entry."""
         self.was_copied = False
-        """Whether another file has the entry now: it may be of a backup, which other tables are not of."""
+        """True if the entry is in another file now, perhaps of a backup. Check the other tables of the root."""
         self.checkpoint_every = 100
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
-        """When the entry of this version, or of one before it, was last seen in the log; wall clock, seconds."""
+        """When this version's entry, or an earlier one, was last seen in the log: seconds by the wall clock."""
         found, last = listed(folder), math.inf if version is None else version
         entries = [number for number in found.entries if number <= last]
         if not entries:
@@ -139,7 +142,7 @@ class Snapshot(State):
             for number in [number for number in reversed(found.checkpoints) if number <= last]:
                 try:
                     checkpoint = read_checkpoint(folder, number)
-                except DamagedTable as error:  # an older one, or the entries, may lead to the same snapshot
+                except DamagedTable as error:  # An older checkpoint or the entries may lead to the same snapshot.
                     unreadable = unreadable or error
                     _log.warning("%s", error)
                     continue
@@ -158,20 +161,20 @@ class Snapshot(State):
         self._anchors = [_Anchor(self.version, longest) for longest in _ANCHORS]
 
     def follow(self) -> bool:
-        """Applies the commits made since; returns whether there were any that were not learned.
+        """Applies new commits. Returns True if any of them was not known from ``learn``.
 
-        On a disk it also looks whether they continue the log that this snapshot was read from; on an object store
+        On a disk, also checks that they continue the log that this snapshot was read from. On an object store,
         ``confirm`` does.
 
         Raises:
             LogTrimmed: entries after this version were removed.
-            OtherHistory: they are not of the log that this snapshot was read from.
+            OtherHistory: they belong to another log.
         """
         unconfirmed = 0.0 if self._folder.local is not None else abs(time.time() - self.confirmed_at)
         return self.confirm() if unconfirmed >= _IDLE else self._applied(partial(self._step_on, unconfirmed))
 
     def confirm(self) -> bool:
-        """As ``follow``, with one listing and concurrent reads, and a look whether the log is still the same."""
+        """Like ``follow``, with one listing and concurrent reads. Always checks that the log is still the same."""
         return self._applied(self._catch_up)
 
     def _applied(self, apply: Callable[[_Base], None]) -> bool:
@@ -184,12 +187,12 @@ class Snapshot(State):
         return self.version > base.version
 
     def _expect_end(self, send: int) -> None:
-        """Checks that the end of the log did not fall (DUR-85)."""
+        """Raises DamagedTable if the end of the log fell (DUR-85)."""
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
     def _step_on(self, unconfirmed: float, base: _Base) -> None:
-        """Applies the commits made since one by one; many on an object store as ``_catch_up`` does."""
+        """Applies new commits one by one. On an object store, reads many of them as ``_catch_up`` does."""
         for followed in count():
             if self._folder.local is None and (followed == _ONE_BY_ONE or followed and unconfirmed >= _CONFIRMED):
                 self._catch_up(base)
@@ -202,10 +205,10 @@ class Snapshot(State):
             self._expect(base, self._folder)
 
     def is_based(self, folder: Folder) -> bool:
-        """Whether the entry of this version is in the log of a local directory, and is the one that was read.
+        """Returns True if a local log still has the entry of this version. False if it was trimmed.
 
         Raises:
-            OtherHistory: it is another one.
+            OtherHistory: the log has another entry of this version.
         """
         try:
             self._expect(self._base, folder)
@@ -220,8 +223,8 @@ class Snapshot(State):
     def is_anchored(self, folder: Folder) -> bool:
         """Returns False if a local log lost an older entry that this handle knew, but not by trimming.
 
-        A restore removes many entries, not all at once. A writer that is quick would build on an entry that the
-        restore had not listed, on and on, and would not notice that older entries are gone.
+        A restore removes entries one by one. A quick writer could go on building on an entry that the restore had
+        not listed, without noticing that older entries are gone.
         """
         known = [anchor.version for anchor in self._anchors]
         for anchor in self._anchors:
@@ -241,10 +244,10 @@ class Snapshot(State):
         self._compare(base, found)
 
     def _compare(self, base: _Base, found: Mark) -> None:
-        """Checks that an entry, which has this mark now, is still the one that the snapshot was made of."""
+        """Checks that an entry, which has the mark ``found`` now, is still the one of the snapshot."""
         if found != base.mark:
-            # a copy of the same file, or a file system that numbers its files anew
-            if base.token is None or base.version == 0:  # nothing tells whether it is
+            # The file was copied, or the file system has renumbered its files.
+            if base.token is None or base.version == 0:  # Nothing shows that it is the same entry.
                 raise LogTrimmed(f"{self._folder.uri} has an entry {base.version} that was not read")
             if read_entry(self._folder, base.version).token != base.token:
                 raise OtherHistory(self._folder.uri, entry_name(base.version))
@@ -254,7 +257,7 @@ class Snapshot(State):
         self.confirmed_at = time.time()
 
     def _find(self, committed: tuple[int, Entry] | None) -> None:
-        """Checks that the log has what this process committed before it was read: bodies of it are cached."""
+        """Checks that the log has an entry that this process committed before, because its bodies are cached."""
         if committed is None:
             return
         version, entry = committed
@@ -267,8 +270,9 @@ class Snapshot(State):
             self._committed = None
 
     def _catch_up(self, base: _Base) -> None:
-        """Applies all commits made since, with one listing and concurrent reads, and checks the entry ``base``."""
-        entries = listed(self._folder, f"{LOG}/{base.version:020}").entries  # after what sorts before it
+        """Applies all new commits with one listing and concurrent reads. Checks the entry ``base``."""
+        # Starts after the name that sorts right before it.
+        entries = listed(self._folder, f"{LOG}/{base.version:020}").entries
         try:
             if base.version not in entries:
                 raise FileNotFoundError(entry_name(base.version))
@@ -278,13 +282,13 @@ class Snapshot(State):
             raise LogTrimmed(str(error)) from error
 
     def learn(self, version: int, entry: Entry) -> None:
-        """Takes note of an entry that this process committed elsewhere, so as not to read it. Thread-safe."""
+        """Stores an entry that this process committed through another handle, to save reading it. Thread-safe."""
         self._committed = version, entry
         if len(self._learned) < _LEARNED:
             self._learned[version] = entry
 
     def advance(self) -> None:
-        """Applies entries that were learned and follow this version; asks storage for nothing."""
+        """Applies stored entries that follow this version, without a request to storage."""
         while (entry := self._learned.get(self.version + 1)) is not None and entry.follows == self.mark:
             self.apply(self._learned.pop(self.version + 1))
         if self._learned:
@@ -293,16 +297,15 @@ class Snapshot(State):
 
     @property
     def partitions(self) -> list[str]:
-        """Names of the partition columns."""
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Files that the latest commits added, by name, and the version after which all commits are known."""
+        """Returns the version after which all commits are known, and the files they added, by name."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 
     def added_since(self, version: int) -> dict[str, LiveFile]:
-        """Files that the commits after a version added, by name; FileNotFoundError if one was trimmed."""
+        """Returns files added after a version, by name. FileNotFoundError if an entry was trimmed."""
         known = self.version - len(self._newest)
         older = self._folder.for_each(self._entry, range(version + 1, known + 1))
         newer = (self._newest[number] for number in range(max(version, known) + 1, self.version + 1))
@@ -321,7 +324,7 @@ class Snapshot(State):
         return entry
 
     def tokens(self, since: int) -> Iterator[str | None]:
-        """Tokens of the commits after a version, up to the first whose entry is missing."""
+        """Yields the tokens of the commits after a version, up to the first missing entry."""
         for version in range(since + 1, self.version + 1):
             if version in self._newest:
                 yield self._newest[version].token
@@ -348,7 +351,7 @@ class Snapshot(State):
         return (self._put_back and entry.base is not None) or is_left_over(self._folder, entry)
 
     def _note_strays(self, found: Sequence[tuple[int, Entry]]) -> None:
-        """Takes note of the next entries of a local log, which do not follow this version (DUR-86).
+        """Stores the next entries of a local log as strays: they do not follow this version (DUR-86).
 
         Raises:
             DamagedTable: they are on an object store, or another program has built on them.
@@ -367,7 +370,10 @@ class Snapshot(State):
             _warn_of(entry.program, self._folder.uri)
 
     def _check(self, found: Entry | State) -> None:
-        """Takes note of a table's settings; DamagedTable if they are not those of a table of this place."""
+        """Reads a table's settings.
+
+        DamagedTable if the table was moved here, or has features unknown to lakequeue.
+        """
         uri = self._folder.uri
         if found.metadata is not None:
             if layout.is_elsewhere(uri, found.metadata.get("name")):

@@ -1,7 +1,7 @@
-"""Failures of object stores in one line: what is wrong, what was tried, what to set.
+"""Explains failures of object stores in one line: the cause, the request, and the setting to change.
 
-obstore reports them as nested text around the store's own answer, and has no types for them.
-No text here has a query of a URL, which may carry a signature, nor more of an answer than its code.
+obstore reports them as nested text around the store's answer, without types. The line never has the query of a
+URL, which may carry a signature, and of the answer only its code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TRIED = re.compile(r"Error performing ([A-Z]+) (\S+) in ")
 _CODE = re.compile(r"<(?:Code|code)>([\w.]+)</")
 _ANSWER = re.compile(r"<(?:\?xml|Error)\b.*?</Error>", re.DOTALL)
 _OF_A_PROXY = ("408", "499")
-"""Answers that a proxy gives, which say nothing about what the store does."""
+"""Statuses that a proxy answers. The store may still carry out the request."""
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})[^:<\n]*")
 _ENTRY = re.compile(r"_delta_log/(\d{20})\.json")
 _CAUSES = r"Config error: [^\"]*\"|account file from |(?:encryption|credential) type: "
@@ -47,7 +47,7 @@ _MISSING = _Reason("there is no such file or bucket", "check the root, or repeat
 _LOST = _Reason("the connection was lost", "repeat the call")
 
 _CONFLICTS = ("ConditionalRequestConflict", "OperationAborted")
-"""S3 is busy with another request for the same object; obstore takes its 409 for "already exists"."""
+"""S3 is busy with another request for the same object. obstore mistakes its 409 for "already exists"."""
 
 _BY_CODE = {
     **dict.fromkeys(("NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"), _BUCKET),
@@ -67,7 +67,7 @@ _BY_CODE = {
 }
 _BY_STATUS = {"401": _UNKNOWN_KEY, "403": _RIGHT, "404": _MISSING, "429": _BUSY, "503": _BUSY}
 _BY_TEXT = {
-    # before the rest: whoever has no keys asks the machine's own service for some
+    # Checked first: without keys, the client asks the machine's metadata service.
     **dict.fromkeys(
         ("/latest/api/token", "/latest/meta-data/", "/metadata/identity", "MissingAccessKey"), _NO_CREDENTIALS
     ),
@@ -86,11 +86,14 @@ _LASTING = (
     *(reason.what for reason in (_NO_CREDENTIALS, _BUCKET, _RIGHT, _UNKNOWN_KEY, _WRONG_KEY, _REGION)),
     "Permission denied (os error 13)",
 )
-"""Texts by which permanent failures are known."""
+"""Texts that identify permanent failures."""
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line: of a store, what is wrong and what to set; else its first line, or its type."""
+    """Describes an error in one line.
+
+    For a store: the cause and the setting to change. Otherwise the first line or the type.
+    """
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     line = _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
     advice = "; `lakequeue compact --now 0` makes room, as the page on full disks says"
@@ -99,9 +102,9 @@ def first_line(error: BaseException) -> str:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether retrying cannot help until rights, keys or the root change.
+    """Returns True if a retry cannot help until rights, keys or the root change.
 
-    Credentials that have expired are none: the environment may renew them.
+    False for expired credentials, because the environment may renew them.
     """
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
@@ -110,15 +113,15 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether a store refused to create a file that need not exist: repeat the request."""
+    """Returns True if a store refused to create a file that may not exist. Repeat the request."""
     code = _CODE.search(str(error))
     return code is not None and code[1] in _CONFLICTS
 
 
 def hide_secrets(error: BaseException) -> None:
-    """Removes the store's own answers, and what may be secret, from an error and what it comes from.
+    """Removes the store's answers and possible secrets from an error and its causes.
 
-    S3 answers a wrong signature with the request, session token included.
+    S3 answers a wrong signature with the whole request, including the session token.
     """
     chain: list[BaseException] = []
     following: BaseException | None = error
@@ -133,14 +136,14 @@ def hide_secrets(error: BaseException) -> None:
 
 
 def was_repeated(error: BaseException) -> bool:
-    """Whether the client sent the request several times, so that one without an answer may still land."""
+    """Returns True if the client sent the request several times, so that an earlier one may still land."""
     return " retries, " in str(error)
 
 
 def unsettled_version(error: BaseException, next_version: int) -> int | None:
-    """The version that a failed commit may still create, None if it cannot.
+    """Returns the version that a failed commit may still create. None if it cannot.
 
-    A request that was given up may be on its way: it was seen to land after "no answer came in time" was reported.
+    A request may land after the client gave it up. This was seen after "no answer came in time" was reported.
     """
     text = _COLOURS.sub("", str(error))
     tried = _TRIED.search(text)
@@ -148,7 +151,7 @@ def unsettled_version(error: BaseException, next_version: int) -> int | None:
         return None
     entry = _ENTRY.search(tried[2])
     if entry is None and tried[2] != "REDACTED":
-        return None  # the commit was not tried: its data could not be written
+        return None  # The commit was not tried, because its data could not be written.
     status = _STATUS.search(_flat(text))
     if (
         status is not None
@@ -156,7 +159,7 @@ def unsettled_version(error: BaseException, next_version: int) -> int | None:
         and status[1] not in _OF_A_PROXY
         and not was_repeated(error)
     ):
-        return None  # refused, and never tried before
+        return None  # Refused at the first try.
     return int(entry[1]) if entry else next_version
 
 
@@ -181,7 +184,7 @@ def _explained(text: str) -> str | None:
 
 
 def _of_spark(text: str) -> str | None:
-    """What Java or a task's Python says; Spark's own first lines say only which call failed."""
+    """Returns the error by Java or by a task's Python. Spark's own first lines only name the failed call."""
     if "from the Python worker" in text:
         lines = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("SQLSTATE")]
         return lines[-1].removeprefix("lakequeue.errors.QueueClientError: ")
@@ -195,10 +198,10 @@ def _of_spark(text: str) -> str | None:
 
 
 def _redacted(text: str) -> str:
-    """Text without what may be secret: users, passwords and signatures in URLs, values of options."""
+    """Removes possible secrets: users, passwords and signatures in URLs, and values of options."""
     return _VALUE.sub(r"\1…\2", _DETAILS.sub(r"\1", hidden(text)))
 
 
 def _flat(text: str) -> str:
-    """Nested lines in one."""
+    """Joins nested lines."""
     return re.sub(r"\s*\n\s*↳\s*", ": ", text)

@@ -1,4 +1,4 @@
-"""How storage is reached: by obstore, with options named as other readers of the tables name them."""
+"""Opens storage through obstore, with options named as in delta-rs and other readers of the tables."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import NO_CREDENTIALS, first_line
 
 DURABILITY = "LAKEQUEUE_DURABILITY"
-"""Variable of the environment that says what acknowledged messages survive."""
+"""Environment variable with the failures that acknowledged messages survive: ``power`` or ``process``."""
 NETWORK_FILE_SYSTEM = "LAKEQUEUE_NETWORK_FILE_SYSTEM"
-"""Variable of the environment that allows roots on network file systems, if it is 1."""
+"""Environment variable that allows roots on network file systems if it is 1."""
 CHECKS = "checks"
-"""Directory of a new remote root, where it is seen what the storage can do."""
+"""Directory of a new remote root in which the storage is tested."""
 _CLIENT = frozenset(
     {
         "allow_http",
@@ -56,26 +56,27 @@ _PORTABLE = _CLIENT | {
     *("endpoint", "endpoint_url", "region", "default_region"),
     *("storage_account_name", "storage_account_key"),
 }
-"""What the environment says that is as true on another machine."""
+"""Options from the environment that are valid on other machines."""
 _SECRET = re.compile(
     r"key(?!_enabled)(?<!kms_key)|secret|token|sas|password|credentials|client_id|service_account|header"
 )
-"""In the bare names of options that are secrets, or are worth nothing without one."""
+"""Matches bare names of options that are secrets, or useless without a secret."""
 _DELTA = ("delta_", "aws_s3_", "dynamo", "allow_unsafe", "mount_")
-"""Beginnings of options that only delta-rs knows; they may stand among those that others share."""
+"""Prefixes of options that only delta-rs knows. They may be mixed with shared options."""
 _RETRY = re.compile(r"max_retries|retry_timeout|(?:backoff(?:_config)?\.)?(init_backoff|max_backoff|base)")
-"""Options of repeated requests; obstore takes them as an argument of its own."""
+"""Options of repeated requests, which obstore takes as a separate argument."""
 PATIENCE = {"timeout": "10s", "connect_timeout": "3s", "max_retries": "5", "retry_timeout": "20s"}
-"""How long a request lasts, and how often it is repeated, unless options say otherwise; the environment may change
-the first two. By itself obstore waits 30 s for an answer before it asks again (so one receive took 30 s), and
-repeats for three minutes."""
+"""Default limits of a request and its repetitions. The environment may change the first two.
+
+obstore's own defaults wait 30 s for an answer, so that one receive took 30 s, and repeat for three minutes.
+"""
 _ADDRESSES = frozenset(
     {"base_url", "endpoint", "endpoint_url", "endpoint_url_s3", "metadata_endpoint", "storage_endpoint"}
 )
 """Options that are URLs of servers, without their prefix."""
 _BUCKETS = frozenset({"bucket", "bucket_name", "container", "container_name"})
 _TEXTS = frozenset({"proxy_ca_certificate", "service_account_key"})
-"""Options of several lines."""
+"""Options that may have several lines."""
 _URL = re.compile(
     r"https?://(?:[!-?A-~]*@)?(?:[A-Z0-9._~-]+|\[[0-9A-F:.]+\])(?::(\d{1,5}))?(?:[/?#][!#-;=?-\[\]_a-z~]*)?", re.I
 )
@@ -84,13 +85,13 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
 class Store:
-    """A root's storage and the options that reach it. Options never show in ``repr``.
+    """A root's storage and its options. Options never show in ``repr``.
 
     Args:
         root: local path or URI.
-        options: options of delta-rs by their own names; variables of the environment hold too.
-        durability: ``power`` or ``process``; None: as the environment says, else ``power`` (DUR-1).
-        network_file_system: whether the root may be on a network file system.
+        options: options of delta-rs by their own names. Environment variables apply too.
+        durability: ``power`` or ``process``. None to ask the environment, else ``power`` (DUR-1).
+        network_file_system: the root may be on a network file system.
     """
 
     def __init__(
@@ -104,18 +105,18 @@ class Store:
         self.network_file_system = network_file_system
         self.options = dict(options or {})
         self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
-        """Whether what is written to a local disk must be on it before a call returns."""
+        """True if data must be on a local disk before a call returns."""
 
     def __repr__(self) -> str:
         return f"Store({self.root!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """For tasks of Spark that lakequeue itself starts, with what this process's environment says."""
+        """Pickles the store for Spark tasks of lakequeue itself, with options from this process's environment."""
         return Store, (self.root, self.portable_options, "power" if self.syncs else "process")
 
     @cached_property
     def delta_options(self) -> dict[str, str]:
-        """The options, with how long a request lasts; a reader by delta-rs takes them as they are."""
+        """The options with default time limits of requests, in a form that delta-rs takes."""
         if local_path(self.root) is not None:
             return self.options
         known = {bare_name(name) for name in (*self.options, *_environment(_CLIENT))}
@@ -123,7 +124,7 @@ class Store:
 
     @property
     def portable_options(self) -> dict[str, str]:
-        """The options with this process's environment's, for processes on other machines."""
+        """The options with those of this process's environment, for processes on other machines."""
         if local_path(self.root) is not None:
             return self.options
         return _environment(_PORTABLE) | self.options
@@ -140,7 +141,7 @@ class Store:
         }
 
     def folder(self, path: str) -> Folder:
-        """A directory of this storage; all of one root share their connections."""
+        """Returns a directory of this storage. All directories of a root share their connections."""
         if self.root and path.startswith(f"{self.root}/"):
             return self._folder / path[len(self.root) + 1 :]
         return self._opened(path, lambda: self._client(path))
@@ -149,8 +150,9 @@ class Store:
         """Checks the options without a request.
 
         Raises:
-            InvalidParameterValue: names an option that no library knows, or one whose value is not text, or no URL
-                where it must be one.
+            InvalidParameterValue: an option is unknown to all libraries, has a value that is not text, or must be
+                a URL and
+                is not.
         """
         for name, value in self.options.items():
             if not isinstance(name, str) or not isinstance(value, str):
@@ -163,14 +165,14 @@ class Store:
                 self._client(self.root)
             except UnknownConfigurationKeyError as error:
                 raise InvalidParameterValue(f"storage_options: {first_line(error)}") from None
-            except BaseError:  # values may still come from elsewhere; the first request tells
+            except BaseError:  # Values may still come from elsewhere. The first request shows that.
                 pass
 
     def check_mount(self) -> None:
         """Checks that a local root is not on a network file system.
 
         Raises:
-            QueueClientError: it is; the text says what to set if only one machine uses it.
+            QueueClientError: it is. The text says which setting allows this if only one machine uses the root.
         """
         local = local_path(self.root)
         if local is not None:
@@ -182,7 +184,7 @@ class Store:
             self.check_mount()
 
     def check_creates(self) -> None:
-        """Checks that of two writers of a new file only one succeeds, on which every commit relies.
+        """Checks that only one of two writers can create a file, because every commit relies on that.
 
         Raises:
             QueueClientError: the storage overwrites files that it was asked to create.
@@ -190,7 +192,7 @@ class Store:
         folder, name = self._folder, f"{CHECKS}/{uuid.uuid4().hex}"
         if folder.local is not None:
             return
-        folder.create(name, b"first")  # also when the answer was lost, and the repetition finds it there
+        folder.create(name, b"first")  # Also returns None if an answer was lost and the repetition finds the file.
         overwritten = folder.create(name, b"second")
         kept = folder.read(name)
         folder.remove([name])
@@ -206,9 +208,9 @@ class Store:
         return self._client(self.root)
 
     def _check_credentials(self) -> None:
-        """QueueClientError if there are no credentials, and no machine's service that might have some.
+        """Raises QueueClientError if there are no credentials, and no metadata service that might have some.
 
-        Both libraries look for that service for as long as they repeat requests.
+        Without this check, the libraries would wait for that service as long as they repeat requests.
         """
         given = {bare_name(name): value for name, value in (os.environ | self.options).items()}
         sources = PROVIDERS[scheme_of(self.root)].credentials
@@ -228,8 +230,11 @@ class Store:
         return RemoteFolder(path, client) if local_path(path) is None else LocalFolder(path, syncs=self.syncs)
 
     def _check_values(self, uri: str) -> None:
-        """InvalidParameterValue for the address of a server that is no URL, and for control characters, such as a
-        line break behind a secret: obstore ends in a panic there. Also for the name of a bucket."""
+        """Raises InvalidParameterValue for invalid options.
+
+        These are server addresses that are not URLs, names of a bucket, and control characters, such as a line
+        break after a secret, which make obstore panic.
+        """
         prefix = PROVIDERS[scheme_of(uri)].prefix
         own = {name: value for name, value in os.environ.items() if name.lower().startswith(prefix)}
         for name, value in (own | self.options).items():
@@ -249,7 +254,7 @@ class Store:
 
     def _arguments(self) -> dict[str, Any]:
         config: dict[str, str] = {}
-        # obstore forgets the environment's options of the client, AWS_ALLOW_HTTP among them, if it is given any
+        # Once it is given any client option, obstore ignores those of the environment, such as AWS_ALLOW_HTTP.
         client: dict[str, Any] = {bare_name(name): value for name, value in _environment(_CLIENT).items()}
         retry: dict[str, Any] = {}
         backoff: dict[str, Any] = {}
@@ -268,13 +273,13 @@ class Store:
 
 
 def _environment(bare_names: Collection[str]) -> dict[str, str]:
-    """Those of the environment's options that have one of these names without a prefix."""
+    """Returns the environment's options with one of these names, with or without a prefix."""
     own = {name.lower(): value for name, value in os.environ.items() if name.lower().startswith(PREFIXES)}
     return {name: value for name, value in own.items() if bare_name(name) in bare_names}
 
 
 def _number(name: str, text: str) -> int | float | timedelta:
-    """The value of an option of repeated requests, as obstore takes it."""
+    """Converts an option of repeated requests for obstore."""
     try:
         if name == "max_retries":
             return int(text)

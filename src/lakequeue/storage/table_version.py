@@ -1,4 +1,4 @@
-"""A version of a table, to be read: its state as the log says, and the rows of its files."""
+"""A readable version of a table: its state by the log, and the rows of its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TableVersion:
-    """A version of a table; a ``Table`` of an engine is one that moves on."""
+    """A fixed version of a table. The ``Table`` of an engine is a subclass that moves to newer versions."""
 
     def __init__(self, folder: Folder, state: State) -> None:
         self.folder = folder
@@ -38,17 +38,17 @@ class TableVersion:
         return self.state.version
 
     def transaction(self, app_id: str) -> int:
-        """Last committed version of an application id; 0 if there is none."""
+        """Returns the last committed version of an application id, or 0."""
         return self.state.transactions.get(app_id, 0)
 
     def files(self) -> list[LiveFile]:
-        """The live files."""
         return self.state.files()
 
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        """Rows of live files, one table a file, in the order given and in each file's row order.
+        """Returns the rows of live files, a table for each file, in the given order.
 
-        ``columns`` are data (not partition) columns; None: all of them."""
+        ``columns`` are data (not partition) columns; None for all.
+        """
         return self.folder.for_each(lambda file: self._read(file, columns), files)
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
@@ -56,9 +56,9 @@ class TableVersion:
             return parquet.read(columns, use_threads=False)
 
     def rows(self, files: Sequence[LiveFile]) -> list[pa.Table]:
-        """As ``read``, with all data columns; keeps them, so a file is read once. For small tables.
+        """Like ``read`` with all data columns, but caches them. For small tables.
 
-        A merge writes a file or two, so neither it nor a load after a lost race reads the others again.
+        A merge writes a file or two. Neither the merge nor a load after a lost race reads the other files again.
         """
         fresh = [file for file in files if file.path not in self._rows]
         known = self._rows | dict(zip((file.path for file in fresh), self.read(fresh), strict=True))
@@ -66,7 +66,10 @@ class TableVersion:
         return [known[file.path] for file in files]
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str]) -> pa.Table:
-        """Columns of rows ``first`` to ``last`` (row numbers, inclusive) of a live file; reads little else."""
+        """Returns columns of rows ``first`` to ``last`` (row numbers, inclusive) of a live file.
+
+        Reads only their row groups.
+        """
         if (known := self.written.get(file.path)) is not None:
             return known.slice(first, last - first + 1).select(columns)
         with self._opened_file(file) as parquet:
@@ -76,7 +79,7 @@ class TableVersion:
 
     @contextmanager
     def _opened_file(self, file: LiveFile) -> Iterator[pq.ParquetFile]:
-        """Opens a live file; DamagedTable if it is not what was written, what ``lost`` says if it is gone."""
+        """Opens a live file. DamagedTable if it was changed, the error of ``lost`` if it is missing."""
         try:
             with self.folder.parquet(file.name, file.size) as parquet:
                 if parquet.metadata.num_rows != file.rows:
@@ -90,14 +93,14 @@ class TableVersion:
             raise
 
     def check_history(self) -> None:
-        """Raises OtherHistory if the log is no longer the one of this version: then its files may be others."""
+        """Raises OtherHistory if the log no longer leads to this version, so that its files may be others."""
 
     def lost(self, file: LiveFile) -> Exception:
-        """What it means that a file of this version is gone."""
+        """Returns the error for a missing file of this version."""
         return DamagedTable(self.path, file.name, "is missing")
 
     def broken(self) -> list[DamagedTable]:
-        """What is wrong with files that are live."""
+        """Returns an error for each damaged live file."""
 
         def problem(file: LiveFile) -> DamagedTable | None:
             try:
