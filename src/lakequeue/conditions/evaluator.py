@@ -1,8 +1,8 @@
-"""The program of a worker process that evaluates SQL conditions; ``sandbox`` starts it.
+"""The program of a worker process that evaluates SQL conditions. ``sandbox`` starts it.
 
 It imports DuckDB and Arrow and nothing of this package, to start quickly. A request asks to check a condition, or
-to evaluate it on a table of messages. A condition may crash DuckDB, fill memory or run for ever; then the limits
-set here, or the deadline of the requesting process, end this process and nothing else.
+to evaluate it on a table of messages. A condition may crash DuckDB, fill memory or run for ever. Then the limits
+set here, or the deadline of the requesting process, end only this process.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _KINDS = {
     *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION"),
     *("OPERATOR", "PARAMETER", "TYPE"),
 }
-"""Kinds of expressions on one row; others are subqueries, windows, ``*`` and lambdas."""
+"""Allowed kinds of expressions, all on one row. Not allowed are subqueries, windows, ``*`` and lambdas."""
 OPERATORS = (
     *("+", "-", "*", "/", "//", "%", "^", "**", "&", "|", "~", "<<", ">>", "||", "@", "^@", "~~", "!~~", "~~*"),
     *("!~~*", "~~~", "->>"),
 )
-"""Operators that DuckDB parses as functions; the others are expressions of their own."""
+"""Operators that DuckDB parses as functions. All other operators are expressions of their own kind."""
 FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "text": (
         *("lower", "upper", "length", "len", "strlen", "trim", "ltrim", "rtrim", "left", "right", "substr"),
@@ -70,13 +70,13 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "choices": ("if", "nullif"),
 }
-"""Functions that a condition may call: what filters need, and none that crash on a hostile message."""
+"""Functions that a condition may call: those that filters need, and none that crash on a hostile message."""
 TYPES = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER"),
     *("UBIGINT", "FLOAT", "DOUBLE", "DECIMAL", "VARCHAR", "BLOB", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S"),
     *("TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE", "INTERVAL", "UUID", "JSON"),
 )
-"""Types that a condition may cast to; none are nested."""
+"""Types that a condition may cast to. None are nested."""
 _ALIASES = (
     *("bool", "logical", "int1", "int2", "int16", "short", "int", "int4", "int32", "signed", "int8", "int64"),
     *("long", "int128", "uint8", "uint16", "uint32", "uint64", "float4", "real", "float8", "dec", "numeric"),
@@ -89,15 +89,15 @@ _CASTABLE = {*(name.lower() for name in TYPES), *_ALIASES}
 
 
 class Refused(Exception):
-    """The text is no condition, or fails on a message; with the reason in one line."""
+    """The text is not a valid condition, or fails on a message. The reason is one line."""
 
 
 class Exhausted(Refused):
-    """The condition needs more memory than there is; what it used may not be freed."""
+    """The condition needs more memory than available. The memory it used may never be freed."""
 
 
 def sealed(**more: str) -> duckdb.DuckDBPyConnection:
-    """An in-memory database in UTC without access to files, network, extensions or settings."""
+    """Opens an in-memory database in UTC without access to files, network, extensions or settings."""
     connection = duckdb.connect(":memory:", config={**_SETTINGS, **more})
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")
@@ -113,16 +113,16 @@ class Evaluator:
         self.connection = sealed(threads="1", memory_limit="256MB")
 
     def check(self, text: str, columns: pa.Table, values: Sequence[Any] = ()) -> list[str]:
-        """Names of the columns that a condition uses.
+        """Returns the names of the columns that a condition uses.
 
         The text becomes part of a query, so its parsed form is checked to be one expression of allowed parts.
 
         Args:
-            columns: an empty table with the columns that it may use.
-            values: of its parameters.
+            columns: an empty table with the columns that the condition may use.
+            values: values of its parameters.
 
         Raises:
-            Refused: it is not one boolean expression over the columns.
+            Refused: the text is not one boolean expression over the columns.
         """
         parts = list(_expressions(self._parsed(text, len(values))))
         for part in parts:
@@ -149,16 +149,16 @@ class Evaluator:
         return sorted(names)
 
     def judge(self, text: str, rows: pa.Table, values: Sequence[Any] = ()) -> bytes:
-        """A byte for each row: 1 where a checked condition is true, 0 where it is false or NULL.
+        """Returns a byte for each row: 1 if a checked condition is true, 0 if it is false or NULL.
 
         Raises:
-            Refused: it fails on a row, for example casting text to a number.
+            Refused: the condition fails on a row, for example casting text to a number.
         """
         _, found = self._run(f"{_query(text)} IS TRUE FROM messages", rows, values)
         return bytes(true for (true,) in found)
 
     def _run(self, query: str, rows: pa.Table, values: Sequence[Any]) -> tuple[str, list[tuple[Any, ...]]]:
-        """Type and values of the only column of a query."""
+        """Runs a query with one column. Returns its type and values."""
         try:
             self.connection.register("messages", rows)
             found = self.connection.execute(query, list(values))
@@ -170,7 +170,7 @@ class Evaluator:
             raise Refused(_first_line(error)) from None
 
     def _parsed(self, text: str, values: int) -> dict[str, Any]:
-        """The expression, in DuckDB's parsed form."""
+        """Returns the expression in DuckDB's parsed form."""
         try:
             statement, plain = (self._statement(query) for query in (_query(text), "SELECT (true)"))
             expression: dict[str, Any]
@@ -216,7 +216,7 @@ def _expressions(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _types(part: dict[str, Any]) -> Iterator[str]:
-    """Names of the types in a part of a condition."""
+    """Yields the names of the types in a part of a condition."""
     if part["class"] == "TYPE":
         yield part["type_name"]
     elif "cast_type" in part:  # of DuckDB 1
@@ -230,7 +230,7 @@ def _first_line(error: Exception | str) -> str:
 
 
 def limit(memory: int) -> None:
-    """Sets limits of the operating system for this process, where it supports them."""
+    """Sets limits of the operating system for this process, where supported."""
     with suppress(ImportError):  # not POSIX
         import resource
 
@@ -245,7 +245,7 @@ def limit(memory: int) -> None:
 
 
 def limit_work(seconds: float) -> None:
-    """Has the operating system end this process after some more CPU time, as a second safeguard."""
+    """Makes the operating system end this process after this much more CPU time, as a second safeguard."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -255,16 +255,16 @@ def limit_work(seconds: float) -> None:
 
 
 def exhausted(memory: int) -> bool:
-    """Whether this process uses so much memory that the next request may run out of it."""
+    """Returns True if this process uses so much memory that the next request may run out of it."""
     with suppress(OSError), open("/proc/self/statm", encoding="ascii") as sizes:  # on Linux
         return int(sizes.read().split()[5]) * os.sysconf("SC_PAGE_SIZE") > memory / 2
     return False
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answers requests, each a line of JSON and an Arrow stream, until there are no more.
+    """Answers requests until there are no more. A request is a line of JSON and an Arrow stream.
 
-    A reply is a line of JSON, which says whether it is the last one, and a byte for each evaluated row.
+    A reply is a line of JSON, which says if it is the last reply, and a byte for each evaluated row.
     """
     begin = json.loads(requests.readline())
     limit(begin["memory"])
@@ -295,13 +295,13 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 def _value(given: Any) -> Any:
-    """The value of a parameter; instants come as microseconds."""
+    """Returns the value of a parameter. Instants arrive as microseconds."""
     epoch = datetime.fromtimestamp(0, timezone.utc)
     return epoch + timedelta(microseconds=given["at"]) if isinstance(given, dict) else given
 
 
 def wait_for_request(requests: BinaryIO, seconds: float) -> bool:
-    """Waits for the next request; False if none comes in time."""
+    """Waits for the next request. Returns False if none arrives in time."""
     with suppress(ImportError, OSError, ValueError):  # no select on pipes: the read waits
         import select
 
@@ -315,14 +315,14 @@ def reply(replies: BinaryIO, document: dict[str, Any], marks: bytes = b"") -> No
 
 
 def own_output() -> BinaryIO:
-    """Standard output, reserved for replies; what libraries print is discarded."""
+    """Returns standard output, reserved for replies. Output of libraries is discarded."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return replies
 
 
 def end_with(parent: int) -> None:
-    """Ends this process once its parent has ended, however: a condition that runs would not notice."""
+    """Ends this process once its parent has ended for any reason, even if a condition runs."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

@@ -14,20 +14,20 @@ from lakequeue.model.arguments import Condition
 from lakequeue.model.clock import Interrupt, to_micros
 
 LONGEST = 65_536
-"""Maximum length of a condition in characters."""
+"""Maximum number of characters in a condition."""
 
 
 class Predicate:
-    """A condition, checked once and then evaluated on any number of tables; not thread-safe.
+    """A condition, checked once and then evaluated on any number of tables. Not thread-safe.
 
     Args:
         condition: a boolean SQL expression over the columns, and the values of its parameters.
-        columns: names and types that it may use.
-        parameter: its name in error messages.
-        interrupt: once it is set, every method raises ``sandbox.Interrupted``, running ones included.
+        columns: names and types of the columns that the condition may use.
+        parameter: name of the parameter in error messages.
+        interrupt: once set, every method raises ``sandbox.Interrupted``, even while it runs.
 
     Raises:
-        InvalidParameterValue: the text is no condition; with the first line of DuckDB's message.
+        InvalidParameterValue: the text is not a condition. Includes the first line of DuckDB's message.
         QueueClientError: no worker process can be started.
     """
 
@@ -50,18 +50,17 @@ class Predicate:
             raise self._refused(f"Must have {LONGEST:,} characters at most, not {len(text):,}")
         checked = self._ask("check", columns.empty_table())
         self.columns = frozenset(checked.document["columns"])
-        """Names of the columns that it uses."""
+        """Names of the columns that the condition uses."""
 
     def select(self, rows: pa.Table) -> npt.NDArray[np.int64]:
-        """Indexes of the rows for which it is true, in order; NULL is not true.
+        """Returns the indexes of the rows for which the condition is true, in order. NULL is not true.
 
         Args:
-            rows: the columns that it uses, and at least one column.
+            rows: the columns that the condition uses, and at least one column.
 
         Raises:
-            InvalidParameterValue: it fails on a row, for example casting text to a number, or exceeds the limits
-                of
-                time or memory.
+            InvalidParameterValue: the condition fails on a row, for example casting text to a number, or exceeds
+                the limits of time or memory.
         """
         marks = self._ask("judge", rows).marks
         self._judged += len(rows)
@@ -94,6 +93,6 @@ class Predicate:
 
 
 def _line(text: str, most: int) -> str:
-    """The beginning of a text, on one line."""
+    """Returns the beginning of a text, on one line."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,8 +1,8 @@
-"""Worker processes that evaluate conditions, so that one that hangs or crashes ends nothing else.
+"""Worker processes that evaluate conditions, so that a condition that hangs or crashes ends nothing else.
 
 A worker is started as a separate program, never by a fork, which obstore does not survive. It handles one request
-at a time. If that takes too long, or its reply is no longer needed, the worker is killed, and the next request
-starts a new one. Idle workers end after a while, and when this process ends.
+at a time. A worker is killed if a request takes too long or its reply is no longer needed, and the next request
+starts a new worker. Idle workers end after a while, and when this process ends.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from lakequeue.errors import QueueClientError, RequestThrottled
 from lakequeue.model.clock import Interrupt
 
 AT_ONCE = 4
-"""Maximum number of busy workers of this process; further requests wait."""
+"""Maximum number of busy workers of this process. Further requests wait."""
 WAIT_SECONDS = 60.0
-"""Maximum time that a request waits for a worker."""
+"""Maximum number of seconds that a request waits for a worker."""
 START_SECONDS = 60.0
-"""Maximum time that a worker takes to start."""
+"""Maximum number of seconds that a worker takes to start."""
 SECONDS = 10.0
-"""Maximum time for a request, which is one batch of messages: hundreds of times what a filter needs."""
+"""Maximum number of seconds for a request: a batch of messages. A filter needs a few hundredths of that."""
 MEMORY = 768 * 2**20
-"""Maximum bytes of data of a worker; it starts with a quarter of that."""
+"""Maximum number of bytes of data in a worker. It starts with a quarter of that."""
 IDLE = 60.0
 """Seconds without a request after which a worker ends."""
 
@@ -47,21 +47,21 @@ _START = (
     "exec(compile(open(path, 'rb').read(), path, 'exec'))"
 )
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH", "SYSTEMROOT")
-"""Environment variables that a program may need to start; others may hold secrets."""
+"""Environment variables that a program may need to start. All others may hold secrets."""
 _END_SECONDS = 5.0
 """Seconds that a worker may take to end after it closed its pipe."""
 
 
 class Slow(Exception):
-    """The worker took longer than ``SECONDS`` and was killed."""
+    """Raised if a worker took longer than ``SECONDS`` and was killed."""
 
 
 class Crashed(Exception):
-    """The worker ended before it replied; the message says how."""
+    """Raised if a worker ended before it replied. The message says how it ended."""
 
 
 class Interrupted(QueueClientError):
-    """The reply is no longer needed."""
+    """Raised if the reply is no longer needed."""
 
     def __init__(self) -> None:
         super().__init__("judging the condition was interrupted")
@@ -93,11 +93,11 @@ class Worker:
 
     @property
     def usable(self) -> bool:
-        """Whether it can take another request; not when it may soon end for being idle."""
+        """True if the worker can handle another request. False if it may soon end because it is idle."""
         return self._process.poll() is None and monotonic() - self._used < IDLE / 2
 
     def start(self, nice: int) -> None:
-        """Waits until it accepts requests; QueueClientError if it cannot start."""
+        """Waits until the worker accepts requests. Raises QueueClientError if it cannot start."""
         if not self._started:
             with _killed_after(START_SECONDS, self, threading.Event()):
                 self.send({"memory": MEMORY, "idle": IDLE, "nice": nice})
@@ -107,7 +107,7 @@ class Worker:
             raise _not_started(self.end())
 
     def send(self, request: Mapping[str, Any], rows: bytes | memoryview = b"") -> None:
-        """Sends a request; ``receive`` returns None if the worker has ended."""
+        """Sends a request. If the worker has ended, ``receive`` returns None."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.write(json.dumps({**request, "bytes": len(rows)}).encode() + b"\n")
@@ -115,7 +115,7 @@ class Worker:
             self._process.stdin.flush()
 
     def receive(self) -> Reply | None:
-        """Waits for the reply to a request; None if the worker has ended."""
+        """Waits for the reply to a request. None if the worker has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.endswith(b"\n"):
@@ -126,16 +126,16 @@ class Worker:
         return Reply(document, marks) if len(marks) == document["bytes"] else None
 
     def kill(self) -> None:
-        """Kills it, from any thread."""
+        """Kills the worker. Callable from any thread."""
         self._process.kill()
 
     def wait(self) -> None:
-        """Waits briefly for a worker that no longer replies to end."""
+        """Waits briefly until a worker that no longer replies has ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
 
     def end(self) -> str:
-        """Kills it if it still runs; returns how it ended: its signal, or its last line of errors."""
+        """Kills the worker if it still runs. Returns its signal, or the last line of its errors."""
         self._process.kill()
         _, errors = self._process.communicate()
         status = self._process.returncode
@@ -148,7 +148,7 @@ class Sandbox:
     """The workers of this process. Thread-safe.
 
     Attributes:
-        nice: added to the niceness of workers that start from now on, 0 to 19.
+        nice: added to the niceness of workers that start later, 0 to 19.
     """
 
     nice = 0
@@ -159,10 +159,10 @@ class Sandbox:
         self._busy = 0
 
     def ask(self, request: Mapping[str, Any], rows: pa.Table, interrupt: Interrupt | None = None) -> Reply:
-        """Has a worker answer a request.
+        """Makes a worker answer a request.
 
         Args:
-            interrupt: ends the request when it is set.
+            interrupt: ends the request when set.
 
         Raises:
             Slow, Crashed: there is no reply, and a retry would not get one.
@@ -211,7 +211,6 @@ class Sandbox:
             self._changed.notify_all()  # a single waiter might just be interrupted, and no other would wake
 
     def close(self) -> None:
-        """Ends the idle workers."""
         with self._changed:
             idle, self._idle = self._idle, []
         for worker in idle:
@@ -242,7 +241,7 @@ class Sandbox:
 
 @contextmanager
 def _killed_after(seconds: float, worker: Worker, late: threading.Event) -> Iterator[None]:
-    """Kills a worker that is not ready in time, and sets an event then."""
+    """Kills a worker that is not ready in time. Sets ``late`` then."""
 
     def end() -> None:
         late.set()
@@ -262,7 +261,6 @@ def _not_started(reason: str) -> QueueClientError:
 
 
 shared = Sandbox()
-"""The sandbox of this process."""
 atexit.register(shared.close)
 if hasattr(os, "register_at_fork"):  # a fork must not use the workers of its parent
     os.register_at_fork(after_in_child=shared.__init__)  # type: ignore[misc]

@@ -1,10 +1,10 @@
-"""Integrations with schedulers and task queues; each imports only the public faces."""
+"""Integrations with schedulers and task queues. They import only the public API."""
 
 from __future__ import annotations
 
 from lakequeue.errors import OverLimit, QueueClientError, RequestThrottled
 
 MOST_AT_ONCE = 1_000
-"""Most messages that a scheduler receives at once."""
+"""Maximum number of messages that a scheduler receives at once."""
 PASSING = (QueueClientError, RequestThrottled, OverLimit)
-"""Errors that waiting may end."""
+"""Errors that may end while a caller waits."""

@@ -1,8 +1,8 @@
 """Airflow 3.3 and later: send from a task, wait for messages without a worker, start DAGs by messages.
 
-``LakeQueuePublishOperator`` sends, ``LakeQueueSensor`` waits in the triggerer, and the ``MessageQueueTrigger`` of
-Airflow's common messaging lets an asset watcher start DAGs (``scheme="lakequeue"``). Both ways are at least once.
-While storage fails they wait for its return. See docs/guides/airflow.md.
+``LakeQueuePublishOperator`` sends. ``LakeQueueSensor`` waits in the triggerer. The ``MessageQueueTrigger`` of
+Airflow's common messaging lets an asset watcher start DAGs (``scheme="lakequeue"``). Both waits deliver at least
+once, and outlast failures of storage. See docs/guides/airflow.md.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ except ModuleNotFoundError as error:
 
 
 class LakeQueueHook(BaseHook):
-    """The root of a connection of type ``lakequeue``.
+    """Opens the root of a connection of type ``lakequeue``.
 
-    The connection's host is the root, a path or a URI. Its password holds the storage options as a JSON object:
-    Airflow encrypts passwords and shows them nowhere.
+    The connection's host is the root: a path or a URI. Its password holds the storage options as a JSON object,
+    because Airflow encrypts passwords and never shows them.
 
     Args:
         lakequeue_conn_id: id of the connection.
@@ -65,19 +65,18 @@ class LakeQueueHook(BaseHook):
         return LakeQueue(root, storage_options=options)
 
     def get_conn(self) -> LakeQueue:
-        """The root.
+        """Returns the root.
 
         Raises:
-            InvalidOptions: names every field of the connection that is wrong, without its value.
+            InvalidOptions: names every invalid field of the connection, without its value.
         """
         return self._lake
 
     def queue(self, name: str) -> Queue:
-        """The queue of this name, whose verbs may be called in tasks."""
         return self._lake.queue(name)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the root can be read, for the button of Airflow's connection form."""
+        """Returns True if the root can be read, and a text for the button of Airflow's connection form."""
         try:
             self._lake.list_queues(limit=1)
         except LakeQueueError as error:
@@ -88,20 +87,20 @@ class LakeQueueHook(BaseHook):
 class LakeQueuePublishOperator(BaseOperator):
     """Sends messages, and returns their ids.
 
-    A try that is repeated sends again. On a FIFO queue its messages have the ids of the first try, so that within
-    five minutes they are sent once (DDP-1).
+    A repeated try sends again. On a FIFO queue, its messages have the deduplication ids of the first try, so that
+    within five minutes they are sent once (DDP-1).
 
     Args:
-        queue_name: name of the queue; templated.
-        messages: a text, or a list of texts and of values that are sent as JSON; templated.
-        group_id: message group, required on FIFO queues; templated.
-        delay: seconds until they become visible; None: the queue's delay.
-        attributes: message attributes of each; templated.
-        lakequeue_conn_id: id of the connection; templated.
+        queue_name: name of the queue. Templated.
+        messages: a text, or a list of texts and of values to send as JSON. Templated.
+        group_id: message group, required on FIFO queues. Templated.
+        delay: seconds until the messages become visible. None: the queue's delay.
+        attributes: attributes of each message. Templated.
+        lakequeue_conn_id: id of the connection. Templated.
 
     Raises:
         InvalidParameterValue: ``messages`` is neither a text nor a list.
-        QueueServiceError: a message is refused; then none was sent, or the error names those that were not.
+        QueueServiceError: a message is refused. Either no message was sent, or the error names those not sent.
     """
 
     template_fields = ("queue_name", "messages", "group_id", "attributes", "lakequeue_conn_id")
@@ -145,21 +144,22 @@ class LakeQueuePublishOperator(BaseOperator):
 
 
 class LakeQueueSensor(BaseSensorOperator):
-    """Waits for messages in the triggerer, and returns them; each goes to one waiting sensor.
+    """Waits for messages in the triggerer, and returns them. Each message goes to one waiting sensor.
 
     The messages are deleted once the task has succeeded. If the triggerer or the worker dies before, they become
     visible again when their visibility timeout ends, and another try or sensor receives them.
 
     Args:
-        queue_name: name of the queue; templated.
-        max_messages: maximum number of messages; the sensor succeeds as soon as there is one.
-        visibility_timeout: seconds in which a worker must have taken the task up and ended it; None: the queue's.
-        delete: False leaves the messages in flight: a later task deletes them by their receipt handles.
-        lakequeue_conn_id: id of the connection; templated.
-        kwargs: those of every sensor, such as ``timeout`` and ``soft_fail``.
+        queue_name: name of the queue. Templated.
+        max_messages: maximum number of messages. The sensor succeeds as soon as there is one message.
+        visibility_timeout: seconds within which a worker must start and finish the task. None: the queue's
+            timeout.
+        delete: False leaves the messages in flight, so that a later task can delete them by receipt handle.
+        lakequeue_conn_id: id of the connection. Templated.
+        kwargs: arguments of every sensor, for example ``timeout`` and ``soft_fail``.
 
     Returns:
-        A list of dicts: ``message_id``, ``receipt_handle``, ``body``, ``attributes`` (binary ones in base64),
+        A list of dicts: ``message_id``, ``receipt_handle``, ``body``, ``attributes`` (binary values in base64),
         ``receive_count``, ``sent_at`` (ISO 8601) and ``group_id``.
 
     Raises:
@@ -197,7 +197,7 @@ class LakeQueueSensor(BaseSensorOperator):
         return event
 
     def delete_received(self) -> None:
-        """Deletes what this try has received; called after the task has succeeded."""
+        """Deletes the messages of this try. Called after the task has succeeded."""
         if self._received:
             queue = LakeQueueHook(self.lakequeue_conn_id).queue(self.queue_name)
             queue.delete_batch(self._received).raise_for_failures()
@@ -208,7 +208,7 @@ def _delete_received(context: Mapping[str, Any]) -> None:
 
 
 class LakeQueueMessageQueueProvider(BaseMessageQueueProvider):
-    """``MessageQueueTrigger(scheme="lakequeue", queue_name=…)``; its arguments are those of the event trigger."""
+    """``MessageQueueTrigger(scheme="lakequeue", queue_name=…)`` with the arguments of ``LakeQueueEventTrigger``"""
 
     scheme = "lakequeue"
 

@@ -1,4 +1,4 @@
-"""What Airflow reads about this provider when it starts; it must not import Airflow, which is not ready then."""
+"""Metadata that Airflow reads when it starts. This module must not import Airflow, which is not ready then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow's triggers: waits for messages, without a thread each, in the triggerer."""
+"""Airflow's triggers: wait for messages in the triggerer, without a thread for each."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ except ModuleNotFoundError as error:
 
 DEFAULT_CONNECTION = "lakequeue_default"
 _WAIT_TIME = 20
-"""Seconds of one long poll; the most that every profile allows."""
+"""Seconds of one long poll: the maximum that every profile allows."""
 _OUTAGE = Outage()
 
 _log = logging.getLogger("lakequeue")
 _lakes: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], aio.LakeQueue] = WeakValueDictionary()
-"""One for each root: the triggers of a process share its threads and its polls of storage."""
+"""One client for each root, so that the triggers of a process share its threads and its polls of storage."""
 
 
 class _Arguments:
-    """What both triggers are made of."""
+    """The arguments of both triggers."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class _Arguments:
 
 
 class LakeQueueSensorTrigger(_Arguments, BaseTrigger):
-    """Waits for messages of a queue for one task; its event is a list of them."""
+    """Waits for messages for one task. Its only event is the list of messages."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         async for _, messages in _received(**self.arguments, passing=PASSING):
@@ -69,20 +69,20 @@ class LakeQueueSensorTrigger(_Arguments, BaseTrigger):
 
 
 class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
-    """An event for each message of a queue, for asset watchers.
+    """Yields an event for each message of a queue, for asset watchers.
 
-    All watchers of a queue in a triggerer share its messages: each gets every one. A message is deleted once
-    Airflow's database holds its event, from which the scheduler creates a DAG run. Airflow starts none for an
-    event that is stored while another of its asset waits for its run: the next run has it, too.
+    All watchers of a queue in a triggerer share its messages: each watcher gets every message. A message is
+    deleted once Airflow's database holds its event, from which the scheduler creates a DAG run. If an earlier
+    event of the asset still waits for its run, the new event joins that run.
 
     Args:
         queue_name: name of the queue.
         lakequeue_conn_id: id of the connection.
         max_messages: maximum number of messages of one receive.
-        visibility_timeout: seconds in which Airflow must have stored an event, else it comes again; None: the
-            queue's.
-        delete: False leaves the messages in flight: a task of the DAG deletes them by ``receipt_handle``, and the
-            message of an event that started no run comes again.
+        visibility_timeout: seconds within which Airflow must store an event. Later, the message comes again. None:
+            the queue's timeout.
+        delete: False leaves the messages in flight, so that a task of the DAG can delete them by
+            ``receipt_handle``. The message of an event that started no run comes again.
     """
 
     def __init__(self, queue_name: str, *arguments: Any, delete: bool = True, **named: Any) -> None:
@@ -107,9 +107,9 @@ class LakeQueueEventTrigger(_Arguments, BaseEventTrigger):
 
 
 class _Watch(SharedStreamProducer):
-    """Receives the messages of a watched queue, and deletes those whose events are stored.
+    """Receives the messages of a watched queue, and deletes the messages whose events are stored.
 
-    It raises nothing: Airflow would start it again at once, and again.
+    Raises nothing, because Airflow would restart the watch at once, and again after each error.
     """
 
     def __init__(self, delete: bool, **arguments: Any) -> None:
@@ -118,7 +118,7 @@ class _Watch(SharedStreamProducer):
         self._claimed: dict[str, str] = {}
         """Newest receipt handle of each message whose event is not stored yet, by message id."""
         self._stored: dict[str, str] = {}
-        """The same of messages whose event is stored: they are to be deleted."""
+        """Newest receipt handle of each message whose event is stored, by message id. To be deleted."""
         self._settled = asyncio.Event()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], str]]:
@@ -145,7 +145,7 @@ class _Watch(SharedStreamProducer):
         await self._delete_stored()
 
     async def _delete_stored(self) -> None:
-        """Deletes them; if storage fails, the next call does."""
+        """Deletes messages whose events are stored. If storage fails, the next call tries again."""
         stored = list(self._stored.items())
         done = await asyncio.gather(*(self._delete(handle) for _, handle in stored))
         for (message_id, handle), deleted in zip(stored, done, strict=True):
@@ -153,7 +153,7 @@ class _Watch(SharedStreamProducer):
                 del self._stored[message_id]
 
     async def _delete(self, handle: str) -> bool:
-        """False if another try may delete it."""
+        """Deletes a message. Returns False if another try may succeed."""
         try:
             await self._queue.delete(handle)  # type: ignore[union-attr]
         except LakeQueueError as error:
@@ -162,7 +162,7 @@ class _Watch(SharedStreamProducer):
         return True
 
     async def aclose(self) -> None:
-        """Hands back what Airflow has not stored, for the next triggerer."""
+        """Makes messages without a stored event visible again, for the next triggerer."""
         if self._queue is not None:
             await self._delete_stored()
             handles = list(self._claimed.values())
@@ -176,7 +176,7 @@ async def _received(
     visibility_timeout: float | None,
     passing: tuple[type[Exception], ...],
 ) -> AsyncIterator[tuple[aio.Queue, list[aio.Message]]]:
-    """Batches of messages as they arrive, without end; what is passing is logged and waited for."""
+    """Yields batches of messages without end. Logs errors in ``passing``, and tries again after a pause."""
     failures = 0
     while True:
         try:
@@ -197,7 +197,7 @@ async def _received(
 
 
 def root_of(connection: Any) -> tuple[str, dict[str, str]]:
-    """Root and storage options of a connection; errors do not show values."""
+    """Returns root and storage options of a connection. Errors show no values."""
     problems: list[str] = []
     options: Any = None
     if not connection.host:
@@ -216,7 +216,7 @@ def root_of(connection: Any) -> tuple[str, dict[str, str]]:
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    """A message for XComs and events: what JSON can hold."""
+    """Returns a message in the form for XComs and events, which JSON can hold."""
     return {
         "message_id": message.message_id,
         "receipt_handle": message.receipt_handle,

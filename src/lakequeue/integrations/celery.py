@@ -1,7 +1,7 @@
-"""Celery without a broker: a transport of kombu whose queues are those of a root.
+"""Celery without a broker: a kombu transport whose queues are the queues of a root.
 
-Importing this module makes kombu know addresses as ``lakequeue:////data/queues`` and
-``lakequeue://s3/bucket/queues``; docs/guides/celery.md tells more. A message is kombu's, as JSON.
+Importing this module makes kombu accept addresses such as ``lakequeue:////data/queues`` and
+``lakequeue://s3/bucket/queues``. See docs/guides/celery.md. The body of a message is kombu's message as JSON.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "b
 
 
 class _Relay(BaseManager):
-    """Lets children that a worker has forked send through the worker: lakequeue does not survive a fork."""
+    """Lets forked children of a worker send through the worker, because lakequeue does not survive a fork."""
 
     served: ClassVar[tuple[int, Any, bytes]] = (0, None, b"")
-    """Process, address and key of the one that serves this process."""
+    """Process id, address and key of the relay that serves this process."""
 
     @classmethod
     def serve(cls) -> None:
@@ -60,7 +60,7 @@ _brokers: dict[str, tuple[int, Any]] = {}
 
 
 def _broker(url: str, options: dict[str, Any]) -> Any:
-    """The broker of an address in this process."""
+    """Returns the broker of an address in this process."""
     key = f"{url} {options}"
     pid, broker = _brokers.get(key, (None, None))
     if pid != os.getpid():
@@ -79,7 +79,7 @@ _Relay.register("broker", callable=_broker, exposed=_SERVED)
 
 
 class Channel(virtual.Channel):
-    """A channel: each queue that it consumes has a consumer of its own, with the prefetch count of the channel."""
+    """A kombu channel. Each queue that it consumes has a consumer with the prefetch count of the channel."""
 
     supports_fanout = True
 
@@ -95,7 +95,7 @@ class Channel(virtual.Channel):
 
     @property
     def _receiving(self) -> Broker:
-        """The broker of this process; UnsupportedOperation in a child that a worker has forked."""
+        """The broker of this process. Raises UnsupportedOperation in a forked child of a worker."""
         if not isinstance(self.broker, Broker):
             raise UnsupportedOperation("a process that was forked from a worker can send, but not receive")
         return self.broker
@@ -119,7 +119,7 @@ class Channel(virtual.Channel):
         )
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
-        """One message, without renewal: what is to be held for long is consumed."""
+        """Returns one message. Its receipt is not renewed, so consume messages that must be held for long."""
         broker = self._receiving
         source, found = broker.used(queue, lambda source: (source, source.receive(1, wait_time=0)))
         for message in found:
@@ -142,7 +142,7 @@ class Channel(virtual.Channel):
         return message
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """Receives nothing further; what was delivered may still be acknowledged."""
+        """Stops receiving. Delivered messages can still be acknowledged."""
         super().basic_cancel(consumer_tag)
         if consumer_tag in self._subscriptions:
             self._subscriptions[consumer_tag].cancel()
@@ -161,7 +161,7 @@ class Channel(virtual.Channel):
         self.qos.ack(delivery_tag)
 
     def _restore(self, message: Any) -> None:
-        """Makes a message visible again; others of virtual transports send it once more."""
+        """Makes a message visible again. Other virtual transports of kombu send it once more instead."""
         self._settle(message.delivery_tag, Outcome.FAILED_RETRY_NOW)
 
     def _settle(self, tag: str, outcome: Outcome) -> None:
@@ -240,7 +240,7 @@ class Channel(virtual.Channel):
 
 
 class Transport(virtual.Transport):
-    """The transport ``lakequeue``; an address names a root."""
+    """The transport ``lakequeue``. Its address names a root."""
 
     Channel = Channel
     can_parse_url = True
@@ -263,7 +263,7 @@ class Transport(virtual.Transport):
 
     @property
     def broker(self) -> Any:
-        """What this process uses; in a child that a worker has forked, its parent's."""
+        """The broker of this process. In a forked child of a worker, the broker of its parent."""
         return _broker(self.client.hostname, self.client.transport_options)
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:

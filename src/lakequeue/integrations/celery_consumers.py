@@ -1,4 +1,4 @@
-"""What a channel of ``lakequeue.integrations.celery`` consumes: a consumer for each queue."""
+"""Consumers for the channels of ``lakequeue.integrations.celery``: one for each queue."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from lakequeue.integrations.celery_queues import Broker
 _log = logging.getLogger(__name__)
 
 _EARLY = 60
-"""Seconds: a task that comes longer than this before its ETA is delayed once more, not kept by a worker."""
+"""Seconds before its ETA from which a worker holds a task. An earlier task is sent again with a delay."""
 UNLIMITED = 1_000
-"""Messages that a consumer without a prefetch count holds."""
+"""Maximum number of messages held by a consumer without a prefetch count."""
 _SETTLING = 10
-"""Seconds that a consumer gets to settle what was acknowledged, when its channel closes."""
+"""Seconds in which a closing channel may settle acknowledged messages."""
 _DELIVERIES = 3
-"""Receives of a message after which an error of Celery's is due to the message, not to the moment."""
+"""Number of receives of a message after which an error in Celery is blamed on the message."""
 
 
 class Subscription:
-    """What a channel consumes from a queue; holds each message until kombu settles it.
+    """Consumes a queue for a channel. Holds each message until kombu settles it.
 
     Args:
         broker: the broker of this process.
-        name: of the queue, as kombu knows it.
-        number: maximum number of messages to hold; 0: no limit of kombu's.
+        name: kombu's name of the queue.
+        number: maximum number of messages to hold. 0: kombu sets no limit.
         no_ack: delete messages as soon as they are delivered.
-        put: called with the subscription and the argument of ``deliver``: kombu's message, or
-            an error that ended the consumer.
+        put: called with the subscription, and with kombu's message or the error that ended the consumer. The
+            second value is the argument for ``deliver``.
         callback: called with kombu's message when it is delivered.
-        forget: called with the tag of a message that kombu is not to settle any more.
+        forget: called with the tag of a message that kombu must no longer settle.
         broken: errors of the connection, which a worker handles itself.
     """
 
@@ -73,7 +73,7 @@ class Subscription:
         self._thread.start()
 
     def settle(self, tag: str, outcome: Outcome | Malformed) -> bool:
-        """Settles a message, if it came from here."""
+        """Settles a message. Returns False if this subscription does not hold it."""
         settle = self._held.pop(tag, None)
         if settle is not None:
             settle(outcome)
@@ -81,7 +81,7 @@ class Subscription:
         return settle is not None
 
     def deliver(self, message: Any) -> bool:
-        """Gives kombu a message, or raises an error, that was put; False if that was handed back or lost since."""
+        """Delivers a message to kombu, or raises the error that was put. Returns False if it is no longer held."""
         if self._cancelled:
             return False
         if isinstance(message, Exception):
@@ -109,7 +109,7 @@ class Subscription:
         return True
 
     def cancel(self) -> None:
-        """Receives nothing further, hands back what was not delivered, and ends once the rest has been settled."""
+        """Stops receiving, and makes undelivered messages visible. Ends once all other messages are settled."""
         self._cancelled = True
         self.consumer.pause()
         for tag in set(self._held) - self._delivered:
@@ -121,7 +121,7 @@ class Subscription:
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Hands back what is not settled."""
+        """Makes unsettled messages visible again, and ends."""
         self._cancelled = True
         for tag in list(self._held):
             self.settle(tag, Outcome.FAILED_RETRY_NOW)
@@ -182,13 +182,13 @@ class Subscription:
 
 
 class Undeliverable(Malformed):
-    """A message at which Celery raised an error in the main process of a worker."""
+    """A message for which Celery raised an error in the main process of a worker."""
 
 
 def _in_worker() -> bool:
-    """True if a worker of Celery asked for the message.
+    """Returns True if a Celery worker asked for the message.
 
-    Errors in the callbacks of other programs that use kombu reach their callers, as with every transport.
+    In other programs that use kombu, errors of callbacks reach the caller, as with every transport.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("celery.worker."):
@@ -197,7 +197,7 @@ def _in_worker() -> bool:
 
 
 def is_refused(broker: Broker, name: str, message: Message, error: Malformed) -> bool:
-    """Whether a malformed message is left to the queue's dead-letter queue; else it is to be deleted."""
+    """Returns True if a malformed message goes to a dead-letter queue. If False, the caller must delete it."""
     left = broker.queue(name).dead_letter_queue is not None
     fate = "it goes to the dead-letter queue" if left else "it is deleted"
     _log.error("queue %s: message %s is malformed: %s; %s", name, message.message_id, error, fate)

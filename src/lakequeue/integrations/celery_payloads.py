@@ -1,4 +1,4 @@
-"""What a worker of Celery without a broker takes for a message; anybody may have sent anything to a queue."""
+"""Parses and checks Celery messages, because any program may have sent any text to a queue."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from kombu.utils.json import dumps, loads
 from lakequeue import Message
 
 _LARGEST = 64 * 2**20
-"""Bytes that a compressed body may have once it is decompressed."""
+"""Maximum number of bytes of a decompressed body."""
 _MOST = 1_000_000
-"""Lists, objects and their elements that it may have as JSON: 64 MiB of ``[],`` would become 1.5 GB of objects."""
+"""Maximum number of lists, objects and elements in decompressed JSON. 64 MiB of ``[],`` would take 1.5 GB."""
 _ELEMENT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{,])', re.DOTALL)
-"""A text of JSON, or what begins a list, an object or a further element."""
+"""Matches a JSON text, or the start of a list, an object or a further element."""
 
 _DECOMPRESSORS: dict[Any, Callable[[], Any]] = {
     bz2.decompress: bz2.BZ2Decompressor,
     lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=128 * 2**20),
     zlib.decompress: zlib.decompressobj,
 }
-"""Classes that decompress a part, by the function that kombu calls. Classes of packages are here if installed."""
+"""Classes that decompress in parts, by kombu's function. Classes of optional packages are added if installed."""
 if zstd := getattr(compression, "zstd", None):
     _DECOMPRESSORS[zstd.decompress] = zstd.ZstdDecompressor
 if getattr(compression, "brotli", None):
 
     class _Brotli:
-        """Decompresses byte by byte, as one byte can expand to 16 MiB and brotli has no limit for its output."""
+        """Decompresses byte by byte, because a byte can expand to 16 MiB and brotli cannot limit its output."""
 
         eof = False
 
@@ -85,14 +85,14 @@ def _is_task(found: object) -> bool:
 
 
 def _complete(found: dict[str, Any]) -> bool:
-    """Adds the parts that a task which follows lacks, as Celery fails without them; True if it lacks some."""
+    """Adds the missing parts of a follow-up task, without which Celery fails. Returns True if any were missing."""
     lacking = _PARTS.keys() - found.keys()
     found.update((name, _PARTS[name]()) for name in lacking)
     return bool(lacking)
 
 
 def _is_time(found: object) -> bool:
-    """Whether a text is an instant that fits in any time zone."""
+    """Returns True if a text is an instant that is valid in every time zone."""
     instant = maybe_iso8601(found) if isinstance(found, str) else None
     return found == "" or (instant is not None and 1 < instant.year < 9999)
 
@@ -108,7 +108,7 @@ _OPTIONS: Mapping[str, _Check] = {
     "group_id": _is_text,
     "task_id": lambda found: _is_name(found),
 }
-"""What Celery reads of the options of a task that follows when the one before it fails."""
+"""Checks for the options of a follow-up task that Celery reads when the task before it fails."""
 _TASK: _Table = {
     **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "text")),
     **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "text")),
@@ -126,8 +126,7 @@ _TASK: _Table = {
         "pair of numbers",
     ),
 }
-"""What Celery reads of a task in the main process of a worker, in headers, and in the body: the first protocol has
-everything there, and the second embeds the tasks that follow."""
+"""Checks for the fields of a task that Celery reads in the main process of a worker, from headers and body."""
 _PROPERTIES: _Table = {
     **dict.fromkeys(("correlation_id", "reply_to"), (_is_text, "text")),
     "priority": (_is_number, "number"),
@@ -136,14 +135,14 @@ _DELIVERY: _Table = dict.fromkeys(("exchange", "routing_key"), (_is_text, "text"
 
 
 class Malformed(ValueError):
-    """A message that kombu or Celery cannot read, and that would end a worker."""
+    """Raised for a message that kombu or Celery cannot read, and that would end a worker."""
 
 
 def payload_of(message: Message) -> dict[str, Any]:
-    """Reads kombu's message in a message of a queue, and checks it.
+    """Parses and checks the kombu message in a message of a queue.
 
     Raises:
-        Malformed: says what is wrong with the message.
+        Malformed: names the problem of the message.
     """
     payload = envelope_of(message)
     checked(payload)
@@ -151,10 +150,10 @@ def payload_of(message: Message) -> dict[str, Any]:
 
 
 def envelope_of(message: Message) -> dict[str, Any]:
-    """Reads kombu's message, but not its body, which may be compressed.
+    """Parses the kombu message, but not its body, which may be compressed.
 
     Raises:
-        Malformed: says what is wrong with the message.
+        Malformed: names the problem of the message.
     """
     with _malformed():
         payload: dict[str, Any] = _loaded(message.body)
@@ -175,10 +174,10 @@ def is_compressed(payload: dict[str, Any]) -> bool:
 
 
 def checked(payload: dict[str, Any]) -> None:
-    """Decodes a body and checks its fields. A compressed body is replaced by the decompressed one.
+    """Decodes a body and checks its fields. Replaces a compressed body by the decompressed one.
 
     Raises:
-        Malformed: says what is wrong with the message.
+        Malformed: names the problem of the message.
     """
     with _malformed():
         headers, properties, body = payload["headers"], payload["properties"], payload["body"]
@@ -208,7 +207,7 @@ def checked(payload: dict[str, Any]) -> None:
 
 
 def _check(table: _Table, found: dict[str, Any]) -> None:
-    """Checks what a table knows; removes what is NULL."""
+    """Checks the fields that a table lists. Removes fields that are null."""
     for name in table.keys() & found.keys():
         if found[name] is None:
             del found[name]
@@ -245,7 +244,7 @@ def _malformed() -> Iterator[None]:
 
 
 def _loaded(text: str) -> Any:
-    """What JSON says; kombu's messages to SQS are that once more in base64."""
+    """Parses JSON. The messages that kombu sends to SQS are encoded once more, in base64."""
     try:
         return loads(text)
     except ValueError:
@@ -253,7 +252,7 @@ def _loaded(text: str) -> Any:
 
 
 def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
-    """An object that senders other than kombu leave out; it is there from now on."""
+    """Returns an object of a message. Adds an empty object if the sender left it out."""
     if whole.get(name) is None:
         whole[name] = {}
     found: dict[str, Any] = whole[name]
@@ -262,7 +261,7 @@ def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _is_name(found: object) -> bool:
-    """Whether something may name a task; stores of results end a worker at others."""
+    """Returns True if a value can name a task. Celery's result stores end a worker at any other name."""
     return isinstance(found, str) and len(found) < 256 and found.isprintable()
 
 
@@ -272,7 +271,7 @@ def _need(true: bool, problem: str) -> None:
 
 
 def mark_delivery(payload: dict[str, Any], message: Message) -> str:
-    """Completes kombu's message for this delivery; returns its tag. That of the sender is in all copies."""
+    """Completes kombu's message for this delivery, and returns a new tag. All copies share the sender's tag."""
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
     properties["delivery_info"].pop("consumer_tag", None)  # kombu's own, by which it acknowledges
@@ -281,7 +280,7 @@ def mark_delivery(payload: dict[str, Any], message: Message) -> str:
 
 
 def eta_of(message: dict[str, Any]) -> datetime | None:
-    """When a task is to run, if that is said."""
+    """Returns when a task is to run. None if the message has no ETA."""
     instant: datetime | None = maybe_iso8601(message["headers"].get("eta"))
     if instant is None:
         return None

@@ -1,4 +1,4 @@
-"""The queues of a root as a broker of kombu, for ``lakequeue.integrations.celery``.
+"""The queues of a root as a kombu broker, for ``lakequeue.integrations.celery``.
 
 Bindings of queues to exchanges are tags of the queues, so that all processes see them.
 """
@@ -30,11 +30,11 @@ from lakequeue.model.secrets import hidden
 
 _DAY = 24 * 3600
 _LONGEST = 14 * _DAY
-"""Seconds for which a task may wait in its queue: lakequeue's longest retention."""
+"""Seconds that a task may wait in its queue: lakequeue's longest retention."""
 _KEPT = 300
-"""Seconds for which the queues of remote control and events, which their owner deletes, keep messages."""
+"""Seconds that auto-delete queues, for remote control and events, keep messages."""
 _ABANDONED = 60
-"""Age, in seconds, of the oldest message of such a queue that says that its owner is gone."""
+"""Age in seconds of the oldest message of an auto-delete queue from which its owner counts as dead."""
 _BINDINGS_KEPT = 1.0
 """Seconds for which a process uses the bindings that it has read."""
 _BINDING, _AUTO_DELETE = "kombu:binding:", "kombu:auto-delete"
@@ -58,7 +58,7 @@ class Broker:
         options: ``broker_transport_options``.
 
     Raises:
-        InvalidOptions: names each option that is unknown or wrong.
+        InvalidOptions: names each unknown or invalid option.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ class Broker:
         self._looked_at: dict[str, float] = {}
 
     def connect(self) -> None:
-        """Raises QueueClientError if storage fails; a root that is yet to be made is none."""
+        """Raises QueueClientError if storage fails. A root that does not exist yet is no error."""
         try:
             self._lake.list_queues(limit=1)
             self._new = False
@@ -109,7 +109,7 @@ class Broker:
             self._new = True
 
     def queue(self, name: str) -> Queue:
-        """Raises QueueDoesNotExist."""
+        """Returns a queue. Raises QueueDoesNotExist."""
         if self._new:
             self.connect()  # another process may have made the root
         if self._new:
@@ -125,7 +125,7 @@ class Broker:
         return False
 
     def declare(self, name: str, auto_delete: bool, top_priority: int | None) -> None:
-        """Creates a queue unless it exists, with whatever attributes."""
+        """Creates a queue unless it exists. An existing queue keeps its attributes."""
         with suppress(QueueDoesNotExist):
             self.used(name, lambda queue: queue.tags())
             return
@@ -138,7 +138,7 @@ class Broker:
         self._new = False
 
     def send(self, name: str, body: str, eta: datetime | None, priority: int) -> None:
-        """Sends a message that becomes visible at ``eta``, or after the longest delay."""
+        """Sends a message that becomes visible at ``eta``, or after the longest possible delay."""
 
         def send(queue: Queue) -> str:
             top = (queue.priorities or 1) - 1
@@ -150,11 +150,11 @@ class Broker:
         self.used(name, send)
 
     def until(self, eta: datetime) -> float:
-        """Seconds until an instant."""
+        """Returns the seconds until an instant."""
         return (eta - self._lake.clock.now()).total_seconds()
 
     def _delay(self, queue: Queue, eta: datetime | None) -> float:
-        """Seconds until an ETA, as far as the queue's retention goes, less time in which the task is to run."""
+        """Returns the seconds until an ETA, at most the queue's retention less the time for the task to run."""
         if eta is None:
             return 0
         kept = float(queue.attributes()["message_retention_period"])
@@ -164,7 +164,7 @@ class Broker:
         return int(self.used(name, lambda queue: queue.counts().visible))
 
     def purge(self, name: str) -> int:
-        """Empties a queue; returns how many messages were visible or delayed."""
+        """Empties a queue. Returns the number of visible and delayed messages."""
 
         def purge(queue: Queue) -> int:
             counts = queue.counts()
@@ -180,7 +180,6 @@ class Broker:
             self._lake.delete_queue(self._own(name))
 
     def bind(self, exchange: str, key: str, pattern: str | None, name: str) -> None:
-        """Binds a queue to an exchange."""
         tag = f"{_BINDING}{_short_hash(key)}:{_in_tag(exchange)}"
         value = json.dumps([key, pattern, name])
 
@@ -199,7 +198,6 @@ class Broker:
         self._read_at = None
 
     def bindings(self, exchange: str, fresh: bool = False) -> list[Binding]:
-        """The bindings of an exchange."""
         now = monotonic()
         if fresh or self._read_at is None or now - self._read_at > _BINDINGS_KEPT:
             found: dict[str, list[Binding]] = {}
@@ -213,7 +211,7 @@ class Broker:
         return self._bindings.get(_in_tag(exchange), [])
 
     def attended(self, names: Collection[str]) -> set[str]:
-        """Queues of a broadcast whose owners live; deletes those that a dead process has left."""
+        """Returns the queues of a broadcast whose owners live. Deletes queues that a dead process has left."""
         living = set()
         for name in names:
             now = monotonic()
@@ -227,7 +225,7 @@ class Broker:
         return living
 
     def used(self, name: str, use: Callable[[Queue], Any]) -> Any:
-        """Uses a queue, which may have been deleted and created again since it was opened."""
+        """Uses a queue. Opens it again if it was deleted and created again."""
         known = name in self._queues
         try:
             return use(self.queue(name))
@@ -238,14 +236,14 @@ class Broker:
             return use(self.queue(name))
 
     def _own(self, name: str) -> str:
-        """The name of kombu's queue ``name``, whose characters may be any."""
+        """Returns lakequeue's name for kombu's queue ``name``, which may contain any characters."""
         full = f"{self._prefix}{name}"
         safe = re.sub("[^A-Za-z0-9_-]", "_", full)
         return full if safe == full and len(full) <= 80 else f"{safe[:71]}-{_short_hash(full)}"
 
 
 def _in_tag(exchange: str) -> str:
-    """The name of an exchange within the 128 characters that a tag's key may have."""
+    """Shortens the name of an exchange for the key of a tag, which may have 128 characters."""
     return exchange if len(exchange) <= 105 else f"{exchange[:80]}-{_short_hash(exchange)}"
 
 
@@ -254,10 +252,10 @@ def _short_hash(text: str) -> str:
 
 
 def root_of(url: str) -> str:
-    """The root that an address names: ``lakequeue:////data/queues``, ``lakequeue://s3/bucket/queues``.
+    """Returns the root in an address such as ``lakequeue:////data/queues`` or ``lakequeue://s3/bucket/queues``.
 
     Raises:
-        InvalidOptions: it names none.
+        InvalidOptions: the address names no root.
     """
     where = url.partition("://")[2]
     kind, _, rest = where.partition("/")

@@ -32,18 +32,18 @@ class LakeQueueResource(ConfigurableResource):
 
     Attributes:
         root: a path or a URI.
-        storage_options: see ``LakeQueue``. Dagster shows values of resources, but of an ``EnvVar`` only its name.
+        storage_options: see ``LakeQueue``. Dagster shows the values of resources. Of an ``EnvVar``, it shows only
+            the name.
     """
 
     root: str
     storage_options: dict[str, str] = {}
 
     def get_client(self) -> LakeQueue:
-        """The root; one for each process."""
+        """Returns the root, opened once in each process."""
         return _lake(self.root, frozenset(self.storage_options.items()))
 
     def queue(self, name: str) -> Queue:
-        """The queue of this name."""
         return self.get_client().queue(name)
 
 
@@ -62,21 +62,22 @@ def message_sensor(
     resource_key: str = "lakequeue",
     **options: Any,
 ) -> SensorDefinition:
-    """A sensor that launches a run for each message, and deletes the message once the run has been launched.
+    """Builds a sensor that launches a run for each message, and then deletes the message.
 
-    The id of the message is the key of the run, so a message that comes twice has one run. While storage fails,
-    ticks are skipped with its error as reason.
+    The message id is the key of the run, so a message that comes twice starts one run. While storage fails, ticks
+    are skipped with the error as reason.
 
     Args:
         name: name of the sensor.
         queue_name: name of the queue.
-        run_request: the request for a message: its partition, configuration, tags; None: the message needs no run
-            and is deleted. If it raises, or returns what is none, that is logged, and the message comes again.
+        run_request: returns the request for a message: its partition, configuration and tags. Returns None if the
+            message needs no run and is to be deleted. Any other result or an error is logged, and the message
+            comes again.
         max_messages: maximum number of messages of a tick.
-        visibility_timeout: seconds in which a run should be launched; later, the message comes once more. None:
-            the queue's.
+        visibility_timeout: seconds within which a run should be launched. Later, the message comes again. None:
+            the queue's timeout.
         resource_key: key of the ``LakeQueueResource``.
-        options: those of ``SensorDefinition``: ``job`` or ``target``, ``minimum_interval_seconds``, …
+        options: arguments of ``SensorDefinition``: ``job`` or ``target``, ``minimum_interval_seconds``, …
 
     Raises:
         InvalidParameterValue: an argument is out of range.
@@ -115,7 +116,7 @@ def _runs(
     messages: Sequence[Message],
     run_request: Callable[[Message], RunRequest | None],
 ) -> tuple[dict[str, RunRequest], list[str]]:
-    """The requests of messages by their ids, and the receipt handles of those that need no run any more."""
+    """Returns the run requests of messages by message id, and the receipt handles of messages that need no run."""
     runs, done = {}, []
     launched = set(_launched(context, name, [message.message_id for message in messages]))
     for message in messages:
@@ -134,7 +135,7 @@ def _runs(
 
 
 def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence[str]) -> Iterator[str]:
-    """The messages whose runs have been launched; one that was only created may never be, so it does not count."""
+    """Yields the messages whose runs have been launched. A run that was only created may never be launched."""
     for message_id in message_ids:
         tags = {"dagster/run_key": message_id, "dagster/sensor_name": name}
         runs = context.instance.get_runs(filters=RunsFilter(tags=tags))
@@ -143,6 +144,6 @@ def _launched(context: SensorEvaluationContext, name: str, message_ids: Sequence
 
 
 def _delete(queue: Queue, receipt_handles: Sequence[str]) -> None:
-    """Deletes messages; one whose receipt has ended comes again, and is deleted then."""
+    """Deletes messages. If a receipt has ended, its message comes again and is deleted then."""
     if receipt_handles:
         queue.delete_batch(receipt_handles)

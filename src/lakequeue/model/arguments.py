@@ -1,4 +1,4 @@
-"""Checks of the arguments of single calls, most of them against the attributes of the queue."""
+"""Checks of the arguments of calls. Most depend on the attributes of the queue."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from lakequeue.model.clock import MICROS, Duration, Interrupt, duration_micros, 
 from lakequeue.model.profiles import Limits
 
 SHORTEST_POLL, LONGEST_POLL = 50_000, 3_600_000_000
-"""Bounds of the interval between polls for changes by other processes, in microseconds."""
+"""Bounds in microseconds of the interval between polls for changes by other processes."""
 _IDENTIFIER = re.compile(r"[!-~]{1,128}")
 _NOT_FOR_THIS_KIND = "The request include parameter that is not valid for this queue type."
 
 
 def check_type(parameter: str, value: object, kind: type | tuple[type, ...], expected: str) -> None:
-    """InvalidParameterValue unless a value is of a type; a bool is no number."""
+    """Raises InvalidParameterValue unless a value has a type. A bool is not a number."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise InvalidParameterValue.of(reprlib.repr(value), parameter, f"Must be {expected}.")
 
 
 def check_string(parameter: str, value: object, *, optional: bool = False) -> None:
-    """InvalidParameterValue unless a value is a text, or None if that is allowed."""
+    """Raises InvalidParameterValue unless a value is a text, or None if ``optional``."""
     if not (optional and value is None):
         check_type(parameter, value, str, "a text")
 
 
 def check_callable(parameter: str, value: object, *methods: str, expected: str = "callable") -> None:
-    """InvalidParameterValue unless a value can be called, or has these methods."""
+    """Raises InvalidParameterValue unless a value is callable, or has callable ``methods`` if these are given."""
     found = [getattr(value, method, None) for method in methods] if methods else [value]
     if not all(callable(one) for one in found):
         raise InvalidParameterValue.of(reprlib.repr(value), parameter, f"Must be {expected}.")
 
 
 def check_mapping(parameter: str, value: object) -> None:
-    """InvalidParameterValue unless a value is a mapping or None."""
+    """Raises InvalidParameterValue unless a value is a mapping or None."""
     if value is not None:
         check_type(parameter, value, Mapping, "a mapping")
 
@@ -54,7 +54,7 @@ class Condition(NamedTuple):
 
     @classmethod
     def of(cls, where: str | None, parameters: Sequence[Any]) -> Condition | None:
-        """What a caller gives; InvalidParameterValue names a value that no condition can have."""
+        """Builds the condition of a call, or None without ``where``. InvalidParameterValue names a wrong value."""
         if isinstance(parameters, str) or not isinstance(parameters, Sequence) or (where is None and parameters):
             reason = "Must be a list of values, one for each ? in where."
             raise InvalidParameterValue.of(reprlib.repr(parameters), "parameters", reason)
@@ -71,7 +71,7 @@ class Condition(NamedTuple):
 
 
 def check_secrets(parameter: str, value: object) -> None:
-    """InvalidParameterValue unless a value is a mapping to texts or None; it names types instead of values."""
+    """Raises InvalidParameterValue unless a value is None or maps to texts. The error shows types, no values."""
     wrong = [] if value is None or isinstance(value, Mapping) else [(parameter, value, "a mapping")]
     if isinstance(value, Mapping):
         found = ((f"{parameter}[{name!r}]", each, "a text") for name, each in value.items())
@@ -81,13 +81,12 @@ def check_secrets(parameter: str, value: object) -> None:
 
 
 def check_interrupt(interrupt: object) -> None:
-    """InvalidParameterValue unless a value is an Interrupt or None."""
     if interrupt is not None:
         check_type("interrupt", interrupt, Interrupt, "an Interrupt")
 
 
 def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expected: str) -> list[Any]:
-    """The values of an iterable that is neither text nor mapping; InvalidParameterValue names a wrong one."""
+    """Returns the items of an iterable except text or mapping. InvalidParameterValue names a wrong item."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise InvalidParameterValue.of(
             reprlib.repr(values), parameter, f"Must be a list; each item is {expected}."
@@ -99,7 +98,7 @@ def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expec
 
 
 def check_instant(parameter: str, value: object) -> int:
-    """An aware instant in microseconds since the epoch; InvalidParameterValue for anything else."""
+    """Converts an aware instant to microseconds since the epoch. InvalidParameterValue for any other value."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         with suppress(OverflowError):  # it is beyond the calendar
             return to_micros(value.astimezone(timezone.utc))
@@ -108,7 +107,7 @@ def check_instant(parameter: str, value: object) -> int:
 
 
 def check_text(parameter: str, value: object) -> None:
-    """InvalidParameterValue unless a value is a text that can be stored: half a surrogate pair cannot."""
+    """Raises InvalidParameterValue unless a value is a text that can be stored. Half a surrogate pair cannot."""
     try:
         stored = isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -118,7 +117,7 @@ def check_text(parameter: str, value: object) -> None:
 
 
 def check_whole(parameter: str, value: object, most: int | None = None) -> None:
-    """Raises InvalidParameterValue unless the value is a whole number of at least 1, and at most ``most``."""
+    """Raises InvalidParameterValue unless a value is a whole number of at least 1, and at most ``most``."""
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if not whole or (most is not None and isinstance(value, int) and value > most):
         limit = "of at least 1" if most is None else f"from 1 to {most:,}"
@@ -126,7 +125,7 @@ def check_whole(parameter: str, value: object, most: int | None = None) -> None:
 
 
 def check_poll_interval(value: Any) -> int:
-    """The longest pause between two polls, in microseconds."""
+    """Returns the interval between polls in microseconds."""
     try:
         micros = duration_micros(value)
     except (TypeError, ValueError, OverflowError):
@@ -139,7 +138,7 @@ def check_poll_interval(value: Any) -> int:
 
 
 def check_visibility_timeout(attributes: QueueAttributes, value: Any) -> int:
-    """The visibility timeout of a receive or a change, in microseconds (RCV-13, VIS-10, PRF-2)."""
+    """Returns the visibility timeout of a receive or a change, in microseconds (RCV-13, VIS-10, PRF-2)."""
     with coded_for(attributes.profile):
         if value is None:
             raise MissingParameter("The request must contain the parameter {}.", names=["visibility_timeout"])
@@ -153,7 +152,7 @@ def check_visibility_timeout(attributes: QueueAttributes, value: Any) -> int:
 
 
 def check_wait(attributes: QueueAttributes, value: Any) -> int:
-    """The wait time of a receive, in microseconds; None means the queue's (LPL-2, LPL-3)."""
+    """Returns the wait time of a receive, in microseconds. None means the queue's wait time (LPL-2, LPL-3)."""
     if value is None:
         return attributes.wait_micros
     limits = attributes.limits("receive_wait_time")
@@ -163,7 +162,7 @@ def check_wait(attributes: QueueAttributes, value: Any) -> int:
 
 
 def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
-    """The delay of one message, in microseconds; None means the queue's (DLY-3, DLY-4, DLY-9).
+    """Returns the delay of a message, in microseconds. None means the queue's delay (DLY-3, DLY-4, DLY-9).
 
     A FIFO queue accepts only None and 0. Both mean the queue's current delay, and the result is None (SND-6,
     DLY-10).
@@ -180,7 +179,7 @@ def check_delay(attributes: QueueAttributes, value: Any) -> int | None:
 
 
 def check_at(attributes: QueueAttributes, at: Any, delay: Any, now: datetime) -> Duration:
-    """The delay of a message that is to become visible at an instant, in seconds (JOB-8)."""
+    """Returns the delay in seconds of a message that becomes visible at an instant (JOB-8)."""
     left = max(0, check_instant("at", at) - to_micros(now))
     if not attributes.fractions_allowed("delay"):
         left = -(-left // MICROS) * MICROS
@@ -196,7 +195,7 @@ def check_at(attributes: QueueAttributes, at: Any, delay: Any, now: datetime) ->
 
 
 def check_priority(attributes: QueueAttributes, value: Any = None) -> int:
-    """The priority of a message; None means the lowest one, 0 (JOB-5)."""
+    """Returns the priority of a message. None means the lowest priority, 0 (JOB-5)."""
     if value is None or (type(value) is int and 0 <= value < attributes.classes):
         return value or 0
     if attributes.priorities is None:
@@ -205,7 +204,7 @@ def check_priority(attributes: QueueAttributes, value: Any = None) -> int:
 
 
 def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
-    """The maximum number of messages of a receive; None means 1 (RCV-1)."""
+    """Returns the maximum number of messages of a receive. None means 1 (RCV-1)."""
     if value is None:
         return 1
     high = attributes.profile_rules.max_batch
@@ -222,7 +221,7 @@ def check_max_messages(attributes: QueueAttributes, value: Any = None) -> int:
 
 
 def check_attempt_id(attributes: QueueAttributes, value: Any) -> str | None:
-    """The attempt id of a receive, which only FIFO queues accept; or None (ATT-7)."""
+    """Returns the attempt id of a receive, or None. Only FIFO queues accept an id (ATT-7)."""
     with coded_for(attributes.profile):
         if value is not None and not attributes.fifo:
             raise _refused(value, "attempt_id", _NOT_FOR_THIS_KIND)
@@ -230,18 +229,18 @@ def check_attempt_id(attributes: QueueAttributes, value: Any) -> str | None:
 
 
 LONGEST_CONSUMER = 100
-"""Characters of the name of a consumer."""
+"""Maximum number of characters in the name of a consumer."""
 
 
 def check_consumer(value: Any) -> str | None:
-    """The name of a consumer, or None."""
+    """Returns the name of a consumer, or None."""
     if value is None or (isinstance(value, str) and 1 <= len(value) <= LONGEST_CONSUMER):
         return value
     raise _refused(value, "consumer", f"Must be a text of 1 to {LONGEST_CONSUMER} characters.")
 
 
 def check_identifier(parameter: str, value: Any) -> str | None:
-    """An id that callers choose, 1 to 128 letters, digits and punctuation (SND-13, ATT-7); or None."""
+    """Returns an id that a caller chose, or None: 1 to 128 letters, digits and punctuation (SND-13, ATT-7)."""
     if value is None or (isinstance(value, str) and _IDENTIFIER.fullmatch(value)):
         return value
     reason = "{} can only include alphanumeric and punctuation characters. 1 to 128 in length."
@@ -249,17 +248,17 @@ def check_identifier(parameter: str, value: Any) -> str | None:
 
 
 MAX_TAGS = 50
-"""Tags of a queue; as in SQS."""
+"""Maximum number of tags of a queue, as in SQS."""
 
 
 def check_tag_count(name: str, tags: Mapping[str, str]) -> None:
-    """Checks that a queue does not get too many tags (QUE-28)."""
+    """Raises InvalidParameterValue if a queue would get too many tags (QUE-28)."""
     if len(tags) > MAX_TAGS:
         raise InvalidParameterValue(f"Too many tags added for queue {name}.")
 
 
 def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags to store: strings, keys of 1 to 128 characters, values of at most 256 (QUE-28)."""
+    """Returns tags to store: texts, keys of 1 to 128 characters, values of at most 256 (QUE-28)."""
     check_type("tags", tags, Mapping, "a mapping")
     for key, value in tags.items():
         if not isinstance(key, str) or not 1 <= len(key) <= 128:
@@ -274,7 +273,7 @@ def check_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def _argument(
     attributes: QueueAttributes, field: str, value: Any, reason: str, parameter: str = "", zero: bool = False
 ) -> int:
-    """A duration within its attribute's range, in microseconds; with ``zero``, 0 is accepted too."""
+    """Returns a duration in microseconds, if it is in the attribute's range. With ``zero``, accepts 0, too."""
     parameter = parameter or field
     try:
         micros = duration_micros(value)

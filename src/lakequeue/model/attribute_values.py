@@ -1,4 +1,4 @@
-"""Values of attributes: parsed from what callers and the wire give, written back, and typed for type checkers."""
+"""Values of attributes: parsed from arguments and requests, written as text, and typed for type checkers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lakequeue.model.redrive_policies import (
 Seconds = int | float
 
 MAX_TEXT_BYTES = 8_192
-"""Bytes of an attribute that is a text, such as a policy; as in SQS."""
+"""Maximum number of bytes in an attribute that is a text, such as a policy. As in SQS."""
 MAX_STATEMENTS = 20
-"""Statements of a policy; as in SQS."""
+"""Maximum number of statements in a policy. As in SQS."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
 
@@ -114,7 +114,7 @@ PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "reasons": parse_reasons,
     "rate": lambda value: parse_rate(value) if value else None,
 }
-"""By the kind of an attribute, what makes its value of what was given; TypeError or ValueError if that is none."""
+"""Parsers of attribute values, by kind of attribute. They raise TypeError or ValueError for an invalid value."""
 
 
 def as_text(value: Any) -> str:
@@ -196,7 +196,7 @@ class ChangeableAttributes(TypedDict, total=False):
 
 
 class NewQueueAttributes(ChangeableAttributes, total=False):
-    """Keyword arguments of ``LakeQueue.create_queue``; those added here are fixed at creation."""
+    """Keyword arguments of ``LakeQueue.create_queue``. Its additional attributes are fixed at creation."""
 
     profile: Literal["lake", "sqs", "sqs-2018", "cmq"]
     priorities: int

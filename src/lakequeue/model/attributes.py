@@ -28,7 +28,7 @@ from lakequeue.model.redrive_policies import (
 
 
 class _Attribute(NamedTuple):
-    """How an attribute is declared; all that is not about what it does follows from this."""
+    """The declaration of an attribute: names, kind, default, range, and which queues have it."""
 
     wire: str
     kind: str  # see PARSERS; a choice has its own values
@@ -43,12 +43,12 @@ class _Attribute(NamedTuple):
 
     @property
     def can_be_unset(self) -> bool:
-        """Whether None, or an empty text, means that it is not set."""
+        """True if None, or an empty text, unsets the attribute."""
         return self.default is None and (self.limits is not None or self.only == _LAKE)
 
 
 def _of(*args: Any, **more: Any) -> Any:
-    """A field that is an attribute."""
+    """Declares an attribute as a field."""
     declared = _Attribute(*args, **more)
     return attrs.field(default=declared.default, metadata={_Attribute: declared})
 
@@ -59,7 +59,7 @@ ThroughputLimit = Literal["per_queue", "per_message_group_id"]
 _THROUGHPUT_LIMITS = {"per_queue": "perQueue", "per_message_group_id": "perMessageGroupId"}
 _LAKE = DEFAULT_PROFILE
 HIDDEN = frozenset({"CreatedDeduplicationScope", "PausedSince"})
-"""Wire names of attributes that the tables store, but that users can neither set nor see."""
+"""Wire names of attributes in the tables that users can neither set nor see."""
 
 MOST_PRIORITIES = 10
 FIFO_DEDUP_MICROS = 300 * MICROS
@@ -68,10 +68,10 @@ _UNIQUE = ("deduplication_interval", "deduplication_until_deleted")
 
 @attrs.frozen(kw_only=True)
 class QueueAttributes:
-    """All settable attributes of one queue; durations in seconds, None in a cap means unlimited.
+    """All settable attributes of a queue. Durations are seconds. None in a cap means unlimited.
 
-    Build one with ``create``, which checks, or ``from_wire``, which trusts the tables. A FIFO queue always uses
-    the deduplication scope that it was created with; a later scope is only shown (DDP-15).
+    Build the attributes with ``create``, which checks them, or ``from_wire``, which trusts the tables. A FIFO
+    queue always uses the deduplication scope that it was created with. A later scope is only shown (DDP-15).
     """
 
     profile: str = _of("Profile", "text", fixed=True)
@@ -108,31 +108,31 @@ class QueueAttributes:
     priorities: int | None = _of(
         "Priorities", "count", None, limits=Limits(1, 1, MOST_PRIORITIES), only=_LAKE, fixed=True
     )
-    """Number of classes of messages, each of which has shards of its own (JOB-5); None: one."""
+    """Number of message classes, each with shards of its own (JOB-5). None: the queue has no priorities."""
     priorities_strict: bool | None = _of("PrioritiesStrict", "mark", None, only=_LAKE)
-    """Whether no receive begins with the lowest one."""
+    """True if every receive begins with the highest priority."""
     deduplication_interval: Seconds | None = _of(
         "DeduplicationInterval", "seconds", None, limits=Limits(1, 1, 24 * HOUR), only=_LAKE
     )
-    """For how long a standard queue takes a deduplication id once (JOB-6); None: it takes none."""
+    """Seconds for which a standard queue refuses a repeated deduplication id (JOB-6). None: it accepts no ids."""
     deduplication_until_deleted: bool | None = _of("DeduplicationUntilDeleted", "mark", None, only=_LAKE)
-    """Whether it takes one once until the message is deleted."""
+    """True if a deduplication id counts until its message is deleted."""
     paused: str | None = _of("Paused", "text", None)
-    """Why receives find nothing (JOB-1)."""
+    """Why the queue is paused, so that receives find nothing (JOB-1)."""
     paused_groups: str | None = _of("PausedGroups", "reasons", None)
-    """Why they find nothing of message groups, by group in JSON."""
+    """Why message groups are paused, by group in JSON."""
     paused_since: str | None = _of("PausedSince", "text", None)
-    """Start of each pause in microseconds, by group in JSON, or by an empty text for the whole queue."""
+    """Start of each pause in microseconds, by group in JSON. An empty text means the whole queue."""
     rate_limit: str | None = _of("RateLimit", "rate", None)
-    """How many messages consumers receive in a time, such as ``100/s`` (JOB-11)."""
+    """Number of messages that consumers receive in a time, for example ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
-    """How many of them at once; None: a second's."""
+    """Number of messages that consumers may receive at once. None: the messages of a second."""
 
     @classmethod
     def create(
         cls, profile_name: str = DEFAULT_PROFILE, fifo: bool | str = False, **given: Any
     ) -> QueueAttributes:
-        """Attributes of a new queue: the given ones, and the profile's defaults for the rest (PRF-2).
+        """Builds the attributes of a new queue: the given ones, and the profile's defaults for the rest (PRF-2).
 
         Names may be snake_case or wire names. None in a cap, or the text "unlimited", lifts the cap.
 
@@ -156,9 +156,10 @@ class QueueAttributes:
         return checked
 
     def with_changes(self, **given: Any) -> QueueAttributes:
-        """These attributes after an update; errors as in ``create``.
+        """Returns these attributes after an update. Raises the errors of ``create``.
 
-        Profile and kind of queue cannot change (PRF-1, QUE-2), the shards of a standard queue only grow (QUE-34).
+        Profile and kind of queue cannot change (PRF-1, QUE-2). The number of shards of a standard queue can only
+        grow (QUE-34).
         """
         with coded_for(self.profile):
             fields = _fields(given, self.profile_rules)
@@ -184,7 +185,7 @@ class QueueAttributes:
         return changed
 
     def _check_homes(self, before: QueueAttributes) -> None:
-        """Refuses what would leave a group with a limit, or a known id, on several shards (FAI-5, JOB-6)."""
+        """Refuses a change that spreads a limited group, or a known id, over several shards (FAI-5, JOB-6)."""
         limit = "group_in_flight_limit"
         homed = [field for field in (*_UNIQUE, limit) if getattr(self, field) is not None]
         if homed and self.shards > before.shards:
@@ -196,7 +197,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[limit], hint=hint)
 
     def differences(self, given: Mapping[str, Any]) -> list[str]:
-        """Names of given attributes that differ from this queue's (QUE-15); errors as in ``create``."""
+        """Returns the names of given attributes that differ from this queue's (QUE-15). Errors as in create."""
         asked = _fields(given, self.profile_rules)
         kind: dict[str, Any] = {"profile": self.profile, "fifo": self.fifo}
         named = {f if f in kind else self._wire_name(_BY_FIELD[f]): value for f, value in asked.items()}
@@ -204,7 +205,7 @@ class QueueAttributes:
         return [f for f in asked if getattr(self, f) != getattr(other, f)]
 
     def values(self) -> dict[str, Any]:
-        """The attributes that such a queue has, by name, as ``create`` takes them; None: no limit, or not set."""
+        """Returns the attributes of this kind of queue by name, as ``create`` takes them. None: unlimited."""
         absent = _absent(self.fifo, self.profile_rules)
         shown = [(each, getattr(self, each.field)) for each in _SETTABLE if each.only not in absent]
         found = {each.field: bool(value) if each.kind == "mark" else value for each, value in shown}
@@ -212,7 +213,7 @@ class QueueAttributes:
         return found | {"redrive_allow_policy": redrive_allow_policy(self.redrive_allow_policy)}
 
     def to_wire(self) -> dict[str, str]:
-        """Every set attribute by its wire name, as a string (QUE-23)."""
+        """Returns every set attribute by its wire name, as a text (QUE-23)."""
         wire = {}
         for attribute in _ATTRIBUTES:
             value = getattr(self, attribute.field)
@@ -222,7 +223,7 @@ class QueueAttributes:
         return wire
 
     def to_stored(self) -> dict[str, str]:
-        """The same without the profile's default of what older versions do not know, which they could not read."""
+        """Returns the wire form without a default that older versions do not know and could not read."""
         wire = self.to_wire()
         if self.fair_groups == self.profile_rules.fair_groups:
             wire.pop("FairGroups", None)
@@ -230,10 +231,10 @@ class QueueAttributes:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, str]) -> QueueAttributes:
-        """The inverse of ``to_wire`` and ``to_stored``; does not check the values.
+        """Parses the result of ``to_wire`` or ``to_stored``. Does not check ranges.
 
         Raises:
-            QueueClientError: one is of a newer version (DUR-71).
+            QueueClientError: an attribute comes from a newer version (DUR-71).
         """
         values: dict[str, Any] = {}
         for name, text in wire.items():
@@ -247,7 +248,7 @@ class QueueAttributes:
 
     @classmethod
     def check_stored(cls, wire: Mapping[str, str]) -> None:
-        """KeyError, ValueError or QueueServiceError if no lakequeue stored these, maybe a newer one (DUR-71)."""
+        """Raises KeyError, ValueError or QueueServiceError if no version can have stored these (DUR-71)."""
         found = cls.from_wire({name: text for name, text in wire.items() if name in _BY_WIRE})
         _ = found.profile_rules, found.redrive, found.redrive_allow
 
@@ -257,30 +258,30 @@ class QueueAttributes:
 
     @property
     def strict_receipts(self) -> bool:
-        """Whether handles stop working when their visibility timeout ends (RCP-7, RCP-8)."""
+        """True if receipt handles stop working when their visibility timeout ends (RCP-7, RCP-8)."""
         rules = self.profile_rules
         return (rules.receipt_policy_fifo if self.fifo else rules.receipt_policy) == "strict"
 
     @property
     def dedup_by_group(self) -> bool:
-        """Whether deduplication ids are unique per message group only (DDP-14); fixed at creation."""
+        """True if deduplication ids are unique only per message group (DDP-14). Fixed at creation."""
         return self.created_deduplication_scope == "message_group"
 
     @property
     def dedup_micros(self) -> int | None:
-        """For how long deduplication ids count, from the first accepted send (DDP-9, JOB-6); None: no time."""
+        """Microseconds for which a deduplication id counts after its send (DDP-9, JOB-6). None: not by time."""
         if self.fifo:
             return FIFO_DEDUP_MICROS
         return None if self.deduplication_interval is None else duration_micros(self.deduplication_interval)
 
     @property
     def dedup_window(self) -> int | None:
-        """How far back a send looks for its deduplication id, in microseconds; None: sends have none."""
+        """Age in microseconds up to which a send searches for its deduplication id. None: no ids are accepted."""
         return self.retention_micros if self.deduplication_until_deleted else self.dedup_micros
 
     @property
     def by_group(self) -> bool:
-        """Whether the message group determines the shard, so that one shard sees all messages of a group."""
+        """True if the message group determines the shard, so that one shard sees all messages of a group."""
         return self.fifo or self.group_in_flight_limit is not None
 
     @cached_property
@@ -295,17 +296,17 @@ class QueueAttributes:
 
     @cached_property
     def pace(self) -> Pace | None:
-        """The rate limit of the queue, whose bucket is in the head of shard 0 (JOB-11)."""
+        """The rate limit of the queue. Its token bucket is in the head of shard 0 (JOB-11)."""
         return None if self.rate_limit is None else Pace.of(self.rate_limit, self.rate_burst)
 
     @property
     def classes(self) -> int:
-        """Number of priorities, from 0, the lowest one; that of a shard is its number modulo this (JOB-5)."""
+        """Number of priorities. 0 is the lowest. The priority of a shard is its number modulo this (JOB-5)."""
         return self.priorities or 1
 
     @property
     def groups_are_tenants(self) -> bool:
-        """Whether message groups name tenants that share the queue (FAI-1, FAI-4)."""
+        """True if message groups name tenants that share the queue (FAI-1, FAI-4)."""
         return bool(self.fair_groups or self.group_in_flight_limit)
 
     @cached_property
@@ -315,12 +316,12 @@ class QueueAttributes:
 
     @cached_property
     def redrive_allow(self) -> RedriveAllowPolicy:
-        """Which queues may move messages here; all by default (DLQ-6)."""
+        """The queues that may move messages here. By default all (DLQ-6)."""
         return redrive_allow_policy(self.redrive_allow_policy) or RedriveAllowPolicy("allowAll")
 
     @property
     def inflight_limit_behavior(self) -> Literal["error", "empty"]:
-        """Whether a claim at the in-flight cap fails or returns nothing (INF-3, INF-4)."""
+        """Result of a claim at the in-flight cap: an error, or no messages (INF-3, INF-4)."""
         rules = self.profile_rules
         return rules.inflight_limit_behavior_fifo if self.fifo else rules.inflight_limit_behavior
 
@@ -331,12 +332,12 @@ class QueueAttributes:
 
     @property
     def delayed_limit(self) -> int | None:
-        """Number of delayed messages in one shard at which new ones are held (INF-8), divided likewise."""
+        """Number of delayed messages in one shard from which new ones are held (INF-8): the cap per shard."""
         return None if self.max_delayed_messages is None else self.max_delayed_messages // self.shards
 
     @property
     def stored_limit(self) -> int | None:
-        """Maximum number of stored messages in one shard (QUE-21), divided likewise."""
+        """Maximum number of stored messages in one shard (QUE-21). The cap divided by the shards."""
         return None if self.max_stored_messages is None else self.max_stored_messages // self.shards
 
     @cached_property
@@ -360,7 +361,7 @@ class QueueAttributes:
         return duration_micros(self.receive_wait_time)
 
     def limits(self, field: str) -> Limits:
-        """The range of an attribute on this queue, given its other attributes."""
+        """Returns the range of an attribute on this queue, which its other attributes may narrow."""
         if (limits := _BY_FIELD[field].limits) is not None:
             return limits
         if field == "max_inflight_messages" and self.fifo:
@@ -375,7 +376,7 @@ class QueueAttributes:
         return limits
 
     def fractions_allowed(self, field: str) -> bool:
-        """Whether a duration may have a fraction of a second (``lake``, and waits on ``cmq``)."""
+        """Returns True if a duration may have a fraction of a second (``lake``, and waits on ``cmq``)."""
         rules = self.profile_rules
         return (
             not self.profile_strict
@@ -384,7 +385,7 @@ class QueueAttributes:
         )
 
     def _check(self, given: Mapping[str, object]) -> None:
-        """Checks all ranges, the given attributes first: one change can push another out of range."""
+        """Checks all ranges, the given attributes first: one change can push another attribute out of range."""
         for attribute in sorted(_ATTRIBUTES, key=lambda a: a.field not in given):
             value = getattr(self, attribute.field)
             if attribute.kind not in ("seconds", "count", "cap") or value is None:
@@ -415,7 +416,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD[others[0]], hint=f"does not go with {one}{why}")
 
     def _check_fifo(self) -> None:
-        """Checks which attributes of a FIFO queue go together (DDP-14); a group never spans shards."""
+        """Checks that the attributes of a FIFO queue go together (DDP-14). A group never spans shards."""
         if not self.profile_rules.fifo_queues:
             raise _invalid(_BY_FIELD["fifo"], hint=f"profile {self.profile} has no FIFO queues")
         if self.fifo_throughput_limit == "per_message_group_id" and self.deduplication_scope != "message_group":
@@ -458,7 +459,7 @@ def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | Non
 
 
 def _fields(given: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
-    """Given values by field name, unparsed; texts of numbers are for the names of SQS."""
+    """Returns given values by field name, unparsed. Only wire names accept numbers as text."""
     found = {}
     for name, value in given.items():
         attribute = _attribute(name, rules)
@@ -470,7 +471,7 @@ def _fields(given: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
 
 
 def _parsed(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The values in their Python types; ranges are checked later."""
+    """Converts values to their Python types. Ranges are checked later."""
     values = {}
     for field, value in fields.items():
         try:
@@ -515,7 +516,7 @@ def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
 
 
 def _absent(fifo: bool, rules: Profile) -> set[str]:
-    """The kinds of queues that one is not."""
+    """Returns the kinds of queues to which a queue does not belong."""
     kinds = {"standard": not fifo and rules.fair_groups is not None, _LAKE: not fifo and rules.name == _LAKE}
     return {kind for kind, fits in (kinds | {"fifo": fifo}).items() if not fits}
 
@@ -536,18 +537,18 @@ def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fields() -> list[str]:
-    """Names of all settable attributes in snake_case."""
+    """Returns the names of all settable attributes in snake_case."""
     return [attribute.field for attribute in _SETTABLE]
 
 
 def kind_of(name: str) -> str | None:
-    """What an attribute is: ``seconds``, ``count`` …; None if no attribute has this name."""
+    """Returns the kind of an attribute: ``seconds``, ``count`` … None if no attribute has this name."""
     attribute = _BY_CMQ_NAME.get(name)
     return None if attribute is None else attribute.kind
 
 
 def unknown(name: str, names: Iterable[str] = ()) -> InvalidAttributeName:
-    """The error for a name that no attribute has, or none of these names."""
+    """Builds the error for an unknown name of an attribute, with the nearest of ``names`` as a hint."""
     known = [*(names or _BY_NAME)]
     nearest = [each for each in known if len(name) > 3 and name in each] or get_close_matches(name, known, 1)
     hint = f"did you mean {nearest[0]}?" if nearest else None
@@ -555,7 +556,7 @@ def unknown(name: str, names: Iterable[str] = ()) -> InvalidAttributeName:
 
 
 def selected(known: Mapping[str, Any], names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """The requested attributes; InvalidAttributeName for an unknown name, or one of the other kind (QUE-23)."""
+    """Returns the requested attributes. InvalidAttributeName if unknown, or of the other kind (QUE-23)."""
     if "All" in names:
         return dict(known)
     settable = [each.wire if wire else each.field for each in _SETTABLE]

@@ -1,34 +1,34 @@
-"""Finds why a call of Spark failed in the texts that wrap the cause."""
+"""Finds the cause of a failed Spark call in the texts that wrap it."""
 
 from __future__ import annotations
 
 import re
 
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n|thrown from the Python worker(?:: ?|\. [^\n]*)\n?")
-"""What a Python stack follows, or the exception alone in a worker that hides stacks (``SPARK_HIDE_TRACEBACK``)."""
+"""Precedes a Python stack, or only the exception if the worker hides stacks (``SPARK_HIDE_TRACEBACK``)."""
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*)|$)", re.MULTILINE | re.DOTALL)
 """The last lines of a Python stack: class and message."""
 _JAVA = re.compile(r"(?:: )?\(?(?:[a-z]\w*\.)+([A-Z][\w$]*)(?:: |\) |\Z)(.*)", re.DOTALL)
-"""How Java and Spark Connect print an exception: package, class and message."""
+"""An exception as Java and Spark Connect print it: package, class and message."""
 _STACK = re.compile(r"\n\s*(?:at [\w.$]+[(/]|\.\.\. \d+ more|Driver stacktrace:|JVM stacktrace:)")
 _PLAN = re.compile(r"\n(?:\n|== |'|\+- |Search path:)")
-"""Begins the query and the plan that follow a message."""
+"""Start of the query and the plan after a message."""
 _CONDITION = re.compile(r"\s*\[([A-Z][\w.]*)\]")
 _OUTER = re.compile("FAILED|ABORT|PYTHON_EXCEPTION|INTERNAL_ERROR")
-"""In the conditions of errors that only wrap another error."""
+"""Found in the conditions of errors that only wrap another error."""
 
 
 def of_spark(error: BaseException) -> bool:
-    """Whether PySpark or its connection to the JVM raised the error."""
+    """Returns True if PySpark or its connection to the JVM raised the error."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """Class and text of an error, without stacks. For an error of Spark, class and text of its innermost cause.
+    """Returns class and text of an error, without stacks. Of a Spark error, class and text of its innermost cause.
 
-    The cause is what a task, a function in Python or Java raised, such as ``ValueError`` or
-    ``SparkNumberFormatException``. Causes that say less than the error around them, such as a missing class behind
-    ``[DATA_SOURCE_NOT_FOUND]``, are left out.
+    The cause is the error that a task raised, or a function in Python or Java, for example ``ValueError`` or
+    ``SparkNumberFormatException``. A cause that says less than the error around it is skipped, for example the
+    missing class behind ``[DATA_SOURCE_NOT_FOUND]``.
     """
     try:
         text = str(error)
@@ -69,5 +69,4 @@ def _java(kind: str, text: str) -> tuple[str, str]:
 
 
 def _message(text: str) -> str:
-    """A text up to its stack."""
     return _STACK.split(text, maxsplit=1)[0]

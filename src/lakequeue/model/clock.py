@@ -1,6 +1,6 @@
 """The clock that callers pass in, and conversions to whole microseconds.
 
-This package reads time and waits only through a ``Clock``, except for locks and retries of commits (LPL-6, DLT-2).
+This package reads time and waits only through a ``Clock``, except in locks and retries of commits (LPL-6, DLT-2).
 Tests use ``lakequeue.testing.ManualClock``.
 """
 
@@ -24,13 +24,13 @@ Duration: TypeAlias = int | float | Decimal | timedelta
 MICROS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 NEVER = datetime.max.replace(tzinfo=timezone.utc)
-"""The last instant."""
+"""The latest possible instant."""
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_WAIT = 5.0  # seconds; a wait notices within this time that the wall clock was set forward
 
 
 def shown_duration(seconds: float) -> str:
-    """Formats seconds as all commands print them: ``6.2s``, ``1m30s``, ``3d4h``, in at most two units."""
+    """Formats seconds for all commands: ``6.2s``, ``1m30s``, ``3d4h``, in at most two units."""
     if seconds < 60:
         return f"{round(max(seconds, 0.0), 1):g}s"
     parts, left = list[str](), round(seconds)
@@ -42,29 +42,29 @@ def shown_duration(seconds: float) -> str:
 
 
 def to_micros(instant: datetime) -> int:
-    """An aware instant in microseconds since the epoch; ValueError for a naive one."""
+    """Converts an aware instant to microseconds since the epoch. Raises ValueError for a naive instant."""
     if instant.tzinfo is None:
         raise ValueError("an instant needs a time zone")
     return (instant - _EPOCH) // _MICROSECOND
 
 
 def from_micros(micros: int) -> datetime:
-    """The UTC instant of a number of microseconds since the epoch."""
+    """Converts microseconds since the epoch to a UTC instant."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def parse_instant(text: str) -> datetime:
-    """Parses an instant in ISO 8601, naive if the text has no time zone; ValueError for other texts."""
+    """Parses an instant in ISO 8601. Naive if the text has no time zone. Raises ValueError for any other text."""
     return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))  # Python 3.10 does not parse Z
 
 
 def format_instant(instant: datetime) -> str:
-    """An instant in ISO 8601, in UTC with Z."""
+    """Formats an instant in ISO 8601, in UTC with Z."""
     return instant.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def duration_micros(duration: Duration) -> int:
-    """A duration in microseconds, rounded; TypeError or ValueError if it is not a finite duration."""
+    """Converts a duration to microseconds, rounded. Raises TypeError or ValueError unless finite."""
     if isinstance(duration, timedelta):
         return duration // _MICROSECOND
     if isinstance(duration, bool) or not isinstance(duration, (numbers.Real, Decimal)):
@@ -76,28 +76,28 @@ def duration_micros(duration: Duration) -> int:
 
 
 def seconds(micros: int) -> int | float:
-    """Microseconds as seconds; whole seconds as an int."""
+    """Converts microseconds to seconds. Whole seconds are an int."""
     return micros // MICROS if micros % MICROS == 0 else micros / MICROS
 
 
 class Clock(Protocol):
-    """Source of time and of the waits that users see."""
+    """The source of time, and of the waits that users notice."""
 
     def now(self) -> datetime:
-        """The current time as an aware UTC instant."""
+        """Returns the current time as an aware UTC instant."""
 
     def wait(self, until: datetime, wake: threading.Event) -> None:
-        """Blocks the thread until the instant ``until``, or until ``wake`` is set if that comes first."""
+        """Blocks the thread until the instant ``until``, or until ``wake`` is set."""
 
     async def wait_async(self, until: datetime, wake: asyncio.Event) -> None:
-        """Like ``wait``, for a task; ``wake`` belongs to the running loop."""
+        """Suspends the task until the instant ``until``, or until ``wake`` of the running loop is set."""
 
     def participant(self, *, late: bool = False) -> AbstractContextManager[None]:
-        """Registers the current thread or task: a manual clock waits for it to rest before time moves on.
+        """Registers the current thread or task. A manual clock advances only while all participants wait.
 
         Args:
-            late: for threads; when several waits end at one instant, this thread's wait ends after the other
-                threads have come to rest again (HBN-10).
+            late: for threads. If several waits end at one instant, this thread's wait ends after the other threads
+                wait again (HBN-10).
         """
 
 
@@ -131,7 +131,7 @@ class SystemClock:
 
 
 def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: bool = False) -> threading.Thread:
-    """Starts a daemon thread; returns once it takes part in the clock, which could advance without it before."""
+    """Starts a daemon thread. Returns once the clock, which could advance without it, has it as participant."""
     begun = threading.Event()
 
     def run() -> None:
@@ -146,7 +146,7 @@ def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: boo
 
 
 class Interrupt(threading.Event):
-    """Ends the wait of a receive, which then polls once more; ends a search by a condition with an error."""
+    """Ends the wait of a receive, which then polls once more. Ends a search by a condition with an error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Interrupt(threading.Event):
 
     @contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Calls ``wake`` when the event is set during the block."""
+        """Calls ``wake`` if the event is set during the block."""
         self._wakes.append(wake)
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a check found, and what a repair did: values that faces show."""
+"""The findings of a check, and the results of a repair."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import attrs
 
 @attrs.frozen
 class Finding:
-    """One thing that ``LakeQueue.check`` found (DUR-30).
+    """A problem that ``LakeQueue.check`` found (DUR-30).
 
     Attributes:
-        queue: name of the queue; None for what belongs to the whole root.
-        region: region of the queue; None for what belongs to the whole root.
+        queue: name of the queue. None for the root itself.
+        region: region of the queue. None for the root itself.
         table: path of the table or directory.
-        file: path of the file below it; None if the table as a whole is concerned.
-        problem: what is wrong.
-        repair: what ``LakeQueue.repair`` would do about it, or what to do instead.
-        damage: whether messages or answers are wrong or will be; False for a warning, such as little free space.
+        file: path of the file below it. None for the table as a whole.
+        problem: description of the problem.
+        repair: the remedy by ``LakeQueue.repair``, or a different one.
+        damage: True if messages or answers are wrong or will be. False for a warning, such as little free space.
     """
 
     queue: str | None
@@ -32,22 +32,22 @@ class Finding:
 
 @attrs.frozen
 class Repair:
-    """What ``LakeQueue.repair`` does, or did, to a shard, or to the catalog (DUR-31 to DUR-36).
+    """A repair of a shard or of the catalog, planned or done by ``LakeQueue.repair`` (DUR-31 to DUR-36).
 
     Attributes:
-        queue: name of the queue; None for the catalog.
-        region: region of the queue; None for the catalog.
-        shard: number of the shard; None for the catalog and for a queue that is listed again.
-        steps: what is done, a sentence each, in order.
+        queue: name of the queue. None for the catalog.
+        region: region of the queue. None for the catalog.
+        shard: number of the shard. None for the catalog, and for a queue that is listed again.
+        steps: the steps in order, a sentence each.
         lost: messages that were not deleted and are gone, as ranges of offsets, both ends included.
-        lost_ids: ids of those of them that are known, by offset.
-        lost_sent: for each range of ``lost`` when its messages were sent: the earliest and the latest possible
-            instant, each None if the log does not say.
-        again: messages that may come again although they were received or deleted, as such ranges.
-        again_ids: ids of those of them that are known, by offset.
-        unknown: why it is not certain which messages are lost or come again; then it is done with ``force`` only.
-        notes: what else to know, such as damage that cannot be mended.
-        applied: whether it was done.
+        lost_ids: the known message ids in ``lost``, by offset.
+        lost_sent: for each range of ``lost``, the earliest and the latest instant at which its messages can have
+            been sent. None if the log does not say.
+        again: messages that may come again although they were received or deleted, as ranges of offsets.
+        again_ids: the known message ids in ``again``, by offset.
+        unknown: reasons why lost or repeated messages cannot be determined. Such a repair needs ``force``.
+        notes: further remarks, for example about damage that cannot be repaired.
+        applied: True if the repair was done.
     """
 
     queue: str | None

@@ -1,4 +1,4 @@
-"""Why handlers failed with a message, and the note of it that a dead letter keeps."""
+"""Failures of handlers, and the note about them that a dead letter keeps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lakequeue.model.causes import cause_of
 from lakequeue.model.clock import format_instant, from_micros, parse_instant
 
 LONGEST = 1_024
-"""Bytes of a text, in UTF-8; the rest is cut off."""
+"""Maximum number of bytes in a stored text, in UTF-8. Longer texts are cut."""
 MOST_ATTEMPTS = 10
-"""Failed attempts that are kept of a message, the last ones (JOB-10)."""
+"""Number of failed attempts that are kept for a message: the last ones (JOB-10)."""
 
 
 def shortened(text: str) -> str:
@@ -24,15 +24,15 @@ def shortened(text: str) -> str:
 
 @attrs.frozen
 class DeadLetterReason:
-    """Why a handler of a message failed; of a dead letter, the last one.
+    """Why a handler failed with a message.
 
     Attributes:
-        error: class of the error, or of the innermost cause of an error of Spark; ``Outcome.FAILED`` if the
-            handler returned that.
-        text: what the error says, or the reason that was returned, up to 1 KiB.
-        at: the second in which the handler ended, by the queue's clock: neighbours that fail together for the same
-            reason are one row of the ledger.
-        consumer: name of its consumer.
+        error: class of the error, or of the innermost cause of a Spark error. ``Outcome.FAILED`` if the handler
+            returned that.
+        text: message of the error, or the reason that the handler returned, up to 1 KiB.
+        at: when the handler ended, by the queue's clock, in whole seconds, so that neighbours that fail together
+            for the same reason share a row of the ledger.
+        consumer: name of the consumer.
     """
 
     error: str
@@ -42,7 +42,7 @@ class DeadLetterReason:
 
     @classmethod
     def of(cls, error: BaseException | None, at: datetime, consumer: str) -> DeadLetterReason:
-        """The reason for an error; None: the handler returned that it failed."""
+        """Builds the reason for an error. None: the handler returned that it failed."""
         at = at.replace(microsecond=0)
         if error is None:
             return cls("Outcome.FAILED", "", at, consumer)
@@ -50,7 +50,7 @@ class DeadLetterReason:
         return cls(kind, shortened(text), at, consumer)
 
     def set_back(self, now: int) -> DeadLetterReason:
-        """The reason as if the handler had ended now at the latest, in microseconds."""
+        """Returns the reason, as if the handler had ended at the latest ``now`` (microseconds)."""
         return attrs.evolve(self, at=min(self.at, from_micros(now)))
 
     def __str__(self) -> str:
@@ -58,18 +58,18 @@ class DeadLetterReason:
         return f"{said} ({self.consumer}, {format_instant(self.at)})"
 
     def json(self) -> str:
-        """The reason as SQL shows it: an object with these four fields, written as Spark does."""
+        """Returns the reason as a JSON object with these four fields, formatted as by Spark."""
         return json.dumps(_fields(self), separators=(",", ":"), ensure_ascii=False)
 
 
 Attempts = tuple[DeadLetterReason, ...]
-"""Failed attempts, the first one first."""
+"""Failed attempts, the earliest first."""
 
 
 def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str | None:
-    """JSON that a dead letter keeps: ``attempts``, and ``reason`` unless its last consumer was killed.
+    """Returns the note of a dead letter as JSON. None if no handler failed with it.
 
-    None if no handler failed with it.
+    The note holds ``attempts``, and ``reason`` unless the last consumer was killed.
     """
     if not attempts:
         return None
@@ -79,7 +79,7 @@ def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str
 
 @lru_cache(maxsize=256)  # messages that fail together have the same
 def parse_note(note: str | None) -> tuple[DeadLetterReason | None, Attempts]:
-    """Reason and failed attempts of a ``dead_letter_note``; None and () if it is damaged."""
+    """Parses a ``dead_letter_note``. Returns the reason and the failed attempts. None and () if it is damaged."""
     try:
         found = {} if note is None else json.loads(note)
         reason, attempts = found.get("reason"), found.get("attempts", ())
@@ -89,7 +89,7 @@ def parse_note(note: str | None) -> tuple[DeadLetterReason | None, Attempts]:
 
 
 def parse_reason(text: str | None) -> DeadLetterReason | None:
-    """Parses a reason from its JSON; None if the text is missing or damaged."""
+    """Parses a reason in JSON. None if the text is missing or damaged."""
     return parse_note(text and f'{{"reason":{text}}}')[0]
 
 

@@ -1,4 +1,4 @@
-"""Records of the log as lines of JSON."""
+"""Log records as JSON lines."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lakequeue.model.clock import Clock
 from lakequeue.model.secrets import hidden
 
 FAILED_WITH = ("queue", "message_id", "receive_count", "consumer")
-"""Fields of a record that say which message a handler failed with."""
+"""Fields of a log record that identify the message with which a handler failed."""
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as one line of JSON in ASCII.
+    """Formats a log record as a JSON line in ASCII.
 
     Args:
-        stacks: include stack traces; otherwise only the exception.
+        stacks: include stack traces. If False, only the exception.
     """
 
     def __init__(self, clock: Clock, stacks: bool = False) -> None:
@@ -29,9 +29,9 @@ class JsonLines(logging.Formatter):
         return json.dumps(self.fields(record))
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What a line says, by name: ``error`` and ``stack`` only if there are any, and where a handler failed.
+        """Returns the fields of a line by name. ``error`` and ``stack`` are only present after an error.
 
-        The stack of a handler, which is the user's own code, is always there.
+        The stack of a failed handler is always present, because it is the user's own code.
         """
         line: dict[str, Any] = {
             "at": self._clock.now().isoformat(timespec="milliseconds"),

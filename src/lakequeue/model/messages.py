@@ -33,12 +33,12 @@ from lakequeue.model.failures import DeadLetterReason
 
 
 def md5_of_body(body: str) -> str:
-    """MD5 of the UTF-8 bytes of a body, in hex (MSA-1)."""
+    """Returns the MD5 of the UTF-8 bytes of a body, in hex (MSA-1)."""
     return hashlib.md5(body.encode(), usedforsecurity=False).hexdigest()
 
 
 def md5_of_attributes(attributes: Mapping[str, tuple[str, str | bytes]]) -> str | None:
-    """MD5 over names, types and values, sorted by name (MSA-2); None if there are none."""
+    """Returns the MD5 over names, types and values, sorted by name (MSA-2). None without attributes."""
     if not attributes:
         return None
     digest = hashlib.md5(usedforsecurity=False)
@@ -52,7 +52,7 @@ def md5_of_attributes(attributes: Mapping[str, tuple[str, str | bytes]]) -> str 
 
 
 def content_dedup_id(body: str) -> str:
-    """The deduplication id of content-based deduplication: SHA-256 of the body alone (DDP-4, MSA-6)."""
+    """Returns the id of content-based deduplication: SHA-256 of the body alone (DDP-4, MSA-6)."""
     return hashlib.sha256(body.encode()).hexdigest()
 
 
@@ -71,7 +71,7 @@ class AttributeValue(NamedTuple):
 
     Attributes:
         type: ``String``, ``Number`` or ``Binary``, optionally with ``.label``.
-        value: bytes of a ``Binary``, text of the others.
+        value: bytes for ``Binary``, else a text.
     """
 
     type: str
@@ -79,7 +79,7 @@ class AttributeValue(NamedTuple):
 
 
 def text_of(value: str | bytes) -> str:
-    """A value of a message attribute as text; bytes in base64."""
+    """Returns a value of a message attribute as text. Bytes become base64."""
     return value if isinstance(value, str) else base64.b64encode(value).decode()
 
 
@@ -87,7 +87,7 @@ AttributeInput: TypeAlias = str | int | float | Decimal | bytes | tuple[str, Any
 
 
 class Absent(enum.Enum):
-    """The default of an argument for which None means something."""
+    """Default of an argument for which None has a meaning."""
 
     ABSENT = "absent"
 
@@ -100,19 +100,19 @@ ABSENT = Absent.ABSENT
 
 @attrs.frozen
 class SendEntry:
-    """One message to send, with either a body or a value for JSON.
+    """A message to send, with either a body or a value for JSON.
 
     Attributes:
         body: text, at least one character.
-        id: id in a batch; None means the position in it.
-        delay: seconds or timedelta; None means the queue's delay.
+        id: id in a batch. None means the position in the batch.
+        delay: seconds or timedelta. None means the queue's delay.
         attributes: message attributes by name, each a text, number, bytes or (type, value).
         group_id: message group.
-        dedup_id: deduplication id, on FIFO queues and those with unique sends.
+        dedup_id: deduplication id, on FIFO queues and on queues with unique sends.
         system_attributes: only ``AWSTraceHeader``.
-        sender_id: who sent it, as a server knows; receivers see it as ``SenderId``.
-        json: a value whose compact JSON is the body; ``Message.json`` reads it. No attribute says that it is JSON.
-        priority: 0 to one less than the queue's priorities; higher ones are received first. None is 0.
+        sender_id: sender as known to a server. Receivers see it as ``SenderId``.
+        json: a value whose compact JSON is the body. ``Message.json`` reads it. No attribute says that it is JSON.
+        priority: 0 to one less than the queue's priorities. Higher priorities are received first. None is 0.
     """
 
     body: str = ""
@@ -132,11 +132,11 @@ class ValidEntry:
     """A checked message, ready to be stored.
 
     Attributes:
-        delay_micros: None on FIFO queues, which use the queue's current delay (DLY-10).
-        dedup_id: never None on FIFO queues.
-        size: bytes that count towards batch and message limits.
-        batch: application id and version under which the log of a shard remembers the message, so that it is sent
-            once; None: it has none.
+        delay_micros: delay in microseconds. None on FIFO queues, which use the queue's current delay (DLY-10).
+        dedup_id: deduplication id. Never None on FIFO queues.
+        size: number of bytes that count towards batch and message limits.
+        batch: application id and version that the Delta log of a shard stores, so that the message is sent once.
+            None: no such id.
     """
 
     body: str
@@ -153,13 +153,14 @@ class ValidEntry:
 
 @attrs.frozen
 class SendResult:
-    """The result of sending one message (SND-3).
+    """The result of sending a message (SND-3).
 
     Attributes:
-        message_id: id of the message, which receivers see too.
+        message_id: id of the message, which receivers see, too.
         md5_of_body: MD5 of the body in UTF-8, in hex (MSA-1).
-        md5_of_message_attributes: MD5 of the message attributes as SQS computes it (MSA-2); None without any.
-        sequence_number: on FIFO queues, a number that grows within a message group; None on others.
+        md5_of_message_attributes: MD5 of the message attributes as SQS computes it (MSA-2). None without
+            attributes.
+        sequence_number: on FIFO queues, a number that grows within a message group. None on standard queues.
     """
 
     message_id: str
@@ -174,11 +175,11 @@ class BatchSuccess:
 
     Attributes:
         id: id of the entry.
-        message_id: of a send: as in ``SendResult``, and so are the next three.
-        md5_of_body: of a send.
-        md5_of_message_attributes: of a send.
-        sequence_number: of a send to a FIFO queue.
-        receipt_handle: of a delete or a change of visibility.
+        message_id: for a send, as in ``SendResult``, like the next three attributes.
+        md5_of_body: for a send.
+        md5_of_message_attributes: for a send.
+        sequence_number: for a send to a FIFO queue.
+        receipt_handle: for a delete or a change of visibility.
     """
 
     id: str
@@ -200,11 +201,11 @@ class BatchFailure:
     Attributes:
         id: id of the entry.
         code: code of the error, as on the page of errors, or ``ServiceUnavailable`` if storage failed.
-        message: what is wrong with the entry.
-        sender_fault: whether the same entry would fail again; False if storage failed.
-        cmq_code: CMQ's number, on queues of profile ``cmq`` only.
+        message: description of the error.
+        sender_fault: True if the same entry would fail again. False if storage failed.
+        cmq_code: CMQ's number, only on queues of profile ``cmq``.
         template: as in ``QueueServiceError``.
-        names: likewise.
+        names: as in ``QueueServiceError``.
     """
 
     id: str
@@ -217,7 +218,7 @@ class BatchFailure:
 
     @classmethod
     def of(cls, id: str, error: QueueServiceError | QueueClientError, profile_name: str = "") -> BatchFailure:
-        """The failure for an error."""
+        """Builds the failure of an entry from its error."""
         if isinstance(error, QueueServiceError):
             number = cmq_code_of(error, profile_name)
             return cls(id, error.code, error.message, error.sender_fault, number, error.template, error.names)
@@ -227,12 +228,12 @@ class BatchFailure:
 
 @attrs.frozen
 class BatchResult:
-    """Outcome of a batch, entry by entry, in the order of the entries.
+    """Result of a batch, entry by entry, in the order of the entries.
 
     Attributes:
         successful: the entries that took effect.
         failed: the entries that did not.
-        cmq_code: of a batch of deletes on a ``cmq`` queue, CMQ's number: 0, or 6010 if some, 6020 if all failed.
+        cmq_code: for a batch of deletes on a ``cmq`` queue, CMQ's number: 0, or 6010 if some, 6020 if all failed.
     """
 
     successful: list[BatchSuccess] = attrs.field(factory=list)
@@ -240,10 +241,10 @@ class BatchResult:
     cmq_code: int | None = None
 
     def raise_for_failures(self) -> BatchResult:
-        """This result, if no entry failed.
+        """Returns this result if no entry failed.
 
         Raises:
-            BatchFailed: has the failed entries; the others took effect.
+            BatchFailed: has the failed entries. All other entries took effect.
         """
         if self.failed:
             raise BatchFailed(self.failed, len(self.successful) + len(self.failed))
@@ -251,14 +252,14 @@ class BatchResult:
 
 
 class Settler(Protocol):
-    """The queue of a received message, as far as the message needs it."""
+    """The part of a queue that a received message needs."""
 
     def delete(self, receipt_handle: str) -> Any: ...
     def change_visibility(self, receipt_handle: str, visibility_timeout: Duration) -> Any: ...
 
 
 class _Attached:
-    """A slot for the queue beside the fields: no copy, comparison, ``repr`` or pickle of a message has it."""
+    """A slot for the queue. Unlike a field, it is left out of copies, comparisons, ``repr`` and pickles."""
 
     __slots__ = ("_settler",)
     _settler: Settler
@@ -266,31 +267,31 @@ class _Attached:
 
 @attrs.frozen(kw_only=True)
 class Message(_Attached):
-    """A received message; the digests are computed when asked for (RCV-10).
+    """A received message. Its digests are computed on access (RCV-10).
 
-    It knows its queue. A copy, such as an unpickled one, is data only: settle it by ``Queue.delete(message)`` or
-    ``Queue.change_visibility(message, …)``.
+    A received message knows its queue. A copy, for example an unpickled message, does not: settle it by
+    ``Queue.delete(message)`` or ``Queue.change_visibility(message, …)``.
 
     Attributes:
         message_id: id that its send returned.
-        receipt_handle: stands for this receipt in deletes and changes of visibility.
+        receipt_handle: identifies this receipt in deletes and changes of visibility.
         body: text of the message.
-        receive_count: how often it was received, this time included.
-        sent_at: when it was sent; of a dead letter, when it was sent first (DLQ-4).
-        first_received_at: when it was received for the first time.
-        message_attributes: attributes of its sender by name, as far as the receive asked for them (MSA-4).
-        group_id: message group; None without one.
+        receive_count: number of receives, including this one.
+        sent_at: when the message was sent. For a dead letter, when it was first sent (DLQ-4).
+        first_received_at: when the message was received for the first time.
+        message_attributes: the sender's attributes by name, limited to those that the receive requested (MSA-4).
+        group_id: message group. None without a group.
         dedup_id: deduplication id, on FIFO queues.
         sequence_number: on FIFO queues, a number that grows within a message group.
-        sender_id: who sent it, as ``lakequeue serve`` knows; None if nobody says.
-        system_attributes: ``AWSTraceHeader`` and ``DeadLetterQueueSourceArn``, if it has them.
+        sender_id: sender as known to ``lakequeue serve``. None if unknown.
+        system_attributes: ``AWSTraceHeader`` and ``DeadLetterQueueSourceArn``, if present.
         received_at: when this receipt began, by the queue's clock.
         visible_at: when this receipt ends unless extended, by the queue's clock.
-        dead_letter_reason: on a dead letter, why its last handler failed; None if its consumer was killed, or
-            settled it otherwise.
-        moved_at: when it was moved here from another queue; None if it was sent here.
-        last_receive: whether it becomes a dead letter if this receive does not delete it (DLQ-13).
-        priority: that of its send; 0 where the queue has no priorities.
+        dead_letter_reason: for a dead letter, why its last handler failed. None if the handler did not fail, for
+            example because its consumer was killed.
+        moved_at: when the message was moved here from another queue. None if it was sent here.
+        last_receive: True if the message becomes a dead letter unless this receive deletes it (DLQ-13).
+        priority: priority of the message. 0 if the queue has no priorities.
     """
 
     message_id: str
@@ -320,12 +321,12 @@ class Message(_Attached):
 
     @property
     def md5_of_message_attributes(self) -> str | None:
-        """MD5 of the message attributes as SQS computes it (MSA-2); None without any."""
+        """MD5 of the message attributes as SQS computes it (MSA-2). None without attributes."""
         return md5_of_attributes(self.message_attributes)
 
     @property
     def attributes(self) -> dict[str, str]:
-        """The system attributes by their SQS names, times in epoch milliseconds (RCV-11)."""
+        """The system attributes by their SQS names. Times are epoch milliseconds (RCV-11)."""
         known = {
             "ApproximateReceiveCount": str(self.receive_count),
             "ApproximateFirstReceiveTimestamp": _millis(self.first_received_at),
@@ -338,7 +339,7 @@ class Message(_Attached):
         return {name: value for name, value in known.items() if value is not None} | self.system_attributes
 
     def json(self) -> Any:
-        """The value of a body in JSON, as ``send(json=…)`` writes it.
+        """Returns the value of a JSON body, such as ``send(json=…)`` writes.
 
         Raises:
             InvalidMessageContents: the body is not JSON.
@@ -350,29 +351,29 @@ class Message(_Attached):
             raise InvalidMessageContents(f"The body of message {self.message_id} is not JSON: {reason}") from error
 
     def delete(self) -> None:
-        """Deletes the message; see ``Queue.delete``.
+        """Deletes the message. See ``Queue.delete``.
 
         Raises:
-            UnsupportedOperation: the message is a copy, which knows no queue.
+            UnsupportedOperation: the message is a copy, which does not know its queue.
         """
         settler_of(self).delete(self.receipt_handle)
 
     def change_visibility(self, visibility_timeout: Duration) -> None:
-        """Makes the message visible in this many seconds, 0 at once; see ``Queue.change_visibility``.
+        """Makes the message visible in this many seconds. 0: at once. See ``Queue.change_visibility``.
 
         Raises:
-            UnsupportedOperation: the message is a copy, which knows no queue.
+            UnsupportedOperation: the message is a copy, which does not know its queue.
         """
         settler_of(self).change_visibility(self.receipt_handle, visibility_timeout)
 
 
 def attach(message: Message, settler: Settler) -> None:
-    """Lets a received message settle itself."""
+    """Gives a received message its queue, so that it can settle itself."""
     object.__setattr__(message, "_settler", settler)
 
 
 def settler_of(message: Message) -> Settler:
-    """The queue of a received message; UnsupportedOperation for a copy."""
+    """Returns the queue of a received message. Raises UnsupportedOperation for a copy."""
     settler: Settler | None = getattr(message, "_settler", None)
     if settler is None:
         raise UnsupportedOperation(
@@ -382,7 +383,7 @@ def settler_of(message: Message) -> Settler:
 
 
 def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
-    """The receipt handle of a handle or received message; InvalidParameterValue for anything else."""
+    """Returns the receipt handle of a handle or received message. InvalidParameterValue for any other value."""
     handle = receipt.receipt_handle if isinstance(receipt, Message) else receipt
     if not isinstance(handle, str):
         reason = "Must be a receipt handle or a received message."
@@ -391,7 +392,7 @@ def receipt_handle_of(receipt: object, name: str = "receipt_handle") -> str:
 
 
 def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid") -> list[str]:
-    """Fresh message ids: UUIDs in the order of time, or ``Msg-`` and eight base62 characters each (RCP-2)."""
+    """Returns new message ids: UUIDs in the order of time, or ``Msg-`` and eight base62 characters (RCP-2)."""
     if format == "cmq":
         return ["Msg-" + "".join(secrets.choice(_BASE62) for _ in range(8)) for _ in range(count)]
     # the system's randomness at once: each call of it hands the interpreter to another thread (a third of a batch)
@@ -402,17 +403,17 @@ def new_message_ids(count: int, now: int, format: Literal["uuid", "cmq"] = "uuid
 
 
 def sent_about(message_id: str) -> int | None:
-    """When a message id was made, in microseconds to the millisecond; None if it does not tell."""
+    """Returns when a message id was made, in microseconds, exact to milliseconds. None if it has no time."""
     return int(message_id[:8] + message_id[9:13], 16) * 1_000 if _IN_ORDER.fullmatch(message_id) else None
 
 
 def is_message_id(text: str) -> bool:
-    """Whether a text is a message id, not a receipt handle."""
+    """Returns True if a text is a message id, and not a receipt handle."""
     return _MESSAGE_ID.fullmatch(text) is not None
 
 
 def select_attributes(attributes: Mapping[str, AttributeValue], names: Iterable[str]) -> dict[str, AttributeValue]:
-    """The attributes that a receive requests: names, ``All``, ``.*``, or a prefix ``foo.*`` (MSA-4)."""
+    """Returns the attributes that a receive requests: names, ``All``, ``.*``, or a prefix ``foo.*`` (MSA-4)."""
     wanted = set(names)
     if wanted & {"All", ".*"}:
         return dict(attributes)

@@ -1,4 +1,4 @@
-"""Names: queues by the rules of each profile, the key under which one is stored, sequence numbers of messages."""
+"""Names of queues by the rules of each profile, the keys of stored queues, and sequence numbers of messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CMQ_RULE = "Can only include letters, digits and hyphens, and starts with a let
 
 
 def shard_of_group(group_id: str, shards: int) -> int:
-    """The shard of a message group; Spark's ``crc32`` agrees."""
+    """Returns the shard of a message group. Spark's ``crc32`` returns the same."""
     return zlib.crc32(group_id.encode()) % shards
 
 
@@ -51,18 +51,18 @@ def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
 
 
 def is_name(name: object) -> bool:
-    """Whether a queue of any profile and kind can have a name."""
+    """Returns True if a queue of some profile and kind can have a name."""
     patterns = (_SQS_STANDARD, _SQS_FIFO, _CMQ)
     return isinstance(name, str) and any(each.fullmatch(name) for each in patterns)
 
 
 def name_hash(region: str, name: str) -> str:
-    """16 hex digits of region and name, both case-sensitive (NAM-6, NAM-9)."""
+    """Returns 16 hex digits of region and name, both case-sensitive (NAM-6, NAM-9)."""
     return hashlib.sha256(f"{region}\0{name}".encode()).hexdigest()[:16]
 
 
 def new_key(region: str, name: str) -> str:
-    """A new key for a queue; queues that have the same name one after another share nothing."""
+    """Returns a new key for a queue. Successive queues of the same name share nothing."""
     return f"{name_hash(region, name)}-{secrets.token_hex(4)}"
 
 
@@ -73,7 +73,7 @@ _STEP = 37
 
 
 def sequence_number(shard: int, offset: int) -> str:
-    """20 digits that increase with the offset in a shard and are unique in a queue (SEQ-1, SEQ-3, SEQ-6).
+    """Returns 20 digits that increase with the offset in a shard and are unique in a queue (SEQ-1, SEQ-3, SEQ-6).
 
     The gaps between neighbours vary, so that no consumer relies on consecutive numbers.
     """

@@ -14,7 +14,7 @@ TEXT = 100
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table as HTML; it says so if more than ``ROWS`` rows follow."""
+    """Formats a table as HTML. Ends with "and more" if there are more than ``ROWS`` rows."""
     shown = [*islice(rows, ROWS + 1)]
     lines = ["".join(f"<td>{escape(_text(value))}</td>" for value in row) for row in shown[:ROWS]]
     if len(shown) > ROWS:

@@ -1,4 +1,4 @@
-"""Work in threads for callers on an event loop; a caller that is cancelled loses no result."""
+"""Work in threads for callers on an event loop. No result is lost if a caller is cancelled."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _log = logging.getLogger("lakequeue")
 class OffLoop(Protocol):
     """Runs work in a thread while the event loop goes on.
 
-    When the caller is cancelled, work that has not begun never begins. Work that has begun ends in its thread; as
-    nobody gets its result then, ``undo`` takes it back.
+    If the caller is cancelled, work that has not begun never begins. Work that has begun ends in its thread.
+    Nobody gets its result then, so ``undo`` takes it back.
     """
 
     async def __call__(
@@ -68,7 +68,7 @@ class LoopThreads:
 
 
 class OwnThreads(LoopThreads):
-    """Runs work in threads of its own, which start when they are needed."""
+    """Runs work in threads of its own, which start when needed."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -86,7 +86,7 @@ class OwnThreads(LoopThreads):
             return self._executor
 
     def close(self) -> None:
-        """Ends the threads as soon as their work has ended, and waits for that; later work starts new ones."""
+        """Waits until all work has ended, and ends the threads. Later work starts new threads."""
         with self._lock:
             executor, self._executor = self._executor, None
         if executor is not None:

@@ -1,4 +1,4 @@
-"""Pauses of queues and of message groups: why and since when receives find nothing (JOB-1)."""
+"""Pauses of queues and message groups: why, and since when, receives find nothing (JOB-1)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lakequeue.model.clock import from_micros, to_micros
 
 @attrs.frozen
 class Pause:
-    """A pause of a queue, or of one message group.
+    """A pause of a queue or of a message group.
 
     Attributes:
-        group: the message group; None for the whole queue.
-        since: start of the pause; None if an older lakequeue paused it.
+        group: the message group. None for the whole queue.
+        since: start of the pause. None if an older lakequeue paused the queue.
     """
 
     group: str | None
@@ -34,21 +34,21 @@ class Pause:
         return f"paused{began}, reason {self.reason}"
 
     def of(self, queue: str) -> str:
-        """A line about a pause of this queue."""
+        """Returns a line about a pause of this queue."""
         return f"{queue if self.group is None else f'group {self.group} of {queue}'} is {self._words}"
 
     def advice(self, queue: str) -> str:
-        """The same line with the command that ends the pause."""
+        """Returns a line about a pause of this queue, with the command that ends it."""
         return f"{self.of(queue)}; {self.cure(queue)}"
 
     def cure(self, queue: str) -> str:
-        """The command that ends the pause, as the end of a sentence."""
+        """Returns the command that ends the pause, as the end of a sentence."""
         group = "" if self.group is None else f" --group {shlex.quote(self.group)}"
         return f"lakequeue resume {queue}{group} ends that"
 
 
 def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | None) -> list[Pause]:
-    """The pauses with these reasons, the queue's pause first; ``since`` as ``started`` makes it."""
+    """Returns the pauses with these reasons, the queue's pause first. ``since`` is a result of ``started``."""
     began = json.loads(since or "{}")
     reasons = ({"": reason} if reason else {}) | dict(groups or {})
     return [
@@ -58,7 +58,7 @@ def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | No
 
 
 def started(found: Sequence[Pause], before: Sequence[Pause], now: int) -> str | None:
-    """The start of each pause in microseconds as JSON: ``now``, or earlier if it had the same reason before."""
+    """Returns the start of each pause in microseconds, as JSON. A pause with an old reason keeps its start."""
     known = {(pause.group, pause.reason): pause.since for pause in before}
     began = {pause.group or "": known.get((pause.group, pause.reason)) for pause in found}
     micros = {group: now if since is None else to_micros(since) for group, since in began.items()}

@@ -1,6 +1,6 @@
-"""The four profiles: defaults and legal ranges of queue attributes, and the behaviours that differ (PRF-1, PRF-2).
+"""The four profiles: defaults and legal ranges of queue attributes, and differences in behaviour (PRF-1, PRF-2).
 
-All durations are seconds, all sizes bytes; None as an upper limit means "no limit".
+All durations are seconds, all sizes bytes. None as an upper limit means "no limit".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DAY = 24 * HOUR
 
 @attrs.frozen
 class Limits:
-    """Default and inclusive range of one attribute."""
+    """Default and inclusive range of an attribute."""
 
     default: float | None
     low: float
@@ -28,21 +28,21 @@ class Limits:
 
     @property
     def described(self) -> str:
-        """``0 to 43,200``, ``1 or more``."""
+        """The range in words: ``0 to 43,200``, ``1 or more``."""
         return f"{self.low:,} or more" if self.high is None else f"{self.low:,} to {self.high:,}"
 
     def union(self, other: Limits) -> Limits:
-        """The smallest range that contains both, with this default."""
+        """Returns the smallest range that contains both, with this default."""
         high = None if self.high is None or other.high is None else max(self.high, other.high)
         return Limits(self.default, min(self.low, other.low), high)
 
 
 @attrs.frozen(kw_only=True)
 class Profile:
-    """Defaults, ranges and behaviour of the queues of one profile.
+    """Defaults, ranges and behaviour of the queues of a profile.
 
-    ``delay.high`` None means the queue's retention period. Fields ending in ``_fifo`` apply to FIFO queues, those
-    of the same name without it to standard queues.
+    ``delay.high`` None means the queue's retention period. Fields ending in ``_fifo`` apply to FIFO queues. Fields
+    of the same name without ``_fifo`` apply to standard queues.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Profile:
     allow_zero_visibility: bool = True
     message_id_format: Literal["uuid", "cmq"] = "uuid"
     fair_groups: bool | None = True
-    """Whether standard queues receive fairly by default; None if they take no group ids."""
+    """True if standard queues share fairly between groups by default. None if they accept no group ids."""
     attributes_count_in_size: bool = True
 
 
@@ -143,7 +143,7 @@ PROFILES: dict[str, Profile] = {p.name: p for p in (_LAKE, _SQS, _SQS_2018, _CMQ
 
 
 def profile(name: str | Profile) -> Profile:
-    """The profile of that name; InvalidAttributeValue if there is none (PRF-1)."""
+    """Returns the profile of a name. Raises InvalidAttributeValue if it does not exist (PRF-1)."""
     if isinstance(name, Profile):
         return name
     try:
@@ -154,7 +154,7 @@ def profile(name: str | Profile) -> Profile:
 
 
 def widest(attribute: str) -> Limits:
-    """The union of an attribute's ranges in all profiles, for queues with ProfileStrict off (PRF-2)."""
+    """Returns the union of an attribute's ranges in all profiles, for queues with ProfileStrict off (PRF-2)."""
     limits: Limits | None = None
     for each in PROFILES.values():
         own: Limits = getattr(each, attribute)

@@ -1,8 +1,8 @@
-"""Rate limits as token buckets, each of which is one instant: when what was taken from it is full again (JOB-11).
+"""Rate limits as token buckets. The state of a bucket is one instant: when it will be full again (JOB-11).
 
-A message takes ``step`` nanoseconds of the bucket's time, and it holds ``burst`` of these steps. So nothing is
-counted or refilled, and whoever reads the instant, in microseconds, knows what is left. In any time of ``w``
-nanoseconds at most ``burst + w / step`` messages come through.
+A message takes ``step`` nanoseconds from the bucket, which holds ``burst`` steps. So nothing is counted or
+refilled, and the instant, in microseconds, says how much is left. In any ``w`` nanoseconds, at most
+``burst + w / step`` messages pass.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 _RATE = re.compile(r"([1-9][0-9]{0,6})/(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST_RATE = 1_000_000
-"""Messages of a limit; more in a second than one shard can give out."""
+"""Maximum number of messages in a rate limit: more per second than a shard can deliver."""
 
 
 def parse_rate(value: Any) -> str:
-    """A limit such as ``100/s`` or ``5/m``; ValueError if it is none."""
+    """Parses a rate limit such as ``100/s`` or ``5/m``. Raises ValueError for any other value."""
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     if found is None or int(found[1]) > MOST_RATE:
         raise ValueError(f"must be 1 to {MOST_RATE:,} messages per s, m, h or d, such as 100/s, not {value!r}")
@@ -25,7 +25,7 @@ def parse_rate(value: Any) -> str:
 
 
 def _parts(rate: str) -> tuple[int, int]:
-    """The messages of a limit, and its seconds."""
+    """Returns the number of messages and of seconds in a rate limit."""
     count, unit = rate.split("/")
     return int(count), _SECONDS[unit]
 
@@ -36,42 +36,42 @@ class Pace(NamedTuple):
     step: int
     """Nanoseconds between two messages."""
     burst: int
-    """Messages that may come at once."""
+    """Number of messages that may pass at once."""
 
     @classmethod
     def of(cls, rate: str, burst: int | None) -> Pace:
-        """The bucket of a limit; the default for ``burst`` is a second's messages, at least one."""
+        """Builds a rate limit. Without ``burst``, the messages of a second may pass at once, at least one."""
         count, time = _parts(rate)
         return cls(-(-time * 10**9 // count), burst or max(1, count // time))
 
     @property
     def holds(self) -> float:
-        """Seconds for which a bucket collects messages before it is full."""
+        """Seconds until an empty bucket is full."""
         return self.burst * self.step / 1e9
 
     def burst_for(self, seconds: int) -> int:
-        """Messages that the limit lets through in some seconds, rounded up."""
+        """Returns the number of messages that pass in this many seconds, rounded up."""
         return -(-seconds * 10**9 // self.step)
 
     def left(self, full_at: int, now: int) -> int:
-        """Messages that may come at an instant."""
+        """Returns the number of messages that may pass at ``now``."""
         return max(0, self.burst * self.step - 1_000 * max(0, full_at - now)) // self.step
 
     def taking(self, count: int, full_at: int, now: int) -> int:
-        """When the bucket is full again once so many messages have come."""
+        """Returns when the bucket is full again if ``count`` messages pass now."""
         return max(full_at, now) - (-count * self.step // 1_000)  # rounded up: never faster
 
     def next_at(self, full_at: int, now: int) -> int:
-        """When the next message may come."""
+        """Returns when the next message may pass."""
         return max(now, full_at - (self.burst - 1) * self.step // 1_000)
 
     def bounded(self, full_at: int, now: int) -> int:
-        """When a bucket is full that was emptied by a lower limit: no emptier than empty."""
+        """Returns ``full_at``, but no later than for an empty bucket. A lower limit may have set it later."""
         return min(full_at, now - (-self.burst * self.step // 1_000))
 
 
 def burst_problem(rate: str | None, burst: int | None) -> str | None:
-    """What is wrong with how many messages of a limit may come at once; None if nothing is."""
+    """Returns why the burst is invalid. None if it is valid."""
     if burst is None:
         return None
     if rate is None:

@@ -1,8 +1,8 @@
-"""Receipt handles: their format, signature and verification (RCP-9, RCP-15).
+"""Receipt handles: format, signature and verification (RCP-9, RCP-15).
 
-A handle names the queue incarnation, the shard, the offset and the lease, and ends in a MAC whose key belongs to
-that lease alone. So Spark can compute the handles of one lease without a key to other leases. It has digits and
-letters only: Amazon's extended client for Python writes more in front of a handle, and a hyphen between.
+A handle names the queue incarnation, the shard, the offset and the lease, and ends in a MAC. The key of the MAC
+belongs to that lease alone, so that Spark can compute the handles of a lease without a key to other leases. A
+handle contains only digits and letters, because Amazon's extended client for Python adds a prefix with a hyphen.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lakequeue.model.clock import MICROS
 
 MAC_LENGTH = 32
 LONGEST_RECEIPT = 43_200 * MICROS
-"""Microseconds from the receive to the latest possible end of a receipt, extensions included (VIS-9)."""
+"""Maximum number of microseconds from a receive to the end of its receipt, extensions included (VIS-9)."""
 
 BETWEEN = "x"
-"""Separates key, shard, offset and lease, whose digits are hexadecimal; the MAC of fixed length follows."""
+"""Separates key, shard, offset and lease, whose digits are hexadecimal. The MAC has a fixed length."""
 _TEXT = re.compile(
     rf"(?P<key>[0-9a-f]{{24}}){BETWEEN}(?P<shard>0|[1-9][0-9]{{0,8}}){BETWEEN}(?P<offset>0|[1-9][0-9]{{0,18}})"
     rf"{BETWEEN}(?P<lease_id>[0-9a-f]{{32}})[0-9a-f]{{{MAC_LENGTH}}}"
@@ -31,10 +31,10 @@ _TEXT = re.compile(
 
 @attrs.frozen
 class ReceiptHandle:
-    """One act of receiving one message.
+    """The receipt of one message.
 
     Attributes:
-        key: the queue incarnation, as ``names.new_key`` made it.
+        key: the queue incarnation, from ``names.new_key``.
         shard: shard number.
         offset: offset of the message in its shard.
         lease_id: id of the receive, 32 hex digits.
@@ -47,22 +47,22 @@ class ReceiptHandle:
 
 
 def new_lease_id() -> str:
-    """A fresh, unguessable id of one receive."""
+    """Returns a new id of a receive that nobody can guess."""
     return secrets.token_hex(16)
 
 
 def lease_key(handle_key: bytes, lease_id: str) -> str:
-    """The hex key that signs the handles of one lease; it reveals nothing about other leases."""
+    """Returns the hex key that signs the handles of a lease. It reveals nothing about other leases."""
     return hmac.new(handle_key, lease_id.encode(), hashlib.sha256).hexdigest()
 
 
 def around(key: str, lease_id: str) -> tuple[str, str]:
-    """The text before the shard of a handle, and the one between its offset and its MAC."""
+    """Returns the text before the shard of a handle, and the text between its offset and its MAC."""
     return f"{key.replace('-', '')}{BETWEEN}", f"{BETWEEN}{lease_id}"
 
 
 class HandleSigner:
-    """Signs the handles of one lease in one shard."""
+    """Signs the handles of a lease in a shard."""
 
     def __init__(self, key: str, shard: int, lease_id: str, handle_key: bytes) -> None:
         before, self._after = around(key, lease_id)
@@ -70,13 +70,13 @@ class HandleSigner:
         self._key = lease_key(handle_key, lease_id)
 
     def sign(self, offset: int) -> str:
-        """The handle of the message at an offset."""
+        """Returns the handle of the message at an offset."""
         plain = f"{self._before}{offset}{self._after}"
         return f"{plain}{hashlib.sha256((self._key + plain).encode()).hexdigest()[:MAC_LENGTH]}"
 
 
 def encode(handle: ReceiptHandle, handle_key: bytes) -> str:
-    """The text of a handle; ``handle_key`` is the queue's secret."""
+    """Returns the text of a handle. ``handle_key`` is the queue's secret."""
     return HandleSigner(handle.key, handle.shard, handle.lease_id, handle_key).sign(handle.offset)
 
 
@@ -84,7 +84,7 @@ def decode(text: str, key: str, handle_key: bytes) -> ReceiptHandle:
     """Decodes and verifies a handle of the queue ``key``.
 
     Raises:
-        ReceiptHandleIsInvalid: the text is malformed, not canonical, tampered with, or of another queue.
+        ReceiptHandleIsInvalid: the text is malformed, not canonical, tampered with, or from another queue.
     """
     parts = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if parts is not None and parts["key"] == key.replace("-", ""):

@@ -1,7 +1,7 @@
-"""Redrive policies: the queue for messages received too often, and which sources it allows (DLQ-2, DLQ-6).
+"""Redrive policies: the queue for messages received too often, and the sources that it allows (DLQ-2, DLQ-6).
 
-On the wire both policies are JSON that names queues by ARN. The Python API also takes plain names; ``located``
-turns them into ARNs of a region.
+On the wire, both policies are JSON with queues as ARNs. The Python API also accepts plain names, which ``located``
+turns into ARNs of a region.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _refused = InvalidParameterValue.of
 
 
 class Place(NamedTuple):
-    """The region and name of a queue, as an ARN names them."""
+    """The region and name in a queue's ARN."""
 
     region: str
     name: str
@@ -47,14 +47,14 @@ class RedrivePolicy:
 
     Attributes:
         dead_letter_queue: name or ARN.
-        max_receive_count: 1 to 1,000; the receive after so many moves the message.
+        max_receive_count: 1 to 1,000. The receive after that many moves the message.
     """
 
     dead_letter_queue: str
     max_receive_count: int
 
     def __attrs_post_init__(self) -> None:
-        """InvalidParameterValue if it names no queue, or the maximum is not a whole number of 1 to 1,000."""
+        """Raises InvalidParameterValue if the queue is missing, or the count is no whole number of 1 to 1,000."""
         target, most = self.dead_letter_queue, self.max_receive_count
         if not isinstance(target, str) or not target:
             raise _refused(self, "redrive_policy", "It must name {}.", "dead_letter_queue")
@@ -64,13 +64,13 @@ class RedrivePolicy:
             raise _refused(self, "redrive_policy", reason, "max_receive_count")
 
     def wire(self) -> str:
-        """The policy as JSON."""
+        """Returns the policy as JSON."""
         return compact({"deadLetterTargetArn": self.dead_letter_queue, "maxReceiveCount": self.max_receive_count})
 
 
 @attrs.frozen
 class RedriveAllowPolicy:
-    """Which queues may name this one as their dead-letter queue (DLQ-6).
+    """The queues that may use this queue as their dead-letter queue (DLQ-6).
 
     Attributes:
         permission: ``allowAll``, ``denyAll`` or ``byQueue``.
@@ -81,29 +81,29 @@ class RedriveAllowPolicy:
     source_queues: Sequence[str] = ()
 
     def wire(self) -> str:
-        """The policy as JSON."""
+        """Returns the policy as JSON."""
         policy: dict[str, Any] = {"redrivePermission": self.permission}
         if self.source_queues:
             policy["sourceQueueArns"] = list(self.source_queues)
         return compact(policy)
 
     def allows(self, source_arn: str) -> bool:
-        """Whether the source queue may name this one."""
+        """Returns True if the source queue may use this queue."""
         return self.permission == "allowAll" or source_arn in self.source_queues
 
 
 def compact(policy: Mapping[str, Any]) -> str:
-    """A policy as JSON, as SQS writes it."""
+    """Returns a policy as JSON in the form of SQS."""
     return json.dumps(policy, separators=(",", ":"), default=str)
 
 
 def arn(region: str, name: str) -> str:
-    """The ARN of a queue, its name in policies and listings of SQS."""
+    """Returns the ARN of a queue, its name in policies and listings of SQS."""
     return f"arn:lakequeue:sqs:{region}:{ACCOUNT}:{name}"
 
 
 def place(text: str) -> Place | None:
-    """The region and name in a queue's ARN, of any partition and account; None for other texts."""
+    """Returns region and name in a queue's ARN, of any partition and account. None for any other text."""
     parts = text.split(":")
     if len(parts) == 6 and parts[0] == "arn" and parts[2] == "sqs" and parts[3] and parts[5]:
         return Place(parts[3], parts[5])
@@ -111,10 +111,10 @@ def place(text: str) -> Place | None:
 
 
 def redrive_policy(given: Any) -> RedrivePolicy | None:
-    """Parses a policy, given as an object, mapping or JSON; None or an empty text removes it (DLQ-9).
+    """Parses a policy: an object, a mapping or JSON. None or an empty text removes the policy (DLQ-9).
 
     Raises:
-        InvalidParameterValue: it is malformed, or the maximum is not a whole number of 1 to 1,000.
+        InvalidParameterValue: the policy is malformed, or the count is not a whole number of 1 to 1,000.
     """
     if given is None or given == "":
         return None
@@ -128,10 +128,11 @@ def redrive_policy(given: Any) -> RedrivePolicy | None:
 
 
 def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
-    """Parses a policy, given as an object, mapping or JSON; None or an empty text means that all are allowed.
+    """Parses a policy: an object, a mapping or JSON. None or an empty text allows all queues.
 
     Raises:
-        InvalidParameterValue: it is malformed, names more than ten queues, or names queues without ``byQueue``.
+        InvalidParameterValue: the policy is malformed, names more than ten queues, or names queues without
+            ``byQueue``.
     """
     if given is None or given == "":
         return None
@@ -158,9 +159,9 @@ def redrive_allow_policy(given: Any) -> RedriveAllowPolicy | None:
 
 
 def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
-    """The attributes with policies as JSON and with ARNs in place of plain names, which belong to ``region``.
+    """Returns the attributes with policies as JSON. Plain names of queues become ARNs of ``region``.
 
-    ``dead_letter_queue`` and ``max_receive_count`` are a redrive policy, too (DLQ-2).
+    ``dead_letter_queue`` with ``max_receive_count`` becomes a redrive policy, too (DLQ-2).
     """
     found = dict(given)
     pair = {name: found.pop(name) for name in ("dead_letter_queue", "max_receive_count") if name in found}

@@ -18,13 +18,13 @@ from lakequeue.model.arguments import check_instant, check_string, check_text, c
 from lakequeue.model.names import is_name
 
 MISSED = ("last", "all", "none")
-"""What is sent of times at which no process was there to send."""
+"""Messages to send for the times at which no process could send."""
 LATE = timedelta(minutes=5)
-"""Age from which on a time is missed, for ``none``."""
+"""Age from which a time is missed, for ``none``."""
 SKEW = timedelta(minutes=15)
-"""Difference of clocks that is ignored."""
+"""Difference between clocks that is ignored."""
 MOST_AT_ONCE = 100
-"""Messages that ``all`` sends at one look; the next look goes on."""
+"""Maximum number of messages that ``all`` sends at one check. The next check sends more."""
 LONGEST_CRON = 200
 _LONGEST_ZONE = 64
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
@@ -33,24 +33,24 @@ _ID = re.compile("[0-9a-f]{32}")
 
 @attrs.frozen
 class Schedule:
-    """A message that is sent to a queue of its region again and again, or once.
+    """A message that is sent to a queue of its region repeatedly, or once.
 
     Attributes:
         name: unique in its region.
-        region: that of the schedule and its queue.
+        region: region of the schedule and its queue.
         queue: name of the queue.
-        body: what is sent.
-        cron: five fields, as ``0 2 * * *``; None: it is sent once, at ``next_due``.
-        tz: IANA name of the time zone in which ``cron`` counts.
-        missed: ``last``, ``all`` or ``none`` of the times at which no process was there to send.
+        body: body of the messages.
+        cron: five fields, for example ``0 2 * * *``. None: the message is sent once, at ``next_due``.
+        tz: IANA name of the time zone for ``cron``.
+        missed: ``last``, ``all`` or ``none`` of the times at which no process could send.
         group_id: message group, or None.
-        priority: that of the messages.
-        created_at: when it was added.
+        priority: priority of the messages.
+        created_at: when the schedule was added.
         next_due: when the next message is due.
-        paused: whether nothing is sent.
-        last_due: when the last message that was sent was due.
-        last_error: why the last attempt failed; None if it did not.
-        id: another one for a schedule that is added again.
+        paused: True if nothing is sent.
+        last_due: due time of the last message that was sent.
+        last_error: why the last attempt failed. None if it succeeded.
+        id: replaced when the schedule is added again.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Schedule:
     last_error: str | None = None
 
     def check(self) -> None:
-        """InvalidParameterValue names a field that no schedule can have so, and what it may be."""
+        """Raises InvalidParameterValue for the first invalid field. The error states the valid values."""
         check_schedule_name(self.name)
         check_text("region", self.region)
         check_text("body", self.body)
@@ -90,25 +90,25 @@ class Schedule:
             raise InvalidParameterValue.of(self.cron, "cron", "No time in the next 50 years fits it.")
 
     def is_like(self, other: Schedule) -> bool:
-        """Whether another one is the same to who adds it."""
+        """Returns True if both schedules send the same messages at the same times."""
         names = ["queue", "body", "cron", "tz", "missed", "group_id", "priority"]
         names += ["next_due"] if self.cron is None else []
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def replaced_by(self, other: Schedule) -> Schedule:
-        """The other schedule in the place of this one: it stays paused, and sends what this one is yet to send.
+        """Returns the other schedule as replacement. It stays paused, and sends this one's overdue message.
 
-        That is a time that has passed. It belongs to this schedule, so the id stays, and nobody sends it twice.
+        The overdue time belongs to this schedule. The id stays, so that no process sends the message twice.
         """
         if self.paused or other.cron is None or self.next_due > other.created_at:
             return attrs.evolve(other, paused=self.paused)
         return attrs.evolve(other, id=self.id, next_due=self.next_due, last_due=self.last_due)
 
     def moved_on(self, sent: Schedule | None, now: datetime) -> Schedule | None:
-        """Returns this schedule after its due messages were sent; None if no message is left.
+        """Returns this schedule after its due messages were sent. None if no message is left.
 
-        ``sent`` is the schedule as the process that sent them would store it. If this schedule has replaced the
-        one that was sent, it keeps its own times.
+        ``sent`` is the schedule as the sending process would store it. A schedule that has replaced it meanwhile
+        keeps its own times.
         """
         if self.cron is None or (sent is not None and self.is_like(sent)):
             return sent and attrs.evolve(sent, paused=self.paused)
@@ -117,19 +117,19 @@ class Schedule:
         return attrs.evolve(self, next_due=following, last_due=last.last_due, last_error=last.last_error)
 
     def first_after(self, instant: datetime) -> datetime | None:
-        """The first time after an instant; None for one that is sent once, or if no time is left.
+        """Returns the first time after an instant. None for a schedule that sends once, or if no time is left.
 
         Raises:
-            InvalidParameterValue: the expression or the time zone cannot be read.
+            InvalidParameterValue: the expression or the time zone cannot be parsed.
         """
         return None if self.cron is None else next(self._after(self.cron, instant), None)
 
     def is_ahead(self, now: datetime, last: datetime | None = None) -> bool:
-        """True if a clock that was ahead has sent the schedule's next messages, or moved it past them.
+        """Returns True if a clock that was ahead has sent the schedule's next messages, or skipped them.
 
         Args:
-            now: by the right clock.
-            last: when the newest message was due that the queue has of the schedule; None if it is not known.
+            now: the present, by the right clock.
+            last: due time of the newest message of the schedule in its queue. None if unknown.
         """
         limit = now + SKEW
         if last is not None and last > limit:
@@ -139,9 +139,10 @@ class Schedule:
         )
 
     def set_back(self, now: datetime, last: datetime | None) -> Schedule:
-        """The schedule as if what happened at instants yet to come had happened now; see ``is_ahead``.
+        """Returns the schedule with all instants after ``now`` set back to ``now``. See ``is_ahead``.
 
-        Its times begin anew after ``now``, with another id, as its queue refuses times before the last of an id.
+        Its times begin anew after ``now``, with a new id, because the queue refuses times before the last of an
+        id.
         """
         then = None if self.last_due is None else min(self.last_due, now)
         known = attrs.evolve(self, created_at=min(self.created_at, now), last_due=then)
@@ -151,12 +152,12 @@ class Schedule:
         return attrs.evolve(known, next_due=following, id=uuid.uuid4().hex, last_error=None)
 
     def why_silent(self) -> str:
-        """The error of a schedule that is ahead."""
+        """Returns the error of a schedule that is ahead."""
         then = "its next times lie before its last one, as a clock was ahead"
         return f"{then}; lakequeue repair {self.queue} --clock sets it back"
 
     def due(self, now: datetime) -> list[datetime]:
-        """The times for which messages are to be sent now, in order, as ``missed`` says."""
+        """Returns the times for which to send messages now, in order, selected by ``missed``."""
         if self.cron is None:
             times = [self.next_due]
         elif self.missed == "all":
@@ -167,7 +168,7 @@ class Schedule:
         return [time for time in times if self.missed != "none" or now - time <= LATE]
 
     def _last(self, cron: str, now: datetime) -> datetime:
-        """The last time until now; looked for in ever longer spans, as a year has half a million minutes."""
+        """Returns the last time until now. Searches growing spans, because a year has half a million minutes."""
         span = timedelta(hours=1)
         while True:
             start = max(self.next_due, now - span)
@@ -177,7 +178,7 @@ class Schedule:
             span *= 8
 
     def _after(self, cron: str, instant: datetime) -> Iterator[datetime]:
-        """All times after an instant, in order, in UTC."""
+        """Yields all times after an instant, in order, in UTC."""
         zone = _zone(self.tz)
         if len(cron) > LONGEST_CRON:
             raise InvalidParameterValue.of(cron, "cron", f"Must be at most {LONGEST_CRON} characters.")
@@ -195,7 +196,7 @@ class Schedule:
 
 
 def check_schedule_name(name: object) -> None:
-    """InvalidParameterValue unless a schedule can have this name."""
+    """Raises InvalidParameterValue unless a schedule can have this name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         reason = "Can only include letters, digits, hyphens, underscores and dots. 1 to 80 in length."
         raise InvalidParameterValue.of(name, "name", reason)

@@ -1,13 +1,13 @@
-"""Texts without secrets: a URI may hold keys, a password or a signature, however it is written."""
+"""Removes secrets from texts. A URI may hold keys, a password or a signature, in many notations."""
 
 from __future__ import annotations
 
 import re
 
 STORES = ("s3", "s3a", "s3n", "az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs", "gs", "gcs")
-"""Schemes of object stores, in which no name of a bucket has a colon."""
+"""Schemes of object stores, where no name of a bucket has a colon."""
 CONTAINERS = ("az", "azure", "adl", "abfs", "abfss", "wasb", "wasbs")
-"""Those that may name a container before an @."""
+"""Schemes of stores that may have a container before an @."""
 _BEGIN = r"(?<![A-Za-z0-9+.-])"
 _STORE = rf"{_BEGIN}(?P<store>{'|'.join(STORES)}):(?P<slashes>/*)"
 _USER = re.compile(
@@ -15,13 +15,13 @@ _USER = re.compile(
     r"(?P<user>[^\s\"'/@]*:(?!\d+(?:/|$))[^\s\"']*|[^\s\"'/@]*)@",
     re.IGNORECASE,
 )
-"""A user, and a password that may have slashes; the part before the @ of a container has no colon."""
+"""A user, and a password that may contain slashes. A container before the @ has no colon."""
 _KEYS = re.compile(rf"{_STORE}[^\s\"'/:@]*:[^\s\"'/]*", re.IGNORECASE)
 _QUERY = re.compile(rf"((?:{_BEGIN}[a-z][a-z0-9+.-]*:/|{_STORE})[^\s?\"']*)\?[^\s\"']*", re.IGNORECASE)
 
 
 def hidden(text: str) -> str:
-    """Removes what may be secret from every URI in a text: users and passwords, keys as a bucket, queries."""
+    """Removes possible secrets from every URI in a text: users and passwords, keys as a bucket, queries."""
     if ":" not in text:
         return text
     return _KEYS.sub(r"\g<store>:\g<slashes>…", _USER.sub(_without_user, _QUERY.sub(r"\1", text)))

@@ -14,31 +14,30 @@ class MessageState(str, Enum):
     """
 
     VISIBLE = "visible"
-    """A receive may return it. CMQ calls it Active."""
+    """A receive may return the message. CMQ calls this Active."""
     IN_FLIGHT = "in_flight"
-    """Received and hidden from others until its visibility timeout ends, unless it is deleted first. CMQ calls it
-    Inactive."""
+    """Received, and hidden until its visibility timeout ends or it is deleted. CMQ calls this Inactive."""
     DELAYED = "delayed"
-    """Sent with a delay that is not over; it was never received."""
+    """Sent with a delay that is not over. Never received."""
     HELD = "held"
-    """Sent while as many messages were delayed as the queue allows; released once there are fewer (INF-9)."""
+    """Sent while the queue had its maximum of delayed messages. Released once there are fewer (INF-9)."""
     DELETED = "deleted"
-    """Deleted by a consumer. Final, unless the queue has rewind on: then it may become visible again."""
+    """Deleted by a consumer. Final, unless the queue has rewind on, which can make the message visible again."""
     EXPIRED = "expired"
     """Older than the retention period. Final."""
     PURGED = "purged"
-    """Removed by a purge. Final; no view shows it."""
+    """Removed by a purge. Final. No view shows the message."""
     MOVING = "moving"
     """On its way to another queue, as a dead letter or by a redrive. Counts as in flight."""
     MOVED = "moved"
-    """Another queue has it. Final here; SQL shows it as deleted until its storage is freed."""
+    """Now in another queue. Final here. SQL shows the message as deleted until its storage is freed."""
 
     def __str__(self) -> str:
         return self.value
 
 
 STORED = ("visible", "in_flight", "delayed", "held", "moving")
-"""The states of what a queue stores, in the order in which they are shown."""
+"""The states of stored messages, in display order."""
 
 TRANSITIONS = {
     MessageState(before): frozenset(map(MessageState, after.split()))

@@ -1,4 +1,4 @@
-"""Checks of what is sent, message by message and batch by batch."""
+"""Checks of messages and batches to send."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ MAX_ATTRIBUTES = 10
 MAX_ATTRIBUTE_NAME = 256
 TRACE_HEADER = "AWSTraceHeader"
 MAX_TRACE_HEADER = 1_024
-"""Characters of a trace header, which does not count towards the size of its message."""
+"""Maximum number of characters in a trace header, which does not count towards the size of its message."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ATTRIBUTE_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?")
-"""A number; Decimal takes digits of other scripts and ``1_000``, too."""
+"""Matches a number. Decimal would accept digits of other scripts and ``1_000``, too."""
 _NUMBERS = (Decimal("-1e128"), Decimal("1e126"))
 
 
 def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dict[str, AttributeValue]:
-    """Message attributes with explicit types, checked by MSA-3 and MSA-5.
+    """Returns message attributes with explicit types, checked by MSA-3 and MSA-5.
 
     Raises:
         InvalidParameterValue: a name, type or value is malformed, or there are more than ten.
@@ -71,10 +71,10 @@ def normalize_attributes(attributes: Mapping[str, AttributeInput] | None) -> dic
 
 
 def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
-    """Checks one message against the attributes of its queue (SND-1..15, DLY-3, DLY-4, MSA-3).
+    """Checks a message against the attributes of its queue (SND-1..15, DLY-3, DLY-4, MSA-3).
 
     Raises:
-        MissingParameter: no body, or no group id on a FIFO queue.
+        MissingParameter: the body is missing, or the group id on a FIFO queue.
         InvalidMessageContents: the body has characters that a message cannot carry.
         InvalidParameterValue: another argument is out of range or does not fit this kind of queue.
     """
@@ -85,9 +85,10 @@ def validate_entry(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def validate_batch(entries: Sequence[SendEntry], attributes: QueueAttributes) -> list[ValidEntry | BatchFailure]:
-    """Checks a batch in the order of BAT-7: a result per entry, unless the whole call is refused (BAT-5).
+    """Checks a batch in the order of BAT-7. Returns a result per entry, unless the whole call is refused (BAT-5).
 
-    Bad ids, missing FIFO parameters and the total size refuse the call; other problems only their entry (BAT-4).
+    Bad ids, missing FIFO parameters and the total size refuse the call. Any other problem refuses its entry
+    (BAT-4).
     """
     ids = [str(n) if entry.id is None else entry.id for n, entry in enumerate(entries)]
     check_batch_ids(ids, attributes)
@@ -164,7 +165,7 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
 
 
 def _json_body(entry: SendEntry) -> str:
-    """The compact JSON of an entry's value."""
+    """Returns an entry's value as compact JSON."""
     if entry.body:
         raise InvalidParameterValue("A message has either a body or json, not both.")
 
@@ -193,7 +194,7 @@ def _check_body(body: object) -> str:
 
 
 def _check_required(entry: SendEntry, attributes: QueueAttributes) -> None:
-    """FIFO queues require a group id, and a deduplication id unless they derive it (SND-4, SND-5)."""
+    """Checks that a FIFO entry has a group id, and a deduplication id unless derived (SND-4, SND-5)."""
     if not attributes.fifo:
         return
     if entry.group_id is None:
@@ -226,7 +227,7 @@ def _check_fifo_batch(entries: Sequence[SendEntry], attributes: QueueAttributes)
 
 
 def _not_for_this_queue(parameter: str, value: object, *remedy: str) -> InvalidParameterValue:
-    """The refusal of a parameter, with the attribute of queues that take it, if there is one."""
+    """Builds the refusal of a parameter. ``remedy`` names the attribute of queues that accept it."""
     reason = "The request includes a parameter that is not valid for this queue type."
     return InvalidParameterValue.of(value, parameter, reason + " A queue with {} takes it." * len(remedy), *remedy)
 
@@ -275,7 +276,7 @@ def _check_attribute_name(name: object) -> None:
 
 
 def _typed(name: str, given: Any) -> AttributeValue:
-    """The attribute with its type, inferred from a bare value or checked in a pair."""
+    """Returns an attribute with its type, inferred from a bare value or checked in a pair."""
     match given:
         case str():
             return AttributeValue("String", given)

@@ -48,8 +48,7 @@ class HeartbeatScheduler(Generic[Key]):
         broken: called with the error that ended the scheduler.
         batch: maximum number of receipts in one call of ``extend``. None: any number (HBN-11).
         watch: called every second with the keys of all held receipts. Returns the keys whose messages were
-            deleted.
-            None: only an extension finds that a message was deleted.
+            deleted. None: only an extension finds that a message was deleted.
     """
 
     def __init__(

@@ -141,7 +141,5 @@ def reported(error: Exception, call: ApiCall) -> ErrorResponse:
 
 
 def new_id() -> str:
-    """Returns a random UUID. Ids need not be hard to guess, and the system's generator would release the GIL for
-    each.
-    """
+    """Returns a random UUID that may be guessed. The system's generator would release the GIL for each id."""
     return str(uuid.UUID(int=random.getrandbits(128), version=4))

@@ -54,9 +54,7 @@ class GroupDepths:
         self._spent = 0.0
 
     def stalest(self, queues: Collection[Queue]) -> list[Queue]:
-        """Returns the queues whose groups are tenants, the longest unread first. Drops the figures of all other
-        queues.
-        """
+        """Returns the queues whose groups are tenants, the longest unread first. Drops all other figures."""
         shared = [queue for queue in queues if settings(queue).groups_are_tenants]
         with self._lock:
             self._known = {queue.key: self._known[queue.key] for queue in shared if queue.key in self._known}

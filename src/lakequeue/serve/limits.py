@@ -28,9 +28,7 @@ BODY_TIMEOUT = 30.0
 MAX_TOTAL_BODY_BYTES = 256 * 2**20
 """Maximum number of bytes in the bodies of all current requests."""
 MAX_UNVERIFIED_KEY_BYTES = 64 * 2**20
-"""Maximum number of bytes in unverified bodies that name the same key. Verifying a signature needs the whole
-body.
-"""
+"""Maximum number of bytes in unverified bodies that name the same key. Verifying needs the whole body."""
 MAX_UNVERIFIED_BYTES = 128 * 2**20
 """Maximum number of bytes in all unverified bodies."""
 UNCOUNTED_BYTES = 64 * 2**10
@@ -44,9 +42,7 @@ MEMORY_FACTOR = 5
 ANSWER_TIMEOUT = 10.0
 """Seconds that a receive waits for memory for its messages, or for its turn to claim messages."""
 MAX_CLAIMED = 8
-"""Number of receives of one key that may hold claimed messages while they wait for memory. More receives wait
-before they claim.
-"""
+"""Number of receives of a key that may wait for memory with claimed messages. Others wait before they claim."""
 
 
 @attrs.define(eq=False)
@@ -84,8 +80,7 @@ class Budget:
 
 @attrs.define(eq=False)
 class Body(Counted):
-    """The body of a current request. Until its signature is verified, it counts for the key that the request
-    names.
+    """The body of a current request. Until verified, it counts for the key that the request names.
 
     Attributes:
         dropped: True if the request ends to free memory for another.
@@ -210,8 +205,7 @@ class Answer(Counted):
 
 
 class Answers:
-    """Counts received messages from before they are read until their answers are sent. Receives beyond the limit
-    wait.
+    """Counts received messages from before they are read until their answers are sent. Limits their memory.
 
     A long poll that waits for messages does not count.
     """
@@ -226,9 +220,7 @@ class Answers:
         return Answer(key, answers=self)
 
     def take(self, answer: Answer, size: int) -> bool:
-        """Counts an answer, and returns True, if there is memory and no earlier receive of the key waits.
-        Thread-safe.
-        """
+        """Counts an answer if there is memory and no earlier receive of the key waits. Else False. Thread-safe."""
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())
             return not before and self._take(answer, size)
@@ -243,8 +235,7 @@ class Answers:
         await self._turn(self._waiting, answer, (answer, size))
 
     async def begin(self, answer: Answer) -> None:
-        """Waits until fewer than ``MAX_CLAIMED`` receives of the key wait for memory. Returning a claim costs a
-        commit.
+        """Waits until few receives of the key wait for memory, because returning a claim costs a commit.
 
         Raises:
             ClientDisconnect, RequestError: as for ``wait``.

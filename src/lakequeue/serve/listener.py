@@ -179,9 +179,7 @@ def _spare_descriptors(connections: int) -> int:
 
 
 def descriptors_for(connections: int) -> int:
-    """Raises the soft limit on file descriptors. Returns the number of connections for which the limit
-    suffices.
-    """
+    """Raises the soft limit on file descriptors. Returns the number of connections it suffices for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + OTHER_DESCRIPTORS  # as many again are told that there is no room
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -1,7 +1,7 @@
 """Metrics of queues: depths from the tables, and totals of the work of this server.
 
-Only some queues have labels of their own, so the number of labels and of reads does not grow with the catalog.
-All other queues are summed under one label.
+Only some queues have labels of their own, so the number of labels and of reads does not grow with the catalog. All
+other queues are summed under one label.
 """
 
 from __future__ import annotations

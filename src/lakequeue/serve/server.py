@@ -26,9 +26,7 @@ from lakequeue.serve.shares import Shares
 
 MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
-"""On servers with keys, at most one in this many connections may come from one address without a verified
-request.
-"""
+"""On servers with keys, one in this many connections may be of one address without a verified request."""
 SHUTDOWN_SECONDS = 30
 LARGE_BLOCK = 128 * 1024
 """Bytes of the smallest block of memory that returns to the system as soon as it is freed."""

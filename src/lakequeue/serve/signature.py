@@ -66,8 +66,7 @@ class Signature:
 
         Raises:
             RequestError: the signature is missing, incomplete or malformed, does not cover a required header, or
-                its
-                date is outside the clock window.
+                its date is outside the clock window.
         """
         lifetime = WINDOW
         if "authorization" in request.headers:

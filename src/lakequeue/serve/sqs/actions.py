@@ -118,8 +118,7 @@ class Actions:
         }
 
     async def answer(self, action: str, given: Structure, base_url: str) -> Structure:
-        """Runs any action except ReceiveMessage. Concurrent actions on single messages of a queue run as one
-        batch.
+        """Runs any action except ReceiveMessage. Concurrent actions on single messages of a queue form a batch.
 
         Args:
             given: parameters of the action.

@@ -178,9 +178,7 @@ class Endpoint:
     async def _receive_from_newest(
         self, queue: Queue, given: dict[str, Any], interrupt: Interrupt, answer: Answer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
-        """Receives from a queue, or from the new queue of its name if it was deleted. Returns the queue it
-        received from.
-        """
+        """Receives from a queue, or from its successor if it was deleted. Returns the queue, too."""
         try:
             return queue, await self._actions.receive(queue, given, interrupt, answer)
         except QueueDoesNotExist:
@@ -220,9 +218,7 @@ def _release(actions: Actions, queue: Queue, messages: list[Message]) -> None:
 
 
 def joined_headers(scope: Scope) -> Mapping[str, str]:
-    """Returns the headers of a request. Names are in lower case. Values of a repeated header are joined by
-    commas.
-    """
+    """Returns the headers by name in lower case. Values of a repeated header are joined by commas."""
     found: dict[str, str] = scope.setdefault("state", {}).setdefault(_HEADERS, {})
     if not found:
         for raw_name, raw_value in scope["headers"]:

@@ -28,9 +28,7 @@ ReceiveRequestAttemptId SourceArn StringListValues StringValue TagKeys Tags Task
 WaitTimeSeconds tags
 """
 MEMBERS = frozenset(_MEMBERS.split())
-"""Names of members that this server knows. It refuses members that a newer botocore adds, rather than ignore
-them.
-"""
+"""Names of members that this server knows. It refuses, not ignores, members of a newer botocore."""
 
 
 @cache

@@ -1,8 +1,7 @@
 """The Query protocol of older SDKs: parameters as a form in the body or the URL, responses in XML.
 
-Its names are older than the JSON service model. Each element of a list or map is a separate field with the name
-of the element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``. A single element needs no
-number.
+Its names are older than the JSON service model. Each element of a list or map is a separate field with the name of
+the element, as in ``Attribute.1.Name`` or ``SendMessageBatchRequestEntry.2.Id``. A single element needs no number.
 """
 
 from __future__ import annotations
@@ -194,9 +193,7 @@ def _entry(shape: MapShape, given: Any, where: str) -> tuple[str, Any]:
 
 
 def _elements(given: Any, single: Collection[str], where: str) -> Iterator[Any]:
-    """Yields the elements of a list or map: numbered ones, or a single element with a member named in
-    ``single``.
-    """
+    """Yields the elements of a list or map: numbered, or a single one with a member in ``single``."""
     entries = _tree(given, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries

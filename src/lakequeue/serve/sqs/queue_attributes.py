@@ -85,9 +85,7 @@ def to_set(attributes: Mapping[str, str], account: str, encryption: Encryption) 
 
 
 def with_one_encryption(changes: Mapping[str, Any], encryption: Encryption) -> dict[str, Any]:
-    """Adds the end of the previous kind of encryption to changes that begin the other kind. A queue has at most
-    one.
-    """
+    """Adds the end of one kind of encryption to changes that begin the other. A queue has at most one."""
     if changes.get(_KEY):
         return {**changes, _SSE: "false"}
     return {**changes, _KEY: ""} if encryption.ignore_kms and changes.get(_SSE) == "true" else {**changes}
@@ -103,9 +101,7 @@ def to_read(names: Sequence[str]) -> list[str]:
 
 
 def shown(found: Mapping[str, str], names: Sequence[str], account: str, encryption: Encryption) -> dict[str, str]:
-    """Selects the attributes for a client. ``All`` selects the attributes of SQS, without further ones of
-    lakequeue.
-    """
+    """Selects the attributes for a client. ``All`` means all attributes of SQS, without lakequeue's own."""
     if "All" in names:
         found = {name: value for name, value in found.items() if name in _NAMES or name in names}
     result = {name: _with_arns(name, value, account) for name, value in found.items()}

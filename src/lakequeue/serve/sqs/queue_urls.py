@@ -20,9 +20,7 @@ def queue_arn(arn: str, account: str) -> str:
 
 
 def is_own(arn: str, account: str) -> bool:
-    """Returns False if a text is the ARN of a queue in another account. ARNs of the Python API belong to every
-    account.
-    """
+    """Returns False for the ARN of a queue in another account. ARNs of the Python API fit every account."""
     return redrive_policies.place(arn) is None or arn.split(":")[4] in (account, redrive_policies.ACCOUNT)
 
 
