@@ -1,4 +1,4 @@
-"""Commands that look for damage and mend it."""
+"""Commands that find and repair damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import Health
 
 SHOWN = 20
-"""Ranges of offsets, ids, and concerns that are printed of each kind."""
+"""Maximum number of ranges of offsets, ids and concerns that are printed of each kind."""
 
 
 def check(ctx: Context, queue: OptionalName = None) -> None:
@@ -124,7 +124,7 @@ def repair(
 
 
 def repair_text(repair: Repair) -> str:
-    """What is done to a shard, and what is lost and comes again, as lines."""
+    """Describes a repair in lines: its steps, and the messages that are lost or may come again."""
     done = "would be done with --force" if repair.unknown else "would be done"
     done = "done" if repair.applied else done if repair.steps else "cannot be mended"
     shard = "" if repair.shard is None else f", shard {repair.shard}"
@@ -155,7 +155,7 @@ def _messages(what: str, ranges: list[tuple[int, int]], ids: dict[int, str]) -> 
 
 
 def _sent(repair: Repair) -> Iterator[str]:
-    """When the lost messages were sent whose ids are not known."""
+    """Yields when lost messages without a known id were sent."""
     nameless = (
         (span, sent)
         for span, sent in zip(repair.lost, repair.lost_sent, strict=False)
@@ -173,7 +173,7 @@ def _sent(repair: Repair) -> Iterator[str]:
 
 
 def finding_text(finding: Finding) -> str:
-    """A finding as lines: what is wrong where, and what repair does."""
+    """Describes a finding in lines: the problem, its place, and the effect of a repair."""
     place = f"{finding.table}/{finding.file}" if finding.file else finding.table
     kind, problem = "damage" if finding.damage else "warning", finding.problem
     if finding.file or problem.startswith(("is ", "has ")):  # a sentence without its subject
@@ -198,7 +198,7 @@ def _verdict(found: list[Finding], warnings: int = 0) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions in use, of this package and those that read and write its files."""
+    """Returns the versions of this package, and of the packages that read and write its files."""
     from importlib.metadata import version
 
     from lakequeue import __version__

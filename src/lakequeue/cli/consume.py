@@ -138,7 +138,7 @@ def _weights(given: str) -> list[int]:
 
 
 def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
-    """Why messages are left: their queue is paused, or they wait for a retry."""
+    """Yields why messages are left: their queue is paused, or they wait for a retry."""
     from lakequeue.entry_verbs import settings
 
     for queue in queues:
@@ -153,7 +153,7 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
 
 
 class _Stopping:
-    """Stops the consumer at SIGTERM and SIGINT: in order at the first signal, at once at the second."""
+    """Stops the consumer on SIGTERM and SIGINT: in order on the first signal, at once on the second."""
 
     def __init__(self, consumer: Any, drain_timeout: float) -> None:
         self.signals: list[int] = []
@@ -189,7 +189,7 @@ def _policy(name: RenewalName, timeout: float | None) -> Renewal:
 
 
 def _configure_logs(session: Session) -> None:
-    """Logs to standard error: lines of text, or of JSON with ``--json``."""
+    """Logs to standard error, as lines of text, or of JSON with ``--json``."""
     from lakequeue.model.clock import SystemClock
 
     lines = logging.StreamHandler(sys.stderr)
@@ -199,7 +199,7 @@ def _configure_logs(session: Session) -> None:
 
 
 class _TextLines(JsonLines):
-    """The same as a line of text, and a stack trace below it."""
+    """Formats a log record as a line of text, with the stack trace below it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = self.fields(record)

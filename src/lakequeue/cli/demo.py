@@ -1,7 +1,7 @@
-"""``lakequeue demo``: sends real files as messages and works them off, with failures on purpose.
+"""``lakequeue demo``: sends real files as messages and processes them, with deliberate failures.
 
-Every Python source file in a directory becomes a message. Spark parses them in batches, or workers of a consumer
-parse them one by one.
+Every Python source file in a directory becomes a message. Spark parses them in batches, or the workers of a
+consumer parse them one by one.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def demo(
 
 
 def run_demo(root: str | None, input_dir: str | Path | None, console: Console, with_spark: bool = True) -> int:
-    """Runs the demo; returns the exit code, 0 if every message ended where it should.
+    """Runs the demo. Returns the exit code: 0 if every message ended as planned.
 
     Args:
-        root: root of the queue ``lakequeue-demo``, which is replaced if it exists; None: a temporary directory.
-        input_dir: directory with ``.py`` files; None: the installed package pyspark, or lakequeue without Spark.
+        root: root of the queue ``lakequeue-demo``, which is replaced if it exists. None: a temporary directory.
+        input_dir: directory with ``.py`` files. None: the installed package pyspark, or lakequeue without Spark.
         console: where to print.
-        with_spark: whether Spark processes the messages.
+        with_spark: True to process the messages in Spark.
 
     Raises:
-        InvalidOptions: ``input_dir`` is no directory, or contains no Python file.
-        QueueClientError: there is no pyspark or no Java, or the root cannot be used.
+        InvalidOptions: ``input_dir`` is not a directory, or contains no Python file.
+        QueueClientError: pyspark or Java is missing, or the root cannot be used.
     """
     if with_spark:
         from lakequeue.cli.demo_spark import process

@@ -1,4 +1,4 @@
-"""Queue and input of the demo: Python files as messages, and what a consumer computes from each."""
+"""Queue and input of the demo: Python files as messages, and the computation of a consumer for each."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 QUEUE = "lakequeue-demo"
 FLAKY_EVERY = 10
-"""Every tenth file fails when it is received for the first time."""
+"""One in this many files fails when it is received for the first time."""
 MAX_BODY_BYTES = 1_000_000
-"""A little less than the default profile allows."""
+"""Maximum number of bytes in a body: slightly below the limit of the default profile."""
 
 
 def fresh_queue(lake: LakeQueue, name: str, **attributes: Any) -> Queue:
-    """An empty queue in place of one that may be there."""
+    """Creates an empty queue. Replaces an existing queue of the name."""
     # there may be no queue or no root yet; if the root is unusable, create_queue says why
     with suppress(QueueDoesNotExist, QueueClientError):
         lake.delete_queue(name)
@@ -36,14 +36,13 @@ def fresh_queue(lake: LakeQueue, name: str, **attributes: Any) -> Queue:
 
 
 def package_directory(name: str) -> Path:
-    """Where a package is installed."""
     found = find_spec(name)
     assert found is not None and found.origin is not None
     return Path(found.origin).parent
 
 
 def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
-    """Bodies and group ids for the files of a directory, and the number of files that cannot be sent.
+    """Returns body and group id of each file in a directory, and the number of files that cannot be sent.
 
     Bodies are ASCII JSON, so that empty files and control characters are legal messages, too. A source that is too
     large is compressed.
@@ -79,7 +78,7 @@ def python_files(where: Path) -> tuple[list[tuple[str, str]], int]:
 
 
 def measure(body: str, receive_count: int) -> dict[str, Any]:
-    """The result for one message; a flaky file fails when it is received for the first time."""
+    """Returns the result for a message. A flaky file fails when it is received for the first time."""
     file = json.loads(body)
     failed = file["flaky"] and receive_count == 1
     return {"path": file["path"], "failed": failed} | ({} if failed else parse(_source(file)))
@@ -93,7 +92,7 @@ def _source(file: dict[str, Any]) -> str:
 
 
 def parse(source: str) -> dict[str, Any]:
-    """Lines, functions and classes of a module; a file that Python cannot parse has a ``problem``."""
+    """Counts lines, functions and classes of a module. A file that Python cannot parse has a ``problem``."""
     found: dict[str, Any] = {"lines": len(source.splitlines()), "functions": 0, "classes": 0, "problem": None}
     try:
         with warnings.catch_warnings():

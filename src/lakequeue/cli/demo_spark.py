@@ -1,8 +1,8 @@
 """The demo with Spark: a consumer that leases messages in batches.
 
-It parses the files in Spark's Python workers and writes the results to a Delta table beside the root. Every tenth
-file fails the first time and its message is released at once. One whole batch loses its worker, so its messages
-become visible again when its visibility timeout ends.
+It parses the files in Spark's Python workers and writes the results to a Delta table next to the root. Every tenth
+file fails the first time, and its message is released at once. One whole batch loses its worker, so its messages
+become visible again when their visibility timeout ends.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from lakequeue.queue import Queue
 
 BATCHES = 5
-"""Batches of the first pass; released messages make further ones."""
+"""Number of batches of the first pass. Released messages need further batches."""
 LEASE_SECONDS = 120
 LOST_BATCH, LOST_SECONDS = 2, 12
-"""The batch that loses its worker, and its visibility timeout in seconds."""
+"""Number of the batch that loses its worker, and its visibility timeout in seconds."""
 
 _OUTCOME = "struct<path:string, failed:boolean, lines:bigint, functions:bigint, classes:bigint, problem:string>"
 
@@ -49,7 +49,7 @@ WHERE m.queue = 'lakequeue-demo' GROUP BY m.state ORDER BY m.state
 
 @attrs.define
 class _Tally:
-    """What the consumer did, in numbers of batches and messages."""
+    """The work of the consumer, in numbers of batches and messages."""
 
     batches: int = 0
     done: int = 0
@@ -58,9 +58,9 @@ class _Tally:
 
 
 def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:
-    """Sends the entries and processes them in Spark; returns 0 if all of them were processed and deleted.
+    """Sends the entries and processes them in Spark. Returns 0 if all were processed and deleted, else 3.
 
-    The results are stored beside the root, with ``-demo-results`` appended.
+    The path of the results is the root's with ``-demo-results`` appended.
     """
     from pyspark.sql import SparkSession
 
@@ -92,7 +92,7 @@ def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, co
 def _consume(
     lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, console: Console
 ) -> _Tally:
-    """Leases until the queue is empty: nothing visible, nothing in flight."""
+    """Leases until the queue is empty: no message is visible, in flight or delayed."""
     tally = _Tally()
     size = -(-sent // BATCHES)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -124,7 +124,7 @@ def _consume(
 
 
 def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tuple[int, int]:
-    """Parses, stores and settles one batch; returns the numbers of messages done and failed.
+    """Parses, stores and settles one batch. Returns the numbers of messages done and failed.
 
     Results are stored before the messages are deleted. A crash in between repeats the batch (at least once), so a
     reader of the results keeps one row per message.

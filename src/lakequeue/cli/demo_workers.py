@@ -1,7 +1,7 @@
 """The demo without Spark: a consumer whose workers parse one file at a time, without a JVM.
 
 A worker is lost with the messages that it holds, which become visible again when their visibility timeout ends.
-Every tenth file fails the first time. What is no Python always fails, and ends as a dead letter.
+Every tenth file fails the first time. A file that is not Python always fails, and ends as a dead letter.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 DEAD_LETTERS = f"{QUEUE}-dead-letters"
 WORKERS = 4
 MAX_RECEIVES = 3
-"""Receives of a message before it is a dead letter."""
+"""Number of receives after which a message becomes a dead letter."""
 LOST, LOST_SECONDS = 10, 3
-"""Maximum number of messages that the lost worker holds, and their visibility timeout in seconds."""
+"""Number of messages that the lost worker holds, and their visibility timeout in seconds."""
 RETRY_SECONDS = 1
 BROKEN = [json.dumps({"path": f"broken-{n}.py", "flaky": False, "source": "def (:"}) for n in (1, 2, 3)]
-"""Bodies of messages that are sent beside the files, and are no Python."""
+"""Bodies that are sent in addition to the files. They are not Python, and can only fail."""
 
 _STATES_SQL = """
 SELECT queue, state, count(*) AS messages, max(receive_count) AS received
@@ -46,7 +46,7 @@ FROM messages WHERE queue = 'lakequeue-demo-dead-letters' ORDER BY path LIMIT 10
 
 @attrs.define
 class _Tally:
-    """What the workers did."""
+    """The work of all workers together."""
 
     done: int = 0
     lines: int = 0
@@ -56,7 +56,7 @@ class _Tally:
 
 
 def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> int:
-    """Sends the entries and consumes them; returns 0 if all were deleted but those that can only fail."""
+    """Sends and consumes the entries. Returns 0 if exactly the broken messages became dead letters, else 3."""
     lake = LakeQueue(root)
     dead_letters = fresh_queue(lake, DEAD_LETTERS)
     policy = RedrivePolicy(dead_letters.name, MAX_RECEIVES)

@@ -46,7 +46,7 @@ def jsonable(value: object) -> object:
 
 
 def _fields(value: object, names: str) -> dict[str, Any]:
-    """Attributes of a value by name, in this order."""
+    """Returns attributes of a value by name, in this order."""
     return {name: getattr(value, name) for name in names.split()}
 
 
@@ -91,10 +91,9 @@ def peeked(message: PeekedMessage) -> dict[str, Any]:
 
 
 def reason(message: Message | PeekedMessage) -> dict[str, Any] | None:
-    """Why a dead letter failed the last time."""
     return None if message.dead_letter_reason is None else attrs.asdict(message.dead_letter_reason)
 
 
 def attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Any]:
-    """Message attributes, each a type and a value; bytes in base64."""
+    """Returns type and value of each message attribute. Bytes become base64."""
     return {name: {"type": type_, "value": text_of(value)} for name, (type_, value) in attributes.items()}

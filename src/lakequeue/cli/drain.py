@@ -1,9 +1,9 @@
-"""The command that moves everything from a queue to another one, also from a standard queue to a FIFO queue.
+"""The command that moves all messages to another queue, also from a standard queue to a FIFO queue.
 
-Between queues of one kind it is a redrive: fenced commits, so nothing is lost or doubled whenever a process dies.
-From a standard queue to a FIFO queue it receives batches, sends them with their message ids as deduplication ids,
-and deletes them. If it dies in between, the batch becomes visible after ``HOLD``; sent again within the five
-minutes of the FIFO queue's deduplication, it is recognized.
+Between queues of one kind, a drain is a redrive: its commits are fenced, so that no message is lost or doubled
+when a process dies. From a standard queue to a FIFO queue, it receives batches, sends them with their message ids
+as deduplication ids, and deletes them. If it dies in between, the batch becomes visible after ``HOLD`` seconds.
+The next drain sends the batch again, and the FIFO queue recognizes the ids for five minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lakequeue import Queue
 
 HOLD = 60
-"""Visibility timeout of a batch on its way, in seconds: well below the five minutes of deduplication."""
+"""Visibility timeout in seconds of a batch that is being moved: well below the five minutes of deduplication."""
 MOST = 1_000
 """Maximum number of messages in a batch."""
 
@@ -54,7 +54,7 @@ def drain(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Move all visible messages to another queue; shows first how many."""
+    """Move all visible messages to another queue, after showing how many."""
     if group_by is not None and group is not None:
         usage("give either --group-by or --group")
     source, target = ctx.obj.queue(queue), ctx.obj.queue(to)
@@ -107,9 +107,9 @@ def drain(
 
 @contextmanager
 def _paused(source: Queue, to: str) -> Iterator[None]:
-    """Keeps consumers from a FIFO queue meanwhile: what they took up might come back behind its successors.
+    """Pauses a FIFO queue during the drain. Messages received meanwhile could return after their successors.
 
-    A drain that dies leaves it paused, which ``doctor`` tells; the next one ends that.
+    A drain that dies leaves the queue paused. ``doctor`` reports the pause, and the next drain ends it.
     """
     reason = f"it is drained into {to}"
     if not source.fifo or source.attributes(["paused"])["paused"] not in (None, reason):
@@ -123,7 +123,7 @@ def _paused(source: Queue, to: str) -> Iterator[None]:
 
 
 def _wait_for_flights(source: Queue, wait: float) -> None:
-    """Waits until no message is in flight; one that came back later would be behind its successors."""
+    """Waits until no message is in flight. A message that returned later would come after its successors."""
     clock = source.clock
     until = clock.now() + timedelta(seconds=wait)
     with render.spinner("waiting for messages in flight"), clock.participant():
@@ -137,7 +137,7 @@ def _wait_for_flights(source: Queue, wait: float) -> None:
 
 
 def _move(source: Queue, target: Queue, report: Callable[[int], None]) -> None:
-    """Moves messages of the same kind of queue, also those that become visible meanwhile."""
+    """Moves messages between queues of one kind, including those that become visible meanwhile."""
     moved = -1
     while moved:
         before = 0
@@ -151,7 +151,7 @@ def _move(source: Queue, target: Queue, report: Callable[[int], None]) -> None:
 
 
 def _send(source: Queue, target: Queue, group_of: Callable[[Message], str], report: Callable[[int], None]) -> None:
-    """Receives, sends and deletes batch by batch, each group in the order of sending."""
+    """Receives, sends and deletes messages in batches. Each group keeps the order of sending."""
     rules = profile(target.attributes()["profile"])
     max_bytes = rules.batch_bytes or MAX_LINE_BYTES
     while received := source.receive(min(max_batch(source), MOST), visibility_timeout=HOLD, wait_time=0):
@@ -189,7 +189,7 @@ def _entry(message: Message, id: str, group_of: Callable[[Message], str]) -> Sen
 
 
 def _group(group_by: str | None, group: str | None) -> Callable[[Message], str]:
-    """The message group of a message; InvalidParameterValue, which names the message, if it has none."""
+    """Returns a function from message to message group. It raises InvalidParameterValue for a message without."""
 
     def found(message: Message) -> object:
         if group is not None:

@@ -1,4 +1,4 @@
-"""Turns errors into one line and an exit code."""
+"""Reports errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lakequeue.model.causes import cause_of, of_spark
 
 
 class Commands(CommandGroup):
-    """The group of all commands; takes its options in any place, and turns errors into exit codes."""
+    """The group of all commands. Accepts its options in any place, and turns errors into exit codes."""
 
     builders: ClassVar[Mapping[str, Callable[[], Any]]] = {}
-    """What imports and builds each command, once it is asked for: all of them take 0.1 s."""
+    """Imports and builds each command on first use, because all of them together take 0.1 s."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings | {"commands": dict.fromkeys(self.builders)})
@@ -38,7 +38,7 @@ class Commands(CommandGroup):
         return super().parse_args(ctx, self._own_first(args))
 
     def _own_first(self, args: Sequence[str]) -> list[str]:
-        """The arguments with the options of the group before the command."""
+        """Returns the arguments with the group's options before the command."""
         own, taken = _values(self), dict[str, bool]()
         group: Any = self
         first, rest = list[str](), list[str]()
@@ -89,13 +89,13 @@ class Commands(CommandGroup):
 
 
 def _values(command: Any) -> dict[str, bool]:
-    """The options of a command, and whether each takes a value."""
+    """Returns the options of a command. True for an option that takes a value."""
     options = [each for each in command.params if each.param_type_name == "option"]
     return {name: not each.is_flag for each in options for name in (*each.opts, *each.secondary_opts)}
 
 
 def report_error(session: Session, error: BaseException) -> int:
-    """Prints an error; returns the exit code."""
+    """Prints an error. Returns the exit code."""
     usage_text = getattr(error, "format_message", None)  # errors of typer and of `usage`
     if session.verbose and not usage_text and not isinstance(error, KeyboardInterrupt):
         print_error("".join(traceback.format_exception(error)).rstrip())
@@ -145,7 +145,7 @@ def _usage_text(error: BaseException, text: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describes an error in one line: an error of Spark by its innermost cause."""
+    """Describes an error in one line. A Spark error is described by its innermost cause."""
     kind, text = cause_of(error)
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     if not line:

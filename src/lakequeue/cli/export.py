@@ -68,7 +68,7 @@ def export(
 
 @contextmanager
 def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], None]]:
-    """Yields a function that writes a line: to standard output, or to a file that is there when it is whole."""
+    """Yields a function that writes a line to standard output, or to a file that appears once complete."""
     if out is None:
         with suppress(OutputClosed):  # `export | head` has what it wants
             yield session.line

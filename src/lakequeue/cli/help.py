@@ -1,4 +1,4 @@
-"""Help of commands: examples below each, and a type only where an option takes a value."""
+"""Help of commands: shows examples below each command, and types only for options that take a value."""
 
 from __future__ import annotations
 
@@ -77,23 +77,24 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "serve.deploy_files": ("deploy-files lakequeue-deploy",),
     },
 }
-"""Module and function of each command and its examples, by the panel of the help text. An example is what follows
-``lakequeue``, no longer than fits into 60 characters with it, where possible."""
+"""Modules, functions and examples of the commands, by panel of the help. ``lakequeue EXAMPLE`` should fit 60
+characters.
+"""
 
 
 def name_of(place: str) -> str:
-    """The name of a command: that of its function."""
+    """Returns the name of a command, derived from its function."""
     return place.partition(".")[2].rstrip("_").replace("_", "-")
 
 
 def epilog(examples: Sequence[str]) -> str:
-    """The examples of a command, as the end of its help."""
+    """Returns the examples of a command, for the end of its help."""
     lines = [f"lakequeue {example}" for example in examples]
     return "\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
 
 
 class _Conversion:
-    """Typer's conversion of values. Those that need none do not load pydantic, which takes 60 ms."""
+    """Typer's conversion of values. Skips values that need none, to spare pydantic, which loads in 60 ms."""
 
     def __init__(self, param: Any) -> None:
         self._converting = type(param).get_runtime_param
@@ -109,7 +110,7 @@ class _Conversion:
 
 
 def plain(params: list[Any]) -> list[Any]:
-    """Has options without a value, and arguments, show no type of Python; values of others are in capitals."""
+    """Hides Python's types from the help of options and arguments. Shows names of values in capitals."""
     for each in params:
         each.get_runtime_param = partial(_Conversion, each)
         each.min = each.max = None  # errors name ranges; in the help they would take the room of the texts
@@ -129,8 +130,6 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """A command whose help shows no types of Python."""
-
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from typer import rich_utils
 
@@ -139,12 +138,11 @@ class Command(_Plain, TyperCommand):
         super().format_help(ctx, formatter)
 
 
-class CommandGroup(_Plain, TyperGroup):
-    """A group of commands."""
+class CommandGroup(_Plain, TyperGroup): ...
 
 
 class RewindCommand(Command):
-    """Takes ``-10m`` as an instant, not as options."""
+    """Accepts ``-10m`` as an instant, instead of options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         after = zip(["", *args], args, strict=False)

@@ -1,4 +1,4 @@
-"""Shared by the jobs for spark-submit: options, opening a queue with a session, exit codes."""
+"""Common parts of the jobs for spark-submit: options, opening a queue with a session, exit codes."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ Every = Annotated[
 
 
 _RAISED = re.compile(r'^  File "([^"]+)", line (\d+).*\n(?:    .*\n)*[A-Za-z_][\w.]*(?::|$)', re.MULTILINE)
-"""The end of a Python stack in a text of Spark's: file and line."""
+"""Matches file and line at the end of a Python stack in the text of a Spark error."""
 
 
 def run(main: Callable[..., None]) -> NoReturn:
-    """Runs a function as a command line; prints errors as one line, with the exit codes of the CLI."""
+    """Runs a function as a command line. Prints errors as one line, with the exit codes of the CLI."""
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -126,7 +126,7 @@ def run(main: Callable[..., None]) -> NoReturn:
 def opened(
     app_name: str, root: str, queue: str, region: str = "local", engine: Engine = "auto"
 ) -> Iterator[tuple[SparkSession, Queue]]:
-    """Opens a Spark session and a queue, and notes that the queue is paused."""
+    """Opens a Spark session and a queue. Prints a note if the queue is paused."""
     with opened_root(app_name, root, queue, region, engine) as (spark, lake):
         opened_queue = lake.queue(queue)
         Session().note_pauses(opened_queue)
@@ -137,7 +137,7 @@ def opened(
 def opened_root(
     app_name: str, root: str, queue: str | None, region: str, engine: Engine
 ) -> Iterator[tuple[SparkSession, LakeQueue]]:
-    """Opens a Spark session and a root, which has the queue if one is named."""
+    """Opens a Spark session and a root. Raises QueueDoesNotExist if ``queue`` is given and missing."""
     if engine != "spark":  # reports a wrong root before Spark starts
         lake = LakeQueue(root, region=region)
         lake.list_queues(limit=1) if queue is None else lake.queue(queue)
@@ -156,7 +156,7 @@ def opened_root(
 
 
 def wait(query: StreamingQuery) -> bool:
-    """Waits until a query ends, and stops it on SIGTERM and SIGINT; returns whether it ended by itself."""
+    """Waits until a query ends, and returns True. Stops the query on SIGTERM and SIGINT, and returns False."""
     stopped = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stopped.set())
@@ -168,7 +168,7 @@ def wait(query: StreamingQuery) -> bool:
 
 
 def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
-    """Extends a batch by its timeout whenever half of that has passed; None for a timeout of 0."""
+    """Builds a policy that extends a batch by its timeout once half of it has passed. None for a timeout of 0."""
     own = settings(queue)
     micros = own.visibility_timeout_micros if timeout is None else check_visibility_timeout(own, timeout)
     seconds = micros / MICROS
@@ -176,9 +176,9 @@ def renewal(queue: Queue, timeout: float | None) -> Renewal | None:
 
 
 class Progress:
-    """Ends a job whose messages fail again and again, where no policy makes them dead letters.
+    """Ends a job whose messages fail repeatedly, unless a redrive policy makes them dead letters.
 
-    A batch that comes again in halves is progress, as it ends with the message that fails.
+    A smaller batch counts as progress: halving a failed batch ends with the message that fails.
     """
 
     def __init__(self, queue: Queue, give_up_after: int | None) -> None:
@@ -188,7 +188,7 @@ class Progress:
         self.batches = self.done = 0
 
     def add(self, counts: LeaseCounts) -> None:
-        """Takes the counts of a batch."""
+        """Adds the counts of a batch."""
         self.batches += 1
         self.done += counts.done
         size = counts.lost + counts.released
@@ -198,28 +198,28 @@ class Progress:
             self._rounds += 1
 
     def check(self) -> None:
-        """Ends the job, with one line, after too many rounds without progress."""
+        """Ends the job with one line, after too many rounds without progress."""
         if self._rounds >= self._most:
             failed = f"the last {self._rounds + 1} batches finished none of {self._smallest:,} messages"
             raise typer.Exit(Session().fail(REFUSED, "no progress", f"{failed}; {self.done:,} are done"))
 
 
 def trigger(once: bool, every: float | None) -> str | None:
-    """The trigger for ``--once`` and ``--every``."""
+    """Returns the trigger for ``--once`` and ``--every``."""
     if once:
         return "availableNow"
     return None if every is None else f"{round(every * 1000)} milliseconds"
 
 
 def function(spec: str | None) -> Callable[[Any], Any] | None:
-    """Imports the function that ``--handler`` names; also from the working directory."""
+    """Imports the function of ``--handler``, also from the working directory."""
     if spec is None:
         return None
     return imported(spec, f"--handler {spec}")
 
 
 def _report_error(error: BaseException) -> int:
-    """Prints the error that ended a job; returns the exit code."""
+    """Prints the error that ended a job. Returns the exit code."""
     from py4j.protocol import Py4JJavaError
     from pyspark import errors
 

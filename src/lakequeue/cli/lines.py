@@ -1,6 +1,6 @@
-"""Messages as lines: streams of them are sent in batches, plain or as JSON Lines, which ``export`` writes.
+"""Messages as lines, sent in batches: plain texts, or the JSON Lines that ``export`` writes.
 
-docs/reference/cli.md says what a JSON line may have.
+docs/reference/cli.md lists the fields of a JSON line.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from lakequeue import PeekedMessage, Queue
 
 READ = 4 * 2**20
-"""Maximum number of bytes that are read at once, and so are sent in one commit."""
+"""Maximum number of bytes read at once, and so sent in one commit."""
 MAX_LINE_BYTES = 2 * READ
-"""Maximum length of a line; every queue refuses much shorter bodies."""
+"""Maximum length of a line in bytes. Every queue refuses much shorter bodies."""
 MAX_BATCH = 5_000
-"""Maximum entries of a batch on queues without a limit."""
+"""Maximum number of entries in a batch, on queues without a limit."""
 
 Line = tuple[int, bytes]
 Parse = Callable[[int, str], SendEntry]
@@ -50,14 +50,15 @@ def send_lines(
     parse: Parse,
     sent: Callable[[BatchResult, int], None],
 ) -> None:
-    """Sends each line as a message; lines that arrive together are sent in one batch.
+    """Sends each line as a message. Lines that arrive together are sent in one batch.
 
     Args:
         queue: the queue.
-        stream: lines in UTF-8; empty lines and a byte order mark are skipped.
-        parse: makes an entry of the number of a line and its text; its QueueServiceError refuses the line.
-        sent: called after each batch with its result, whose ids are line numbers, and the number of bytes read
-            for it. Refused lines do not stop the others.
+        stream: lines in UTF-8. Empty lines and a byte order mark are skipped.
+        parse: makes an entry from the number of a line and its text. If it raises QueueServiceError, the line is
+            refused.
+        sent: called after each batch with its result, whose ids are line numbers, and the number of bytes read for
+            it. Refused lines do not stop the sending of later lines.
     """
     rules = profile(queue.attributes()["profile"])
     max_entries, max_bytes = rules.max_batch or MAX_BATCH, rules.batch_bytes or MAX_LINE_BYTES
@@ -73,12 +74,12 @@ def send_lines(
 
 
 def max_batch(queue: Queue) -> int:
-    """Maximum number of entries in one batch."""
+    """Returns the maximum number of entries in a batch."""
     return profile(queue.attributes()["profile"]).max_batch or MAX_BATCH
 
 
 def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:
-    """Yields the numbered lines that each read completes, and how many bytes it read; cuts long lines."""
+    """Yields the numbered lines that each read completes, and the number of bytes read. Cuts long lines."""
     rest, number = b"", 0
     while chunk := stream.read1(READ):
         *complete, rest = (rest + chunk).split(b"\n")
@@ -93,7 +94,7 @@ def _arrivals(stream: io.BufferedIOBase) -> Iterator[tuple[list[Line], int]]:
 
 
 def _stripped(number: int, line: bytes) -> bytes:
-    """A line without its end, and the first one without a byte order mark."""
+    """Removes the end of a line. Removes the byte order mark of the first line."""
     return (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r")
 
 
@@ -110,7 +111,7 @@ def _parsed(number: int, line: bytes, parse: Parse) -> SendEntry | BatchFailure:
 
 
 def batches(entries: Sequence[SendEntry], max_entries: int, max_bytes: int) -> Iterator[list[SendEntry]]:
-    """Batches within the limits of a call; an entry that exceeds them is a batch of its own."""
+    """Yields batches within the limits of a call. An entry that exceeds the limits is a batch of its own."""
     batch: list[SendEntry] = []
     size = 0
     for entry in entries:
@@ -125,7 +126,7 @@ def batches(entries: Sequence[SendEntry], max_entries: int, max_bytes: int) -> I
 
 
 def _size(entry: SendEntry) -> int:
-    """Bytes that count towards the limit of a call."""
+    """Returns the number of bytes that count towards the limit of a call."""
     # half a surrogate pair, which JSON can write, is refused later
     size = len(entry.body.encode(errors="surrogatepass"))
     try:
@@ -147,13 +148,13 @@ def _send(queue: Queue, entries: list[SendEntry]) -> BatchResult:
 # --- JSON Lines
 
 _FIELDS = ("body", "attributes", "group_id", "dedup_id", "delay", "priority", "trace_header")
-"""What a line says to the queue."""
+"""Fields of a line that a send uses."""
 _TOLD = ("message_id", "state", "sent_at", "visible_at", "receive_count", "source_queue", "moved_at")
-"""What an export tells beside; a send skips it."""
+"""Further fields of an export. A send skips them."""
 
 
 def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any]:
-    """A message as a line of an export; a delayed message has the rest of its delay, in seconds."""
+    """Returns a message as a line of an export. A delayed message has its remaining delay, in seconds."""
     left = None
     if message.state.value == "delayed" and message.visible_at is not None and not fifo:
         left = max(0, math.ceil((message.visible_at - now).total_seconds()))  # not every profile takes fractions
@@ -164,11 +165,11 @@ def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any
 
 
 class Reader:
-    """Reads lines as entries for a queue.
+    """Parses lines as entries for a queue.
 
     Args:
         queue: the queue.
-        options: what lines without such a field have, as in ``SendEntry``.
+        options: defaults for fields that a line lacks, as in ``SendEntry``.
     """
 
     def __init__(self, queue: Queue, options: Mapping[str, Any]) -> None:
@@ -177,7 +178,7 @@ class Reader:
         self._needs_dedup = queue.fifo and not queue.attributes()["content_based_deduplication"]
 
     def entry(self, number: int, line: str) -> SendEntry:
-        """Makes an entry of a line, whose id is its number; QueueServiceError says what is wrong with the line."""
+        """Parses a line as an entry with its number as id. QueueServiceError describes an invalid line."""
         return SendEntry(id=str(number), **self._options | self._arguments(line))
 
     def _arguments(self, line: str) -> dict[str, Any]:
@@ -224,7 +225,7 @@ def _delay(given: object) -> float:
 
 
 def _attributes(given: object) -> dict[str, Any]:
-    """Attributes as a text, a number, or a type and a value; binary values are in base64."""
+    """Parses attributes: a text, a number, or an object of type and value. Binary values are base64."""
     if not isinstance(given, dict):
         raise InvalidParameterValue("Field attributes must be an object of names and values.")
     found: dict[str, Any] = {}

@@ -139,7 +139,7 @@ def compact(
         None, "Free space at once; keep what readers that began within this time need."
     ),
 ) -> None:
-    """Free the space of messages that are gone, and keep tables and logs small."""
+    """Free the space of removed messages, and keep tables and logs small."""
     if queue is not None and processes > 1:
         raise typer.BadParameter("it shares the queues of a root, not one queue", param_hint="--processes")
     lake = ctx.obj.lake()
@@ -165,7 +165,7 @@ def copy(
         None, "Option for the object store of TO, as --storage-option for FROM.", "KEY=VALUE"
     ),
 ) -> None:
-    """Copy the queues of a root to another while they are in use: backup, restore, move to an object store."""
+    """Copy the queues of a root to another while in use: backup, restore, move to an object store."""
     ctx.obj.root = source
     lake = ctx.obj.lake()
     to = attrs.evolve(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lakequeue import BatchFailure, BatchResult, Queue
 
 SHOWN = 10
-"""Maximum number of refused parts that an error names."""
+"""Maximum number of refused entries that an error names."""
 
 
 def send(
@@ -177,7 +177,7 @@ def reschedule(
     at: Moment | None = instant_option(None, "When"),
     within: float | None = duration_option(None, "Time from now, instead of an instant.", "--in", parser=from_now),
 ) -> None:
-    """Let one message that waits become visible at another time."""
+    """Change when a waiting message becomes visible."""
     if (at is None) == (within is None):
         usage("give either --at INSTANT or --in DURATION")
     source = ctx.obj.queue(queue)
@@ -216,7 +216,7 @@ def peek(
 
 
 def _attributes(given: list[str] | None) -> dict[str, Any]:
-    """Parses message attributes; the queue checks names, types and values."""
+    """Parses message attributes. The queue checks names, types and values."""
     found: dict[str, Any] = {}
     for left, value in parse_pairs(given, "--attribute").items():
         name, _, type_ = left.partition(":")
@@ -256,7 +256,7 @@ def _send_lines(session: Session, queue: Queue, stream: BufferedIOBase, size: in
 
 
 def _fail_if_refused(session: Session, failed: list[BatchFailure], tried: int, noun: str) -> None:
-    """Ends the command with an error if parts of it were refused; the line names the first reason."""
+    """Ends the command with an error if entries were refused. The error names the first reason."""
     if failed:
         session.done = ""
         for other in failed[1:SHOWN]:
@@ -267,5 +267,5 @@ def _fail_if_refused(session: Session, failed: list[BatchFailure], tried: int, n
 
 
 def _numbered(failed: list[BatchFailure], start: int) -> list[BatchFailure]:
-    """Failures whose ids count from 1 over the whole command."""
+    """Renumbers failures, so that their ids count from 1 over the whole command."""
     return [attrs.evolve(failure, id=str(start + int(failure.id) + 1)) for failure in failed]

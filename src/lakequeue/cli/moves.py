@@ -1,4 +1,4 @@
-"""Commands that bring messages back or elsewhere, and show first what they would do: rewind, redrive."""
+"""Commands that bring messages back or move them, after showing the effect: rewind, redrive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rewind(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make deleted messages visible again that were sent at or after an instant; shows first how many."""
+    """Make deleted messages visible again that were sent at or after an instant, after showing how many."""
     if (to is None) == (ago is None):
         usage("give either an INSTANT or --ago DURATION")
     rewound, wanted = ctx.obj.queue(queue), to if to is not None else Moment(ago=ago)
@@ -59,9 +59,9 @@ def rewind(
 
 
 def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
-    """The instant; the earliest one, and True, if the time before now is at most the rewind range.
+    """Returns the wanted instant and False, or the earliest possible instant and True.
 
-    Otherwise a rewind by the whole range would always come too late.
+    The second is for a time before now that is within the range, but too early once the rewind runs.
     """
     instant, attributes = wanted.instant(queue.clock), queue.attributes()
     earliest = queue.min_rewind_time
@@ -81,7 +81,7 @@ def redrive(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Move messages of a dead-letter queue back to their source queues; shows first how many."""
+    """Move messages of a dead-letter queue back to their source queues, after showing how many."""
     source = ctx.obj.queue(queue)
     destination = None if to is None else ctx.obj.queue(to)
     with render.spinner("reading messages"):
@@ -112,5 +112,5 @@ def redrive(
 
 
 def _by_target(targets: dict[str, int]) -> str:
-    """``2 messages to orders, 1 message to bills``."""
+    """Describes the numbers by queue: ``2 messages to orders, 1 message to bills``."""
     return ", ".join(f"{render.count(number, 'message')} to {name}" for name, number in targets.items())

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and how their values are parsed."""
+"""Arguments and options of several commands, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?")
 
 
 def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of queues of a local root, for a shell; an object store would take too long. Prints nothing."""
+    """Completes names of queues in a local root. Prints nothing. An object store would take too long."""
     options = ctx.find_root().params
     root = options.get("root")
     if not root:
@@ -42,12 +42,12 @@ def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _attribute_names(incomplete: str) -> list[str]:
-    """Names of attributes, for ``NAME=VALUE`` in a shell."""
+    """Completes ``NAME=VALUE`` with names of attributes."""
     return [f"{name}=" for name in fields() if name.startswith(incomplete)]
 
 
 def profile_names(incomplete: str) -> list[str]:
-    """Names of profiles, for a shell."""
+    """Completes names of profiles."""
     return [name for name in PROFILES if name.startswith(incomplete)]
 
 
@@ -55,37 +55,37 @@ def profile_names(incomplete: str) -> list[str]:
 
 
 def argument(default: Any, help: str, metavar: str, **more: Any) -> Any:
-    """An argument, which the help calls ``metavar``."""
+    """Declares an argument, named ``metavar`` in the help."""
     return typer.Argument(default, metavar=metavar, help=help, **more)
 
 
 def option(default: Any, help: str, metavar: str, *names: str, **more: Any) -> Any:
-    """An option with a value, which the help calls ``metavar``."""
+    """Declares an option with a value, named ``metavar`` in the help."""
     return typer.Option(default, *names, metavar=metavar, help=help, **more)
 
 
 def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
-    """An option without a value."""
+    """Declares an option without a value."""
     return typer.Option(default, *names, help=help, **more)
 
 
 def duration_option(default: Any, help: str, *names: str, parser: Any = duration, **more: Any) -> Any:
-    """An option whose value is a duration."""
+    """Declares an option whose value is a duration."""
     return option(default, help, "DURATION", *names, parser=parser, **more)
 
 
 def instant_option(default: Any, help: str, *names: str) -> Any:
-    """An option whose value is an instant."""
+    """Declares an option whose value is an instant."""
     return option(default, f"{help}, {INSTANT_HELP}.", "INSTANT", *names, parser=moment)
 
 
 def queue_argument(default: Any, help: str, metavar: str) -> Any:
-    """An argument that names a queue, or several."""
+    """Declares an argument for one or several queues."""
     return argument(default, help, metavar, autocompletion=_queue_names)
 
 
 def queue_option(default: Any, help: str, *names: str) -> Any:
-    """An option that names a queue."""
+    """Declares an option for a queue."""
     return option(default, help, "QUEUE", *names, autocompletion=_queue_names)
 
 
@@ -129,9 +129,9 @@ Tags = Annotated[list[str] | None, option(..., "A tag; repeatable.", "KEY=VALUE"
 
 
 def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) -> dict[str, str]:
-    """Parses ``NAME=VALUE`` texts; a value may contain further equals signs.
+    """Parses ``NAME=VALUE`` texts. A value may contain further equals signs.
 
-    Texts that may be secret are not shown; of those with the same name, the last one counts.
+    Texts that may be secret are never shown. A repeated secret name replaces the earlier value.
     """
     found: dict[str, str] = {}
     for text in texts or ():
@@ -145,7 +145,7 @@ def parse_pairs(texts: Iterable[str] | None, what: str, secret: bool = False) ->
 
 
 def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments for ``create_queue`` and ``set_attributes``, from the options of a command."""
+    """Returns the arguments for ``create_queue`` and ``set_attributes``, from the options of a command."""
     dead_letter_queue, most = given["dead_letter_queue"], given["max_receive_count"]
     named = {_NAMES.get(name, name): value for name, value in given.items() if name not in _NO_ATTRIBUTES}
     named = {name: value for name, value in named.items() if value is not None and value is not False}
@@ -166,7 +166,7 @@ def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(name: str, value: str) -> str | int | float:
-    """The value of an attribute, a duration, size or number as that; the queue checks the rest."""
+    """Parses a duration, size or number. Returns any other value as text, for the queue to check."""
     if not value:
         return value
     try:

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 PIPE_WIDTH = 160
-"""Width of tables, in characters, if standard output is no terminal."""
+"""Width of tables in characters, unless standard output is a terminal."""
 
 # C0 and C1 controls except tab and line feed, line separators, and bidirectional marks, overrides and isolates
 _CONTROL = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _AS_IT_IS: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-"""A name or a text may hold what looks like markup: links, or the end of a style that never began."""
+"""Disables rich's markup, because names and texts may contain such characters."""
 
 
 class OutputFailed(OSError):
-    """Standard output cannot be written."""
+    """Raised if standard output cannot be written."""
 
 
 class OutputClosed(OutputFailed):
-    """The reader of standard output has closed it."""
+    """Raised if the reader of standard output has closed it."""
 
 
 def printable(text: str) -> str:
@@ -45,7 +45,7 @@ def write(content: RenderableType) -> None:
 
     Raises:
         OutputClosed: the reader has closed standard output.
-        OutputFailed: the disk is full, or the caller closed standard output, which then is ``os.devnull``.
+        OutputFailed: the disk is full, or standard output was closed before. It is ``os.devnull`` from then on.
     """
     text = printable(content) if isinstance(content, str) else rendered(content)
     encoding = sys.stdout.encoding or "utf-8"
@@ -66,7 +66,7 @@ def discard(stream: Any) -> None:
 
 
 def print_error(text: str, title: str = "") -> None:
-    """Writes a text without secrets to standard error, if that can be written; the title is red."""
+    """Writes a text without secrets to standard error, if possible. The title is red."""
     try:
         typer.echo((typer.style(title, fg="red") + " " if title else "") + printable(hidden(text)), err=True)
     except OSError:
@@ -74,14 +74,12 @@ def print_error(text: str, title: str = "") -> None:
 
 
 class StderrHandler(logging.Handler):
-    """Writes log records to standard error."""
-
     def emit(self, record: logging.LogRecord) -> None:
         print_error(self.format(record))
 
 
 def rendered(content: RenderableType) -> str:
-    """The text that rich draws for standard output: colours only on a terminal, no trailing spaces."""
+    """Renders for standard output: colours only on a terminal, no trailing spaces."""
     out = console()
     with out.capture() as captured:
         out.print(content, crop=False)
@@ -89,14 +87,12 @@ def rendered(content: RenderableType) -> str:
 
 
 def console() -> Console:
-    """A rich console on standard output."""
     # COLUMNS, if somebody sets it, holds for a pipe too
     wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else PIPE_WIDTH
     return _console_type()(width=wide, **_AS_IT_IS)
 
 
 def error_console() -> Console:
-    """A rich console on standard error."""
     return _console_type()(stderr=True, **_AS_IT_IS)
 
 
@@ -105,7 +101,7 @@ def _console_type() -> type[Console]:
     from rich.console import Console
 
     class Printing(Console):
-        """Passes texts through ``printable``; keeps control codes of rich itself."""
+        """Passes texts through ``printable``. Keeps rich's own control codes."""
 
         def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
             for segment in super().render(*arguments, **options):

@@ -1,4 +1,4 @@
-"""The command that plots the depth of a queue over time, and its pictures."""
+"""The command that plots the depth of a queue over time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lakequeue.entry_verbs import Depth
 
 SPANS = 3
-"""Maximum number of spans without a point that are named."""
+"""Maximum number of unknown spans of time that are named."""
 _SUFFIXES = (".png", ".svg", ".pdf")
 _AROUND = timedelta(minutes=5)
 _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
@@ -60,7 +60,7 @@ def plot(
 
 
 def draw(name: str, shown: Sequence[Depth], path: Path, unknown: Sequence[tuple[datetime, datetime]] = ()) -> None:
-    """Draws points as a picture of the kind that the file's suffix names; spans that nobody knows are grey.
+    """Draws points as a picture in the format of the file's suffix. Spans without data are grey.
 
     Raises:
         MissingPackage: matplotlib is not installed.

@@ -165,7 +165,7 @@ def _show_message(session: Session, queue: str, message_id: str) -> None:
 
 
 def _parts(parts: list[dict[str, Any]]) -> render.Fitting | str:
-    """A table of shards, or of message groups."""
+    """Returns a table of shards or of message groups."""
     rows = [[render.age(part[name]) if name == "oldest_age" else part[name] for name in part] for part in parts]
     return render.table(render.titles(parts[0]), rows)
 
@@ -219,13 +219,13 @@ def pause(
     reason: str = option("paused", "Why, for whoever wonders.", "TEXT"),
     group: _Group = None,
 ) -> None:
-    """Stop what all consumers receive from a queue or one of its groups, until it is resumed; sends go on."""
+    """Pause a queue or one of its groups: consumers receive nothing until it is resumed; sends go on."""
     ctx.obj.queue(queue).pause(reason, group)
     _answer_pause(ctx.obj, queue, group, reason)
 
 
 def resume(ctx: Context, queue: Name, group: _Group = None) -> None:
-    """Let consumers receive again from a queue or group that was paused."""
+    """Let consumers receive again from a paused queue or group."""
     ctx.obj.queue(queue).resume(group)
     _answer_pause(ctx.obj, queue, group, None)
 
@@ -248,12 +248,12 @@ def delete_queue(ctx: Context, queue: Name, yes: Yes = False) -> None:
 
 
 def named(lake: LakeQueue, names: Iterable[str]) -> list[Queue]:
-    """The queues of these names that exist, by name; no other queue is opened."""
+    """Returns the queues of these names that exist, sorted by name. Opens no other queue."""
     return [queue for name in sorted(names) for queue in lake.list_queues(name, limit=1) if queue.name == name]
 
 
 def depths_of(queues: Sequence[Queue]) -> tuple[dict[str, Depth], dict[str, LakeQueueError]]:
-    """The depth of queues by name, and why others cannot be counted; those deleted meanwhile are left out."""
+    """Returns depths, and errors of queues that cannot be counted, by name. Leaves out queues just deleted."""
     from lakequeue.entry_verbs import depths
 
     counted: dict[str, Depth] = {}

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 PREVIEW = 200
 """Maximum number of characters of a body in a table."""
 FOLDED = 20
-"""Least width of a column of text, which goes on in the next line; ids and names are never split."""
+"""Minimum width of a column of text that wraps. Ids and names are never split."""
 LONG = 40
-"""Length from which words fold; an instant is not so long."""
+"""Number of characters above which a column of words wraps. An instant is shorter."""
 _FOLDED = {"body", "error", "paused", "reason"}
 
 
@@ -43,7 +43,7 @@ def require_done(summaries: Sequence[CompactionSummary]) -> None:
 
 
 def compacted(summaries: Sequence[CompactionSummary]) -> str:
-    """What a compaction pass did, in a line for each queue where it found something to do."""
+    """Describes a compaction pass in a line for each queue with work done."""
     from rich.filesize import decimal
 
     lines = []
@@ -62,7 +62,7 @@ def compacted(summaries: Sequence[CompactionSummary]) -> str:
 
 
 def setting(name: str, value: Any) -> object:
-    """The value of an attribute with its unit: ``345600 s (4d)``, ``1048576 bytes (1 MiB)``."""
+    """Returns an attribute's value with its unit: ``345600 s (4d)``, ``1048576 bytes (1 MiB)``."""
     if kind_of(name) == "seconds" and value is not None:
         return f"{value} s" if value < 60 else f"{value} s ({shown_duration(value)})"
     if name == "maximum_message_size":
@@ -76,7 +76,7 @@ def setting(name: str, value: Any) -> object:
 
 
 def sent_text(sent: SendResult, group: str | None) -> str:
-    """The message id; on FIFO queues also group and sequence number."""
+    """Returns the message id in a line. On FIFO queues also group and sequence number."""
     lines = [f"sent {sent.message_id}"]
     if sent.sequence_number is not None:
         lines += [f"  group     {group}", f"  sequence  {sent.sequence_number}"]
@@ -84,7 +84,7 @@ def sent_text(sent: SendResult, group: str | None) -> str:
 
 
 def message_text(message: Message) -> str:
-    """A received message as lines; the handle stays on one line, so that it can be copied."""
+    """Returns a received message as lines. The handle stays on one line, so that it can be copied."""
     times = "once" if message.receive_count == 1 else f"{message.receive_count} times"
     lines = [
         f"message   {message.message_id}",
@@ -105,17 +105,17 @@ def message_text(message: Message) -> str:
 
 
 def _indented(text: str) -> str:
-    """Indents further lines, so that none looks like a field of the output."""
+    """Indents the later lines, so that none looks like a field of the output."""
     return text.replace("\n", "\n" + " " * 12)
 
 
 def instant(value: datetime | None) -> str:
-    """An instant in UTC, with milliseconds."""
+    """Formats an instant in UTC, with milliseconds."""
     return "" if value is None else value.astimezone(timezone.utc).strftime("%F %T.%f")[:-3] + "Z"
 
 
 def paused(queue: Queue) -> str:
-    """Why and since when a queue and its groups are paused; empty if they are not."""
+    """Returns why and since when a queue and its groups are paused. Empty if they are not."""
     from lakequeue.entry_verbs import settings
 
     return "; ".join(map(str, settings(queue).pauses))
@@ -126,7 +126,7 @@ def age(seconds: float | None) -> str:
 
 
 def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
-    """The states that a list of queues shows, as the console's: some only where they are not zero everywhere."""
+    """Returns the states to show in a list of queues, as the console does. Rare states only if present."""
     known = [each for each in counted if each]
     return [
         "visible",
@@ -136,17 +136,17 @@ def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
 
 
 def titles(names: Iterable[str]) -> list[str]:
-    """Titles of columns for names of states and counts: ``in flight``, ``oldest``."""
+    """Returns titles of columns for names of states and counts: ``in flight``, ``oldest``."""
     return [name.removesuffix("_age").replace("_", " ") for name in names]
 
 
 def count(number: int, noun: str) -> str:
-    """``1 message``, ``2,000 messages``."""
+    """Formats a number with its noun: ``1 message``, ``2,000 messages``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def preview(text: str) -> str:
-    """The start of a text, on one line."""
+    """Returns the start of a text, on one line."""
     text = " ".join(printable(text[: PREVIEW + 1]).split())
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
@@ -154,7 +154,7 @@ def preview(text: str) -> str:
 def table(
     columns: Sequence[str], rows: Collection[Sequence[object]], title: str | None = None, empty: str = ""
 ) -> Fitting | str:
-    """A table, or a line without rows; numbers are right-aligned. If it is too wide, a row is a block of lines."""
+    """Builds a table, or a line if there are no rows. Numbers are right-aligned."""
     rows = [list(row) for row in rows]
     if not rows:
         return empty or f"no {columns[0]}s"
@@ -177,14 +177,14 @@ class _Column(NamedTuple):
     numeric: bool
     folds: bool
     least: int
-    """Width in characters that it needs."""
+    """Minimum width in characters."""
 
 
 @attrs.frozen(eq=False)
 class Fitting:
-    """A table that fits: long names in the first column are on lines of their own, above the rest of their rows.
+    """A table that fits its width: long names in the first column move to a line above the rest of their row.
 
-    Where not even that fits, its rows are blocks of lines.
+    If that does not fit either, the rows are blocks of lines.
     """
 
     columns: list[_Column]
@@ -235,7 +235,7 @@ class Fitting:
 
 
 _ABOVE = "\ue000"
-"""Stands in a table for a name on the line above; one column wide, and in no name."""
+"""Stands for a name on the line above. One column wide, and never part of a name."""
 
 
 @contextmanager
@@ -251,10 +251,8 @@ def spinner(what: str) -> Iterator[None]:
 
 
 class Advance(Protocol):
-    """Moves a progress bar."""
-
     def __call__(self, done: int, text: str, total: int | None = None, /) -> None:
-        """Shows how much is done by now, and a text; may change the total."""
+        """Shows the amount done so far, and a text. May change the total."""
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def _add(
     priority: int = option(0, "For queues created with priorities.", "N"),
     update: bool = flag(False, "Replace another schedule of this name.", "--update"),
 ) -> None:
-    """Add a schedule; does nothing if there is the same one."""
+    """Add a schedule; does nothing if the same one exists."""
     lake = ctx.obj.lake()
     added = lake.schedules.add(
         name,
@@ -80,7 +80,7 @@ def _pause(ctx: Context, name: ScheduleName) -> None:
 
 
 def _resume(ctx: Context, name: ScheduleName) -> None:
-    """End a pause; times in it are not sent."""
+    """Resume a schedule; times during the pause are not sent."""
     ctx.obj.lake().schedules.resume(name)
     ctx.obj.changed({"schedule": name, "paused": False}, f"schedule {name} runs")
 

@@ -22,7 +22,7 @@ DONE, REFUSED, USAGE, ENVIRONMENT, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes."""
 
 spares_pandas = False
-"""Whether the process is the command's own, and runs no code of users, who may give Arrow what pandas made."""
+"""True if this process runs only the command's own code. Code of users may give pandas objects to Arrow."""
 
 
 @attrs.define
@@ -30,7 +30,7 @@ class Session:
     """Global options of a run, and its output.
 
     Attributes:
-        done: what was done before an error, for the error line: ``3 messages were sent``.
+        done: work that was done before an error, for the error line: ``3 messages were sent``.
     """
 
     root: str | None = None
@@ -48,7 +48,7 @@ class Session:
         """Opens the root.
 
         Raises:
-            typer.BadParameter: there is no root.
+            typer.BadParameter: no root is given.
         """
         if not self.root:
             usage("no root: give --root DIR, or set LAKEQUEUE_ROOT")
@@ -73,12 +73,12 @@ class Session:
         """Opens a queue.
 
         Raises:
-            QueueDoesNotExist: its hint says where it was looked for, and which names are like it.
+            QueueDoesNotExist: its hint names the searched place and similar names.
         """
         return self.lake().queue(name)
 
     def ask(self, question: str) -> None:
-        """Asks on standard error, and reads the answer from standard input; no answer is a no.
+        """Asks on standard error, and reads the answer from standard input. No answer means no.
 
         Raises:
             typer.Abort: the answer is no.
@@ -90,7 +90,7 @@ class Session:
         write(json_text(document, indent=2) if self.json else shown)
 
     def changed(self, document: object, shown: RenderableType) -> bool:
-        """Prints the result of a change, which is no failure if standard output cannot be written.
+        """Prints the result of a change. The command succeeds even if standard output cannot be written.
 
         Returns:
             False if the result went to standard error instead.
@@ -104,23 +104,23 @@ class Session:
         return True
 
     def line(self, document: object) -> None:
-        """Prints one of several results as one line of JSON."""
+        """Prints one of several results as a JSON line."""
         write(json_text(document))
 
     def note(self, text: str) -> None:
-        """Prints a note on standard error; nothing with ``--json``."""
+        """Prints a note on standard error. Prints nothing with ``--json``."""
         if not self.json:
             print_error(text)
 
     def note_pauses(self, queue: Queue) -> None:
-        """Notes on standard error that a queue or groups of it are paused."""
+        """Prints notes on standard error if a queue or its groups are paused."""
         from lakequeue.entry_verbs import settings
 
         for pause in settings(queue).pauses:
             self.note(pause.advice(queue.name))
 
     def fail(self, status: int, code: str, message: str, details: dict[str, Any] | None = None) -> int:
-        """Prints an error as one line, or as a JSON object with ``--json``; returns the exit code."""
+        """Prints an error as one line, or as a JSON object with ``--json``. Returns the exit code."""
         line = " ".join(message.split())
         if self.done:
             line += f" ({self.done} before that)"
@@ -135,7 +135,7 @@ class Session:
 
 
 class _NoPandas:
-    """Lets no module named pandas be found."""
+    """Hides the module pandas from imports."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
@@ -144,13 +144,13 @@ class _NoPandas:
 
 
 class Context(typer.Context):
-    """What a command gets of its run."""
+    """The context of a command."""
 
     obj: Session
 
 
 def _spare_pandas() -> None:
-    """Lets Arrow find no pandas, which it would import with its first array, in 0.17 s."""
+    """Hides pandas from Arrow, which would import it with its first array, in 0.17 s."""
     import pyarrow as pa
 
     sys.meta_path.insert(0, _NoPandas)
@@ -159,12 +159,12 @@ def _spare_pandas() -> None:
 
 
 def usage(message: str) -> NoReturn:
-    """Refuses the command line."""
+    """Refuses the command line. Raises typer.BadParameter."""
     raise typer.BadParameter(message)
 
 
 def json_text(document: object, indent: int | None = None) -> str:
-    """A document as JSON, on one line unless it is indented."""
+    """Returns a document as JSON, on one line unless indented."""
     from lakequeue.cli.documents import jsonable
 
     return json.dumps(document, default=jsonable, indent=indent).replace("\x7f", "\\u007f")

@@ -61,7 +61,7 @@ def sql(
 
 
 def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = None) -> pa.Table:
-    """Rows that a query finds in the relations of a root."""
+    """Returns the rows that a query finds in the relations of a root."""
     views = lake.arrow_views(as_of=as_of)
     import duckdb
 
@@ -136,7 +136,7 @@ def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
 
 
 def _message_of(error: Exception) -> str:
-    """An error of DuckDB on one line, with the place in the query if it is known."""
+    """Returns an error of DuckDB on one line, with the place in the query if known."""
     import duckdb
 
     text = str(error)
@@ -149,7 +149,7 @@ def _message_of(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """`` at line 2, column 3``, as far as DuckDB tells it."""
+    """Returns the place of an error, `` at line 2, column 3``, as exactly as DuckDB reports it."""
     import duckdb
 
     place = _PLACE.search(str(error))
@@ -162,7 +162,7 @@ def _place(error: Exception) -> str:
 
 
 def _plain(found: pa.Table) -> pa.Table:
-    """Sums of whole numbers as such, instants in UTC and microseconds, times of day as texts."""
+    """Converts sums of whole numbers to integers, instants to UTC microseconds, and times of day to texts."""
     import pyarrow as pa
 
     types = pa.types

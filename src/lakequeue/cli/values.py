@@ -1,6 +1,6 @@
-"""How durations, sizes, instants and functions are written on the command line, and how the first two are shown.
+"""Parsing of durations, sizes, instants and functions on the command line, and formatting of durations and sizes.
 
-Plain numbers are seconds or bytes. What a queue allows is the queue's to check.
+Plain numbers are seconds or bytes. Each queue checks its own limits.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)", re.IGNORECASE)
 _AGO = re.compile(r"-(?P<minus>\S+)|(?P<ago>\S+) ago")
 
 LONGEST = 100 * 365 * 86_400
-"""Seconds that commands reckon with: far more than a queue keeps anything, and from now it leads to an instant."""
+"""Longest duration in seconds that commands accept: far beyond any retention, and safe to add to the present."""
 DURATION_HELP = "Durations are seconds, or such as 90s, 5m, 12h, 2d, 1h30m."
 INSTANT_HELP = "such as 2026-01-31T08:00Z, UTC if it has no time zone, or '10m ago'"
 
 
 def duration(given: str | float) -> float:
-    """Seconds, from a number or a text such as ``5m`` or ``1h30m``."""
+    """Parses seconds, from a number or a text such as ``5m`` or ``1h30m``."""
     text = str(given).strip()
     try:
         return float(text)  # also what no queue allows, which then names its range
@@ -54,7 +54,7 @@ def duration(given: str | float) -> float:
 
 
 def size(given: str | int) -> int:
-    """Bytes, from a number or a text such as ``64KiB`` or ``1MB``."""
+    """Parses bytes, from a number or a text such as ``64KiB`` or ``1MB``."""
     text = str(given).strip()
     if re.fullmatch(r"-?\d+", text):
         return int(text)
@@ -74,15 +74,15 @@ class Moment:
 
     at: datetime | None = None
     ago: float | None = None
-    """Seconds."""
+    """Seconds before now."""
 
     def instant(self, clock: Clock) -> datetime:
-        """The instant, by this clock."""
+        """Returns the instant by this clock."""
         return self.at if self.at is not None else clock.now() - timedelta(seconds=self.ago or 0)
 
 
 def moment(given: str | Moment) -> Moment:
-    """An instant in ISO 8601 or before now: ``-10m``, ``10m ago`` or ``now``."""
+    """Parses an instant in ISO 8601 or before now: ``-10m``, ``10m ago`` or ``now``."""
     if isinstance(given, Moment):
         return given
     text = given.strip()
@@ -98,7 +98,7 @@ def moment(given: str | Moment) -> Moment:
 
 
 def at_least(low: float) -> Callable[[str | float], float]:
-    """A parser of durations that refuses less than this, and more than ``LONGEST``."""
+    """Returns a parser of durations that refuses less than this, and more than ``LONGEST``."""
 
     def parsed(given: str | float) -> float:
         value = duration(given)
@@ -112,11 +112,11 @@ def at_least(low: float) -> Callable[[str | float], float]:
 
 
 from_now = at_least(-LONGEST)
-"""A parser of durations that lead from now to an instant."""
+"""Parses durations that lead from now to an instant."""
 
 
 def shown_size(size: int) -> str:
-    """``1048576`` -> ``1 MiB``; other sizes as a number of bytes."""
+    """Formats a size: ``1048576`` as ``1 MiB``, any other size as a number of bytes."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if size and size % 1_024**power == 0:
             return f"{size // 1_024**power} {unit}"
@@ -124,13 +124,13 @@ def shown_size(size: int) -> str:
 
 
 def imported(spec: str, given: str) -> Callable[..., Any]:
-    """Imports what ``module:name`` says, also from the working directory.
+    """Imports the object ``module:name``, also from the working directory.
 
     Args:
-        given: begins the errors: the option and its value.
+        given: start of error messages: the option and its value.
 
     Raises:
-        typer.BadParameter: there is no such module or name, the module fails, or it is not callable.
+        typer.BadParameter: the module or name does not exist, the module fails, or the object is not callable.
     """
     session.spares_pandas = False
     module, _, path = spec.partition(":")
