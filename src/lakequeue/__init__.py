@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lakequeue.queue import Queue
     from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
     from lakequeue.schedules import Schedules
+    from lakequeue.sender import Sender
     from lakequeue.shard.commands import LeaseCounts
 
 __version__ = "0.3.0.dev0"
@@ -80,6 +81,7 @@ __all__ = [
     "Schedules",
     "SendEntry",
     "SendResult",
+    "Sender",
     "SentRows",
     "ShardCounts",
     "SystemClock",
@@ -108,6 +110,7 @@ if not TYPE_CHECKING:
         "queue": "Queue",
         "renewal.policies": "ComputedRenewal HeartbeatRenewal Hold NoRenewal Renewal",
         "schedules": "Schedules",
+        "sender": "Sender",
         "shard.commands": "LeaseCounts",
     }
     _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -10,9 +10,11 @@ once, or, if storage fails or the process dies, when its visibility timeout ends
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
@@ -23,6 +25,7 @@ from lakequeue import client as sync_client
 from lakequeue import lease as sync_lease
 from lakequeue import queue as sync_queue
 from lakequeue import schedules as sync_schedules
+from lakequeue import sender as sync_sender
 from lakequeue.entry_verbs import Request, Wrapped, receive_async
 from lakequeue.model import messages
 from lakequeue.model.arguments import check_type, check_whole
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
     from lakequeue.entry_verbs import CopiedQueue
 
-__all__ = ["LakeQueue", "Lease", "Message", "Queue", "Schedules"]
+__all__ = ["LakeQueue", "Lease", "Message", "Queue", "Schedules", "Sender"]
 
 THREADS = 64
 """Default number of threads: calls beyond it wait for a free one."""
@@ -127,6 +130,23 @@ def _receiving(
         await self._open()
         found = await receive_async(self._sync, request, self._threads)
         return [self._own(message) for message in found]
+
+    return verb
+
+
+def _collected(
+    method: Callable[Concatenate[Any, _P], Future[messages.SendResult]],
+) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, messages.SendResult]]:
+    """The same verb, which waits for its result, and for space without blocking the event loop."""
+
+    @functools.wraps(method)
+    async def verb(self: Sender, /, *args: _P.args, **kwargs: _P.kwargs) -> messages.SendResult:
+        async with self._turn:
+            await self._queue._open()
+            if self._sync._collector.full:
+                await self._threads(self._sync._collector.wait_for_space)
+            sent = method(self._sync, *args, **kwargs)
+        return await asyncio.wrap_future(sent)
 
     return verb
 
@@ -230,6 +250,10 @@ class Queue(Wrapped, _Face[sync_queue.Queue], sync_queue.QueueProperties):
         """How many messages a redrive would move now, by the name of the target queue."""
         return await self._redrivable(where, interrupt, _sync_of(destination), parameters=parameters)
 
+    def sender(self, linger: Duration | str = "100ms") -> Sender:
+        """Returns an object whose single sends share commits; see ``lakequeue.Queue.sender``."""
+        return Sender(self, self._sync.sender(linger), self._threads)
+
     send = _verb(sync_queue.Queue.send)
     send_batch = _verb(sync_queue.Queue.send_batch)
     delete = _verb(sync_queue.Queue.delete)
@@ -267,6 +291,28 @@ class Queue(Wrapped, _Face[sync_queue.Queue], sync_queue.QueueProperties):
     tags = _verb(sync_queue.Queue.tags)
     set_tags = _verb(sync_queue.Queue.set_tags)
     remove_tags = _verb(sync_queue.Queue.remove_tags)
+
+
+class Sender(_Face[sync_sender.Sender]):
+    """``lakequeue.Sender`` for asyncio; get one from ``Queue.sender``. ``async with`` calls ``flush`` at the end.
+
+    ``send`` returns the result once the message is stored, so messages of concurrent tasks share commits. They are
+    stored in the order in which the calls began. A cancelled call withdraws its message if no commit has taken it.
+    """
+
+    def __init__(self, queue: Queue, sync: sync_sender.Sender, threads: LoopThreads) -> None:
+        super().__init__(sync, threads)
+        self._queue = queue
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> Sender:
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._threads(lambda: self._sync.__exit__(*raised))
+
+    send = _collected(sync_sender.Sender.send)
+    flush = _verb(sync_sender.Sender.flush)
 
 
 def _sync_of(destination: Queue | None) -> sync_queue.Queue | None:

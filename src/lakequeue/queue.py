@@ -13,6 +13,7 @@ from lakequeue.model.arguments import (
     check_callable,
     check_identifier,
     check_interrupt,
+    check_linger,
     check_priority,
     check_string,
     check_tags,
@@ -28,6 +29,7 @@ from lakequeue.operations.depth import by_priority, by_shard, depth
 from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, SentRows, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.pickled import PickledQueue, Reopened
+from lakequeue.sender import Sender
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -182,6 +184,17 @@ class Queue(QueueProperties):
         BAT-4, BAT-5
         """
         return send.send_batch(self._runtime, list_of("entries", entries, SendEntry, "a SendEntry"))
+
+    def sender(self, linger: Duration | str = "100ms") -> Sender:
+        """Returns an object whose single sends share commits, for producers that send one message at a time.
+
+        Args:
+            linger: time for which the first message of a commit waits for others, 0 to 60 s, as a duration or a
+                text such as ``"100ms"``. With 0, what is sent during a commit goes into the next one.
+
+        SND-19
+        """
+        return Sender(lambda: self._runtime, check_linger(linger))
 
     # --- receiving
 

@@ -72,6 +72,7 @@ SPECIAL = {
     **dict.fromkeys(("LakeQueue.register_views.now", "LakeQueue.register_views.as_of"), "views"),
     "LakeQueue.create_views.schema": "views",
     "Queue.send.body": "body",
+    "Queue.sender.linger": "seconds",
     # the queue of this test is a standard one without priorities
     **dict.fromkeys((f"Queue.{verb}.priority" for verb in ("send", "send_arrow", "send_dataframe")), "or none"),
     **dict.fromkeys(("Queue.send.dedup_id", "Queue.receive.attempt_id"), "or none"),

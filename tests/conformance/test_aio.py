@@ -101,7 +101,10 @@ def cut_off(
 
 # --- the same verbs
 
-PAIRS = [(getattr(lakequeue, name), getattr(aio, name)) for name in ("LakeQueue", "Queue", "Lease", "Schedules")]
+PAIRS = [
+    (getattr(lakequeue, name), getattr(aio, name))
+    for name in ("LakeQueue", "Queue", "Lease", "Schedules", "Sender")
+]
 ONLY_SYNC = {"receive_async"}
 """What ``receive`` is here."""
 AWAITED = {"min_rewind_time", "messages"}
@@ -125,7 +128,7 @@ def test_every_public_name_is_there_with_its_signature(sync: type, own: type) ->
             (one.name, one.kind, one.default) for one in found.parameters.values() if name != "redrive"
         ]
         assert list(wanted.parameters) == list(found.parameters)
-        assert inspect.iscoroutinefunction(own_verbs[name]) or name in ("keep_alive", "running"), name
+        assert inspect.iscoroutinefunction(own_verbs[name]) or name in ("keep_alive", "running", "sender"), name
         assert own_verbs[name].__doc__
 
 

@@ -31,6 +31,7 @@ def told(lake: LakeQueue) -> list[object]:
 
 OTHERS = {
     "Queue.send_dataframe": "commits as send_arrow",
+    "Queue.sender": "sends as the server does for several callers",
     "Queue.update_attributes": "is set_attributes",
     "Queue.remove_tags": "is one commit, as set_tags",
     "Queue.resume": "is set_attributes, as pause",

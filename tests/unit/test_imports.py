@@ -21,14 +21,14 @@ PACKAGE = PROJECT / "src" / "lakequeue"
 
 ROOMS = [
     *("errors", "model", "shard", "renewal", "storage", "conditions", "runtime", "operations"),
-    *("lease", "queue", "schedules", "client", "entry_verbs", "frame_verbs"),
+    *("lease", "sender", "queue", "schedules", "client", "entry_verbs", "frame_verbs"),
     *("aio", "consumer", "otel", "", "spark", "integrations", "serve", "cli", "jobs"),
 ]
 """From the bottom to the top; a room knows itself and those below it. The room "" is the package itself."""
 RANK = {room: rank for rank, room in enumerate(ROOMS)}
 ENTRIES = {"aio", "consumer", "spark", "integrations", "serve", "cli"}
-OFFERED = {"errors", "model", "renewal", "lease", "queue", "schedules", "client", "entry_verbs", "frame_verbs"}
-OFFERED |= {"otel", "", *ENTRIES}
+OFFERED = {"errors", "model", "renewal", "lease", "sender", "queue", "schedules", "client"}
+OFFERED |= {"entry_verbs", "frame_verbs", "otel", "", *ENTRIES}
 """What entries may import: the faces, what they are given and return, and each other."""
 BELOW = {
     "cli.serve": "conditions",  # the worker processes of its conditions yield to requests

@@ -20,15 +20,12 @@ import typer
 from lakequeue.cli import session
 from lakequeue.cli.session import usage
 from lakequeue.model import clock
-from lakequeue.model.clock import Clock, shown_duration
+from lakequeue.model.clock import Clock, parse_duration, shown_duration
 
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "b": 1}
 _BYTES |= {f"{prefix}b": 1_000**power for power, prefix in enumerate("kmg", 1)}
 _BYTES |= {f"{prefix}{end}": 1_024**power for power, prefix in enumerate("kmg", 1) for end in ("ib", "i")}
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
-_DURATION = re.compile(rf"(?:{_PART.pattern})+")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]*)", re.IGNORECASE)
 _AGO = re.compile(r"-(?P<minus>\S+)|(?P<ago>\S+) ago")
 
@@ -45,12 +42,12 @@ def duration(given: str | float) -> float:
         return float(text)  # also what no queue allows, which then names its range
     except ValueError:
         pass
-    compact = text.lower().replace(" ", "")
-    if not _DURATION.fullmatch(compact):
-        bare = ", without a minus" if compact.startswith("-") else ""
-        raise typer.BadParameter(f"{text!r} is not a duration; write seconds, or 90s, 5m, 12h, 2d, 1h30m{bare}")
-    # rounded, as 0.1 + 0.2 is a little more than 0.3
-    return round(sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(compact)), 6)
+    try:
+        return parse_duration(text)
+    except ValueError:
+        bare = ", without a minus" if text.startswith("-") else ""
+        reason = f"{text!r} is not a duration; write seconds, or 90s, 5m, 12h, 2d, 1h30m{bare}"
+        raise typer.BadParameter(reason) from None
 
 
 def size(given: str | int) -> int:

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 from lakequeue.errors import InvalidParameterValue, MissingParameter, coded_for
 from lakequeue.model.attribute_values import as_text, parse_whole
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.clock import MICROS, Duration, Interrupt, duration_micros, seconds, to_micros
+from lakequeue.model.clock import MICROS, Duration, Interrupt, duration_micros, parse_duration, seconds, to_micros
 from lakequeue.model.profiles import Limits
 
 SHORTEST_POLL, LONGEST_POLL = 50_000, 3_600_000_000
 """Bounds in microseconds of the interval between polls for changes by other processes."""
+LONGEST_LINGER = 60_000_000
+"""Microseconds."""
 _IDENTIFIER = re.compile(r"[!-~]{1,128}")
 _NOT_FOR_THIS_KIND = "The request include parameter that is not valid for this queue type."
 
@@ -126,14 +128,25 @@ def check_whole(parameter: str, value: object, most: int | None = None) -> None:
 
 def check_poll_interval(value: Any) -> int:
     """Returns the interval between polls in microseconds."""
+    return _interval("poll_interval", value, SHORTEST_POLL, LONGEST_POLL)
+
+
+def check_linger(value: Any) -> timedelta:
+    """Returns the longest time for which a send waits for others."""
+    with suppress(ValueError):
+        value = parse_duration(value) if isinstance(value, str) else value
+    return timedelta(microseconds=_interval("linger", value, 0, LONGEST_LINGER))
+
+
+def _interval(parameter: str, value: Any, low: int, high: int) -> int:
+    """Returns a duration in microseconds, which has to lie between two bounds."""
     try:
         micros = duration_micros(value)
     except (TypeError, ValueError, OverflowError):
-        micros = 0
-    if not SHORTEST_POLL <= micros <= LONGEST_POLL:
-        raise InvalidParameterValue.of(
-            value, "poll_interval", f"Must be >= {seconds(SHORTEST_POLL)} and <= {seconds(LONGEST_POLL)} seconds."
-        )
+        micros = -1
+    if not low <= micros <= high:
+        reason = f"Must be >= {seconds(low)} and <= {seconds(high)} seconds."
+        raise InvalidParameterValue.of(value, parameter, reason)
     return micros
 
 

@@ -26,6 +26,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 NEVER = datetime.max.replace(tzinfo=timezone.utc)
 """The latest possible instant."""
 _MICROSECOND = timedelta(microseconds=1)
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_TEXT = re.compile(rf"(?:{_PART.pattern})+")
 _LONGEST_WAIT = 5.0  # seconds; a wait notices within this time that the wall clock was set forward
 
 
@@ -39,6 +42,15 @@ def shown_duration(seconds: float) -> str:
         if number or parts:
             parts.append(f"{number}{unit}" if number else "")
     return "".join(parts[:2])
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a text such as ``100ms``, ``5m`` or ``1h30m``; ValueError for other texts."""
+    compact = text.lower().replace(" ", "")
+    if not _TEXT.fullmatch(compact):
+        raise ValueError(f"not a duration: {text!r}")
+    # rounded, as 0.1 + 0.2 is a little more than 0.3
+    return round(sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(compact)), 6)
 
 
 def to_micros(instant: datetime) -> int:

@@ -6,8 +6,11 @@ import json as json_format
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
+
+import attrs
 
 from lakequeue.errors import (
     BatchEntryIdsNotDistinct,
@@ -162,6 +165,16 @@ def _valid_content(entry: SendEntry, attributes: QueueAttributes) -> ValidEntry:
         sender_id=entry.sender_id,
         priority=check_priority(attributes, entry.priority),
     )
+
+
+def kept_entry(entry: SendEntry) -> SendEntry:
+    """Copies an entry, so that its sender may change a JSON value or attributes before it is checked."""
+    given = {name: getattr(entry, name) for name in ("attributes", "system_attributes")}
+    kept: dict[str, Any] = {name: dict(value) for name, value in given.items() if isinstance(value, Mapping)}
+    if entry.json is not ABSENT:
+        with suppress(InvalidParameterValue):  # as the check will say
+            kept |= {"body": _json_body(entry), "json": ABSENT}
+    return attrs.evolve(entry, **kept)
 
 
 def _json_body(entry: SendEntry) -> str:

@@ -48,13 +48,13 @@ tracing: Tracing | None = None
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
     """Sends one message."""
-    with _traced("send", queue, [entry]) as [entry], queue.service("send") as call:
+    with traced("send", queue, [entry]) as [entry], queue.service("send") as call:
         return cast(SendResult, _only(_each(queue, [entry], call)))
 
 
 def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
     """Sends a batch, with a result for each entry (BAT-4)."""
-    with _traced("send_batch", queue, entries) as entries, queue.service("send_batch") as call:
+    with traced("send_batch", queue, entries) as entries, queue.service("send_batch") as call:
         return cast(BatchResult, _only(_each(queue, [entries], call)))
 
 
@@ -156,9 +156,10 @@ def _batch_result(queue: OpenQueue, entries: Sequence[SendEntry], outcomes: Sequ
     return result
 
 
-def _traced(
+def traced(
     verb: str, queue: OpenQueue, entries: Sequence[SendEntry]
 ) -> AbstractContextManager[Sequence[SendEntry]]:
+    """A block with the entries to send, which carry the trace of the caller if there is one."""
     return nullcontext(entries) if tracing is None else tracing(verb, queue.name, entries)
 
 

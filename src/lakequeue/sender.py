@@ -1,0 +1,71 @@
+"""``Sender``: single sends that wait a little, and share a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from typing import Any
+
+from lakequeue.model.clock import Duration
+from lakequeue.model.messages import ABSENT, SendEntry, SendResult
+from lakequeue.operations.collect import Collector
+from lakequeue.runtime.open_queue import OpenQueue
+
+
+class Sender:
+    """Collects single sends into commits; get one from ``Queue.sender``. Threads may share it.
+
+    As a context manager it calls ``flush`` at the end; later sends may follow. The end of the program flushes it,
+    too. A process that is killed loses the messages that still wait.
+    """
+
+    def __init__(self, queue: Callable[[], OpenQueue], linger: timedelta) -> None:
+        self._collector = Collector(queue, linger)
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Calls ``flush``; the error of the block counts more than that of a send."""
+        try:
+            self.flush()
+        except Exception:
+            if kind is None:
+                raise
+
+    def send(
+        self,
+        body: str = "",
+        delay: Duration | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        group_id: str | None = None,
+        dedup_id: str | None = None,
+        system_attributes: Mapping[str, Any] | None = None,
+        *,
+        json: Any = ABSENT,
+        priority: int | None = None,
+        at: datetime | None = None,
+    ) -> Future[SendResult]:
+        """Adds a message, with the arguments of ``Queue.send``. It is stored once the future has a result.
+
+        ``result()`` of the future waits, and returns or raises what ``Queue.send`` would. ``cancel()`` withdraws a
+        message that still waits. Messages are stored in the order of the calls; one that is refused, or fails,
+        stops no later one. A delay begins with the commit.
+
+        The call blocks while 1,000 messages, or 8 MiB, wait behind a commit.
+
+        SND-19
+        """
+        given = (body, None, delay, attributes, group_id, dedup_id, system_attributes)
+        entry = SendEntry(*given, json=json, priority=priority)
+        return self._collector.add(entry, at)
+
+    def flush(self) -> None:
+        """Commits at once, and returns when all messages that were added before are stored, or have failed.
+
+        Raises:
+            LakeQueueError: a message failed, and its future was dropped before anybody asked it for a result or
+                added a callback. Only the first such error since the last flush is raised.
+        """
+        self._collector.flush()
