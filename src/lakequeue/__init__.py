@@ -1,4 +1,4 @@
-"""A message queue that lives in Delta tables.
+"""A message queue in Delta tables.
 
 ``LakeQueue(root)`` opens a root of queues; see the README. Importing this package starts nothing, and loads the
 module of a name when the name is first used.

@@ -1,11 +1,11 @@
-"""Queues for asyncio: every verb of the synchronous classes under its name, as a coroutine.
+"""Queues for asyncio: every method of the synchronous classes under the same name, as a coroutine.
 
-A receive holds no thread while it waits. All else is short work in storage, done in threads of the ``LakeQueue``;
-concurrent calls share commits, as those of threads do. Errors are those of the synchronous verbs.
+A receive holds no thread while it waits. All other calls run in threads of the ``LakeQueue``. Concurrent calls
+share commits, as calls from several threads do. Errors are the same as in the synchronous classes.
 
-Cancelling: a call that has not begun never begins. One that has begun ends in its thread, so whether a cancelled
-send or change took effect is unknown. What a cancelled ``receive`` or ``lease`` claimed becomes visible again at
-once, or, if storage fails or the process dies, when its visibility timeout ends; the receive counts.
+Cancelling: a call that has not begun never begins. A call that has begun ends in its thread, so a cancelled send
+or change may or may not take effect. Messages claimed by a cancelled ``receive`` or ``lease`` become visible again
+at once, or at the end of their visibility timeout if storage fails or the process dies. The receive counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["LakeQueue", "Lease", "Message", "Queue", "Schedules", "Sender"]
 
 THREADS = 64
-"""Default number of threads: calls beyond it wait for a free one."""
+"""Default number of threads. Further calls wait for a free thread."""
 MOST_THREADS = 1_024
 
 _P = ParamSpec("_P")
@@ -51,7 +51,7 @@ _Answer = TypeVar("_Answer")
 
 
 class _Face(Generic[_Sync]):
-    """A synchronous object, and the threads in which its verbs run."""
+    """A synchronous object, and the threads that run its methods."""
 
     def __init__(self, sync: _Sync, threads: LoopThreads) -> None:
         self._sync = sync
@@ -59,7 +59,7 @@ class _Face(Generic[_Sync]):
 
     @property
     def sync(self) -> _Sync:
-        """The same object with verbs that block."""
+        """The same object with blocking methods."""
         return self._sync
 
     def __repr__(self) -> str:
@@ -69,7 +69,7 @@ class _Face(Generic[_Sync]):
 def _verb(
     method: Callable[Concatenate[Any, _P], _Result], undo: Callable[[_Result], object] | None = None
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Result]]:
-    """The verb as a coroutine, with its signature; ``undo`` takes back what it did for a cancelled caller."""
+    """Turns a method into a coroutine. ``undo`` reverts the call for a cancelled caller."""
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -81,7 +81,7 @@ def _verb(
         try:
             return await self._threads(lambda: method(*given.args, **given.kwargs), undo)
         except BaseException:
-            interrupt.set()  # ends a search that nobody waits for
+            interrupt.set()  # Ends a search whose caller no longer waits.
             raise
 
     return verb
@@ -92,7 +92,7 @@ def _answering(
     answer: Callable[[_Result, LoopThreads], _Answer],
     undo: Callable[[_Result], object] | None = None,
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]]:
-    """The same for a verb whose result needs a face for asyncio."""
+    """Like ``_verb``, for a method whose result needs a class for asyncio."""
     run = _verb(method, undo)
 
     @functools.wraps(method)
@@ -103,7 +103,7 @@ def _answering(
 
 
 class Message(messages.Message):
-    """A received message whose verbs are coroutines; everything else is as in ``lakequeue.Message``."""
+    """A received message whose methods are coroutines. All else is as in ``lakequeue.Message``."""
 
     __slots__ = ()
 
@@ -122,7 +122,7 @@ _FIELDS = [field.name for field in attrs.fields(messages.Message)]
 def _receiving(
     method: Callable[Concatenate[Any, _P], list[messages.Message]],
 ) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, list[Message]]]:
-    """The same verb without a thread while it waits; a cancelled one makes visible again what it claimed."""
+    """Turns a receive into a coroutine that waits without a thread. If cancelled, it releases what it claimed."""
 
     @functools.wraps(method)
     async def verb(self: Queue, /, *args: _P.args, **kwargs: _P.kwargs) -> list[Message]:
@@ -165,7 +165,10 @@ class Lease(_Face[sync_lease.Lease]):
         return self._sync.visible_at
 
     async def messages(self) -> DataFrame:
-        """The messages as a lazy DataFrame; see ``lakequeue.Lease.messages``. Its actions block: use a thread."""
+        """Returns the messages as a lazy DataFrame; see ``lakequeue.Lease.messages``.
+
+        Its actions block: use a thread.
+        """
         return await self._threads(lambda: self._sync.messages)
 
     batches = _verb(sync_lease.Lease.batches)
@@ -179,14 +182,14 @@ class Lease(_Face[sync_lease.Lease]):
     async def keep_alive(self, policy: Renewal) -> AsyncIterator[Lease]:
         """Extends the lease in the background until the block ends or settles it; see ``lakequeue.Lease``.
 
-        Spark jobs of the block run in other threads, so they are not cancelled when the lease is lost.
+        Spark jobs of the block run in other threads, so losing the lease does not cancel them.
         """
         kept = self._sync.keep_alive(policy)
         await self._threads(kept.__enter__, lambda _: kept.__exit__(None, None, None))
         try:
             yield self
         except BaseException as error:
-            reason = error  # unbound after the clause
+            reason = error  # Python unbinds `error` after the clause.
             if not await self._threads(lambda: kept.__exit__(type(reason), reason, reason.__traceback__)):
                 raise
         else:
@@ -208,11 +211,11 @@ class Queue(Wrapped, _Face[sync_queue.Queue], sync_queue.QueueProperties):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Closes the tables and clears the caches of this process; deletes nothing."""
+        """Closes the tables and clears the caches of this process. Deletes nothing."""
         await self._threads(self._sync.__exit__)
 
     async def min_rewind_time(self) -> datetime | None:
-        """The earliest instant to which ``rewind`` can go now; None without rewind (RWD-24)."""
+        """Returns the earliest instant to which ``rewind`` can go now. None without rewind (RWD-24)."""
         return await self._threads(lambda: self._sync.min_rewind_time)
 
     receive = _receiving(sync_queue.Queue.receive)
@@ -234,7 +237,7 @@ class Queue(Wrapped, _Face[sync_queue.Queue], sync_queue.QueueProperties):
     ) -> int:
         """Moves messages of a dead-letter queue back, as ``lakequeue.Queue.redrive`` does.
 
-        ``progress`` is called in a thread. When it is cancelled, messages that have moved stay moved.
+        ``progress`` is called in a thread. Messages that moved before a cancellation stay moved.
         """
         target = _sync_of(destination)
         return await self._redrive(max_messages, where, progress, target, interrupt, parameters=parameters)
@@ -247,7 +250,7 @@ class Queue(Wrapped, _Face[sync_queue.Queue], sync_queue.QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """How many messages a redrive would move now, by the name of the target queue."""
+        """Returns how many messages a redrive would move now, by the name of the target queue."""
         return await self._redrivable(where, interrupt, _sync_of(destination), parameters=parameters)
 
     def sender(self, linger: Duration | str = "100ms") -> Sender:
@@ -335,7 +338,7 @@ class Schedules(_Face[sync_schedules.Schedules]):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """A block in which what is due is sent; see ``lakequeue.Schedules.running``."""
+        """Sends due messages while the block runs; see ``lakequeue.Schedules.running``."""
         block = self._sync.running()
         await self._threads(block.__enter__)
         try:
@@ -345,10 +348,9 @@ class Schedules(_Face[sync_schedules.Schedules]):
 
 
 class LakeQueue(Wrapped, _Face[sync_client.LakeQueue], sync_client.RootProperties):
-    """``lakequeue.LakeQueue`` for asyncio, with threads of its own; ``async with`` ends them.
+    """``lakequeue.LakeQueue`` for asyncio, with its own threads. ``async with`` ends them.
 
-    Leaving the block waits until the work of cancelled calls has ended, too. Without it, the threads end with the
-    object.
+    Leaving the block also waits for the work of cancelled calls. Without a block, the threads end with the object.
 
     Args:
         threads: maximum number of threads, 1 to 1,024; the other arguments are those of ``lakequeue.LakeQueue``.
@@ -390,17 +392,17 @@ class LakeQueue(Wrapped, _Face[sync_client.LakeQueue], sync_client.RootPropertie
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Ends the threads, closes the tables and clears the caches of this process; deletes nothing."""
+        """Ends the threads, closes the tables and clears the caches of this process. Deletes nothing."""
 
         def close() -> None:
             self._threads.close()
             self._sync.__exit__()
 
-        await LoopThreads()(close)  # not in the threads that it ends
+        await LoopThreads()(close)  # Runs outside the threads that it ends.
 
     @property
     def schedules(self) -> Schedules:
-        """Messages that are sent at times, to queues of the region (JOB-7)."""
+        """The schedules of the region: messages to be sent at given times (JOB-7)."""
         return Schedules(self._sync.schedules, self._threads)
 
     create_queue = _answering(sync_client.LakeQueue.create_queue, Queue)
@@ -419,7 +421,7 @@ class LakeQueue(Wrapped, _Face[sync_client.LakeQueue], sync_client.RootPropertie
     async def copy(
         self, to: LakeQueue, queue: str | None = None, progress: Callable[[int, int, str], None] | None = None
     ) -> list[CopiedQueue]:
-        """Copies queues to another root, as ``lakequeue.LakeQueue.copy`` does; ``progress`` runs in threads."""
+        """Copies queues to another root, like ``lakequeue.LakeQueue.copy``. ``progress`` is called in threads."""
         check_type("to", to, LakeQueue, "an aio.LakeQueue")
         return await self._copy(to.sync, queue, progress)
 

@@ -44,10 +44,10 @@ _Listed = TypeVar("_Listed")
 
 
 class QueuePage(list[_Listed]):
-    """Queues by name, and whether a limit left others out.
+    """Queues by name, and where the next page begins.
 
     Attributes:
-        next_after: the last name if others follow: ``after`` of the next page. None on the last page.
+        next_after: the last name, to pass as ``after`` for the next page; None on the last page.
     """
 
     def __init__(self, queues: Iterable[_Listed], next_after: str | None) -> None:
@@ -56,7 +56,7 @@ class QueuePage(list[_Listed]):
 
 
 class RootProperties(Reopened[PickledRoot, Root]):
-    """What a root was opened with, for ``LakeQueue`` and ``aio.LakeQueue``."""
+    """Properties of an open root, for ``LakeQueue`` and ``aio.LakeQueue``."""
 
     _values = PickledRoot
 
@@ -77,44 +77,44 @@ class RootProperties(Reopened[PickledRoot, Root]):
 
     @property
     def spark(self) -> SparkSession | None:
-        """Session for DataFrame verbs, or None."""
+        """Session for DataFrame methods, or None."""
         return self._runtime.spark
 
 
 class LakeQueue(RootProperties):
-    """Queues under one root directory or URI. Thread-safe; opening it starts no JVM.
+    """Queues under a root directory or URI. Thread-safe. Opening it starts no JVM.
 
-    As a context manager it closes the root's tables at the end; a later call opens them again.
+    As a context manager it closes the root's tables at the end. A later call opens them again.
 
-    Pickled, as for a task of Spark, Dask or Ray or a process of ``multiprocessing``, it is the root, the region
-    and the options without secrets. The other process opens the root when it first uses the copy, with the
+    A pickled LakeQueue, as for a Spark, Dask or Ray task or a ``multiprocessing`` process, has the root, the
+    region and the options without secrets. The other process opens the root at the first use of the copy, with the
     credentials of its own environment and without a session. Equal copies share one open root there (JOB-13).
 
     Args:
         root: local path or URI; it must be writable and contain nothing else. ``create_queue`` creates it.
-        spark: session for the DataFrame verbs.
+        spark: session for the DataFrame methods.
         engine: ``auto`` commits without a JVM and moves DataFrames through Spark; ``spark`` commits by Delta's own
-            MERGE, which is slow and there to compare with; ``point`` refuses Spark.
+            MERGE, which is slow and exists for comparison; ``point`` refuses Spark.
         clock: source of time; tests pass ``lakequeue.testing.ManualClock``.
         region: part of every queue's identity (NAM-6, NAM-7).
         root_mode: permission bits of the directory of a new local root; ``0o2770`` shares it with a group, see
             docs/operation/permissions.md.
-        storage_options: how to reach an object store, by the names that delta-rs gives them, such as
-            ``AWS_ENDPOINT_URL``; variables of the environment with these names hold too. They are never shown.
-            Spark has settings of its own, in conf/ for example; on S3, the credentials, endpoint and region given
-            here are added to them, for this bucket. See docs/operation/storage.md.
+        storage_options: options of the object store by delta-rs's names, such as ``AWS_ENDPOINT_URL``; environment
+            variables with these names apply too. Options are never shown. Spark has its own settings, for example
+            in conf/. On S3, lakequeue adds the credentials, endpoint and region of this bucket to them. See
+            docs/operation/storage.md.
         network_file_system: allow a root on a network file system, which only one machine may use;
-            ``LAKEQUEUE_NETWORK_FILE_SYSTEM=1`` in the environment says so too.
-        durability: what acknowledged messages survive on a local disk (DUR-1). ``power``, the default, syncs
-            each commit to the disk before its call returns. ``process`` does not: a power cut or a crash of the
-            system may take the newest commits, or the queue; for scratch data. ``LAKEQUEUE_DURABILITY`` in the
-            environment changes the default.
+            ``LAKEQUEUE_NETWORK_FILE_SYSTEM=1`` in the environment does the same.
+        durability: which failures acknowledged messages survive on a local disk (DUR-1). ``power``, the default,
+            syncs each commit to the disk before its call returns. ``process`` does not: a power cut or a crash of
+            the system may take the newest commits, or the queue. Use it for scratch data. ``LAKEQUEUE_DURABILITY``
+            in the environment changes the default.
         poll_interval: longest interval, in seconds, between polls of a waiting receive for changes by other
             processes: 0.5 by default, 1 on an object store, where each poll costs requests
-            (docs/operation/storage.md). Changes by this process wake it at once.
+            (docs/operation/storage.md). Changes by this process end the wait at once.
 
     Raises:
-        InvalidParameterValue: names the argument and what it may be.
+        InvalidParameterValue: an argument is invalid; the text names it and the valid values.
         QueueClientError: the root is on a network file system, which was not allowed.
     """
 
@@ -167,7 +167,7 @@ class LakeQueue(RootProperties):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes the tables and clears the caches of this process; deletes nothing."""
+        """Closes the tables and clears the caches of this process. Deletes nothing."""
         self._runtime.release()
 
     def __repr__(self) -> str:
@@ -177,13 +177,13 @@ class LakeQueue(RootProperties):
         try:
             counted = {queue.name: queue.counts().cells() for queue in self.list_queues(limit=notebook.ROWS + 1)}
         except LakeQueueError:
-            return None  # a notebook shows the plain text then
+            return None  # A notebook then shows the plain text.
         columns = ["queue", *next(iter(counted.values()), {})]
         return notebook.table(repr(self), columns, ([name, *cells.values()] for name, cells in counted.items()))
 
     @property
     def schedules(self) -> Schedules:
-        """Messages that are sent at times, to queues of the region (JOB-7)."""
+        """The schedules of the region: messages to be sent at given times (JOB-7)."""
         from lakequeue.operations.schedules import OpenSchedules
         from lakequeue.schedules import Schedules
 
@@ -200,14 +200,14 @@ class LakeQueue(RootProperties):
         update: bool = False,
         **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
-        """Creates a queue, or returns the queue that has the name and all the given attributes.
+        """Creates a queue, or returns the existing queue with this name and all the given attributes.
 
         Args:
             name: 1 to 80 letters, digits, ``-`` and ``_``; profile ``cmq`` has its own rule.
-            fifo: whether it is a FIFO queue; then its name must end in ``.fifo``.
+            fifo: create a FIFO queue, whose name must end in ``.fifo``.
             tags: see ``Queue.set_tags``.
-            update: whether a queue of this name gets the attributes and tags that differ, so that every program
-                may begin with this call.
+            update: give an existing queue the attributes and tags that differ, so that every program may begin
+                with this call.
             attributes: snake_case or wire names, including ``profile`` and ``shards``.
 
         Raises:
@@ -227,7 +227,7 @@ class LakeQueue(RootProperties):
         return Queue(queues.create(self._runtime, name, fifo, tags, attributes, update))
 
     def queue(self, name: str) -> Queue:
-        """The queue of this name in the region.
+        """Returns the queue with this name in the region.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -241,11 +241,11 @@ class LakeQueue(RootProperties):
     def list_queues(
         self, prefix: str = "", limit: int | None = None, after: str | None = None
     ) -> QueuePage[Queue]:
-        """Queues of the region, sorted by name.
+        """Returns queues of the region, sorted by name.
 
         Args:
             prefix: only names with this prefix.
-            limit: maximum number of queues, 1 to 1,000; None: no maximum.
+            limit: maximum number of queues, 1 to 1,000; None for no maximum.
             after: only names after this one, such as ``next_after`` of the previous page.
 
         Raises:
@@ -262,7 +262,7 @@ class LakeQueue(RootProperties):
         return QueuePage(map(Queue, found), found[-1].name if more else None)
 
     def delete_queue(self, name: str) -> None:
-        """Deletes a queue with everything in it.
+        """Deletes a queue with all its messages.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -278,9 +278,9 @@ class LakeQueue(RootProperties):
     ) -> None:
         """Creates the temporary views ``queues``, ``messages``, ``groups``, ``receipts``, ``history``, ``stats``.
 
-        Spark's tasks read them through lakequeue; each query lists the queues. If the tasks do not have it, and
-        before Spark 4.1, the views are scans of the tables of the queues that exist now, which take about 0.4 s
-        for each shard before a query begins.
+        Spark's tasks read them through lakequeue, and each query lists the queues. If the tasks do not have
+        lakequeue, or before Spark 4.1, the views scan the tables of the queues that exist now. Such scans take
+        about 0.4 s for each shard before a query begins.
 
         Args:
             spark: the session.
@@ -289,8 +289,8 @@ class LakeQueue(RootProperties):
                 for ten minutes, versions of busy shards for 200 commits; ``stats`` reaches further back.
 
         Raises:
-            QueueClientError: the log of a table no longer reaches back to ``as_of``, or the session
-                has no Delta, which such scans need.
+            QueueClientError: the log of a table no longer reaches back to ``as_of``, or the session has no Delta,
+                which such scans need.
             InvalidParameterValue: ``now`` or ``as_of`` is not an aware instant.
         """
         from lakequeue.operations import sql_views, task_views
@@ -303,7 +303,7 @@ class LakeQueue(RootProperties):
         sql_views.create(spark, self.view_statements(now, as_of))
 
     def view_statements(self, now: datetime | None = None, as_of: datetime | None = None) -> list[str]:
-        """The SQL that creates these views, for a session outside Python; needs no JVM."""
+        """Returns the SQL that creates these views, for a session outside Python. Needs no JVM."""
         from lakequeue.operations import sql_views
 
         return sql_views.statements_of(self._runtime, now, as_of)
@@ -311,16 +311,17 @@ class LakeQueue(RootProperties):
     def create_views(self, spark: SparkSession, schema: str) -> None:
         """Creates or replaces the views in a schema of a catalog, for other sessions and tools.
 
-        They show the state at the time of each query, of the queues that exist now. Call it again when queues came
-        or went: a view fails once the tables of a deleted queue are gone, a day after the deletion.
-        ``jobs/compact.py --views`` does that after each pass.
+        They show the state at the time of each query, of the queues that exist now. Call this again after queues
+        were created or deleted: a view fails once the tables of a deleted queue are gone, a day after the
+        deletion. ``jobs/compact.py --views`` calls it after each pass.
 
         Args:
-            spark: a session that can create views there; those that query them need Delta's extension and catalog.
+            spark: a session that can create views there; sessions that query them need Delta's extension and
+                catalog.
             schema: ``SCHEMA`` or ``CATALOG.SCHEMA``, which exists.
 
         Raises:
-            InvalidParameterValue: ``schema`` is no name of a schema.
+            InvalidParameterValue: ``schema`` is not the name of a schema.
             QueueClientError: the catalog refuses; with the first line of its reason.
         """
         from lakequeue.operations import sql_views
@@ -331,13 +332,13 @@ class LakeQueue(RootProperties):
         sql_views.create(spark, sql_views.statements_of(self._runtime, None, None, schema))
 
     def arrow_views(self, now: datetime | None = None, as_of: datetime | None = None) -> dict[str, Dataset]:
-        """``queues``, ``messages``, ``groups``, ``receipts``, ``history`` and ``stats`` as datasets of Arrow.
+        """Returns ``queues``, ``messages``, ``groups``, ``receipts``, ``history`` and ``stats`` as Arrow datasets.
 
-        They have the columns and rows of the views that ``register_views`` makes, of all regions, without a JVM,
-        for DuckDB, polars (``scan_pyarrow_dataset``), pandas and others that read Arrow. Nothing is read before
-        they are; each read sees the newest state, queues created meanwhile included, and one snapshot of each
-        shard. Columns, and filters on ``queue``, ``region``, ``shard``, ``state``, ``log_offset`` and ``sent_at``,
-        decide which files are opened. Batches are bounded, so memory is too.
+        They have the columns and rows of the views by ``register_views``, of all regions, without a JVM. DuckDB,
+        polars (``scan_pyarrow_dataset``), pandas and other readers of Arrow can use them. Nothing is read before a
+        query. Each query reads the newest state, including new queues, and one snapshot of each shard. Columns,
+        and filters on ``queue``, ``region``, ``shard``, ``state``, ``log_offset`` and ``sent_at``, decide which
+        files are opened. Batches, and so memory, are bounded.
 
         Args:
             now: the instant of the states; None is ``as_of``, or else the time of each read.
@@ -361,21 +362,22 @@ class LakeQueue(RootProperties):
         queue: str | None = None,
         progress: CopyProgress | None = None,
     ) -> list[CopiedQueue]:
-        """Copies this root, or one queue of its region, to another root while it is in use: backup, restore, move.
+        """Copies this root, or a queue of its region, to another root while it is in use: backup, restore, move.
 
-        Everything acknowledged before the call is in the copy, and nothing of the original changes. Each shard is
-        copied as of an instant after the call began; bulk sends are in it as far as they were committed. Receipts
-        and deduplication ids are as valid in the copy as in the original; earlier versions of the tables stay
-        behind. A message that moved between two queues meanwhile may be in both, never in none. Of a single
-        queue, messages that move from or to others may be in the copies of both queues, too. The copied queues can
-        be used once the call returns; a call that failed or was killed leaves nothing that is used, and is simply
-        repeated. Two copies must not write into one root on an object store at a time.
+        The copy has everything acknowledged before the call, and the original does not change. Each shard is
+        copied as of an instant after the call began, with all bulk sends committed to it by then. Receipts and
+        deduplication ids are as valid in the copy as in the original. Earlier versions of the tables are not
+        copied.
+
+        A message that moved between two queues meanwhile may be in both copies, never in none. The copied queues
+        can be used once the call returns. A call that failed or was killed leaves no visible queue, and can be
+        repeated. Two copies must not write to one root on an object store at the same time.
 
         Args:
-            to: the root that takes the queues; it is created if it is missing, and may have other queues.
-            queue: name of a queue of the region; None: all queues of all regions, and the tables ``stats`` and
+            to: the target root; it is created if missing, and may have other queues.
+            queue: name of a queue of the region; None for all queues of all regions, and the tables ``stats`` and
                 ``schedules`` unless ``to`` has them.
-            progress: called with the number of copied files, of files in all, and the name of the queue.
+            progress: called with the number of copied files, of all files, and the name of the queue.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -396,18 +398,18 @@ class LakeQueue(RootProperties):
     def upgrade(self, progress: Progress | None = None) -> int:
         """Brings a root of layout 5 to the layout of this lakequeue, in place.
 
-        End all processes that use the root first. It may be killed at any point, and be repeated.
+        End all processes that use the root first. The upgrade may be killed at any point, and repeated.
         docs/operation/upgrading.md says how to go back.
 
         Args:
             progress: called with the number of converted tables, the number of all tables, and the next queue.
 
         Returns:
-            The number of queues that were upgraded, of all regions; 0 if the root has this layout.
+            The number of upgraded queues, of all regions; 0 if the root has this layout.
 
         Raises:
-            QueueClientError: there is no root, it has an unknown layout, or another process of this machine has
-                it open.
+            QueueClientError: the root does not exist, has an unknown layout, or is open in another process of this
+                machine.
 
         DUR-43
         """
@@ -420,29 +422,31 @@ class LakeQueue(RootProperties):
     def compact(
         self, progress: Progress | None = None, *, processes: int = 1, now: float | None = None
     ) -> list[CompactionSummary]:
-        """Frees storage that the root's queues, of all regions, no longer need; changes no answer.
+        """Frees storage that the root's queues, of all regions, no longer need. Changes no answer.
 
-        It expires messages, drops and merges parts of the logs, removes old files and log entries, removes queues
-        that were deleted a day ago, and records the depth of each queue in the ``stats`` table, once a minute. It
-        may run in parallel to all other calls, even twice at once, and be killed at any point.
+        Expires messages, drops and merges parts of the logs, removes old files and log entries, removes queues
+        deleted a day ago, and records the depth of each queue in the ``stats`` table, once a minute. May run
+        during all other calls, even twice at once, and be killed at any point.
 
         Args:
             progress: called with the number of finished queues, the number of all queues, and the next name, or
                 with several processes the last one.
-            processes: number of processes of this machine that share the queues that have changed. A program that
-                asks for several starts them anew, so its main module must be importable.
-            now: seconds; on a local disk what no reader needs that began within them goes at once, deleted queues
-                too, as a full disk may ask for. Whoever reads longer, as a lease, a DataFrame or a view
-                may, gets a ``QueueClientError`` that names a file, or Spark's, and can read again.
+            processes: number of processes of this machine that share the queues that have changed. They are
+                started afresh, so the program's main module must be importable.
+            now: seconds, for a full local disk: also removes everything not needed by readers that began within
+                this time, and deleted queues. A reader that began earlier, such as a lease, a DataFrame or a view,
+                gets a ``QueueClientError`` that names a file, or Spark's error, and can read again.
 
         Returns:
-            A summary per queue, and one for the root's own tables, whose ``queue`` is None. ``failures`` lists
+            A summary for each queue, and one for the root's own tables, whose ``queue`` is None. ``failures``
+            lists
             failed steps.
 
         Raises:
             QueueClientError: the root does not exist, or has no queues; with several processes, it has a clock of
                 its own, or commits through Spark; with ``now`` it is on an object store.
-            InvalidParameterValue: ``processes`` is no whole number of at least 1, or ``now`` not from 0 to 86,400.
+            InvalidParameterValue: ``processes`` is not a whole number of at least 1, or ``now`` not from 0 to
+                86,400.
 
         DUR-65
         """
@@ -454,21 +458,21 @@ class LakeQueue(RootProperties):
         return compact_root(self._runtime, progress, in_processes(processes) if processes > 1 else None, now)
 
     def check(self, name: str | None = None) -> list[Finding]:
-        """Reads every file that the tables name, and reports what is wrong; changes nothing.
+        """Reads every file of the tables, and reports damage and warnings. Changes nothing.
 
-        Entries and checkpoints of the logs, all files with their sizes and rows, each row of the messages against
-        what the logs say of it, the ledgers, the catalog against directories, features that others gave the
-        tables, locks, free space and the clock. It may run beside all other calls.
+        Checks the logs' entries and checkpoints, sizes and rows of all files, each message against the statistics
+        of its log, the ledgers, the catalog against directories, table features by other programs, locks, free
+        space and the clock. May run during all other calls.
 
         Args:
-            name: of one queue of the region; None: the whole root.
+            name: a queue of the region; None for the whole root.
 
         Returns:
-            What was found; nothing if all is sound. ``damage`` distinguishes damage from warnings.
+            The findings; empty if all is sound. ``damage`` distinguishes damage from warnings.
 
         Raises:
-            QueueDoesNotExist: there is no such queue.
-            QueueClientError: there is no root, or it has another layout.
+            QueueDoesNotExist: the region has no such queue.
+            QueueClientError: the root does not exist, or has another layout.
 
         DUR-30
         """
@@ -486,30 +490,31 @@ class LakeQueue(RootProperties):
         force: bool = False,
         adopt: bool = False,
     ) -> list[Repair]:
-        """Mends what ``check`` finds, and reports what is lost and what comes again.
+        """Repairs the damage found by ``check``, and reports lost messages and those to be received again.
 
-        On a local disk it keeps all other processes out of a table while it mends it; what they did before counts.
-        An object store has no locks: stop the processes that use the queue. Each step is one commit or one atomic
-        change of a file, so it may be killed at any point and repeated. What it replaces stays in ``_damaged``
-        below the table.
+        On a local disk it locks a table while it repairs it. Commits made before count. An object store has no
+        locks: stop the processes that use the queue. Each step is a commit or an atomic change of a file, so the
+        repair may be killed at any point and repeated. Replaced files stay in ``_damaged`` below the table.
 
         Args:
-            name: of one queue of the region, which the catalog may have lost; None: all queues of the root.
-            apply: False: only report what would be done.
-            clock: set nothing but instants back that a process with a wrong clock stored ahead of time: what was
-                sent at instants yet to come counts as sent now, what was received then is visible again, and
-                schedules go on. Messages that have expired stay gone. Set this machine's clock right before.
-            force: mend also a shard of which it cannot tell for certain which messages are lost or come again.
+            name: a queue of the region, which the catalog may have lost; None for all queues of the root.
+            apply: False only reports the steps.
+            clock: only set back instants that a process with a wrong clock stored ahead of time: messages sent at
+                future instants count as sent now, messages received then are visible again, and schedules
+                continue. Expired messages stay gone. Set this machine's clock right before.
+            force: also repair a shard whose lost or repeated messages cannot be determined for certain.
             adopt: give the name to a queue that the catalog has lost, although another queue has it by now, which
-                then has none. Repeated, the queues get the name in turn, so that each can be received from.
+                then has none. Repeated calls give the name to the queues in turn, so that each can be received
+                from.
 
         Returns:
-            A report for the catalog and for each shard that is damaged; nothing if all is sound. Once ``applied``,
-            what it tells of messages is the difference of what could be received before and after.
+            A report for the catalog and for each damaged shard; empty if all is sound. Once ``applied``, its
+            messages are
+            the difference between what could be received before and after.
 
         Raises:
-            QueueDoesNotExist: there is no such queue.
-            QueueClientError: there is no root, or others held a table's lock for too long.
+            QueueDoesNotExist: the region has no such queue.
+            QueueClientError: the root does not exist, or another process held a table's lock for too long.
 
         DUR-31 to DUR-36, DUR-83
         """

@@ -1,7 +1,9 @@
-"""What the entries of this package ask of a root or a queue beyond the public verbs.
+"""Operations on roots and queues for this package's entries, beyond the public methods.
 
-Consumers, server and command line are written against the faces, the model and these functions, and know nothing
-below. They are no part of the public API. Each is an operation, documented there, that takes a face.
+Not part of the public API.
+
+Consumers, server and command line use only the public classes, the model and these functions. Each function is an
+operation, documented in ``operations``, that takes a public object.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class _Face(Protocol[_Read]):
 def of_face(
     operation: Callable[Concatenate[_Below, _P], _Result],
 ) -> Callable[Concatenate[_Face[_Below], _P], _Result]:
-    """An operation on a root, queue or lease, given its face."""
+    """Makes an operation take a LakeQueue, Queue or Lease instead of its runtime."""
 
     @functools.wraps(operation)
     def verb(face: _Face[_Below], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
@@ -106,7 +108,7 @@ class Wrapped:
         return dict(vars(self))
 
     async def _open(self) -> None:
-        """Opens a copy that was not used yet, off the event loop."""
+        """Opens a fresh copy in a thread, so that the event loop does not block."""
         if "_runtime" not in vars(self._sync):
             await self._threads(lambda: self._runtime)  # type: ignore[attr-defined]  # of `aio`'s faces
 
@@ -121,26 +123,26 @@ is_held_back = of_face(depth_of.is_held_back)
 
 
 def settings(queue: Queue) -> QueueAttributes:
-    """The attributes as this process last read them; reads nothing."""
+    """Returns the attributes as this process last read them, without reading them again."""
     return queue._runtime.attributes
 
 
 def linger(queue: Queue) -> int:
-    """Microseconds for which what a consumer has handled waits for its next claim at most."""
+    """Most microseconds for which a consumer's handled messages wait for its next claim."""
     return queue._runtime.root.linger
 
 
 def root_of(queue: Queue) -> str:
-    """Directory or URI that holds the queue."""
+    """Returns the directory or URI that holds the queue."""
     return queue._runtime.root.path
 
 
 def races(queue: Queue) -> dict[int, tuple[int, int]]:
-    """Commits of this process and the races that it lost before them, by shard."""
+    """Returns by shard this process's commits, and the races that they lost."""
     return queue._runtime.shards[0].shared.races.by_shard()
 
 
-# --- the server: what many requests want together, records of redrives that SQS clients requested, chosen messages
+# --- the server: sends and settles of several requests, records of redrives by SQS clients, chosen messages
 
 send_one = of_face(send.send)
 send_each = of_face(send.send_each)
@@ -160,24 +162,24 @@ def redrive_checked(
     interrupt: Interrupt | None = None,
     destination: Queue | None = None,
 ) -> int:
-    """``Queue.redrive``; ``check`` gets the name of each source before messages go back there, and may raise."""
+    """Like ``Queue.redrive``. ``check`` may refuse a source queue, given its name, by raising an error."""
     target = None if destination is None else destination._runtime
     return move.redrive(queue._runtime, most, where, lambda moved: None, target, interrupt, check)
 
 
 def all_move_tasks(lake: LakeQueue) -> dict[str, str]:
-    """The records of the region's queues that have any, by name."""
+    """Returns the records of the region's queues that have any, by name."""
     rows = [row for row in lake._runtime.rows() if row.region == lake.region and row.deleted_at is None]
     return {row.name: row.move_tasks for row in rows if row.move_tasks}
 
 
 def tally(queue: Queue) -> Counter[str]:
-    """What the verbs of this ``LakeQueue`` did with the messages of a queue, by ``EVENTS``."""
+    """Returns the counts, by ``EVENTS``, of this ``LakeQueue``'s work on messages of a queue."""
     return queue._runtime.root.tallies.of(queue.name)
 
 
 def tallies(lake: LakeQueue) -> dict[str, Counter[str]]:
-    """The same for every queue that something happened to, by name."""
+    """Returns the counts of ``tally`` for every queue that has some, by name."""
     return lake._runtime.tallies.all()
 
 
@@ -194,26 +196,26 @@ unknown_spans = over_time.unknown_spans
 
 
 def depths(wanted: Sequence[Queue]) -> Iterator[Depth | LakeQueueError]:
-    """The depth of each queue, several at a time, in order; or the error that counting it raised."""
+    """Yields the depth of each queue in order, or the error of counting it. Counts several at a time."""
     return depth_of.depths([queue._runtime for queue in wanted])
 
 
 def compacted_depths(lake: LakeQueue, since: datetime) -> dict[str, list[tuple[int, int]]]:
-    """Visible messages by the queue's key, as compactors recorded them, each with its minute in microseconds."""
+    """Returns the visible messages that compactors recorded, by queue key. Each minute is in microseconds."""
     root = lake._runtime
     with root.storage_errors():
         return stats.depths(root.engine, root.path, to_micros(since))
 
 
 def group_sums(queue: Queue) -> pa.Table:
-    """Every message group: ``group_id``, ``visible``, ``in_flight``, ``oldest_age`` and ``noisy`` (FAI-3)."""
+    """Returns each group's ``group_id``, ``visible``, ``in_flight``, ``oldest_age`` and ``noisy`` (FAI-3)."""
     from lakequeue.operations import group_depth
 
     return group_depth.group_sums(queue._runtime)
 
 
 def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
-    """The groups with most messages of what ``group_sums`` returned."""
+    """Returns the groups with most messages from the result of ``group_sums``."""
     from lakequeue.operations import group_depth
 
     return group_depth.largest(sums, limit)
@@ -223,7 +225,7 @@ consumers = of_face(depth_of.consumers)
 
 
 def all_consumers(wanted: Sequence[Queue]) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """The consumers of each queue that have messages in flight, in order; or the error of reading the queue."""
+    """Yields for each queue its consumers with messages in flight, in order, or the error of reading it."""
     return depth_of.all_consumers([queue._runtime for queue in wanted])
 
 
@@ -233,7 +235,7 @@ an_hour_before = concern.an_hour_before
 def concerns(
     queue: Queue, now: Depth, busy: Sequence[ActiveConsumer], sources: Sequence[str], before: int | None
 ) -> list[Concern]:
-    """The concerns about a queue whose depth and consumers are known; see ``operations.concerns.found``."""
+    """Returns the concerns about a queue with a given depth and consumers; see ``operations.concerns.found``."""
     return [*concern.found(queue.name, settings(queue), now, busy, sources, before)]
 
 
@@ -244,17 +246,17 @@ check_catalog = of_face(lambda root: root.check())
 
 
 def last_compaction(lake: LakeQueue) -> int | None:
-    """When the last pass over the whole root ended, in microseconds; None if there was none."""
+    """Returns when the last pass over the whole root ended, in microseconds. None before the first."""
     return passes.load(lake._runtime.engine.store, lake.root).ended_at
 
 
 def space(lake: LakeQueue) -> Space | None:
-    """The space of the root's file system; None on an object store."""
+    """Returns the space of the root's file system. None on an object store."""
     return space_of(lake.root)
 
 
 def doctor(lake: LakeQueue) -> Health:
-    """How the root is doing: findings of ``LakeQueue.check``, space, compaction, clock, shards."""
+    """Returns the health of the root: findings of ``LakeQueue.check``, space, compaction, clock, shards."""
     from lakequeue.operations import doctor
 
     return doctor.doctor(lake._runtime)

@@ -1,7 +1,7 @@
 """The tree of errors: refusals by the service, failures of the environment, contradictory options.
 
-Codes, legacy codes and HTTP statuses are those of SQS (ERR-6); ``cmq_code`` is filled in for queues of the
-``cmq`` profile (ERR-7). All errors survive pickling, request id included.
+Codes, legacy codes and HTTP statuses are those of SQS (ERR-6). ``cmq_code`` is set for queues of the ``cmq``
+profile (ERR-7). All errors survive pickling, with their request id.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ __all__ = [
 
 
 def one_line(text: str, longest: int = 500) -> str:
-    """A text that storage may have a part in: in one line, without what a terminal obeys, and cut."""
+    """Makes a text from storage safe to print: one line without control characters, of limited length."""
     cut = text if len(text) <= longest else f"{text[:longest]}…"
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in cut)
 
 
 def escaped(text: object) -> str:
-    """A text for the template of an error, where it is no name."""
+    """Escapes braces in a text that becomes part of an error's template."""
     return str(text).replace("{", "{{").replace("}", "}}")
 
 
@@ -64,22 +64,22 @@ class LakeQueueError(Exception):
 
 
 class QueueServiceError(LakeQueueError):
-    """The queue understood the request and refused it; nothing was changed (ERR-1, ERR-8).
+    """The service understood the request and refused it. Nothing was changed (ERR-1, ERR-8).
 
     Attributes:
         code: name of the error, equal to the name of the class.
         message: sentence for people, with the names of the Python API.
-        template: the same with ``{}`` in place of each of ``names``, which have other spellings on the wire.
+        template: the message with ``{}`` in place of each of ``names``, which have other spellings on the wire.
         http_status: status under which SQS sends this error.
         sender_fault: True if the caller has to change the request, False if the service is to blame.
         request_id: fresh UUID of the refused request.
         legacy_code: code in the older query protocol, by default the same.
-        default_message: the sentence of an error that is given none.
+        default_message: the message of an error that is created without one.
         status: HTTP status of the class.
         cmq_code: number of the same error in CMQ, on ``cmq`` queues only.
-        hint: what would be right, such as a range or choices, if the message does not say it; on the wire that of
-            an attribute only.
-        cmq_module_code: the more exact number that CMQ gives beside it, if the sources name one.
+        hint: valid values, such as a range or choices, if the message lacks them; sent over HTTP only for
+            attributes.
+        cmq_module_code: the more exact number of CMQ, if known.
     """
 
     code: ClassVar[str] = "QueueServiceError"
@@ -88,7 +88,7 @@ class QueueServiceError(LakeQueueError):
     status: ClassVar[int] = 400
 
     def __init_subclass__(cls, *, prefixed: bool = False) -> None:
-        """With ``prefixed`` the older protocol has its usual prefix before the name."""
+        """With ``prefixed``, the code in the older protocol has that protocol's usual prefix."""
         cls.code = cls.__name__
         own = f"AWS.SimpleQueueService.{cls.code}" if prefixed else cls.code
         cls.legacy_code = cls.__dict__.get("legacy_code", own)
@@ -122,7 +122,7 @@ class QueueServiceError(LakeQueueError):
 
 
 class QueueDoesNotExist(QueueServiceError):
-    """The region has no queue of this name, or it was deleted; create it, or correct the name or region."""
+    """The region has no queue of this name, or it was deleted. Create it, or correct the name or region."""
 
     legacy_code = "AWS.SimpleQueueService.NonExistentQueue"
     default_message = "The specified queue does not exist."
@@ -136,7 +136,7 @@ class QueueNameExists(QueueServiceError):
 
 
 class QueueDeletedRecently(QueueServiceError, prefixed=True):
-    """A queue of this name was deleted within the profile's cool-down (QUE-14); wait, then create it."""
+    """A queue of this name was deleted within the profile's cool-down (QUE-14). Wait, then create it."""
 
     default_message = (
         "You must wait 60 seconds after deleting a queue before you can create another with the same name."
@@ -144,27 +144,27 @@ class QueueDeletedRecently(QueueServiceError, prefixed=True):
 
 
 class ReceiptHandleIsInvalid(QueueServiceError):
-    """The text is not a receipt handle of this queue (RCP-9); use the handle that a receive returned."""
+    """The text is not a receipt handle of this queue (RCP-9). Use the handle that a receive returned."""
 
     default_message = "The input receipt handle is invalid."
     status = 404
 
 
 class MessageNotInflight(QueueServiceError, prefixed=True):
-    """The message is not in flight, so its visibility cannot change (RCP-12); receive it again."""
+    """The message is not in flight, so its visibility cannot change (RCP-12). Receive it again."""
 
     default_message = "The specified message isn't in flight."
 
 
 class OverLimit(QueueServiceError):
-    """The queue has reached a cap (INF-3, QUE-21); settle messages, or use more queues."""
+    """The queue has reached a cap (INF-3, QUE-21). Settle messages, or use more queues."""
 
     default_message = "The queue has reached one of its limits."
     status = 403
 
 
 class TooManyEntriesInBatchRequest(QueueServiceError, prefixed=True):
-    """The batch has more entries than the profile allows (BAT-1); split it."""
+    """The batch has more entries than the profile allows (BAT-1). Split it."""
 
     default_message = "The batch has too many entries."
 
@@ -176,7 +176,7 @@ class EmptyBatchRequest(QueueServiceError, prefixed=True):
 
 
 class BatchEntryIdsNotDistinct(QueueServiceError, prefixed=True):
-    """Two entries of one batch have the same id (BAT-5)."""
+    """Two entries of a batch have the same id (BAT-5)."""
 
     default_message = "Two or more batch entries have the same id."
 
@@ -191,13 +191,13 @@ class InvalidBatchEntryId(QueueServiceError, prefixed=True):
 
 
 class BatchRequestTooLong(QueueServiceError, prefixed=True):
-    """The entries of a batch are too long together (BAT-5); split it."""
+    """The entries of a batch are too long together (BAT-5). Split it."""
 
     default_message = "The entries of the batch are too long together."
 
 
 class InvalidMessageContents(QueueServiceError):
-    """The text has characters that a message cannot carry (SND-12); encode it first."""
+    """The text has characters that a message cannot carry (SND-12). Encode it first."""
 
     default_message = (
         "Invalid characters found. Valid unicode characters are "
@@ -206,7 +206,7 @@ class InvalidMessageContents(QueueServiceError):
 
 
 class InvalidAttributeName(QueueServiceError):
-    """There is no such queue attribute, or it cannot be set here (QUE-2, QUE-23, QUE-26)."""
+    """The queue attribute does not exist, or cannot be set here (QUE-2, QUE-23, QUE-26)."""
 
     default_message = "Unknown attribute."
 
@@ -224,12 +224,12 @@ class InvalidParameterValue(QueueServiceError):
 
     @classmethod
     def of(cls, value: object, parameter: str, reason: str, *names: object, **more: Any) -> InvalidParameterValue:
-        """The error for a parameter's value, worded as SQS does; ``reason`` is a sentence, ``names`` are in it."""
+        """Builds the error for a parameter's value in SQS's words. ``names`` are inserted into ``reason``."""
         shown = str(value)
-        if len(shown) > 256 or "\n" in shown:  # one line, however large the value
+        if len(shown) > 256 or "\n" in shown:  # One line, however large the value.
             shown = f"{shown[:128]!r}{'…' * (len(shown) > 128)}"
             value = None
-        given = (value,) if hasattr(value, "wire") else ()  # a policy has a spelling of its own, too
+        given = (value,) if hasattr(value, "wire") else ()  # A policy has another spelling on the wire.
         text = "{}" if given else escaped(shown)
         template = f"Value {text} for parameter {{}} is invalid. Reason: {reason if names else escaped(reason)}"
         return cls(template, names=(*given, parameter, *names), **more)
@@ -242,20 +242,20 @@ class MissingParameter(QueueServiceError):
 
 
 class PurgeQueueInProgress(QueueServiceError, prefixed=True):
-    """The queue was purged less than 60 seconds ago (PUR-2); wait."""
+    """The queue was purged less than 60 seconds ago (PUR-2). Wait."""
 
     default_message = "Only one PurgeQueue operation is allowed every 60 seconds."
     status = 403
 
 
 class UnsupportedOperation(QueueServiceError, prefixed=True):
-    """This queue, or this version of the package, cannot do that."""
+    """This queue, or this version of the package, does not support the operation."""
 
     default_message = "This operation is not supported."
 
 
 class RequestThrottled(QueueServiceError):
-    """The commit lost too many races (ERR-9); nothing was changed, repeat the call later.
+    """The commit lost too many races (ERR-9). Nothing was changed. Repeat the call later.
 
     Attributes:
         lost_races: number of races that it lost.
@@ -281,12 +281,12 @@ REPEAT = "repeating it is safe, except a send without an id (dedup_id, send_id),
 
 
 class QueueClientError(LakeQueueError):
-    """Storage or environment failed, not the request (ERR-2).
+    """Storage or environment failed. The request was valid (ERR-2).
 
     Attributes:
-        message: what failed.
-        outcome_unknown: True if the call may have taken effect; then repeat it with the same ids or handles,
-            see ``REPEAT``.
+        message: the failure.
+        outcome_unknown: True if the call may have taken effect; then repeat it with the same ids or handles, see
+            ``REPEAT``.
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
@@ -296,15 +296,15 @@ class QueueClientError(LakeQueueError):
 
 
 class MissingPackage(QueueClientError, ModuleNotFoundError):
-    """A package that only an extra brings is not installed; nothing was changed (ERR-2).
+    """A package of an optional extra is not installed. Nothing was changed (ERR-2).
 
     The message names the packages to install. Importing ``lakequeue.spark`` or ``lakequeue.otel`` raises it, too.
     """
 
     @classmethod
     def of(cls, what: str, extra: str, error: ImportError) -> MissingPackage:
-        """The error if ``what`` needs a package of an extra; ``error`` is that of its import."""
-        from importlib import metadata  # takes 30 ms
+        """Builds the error for a feature ``what`` of an extra. ``error`` is the error of the import."""
+        from importlib import metadata  # Takes 30 ms.
 
         try:
             given = metadata.requires("lakequeue") or ()
@@ -318,7 +318,7 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
 
     @classmethod
     def check(cls, what: str, extra: str, package: str) -> None:
-        """Raises the error if ``what`` needs a package of an extra that cannot be found; imports nothing."""
+        """Raises the error if a package that ``what`` needs cannot be found. Imports nothing."""
         missing = ModuleNotFoundError(name=package)
         try:
             found = find_spec(package)
@@ -329,19 +329,19 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
 
 
 class RootDoesNotExist(QueueClientError):
-    """The root is missing, or an empty directory: creating a queue makes it a root (ERR-2)."""
+    """The root is missing, or an empty directory. Creating a queue makes it a root (ERR-2)."""
 
 
 class DamagedTable(QueueClientError):
-    """A file of a queue is missing or not what was written; nothing was changed (DUR-2, DUR-5, DUR-8).
+    """A file of a queue is missing or changed. Nothing was changed by the call (DUR-2, DUR-5, DUR-8).
 
     A receive that finds only damaged messages has claimed them: ``outcome_unknown`` is set, ``reason`` has ids.
-    ``lakequeue check`` lists all damage, and ``lakequeue repair`` mends what can be mended.
+    ``lakequeue check`` lists all damage, and ``lakequeue repair`` repairs as much as possible.
 
     Attributes:
         table: path of the table.
-        file: path of the file below the table; None if the table as a whole is wrong.
-        reason: what is wrong with it.
+        file: path of the file below the table; None for the table as a whole.
+        reason: the damage.
     """
 
     def __init__(self, table: str, file: str | None, reason: str, *, outcome_unknown: bool = False) -> None:
@@ -351,7 +351,7 @@ class DamagedTable(QueueClientError):
         self.table, self.file, self.reason = table, file, reason
 
     def unknown(self) -> DamagedTable:
-        """Returns the error of a call that took effect before it met the damage, or may have."""
+        """Returns this error for a call that took effect before it met the damage, or may have."""
         return type(self)(self.table, self.file, self.reason, outcome_unknown=True)
 
     def __reduce__(self) -> tuple[type[DamagedTable], tuple[str, str | None, str], dict[str, Any]]:
@@ -359,11 +359,7 @@ class DamagedTable(QueueClientError):
 
 
 class TableUnavailable(QueueClientError):
-    """A delivery table cannot be reached, or is not the table that the queue delivered into so far (TAB-22).
-
-    The messages stay in the queue. Messages of an append that may have landed are undecided until the table is
-    there again.
-    """
+    """Options contradict each other or are out of range. ``.problems`` lists every problem."""
 
     def __init__(self, table: str, reason: str, *, outcome_unknown: bool = False) -> None:
         super().__init__(f"the delivery table {table} {one_line(reason)}", outcome_unknown=outcome_unknown)
@@ -374,15 +370,20 @@ class TableUnavailable(QueueClientError):
 
 
 class UnsupportedTable(TableUnavailable):
-    """No queue can deliver into such a table, for example because a catalog decides its commits (TAB-21)."""
+    """The lease holds no message any more: all were received again, expired or were settled.
+
+    Attributes:
+        done: messages that the call settled.
+        lost: messages that it could no longer settle.
+    """
 
 
 class RowsRefused(LakeQueueError):
-    """A delivery table does not take these rows; nothing was appended (TAB-23).
+    """Entries of a batch failed. Raised by ``BatchResult.raise_for_failures``. The other entries took effect.
 
     Attributes:
-        reason: names the column, and the limit or constraint.
-        column: name of the column; None if the table does not say.
+        failed: the ``BatchFailure`` of each failed entry; repeat those where it can help.
+        tried: number of entries of the batch.
     """
 
     def __init__(self, reason: str, column: str | None = None) -> None:
@@ -394,7 +395,7 @@ class RowsRefused(LakeQueueError):
 
 
 class InvalidOptions(LakeQueueError):
-    """Options contradict each other or are out of range; ``.problems`` lists every problem."""
+    """Every service error by its code."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(list(problems))
@@ -405,12 +406,7 @@ class InvalidOptions(LakeQueueError):
 
 
 class LeaseLost(LakeQueueError):
-    """The lease holds no message any more: all were received again, expired or were settled.
-
-    Attributes:
-        done: messages that the call settled.
-        lost: messages that it could no longer settle.
-    """
+    """CMQ's number for a code (ERR-7). A number passed to the constructor wins."""
 
     def __init__(self, done: int = 0, lost: int = 0) -> None:
         super().__init__(done, lost)
@@ -422,12 +418,7 @@ class LeaseLost(LakeQueueError):
 
 
 class BatchFailed(LakeQueueError):
-    """Entries of a batch failed; raised by ``BatchResult.raise_for_failures``. The other entries took effect.
-
-    Attributes:
-        failed: the ``BatchFailure`` of each entry that failed; repeat those that are worth it.
-        tried: number of entries of the batch.
-    """
+    """CMQ's module numbers by number: a queue that cannot be rewound, rewind times and ranges out of bounds."""
 
     def __init__(self, failed: Sequence[Any], tried: int) -> None:
         super().__init__(list(failed), tried)
@@ -443,7 +434,7 @@ class BatchFailed(LakeQueueError):
 SERVICE_ERRORS: dict[str, type[QueueServiceError]] = {
     error.code: error for error in QueueServiceError.__subclasses__()
 }
-"""Every service error by its code."""
+"""CMQ's numbers for a batch of deletes (ERR-7)."""
 
 CMQ_CODES: dict[str, int] = {
     "InvalidAttributeName": 4000,
@@ -453,13 +444,13 @@ CMQ_CODES: dict[str, int] = {
     "QueueDoesNotExist": 4440,
     "QueueNameExists": 4460,
 }
-"""CMQ's number for a code (ERR-7); a number given to the constructor wins."""
+"""Returns the error for a port that cannot be opened. Names address and port."""
 
 CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
-"""CMQ's module number by our number: a queue that cannot be rewound, rewind times and ranges out of bounds."""
+"""Returns CMQ's number for an error, on the ``cmq`` profile only (ERR-7)."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
-"""CMQ's numbers for a batch of deletes (ERR-7)."""
+"""Sets the CMQ number of service errors raised in the block, on the ``cmq`` profile only (ERR-7)."""
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:

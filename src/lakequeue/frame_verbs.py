@@ -1,6 +1,8 @@
-"""What Spark's data source, streams and compaction ask of a root, queue or lease beyond the public verbs.
+"""Operations for ``lakequeue.spark`` on a root, queue or lease, beyond the public methods.
 
-They are for ``lakequeue.spark`` and no part of the public API; each is an operation, documented there.
+Not part of the public API.
+
+Each is an operation, documented in ``operations``, that takes a public object.
 """
 
 from __future__ import annotations
@@ -47,10 +49,11 @@ __all__ += [
 
 _OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age", "source_queue", "moved_at")
 COLUMNS = pa.schema([*LEASE_COLUMNS, *(SCHEMA.field(name) for name in _OF_SQL)])
-"""Of the data source: those of ``Lease.messages``, then what SQL's ``messages`` has beyond them.
+"""Columns of the data source: those of ``Lease.messages``, then further columns of SQL's ``messages``.
 
-A batch read shows no receipt handles, so ``receipt_handle`` is NULL. A stream fills ``queue``, ``region`` and
-``state``; the last five are NULL in it. SQL's ``log_offset`` is ``offset`` here; attributes have their types."""
+A batch read has no receipt handles, so ``receipt_handle`` is NULL. A stream fills only ``queue``, ``region`` and
+``state`` of the further columns. SQL's ``log_offset`` is ``offset`` here, and attributes have their types.
+"""
 
 _P = ParamSpec("_P")
 
@@ -65,7 +68,7 @@ def _taken_up(
     return verb
 
 
-# --- sessions, and what another process needs to open the same queue
+# --- sessions, and how another process opens the same queue
 
 
 def allow(queue: Queue, spark: SparkSession) -> None:
@@ -77,13 +80,13 @@ def require_spark(queue: Queue, verb: str) -> SparkSession:
 
 
 def place_of(queue: Queue) -> tuple[str, Mapping[str, str]]:
-    """The root of a queue, and its storage options with those of this process's environment."""
+    """Returns the root of a queue, and its storage options with those of this process's environment."""
     root = queue._runtime.root
     return root.path, root.engine.store.portable_options
 
 
 def poll_interval(queue: Queue) -> float:
-    """Seconds between polls for changes by other processes."""
+    """Returns the seconds between polls for changes by other processes."""
     return queue._runtime.root.poll_interval / MICROS
 
 

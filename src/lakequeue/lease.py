@@ -39,8 +39,9 @@ _log = logging.getLogger("lakequeue")
 class Lease:
     """Messages claimed at once; get one from ``Queue.lease``.
 
-    Settling a lease of any size is one commit per shard by the point engine, so a busy cluster does not delay
-    heartbeats. Each verb returns ``LeaseCounts(done, lost)``; ``lost`` messages no longer belong to the lease.
+    Settling a lease of any size takes a commit for each shard by the point engine, so a busy cluster does not
+    delay heartbeats. Each method returns ``LeaseCounts(done, lost)``; ``lost`` messages no longer belong to the
+    lease.
     """
 
     def __init__(self, leased: LeasedMessages) -> None:
@@ -67,32 +68,32 @@ class Lease:
 
     @property
     def messages(self) -> DataFrame:
-        """The messages: message_id, body, receipt_handle, sent_at, message_attributes, group_id,
-        delay_seconds, receive_count, shard, offset, dedup_id, sequence_number.
+        """The messages as a lazy DataFrame. The files that it reads stay for 24 hours.
 
-        The DataFrame is lazy; the files that it reads stay for 24 hours.
+        Columns: message_id, body, receipt_handle, sent_at, message_attributes, group_id, delay_seconds,
+        receive_count, shard, offset, dedup_id, sequence_number.
         """
         return operations.frame(self._runtime)
 
     def batches(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """The messages as Arrow record batches, without Spark; the columns are those of ``messages``.
+        """Returns the messages as Arrow record batches with the columns of ``messages``, without Spark.
 
-        Batches are read as they are taken, so memory holds two of them, usually a few MiB, whatever the lease's
-        size. The files stay for 24 hours.
+        Batches are read on demand, so memory holds two of them, usually a few MiB, whatever the lease's size. The
+        files stay for 24 hours.
 
         Args:
             columns: only these, in this order; fewer columns are read faster.
 
         Raises:
             InvalidParameterValue: a column is unknown.
-            QueueClientError: storage failed, also while batches are taken.
+            QueueClientError: storage failed, also while batches are read.
         """
         named = [columns] if isinstance(columns, str) else columns
         chosen = None if named is None else list_of("columns", named, str, "a column's name")
         return operations.batches(self._runtime, chosen)
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The messages as one Arrow table, all in memory; see ``batches``."""
+        """Returns the messages as an Arrow table, all in memory; see ``batches``."""
         return self.batches(columns).read_all()
 
     def extend(self, visibility_timeout: Duration) -> LeaseCounts:
@@ -114,8 +115,8 @@ class Lease:
     def keep_alive(self, policy: Renewal) -> Iterator[Lease]:
         """Extends the lease in the background until the block ends or settles it.
 
-        Extensions are one commit per shard by the point engine, so a busy Spark does not delay them. When the
-        lease is lost, the Spark jobs that the block started in its thread are cancelled.
+        The point engine commits extensions, so a busy Spark does not delay them. If the lease is lost, the Spark
+        jobs that the block started in its thread are cancelled.
 
         Args:
             policy: ``HeartbeatRenewal`` or ``ComputedRenewal``, applied to the lease instead of a message and to
@@ -210,8 +211,8 @@ class Lease:
 
         Args:
             failed: receipt handles or message ids of the lease, or pairs of these and reasons; or a table with a
-                column ``receipt_handle`` or ``message_id`` and maybe ``reason``: a DataFrame of Spark, polars or
-                pandas, or anything else that has the interface of Arrow.
+                column ``receipt_handle`` or ``message_id`` and optionally ``reason``: a DataFrame of Spark, polars
+                or pandas, or anything else with the interface of Arrow.
 
         Raises:
             ReceiptHandleIsInvalid, InvalidParameterValue: a handle or id is not of this lease.
@@ -234,9 +235,9 @@ class Lease:
 
 
 def failed_of(failed: Any) -> dict[str, str | None]:
-    """The handles or message ids that ``delete_except`` gets, each with the reason, or None."""
+    """Returns the handles or message ids from the argument of ``delete_except``, each with its reason or None."""
     found: Iterable[Any]
-    if hasattr(failed, "toLocalIterator"):  # of Spark
+    if hasattr(failed, "toLocalIterator"):  # A Spark DataFrame.
         columns = _columns(failed.columns)
         rows = failed.select(*columns).toLocalIterator()
         found = rows if columns[1:] else (row[0] for row in rows)
@@ -261,14 +262,14 @@ def _of_arrow(failed: Any) -> Iterable[Any]:
 
     try:
         found = pa.table(failed)
-    except (TypeError, ValueError):  # a single column
+    except (TypeError, ValueError):  # A single column.
         return cast("list[Any]", pa.chunked_array(failed if hasattr(failed, "chunks") else [failed]).to_pylist())
     columns = [found[name].to_pylist() for name in _columns(found.column_names)]
     return zip(*columns, strict=True) if columns[1:] else columns[0]
 
 
 def _columns(given: Sequence[str]) -> list[str]:
-    """The columns of a table of failed messages that are read."""
+    """Returns the columns to read from a table of failed messages."""
     for name in ("receipt_handle", "message_id"):
         if name in given:
             return [name, "reason"] if "reason" in given else [name]
@@ -281,7 +282,7 @@ def _cancellable(spark: SparkSession | None) -> Iterator[Callable[[], None]]:
     if spark is None:
         yield lambda: None
         return
-    # a tag, not a job group: a thread has only one group, which may be the user's
+    # Uses a tag instead of a job group: a thread has only one group, which may be the user's.
     tag = f"lakequeue-{uuid.uuid4()}"
     context = None if is_remote(spark) else spark.sparkContext
     if context is None:

@@ -1,8 +1,8 @@
 """OpenTelemetry: spans and metrics of sends and consumers. The only module that needs its API.
 
-``instrument()`` switches it on for this process. A send then has a span, whose context travels with the message in
-its attributes (``traceparent``), as OpenTelemetry's instrumentation of boto3 does it; a consumer gives every
-handler a span in that trace. Names are those of the semantic conventions for messaging.
+``instrument()`` enables it for this process. A send then has a span, whose context travels with the message in its
+attributes (``traceparent``), as in OpenTelemetry's instrumentation of boto3. A consumer gives every handler a span
+in that trace. Names are those of the semantic conventions for messaging.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakequeue.queue import Queue
 
 _SCOPE = "lakequeue"
 _CONVENTIONS = {"received": "messaging.client.consumed.messages", "handler": "messaging.process.duration"}
-"""Metrics of consumers that the conventions name."""
+"""Names in the conventions by name of a consumer's metric."""
 _X_RAY = re.compile("Root=1-([0-9a-f]{8})-([0-9a-f]{24})")
 _X_RAY_PARENT = re.compile("Parent=([0-9a-f]{16})")
 
@@ -41,11 +41,11 @@ _X_RAY_PARENT = re.compile("Parent=([0-9a-f]{16})")
 def instrument(
     tracer_provider: trace.TracerProvider | None = None, meter_provider: metrics.MeterProvider | None = None
 ) -> None:
-    """Measures the sends of this process, and the consumers that are made from now on.
+    """Measures the sends of this process, and the consumers created from now on.
 
     Args:
-        tracer_provider: of the spans; None: the global one.
-        meter_provider: of the metrics; None: the global one.
+        tracer_provider: creates the spans; None for the global provider.
+        meter_provider: creates the metrics; None for the global provider.
     """
     uninstrument()
     tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
@@ -55,14 +55,12 @@ def instrument(
 
 
 def uninstrument() -> None:
-    """Ends what ``instrument`` began, except in consumers that exist."""
+    """Reverts ``instrument``, except in existing consumers."""
     send.tracing = None
     observers.installed.clear()
 
 
 class _Instruments:
-    """The metrics."""
-
     def __init__(self, meter: metrics.Meter) -> None:
         def named(name: str) -> str:
             return _CONVENTIONS.get(name, f"lakequeue.consumer.{name}")
@@ -75,7 +73,7 @@ class _Instruments:
 
 
 class _Sends:
-    """Gives every send a span, and its messages the context of it."""
+    """Gives every send a span, and its messages the context of the span."""
 
     def __init__(self, tracer: trace.Tracer, instruments: _Instruments) -> None:
         self._tracer = tracer
@@ -103,7 +101,7 @@ class _Sends:
 
 
 class _Consumer:
-    """The observer of one consumer."""
+    """Observes a consumer."""
 
     def __init__(self, queue: Queue, tracer: trace.Tracer, instruments: _Instruments) -> None:
         self._queue = queue.name
@@ -160,10 +158,10 @@ def _attributes(queue: str, operation: str) -> dict[str, Any]:
 
 
 def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
-    """The entry with the context among its attributes, as far as they may be ten."""
+    """Adds the context to the entry's attributes, unless there would be more than ten."""
     given = entry.attributes or {}
     if not isinstance(given, Mapping):
-        return entry  # the send refuses it
+        return entry  # The send refuses it.
     new = {name: value for name, value in carrier.items() if name not in given and value}
     if not new or len(given) + len(new) > MAX_ATTRIBUTES:
         return entry
@@ -171,7 +169,7 @@ def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
 
 
 def _sender(message: Message) -> Context:
-    """The context that a message came with: in its attributes, else in the trace header of AWS X-Ray."""
+    """Returns the sender's context from the message's attributes, else from the trace header of AWS X-Ray."""
     texts = {name: value for name, (_, value) in message.message_attributes.items() if isinstance(value, str)}
     context = propagate.extract(texts, Context())
     header = message.system_attributes.get(TRACE_HEADER, "")

@@ -1,4 +1,4 @@
-"""``Queue``: the verbs of one queue."""
+"""``Queue``: the methods of a queue."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _A_RECEIPT = "a receipt handle or a received message"
 
 
 class QueueProperties(Reopened[PickledQueue, OpenQueue]):
-    """What a queue is, for ``Queue`` and ``aio.Queue``; reads no storage once the queue is open."""
+    """Properties of a queue, for ``Queue`` and ``aio.Queue``. They read no storage once the queue is open."""
 
     _values = PickledQueue
 
     @property
     def name(self) -> str:
-        """Name of the queue; that of a FIFO queue ends in ``.fifo``."""
+        """Name of the queue. The name of a FIFO queue ends in ``.fifo``."""
         return self._known.name
 
     @property
@@ -61,17 +61,17 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
     @property
     def fifo(self) -> bool:
-        """Whether it is a FIFO queue."""
+        """True for a FIFO queue."""
         return self._runtime.fifo
 
     @property
     def priorities(self) -> int | None:
-        """Number of priorities of its messages; None without (JOB-5)."""
+        """Number of priorities of its messages. None if it has no priorities (JOB-5)."""
         return self._runtime.attributes.priorities
 
     @property
     def clock(self) -> Clock:
-        """Source of time, that of the ``LakeQueue``."""
+        """Source of time of the ``LakeQueue``."""
         return self._runtime.root.clock
 
     @property
@@ -97,11 +97,11 @@ class QueueProperties(Reopened[PickledQueue, OpenQueue]):
 
 
 class Queue(QueueProperties):
-    """A queue. Get one from ``LakeQueue``; threads may share it.
+    """A queue. Get one from ``LakeQueue``. Threads may share it.
 
-    As a context manager it closes the queue's tables at the end; a later call opens them again.
+    As a context manager it closes the queue's tables at the end. A later call opens them again.
 
-    It can be pickled as a ``LakeQueue`` can. A copy refers to this queue only: once the queue was deleted, the
+    It can be pickled as a ``LakeQueue`` can. A copy refers to this queue only: after the queue was deleted, the
     copy raises QueueDoesNotExist, even if another queue has the name now (JOB-13).
 
     Every method raises QueueDoesNotExist after the queue was deleted, RequestThrottled if other processes won
@@ -115,7 +115,7 @@ class Queue(QueueProperties):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes the tables and clears the caches of this process; deletes nothing."""
+        """Closes the tables and clears the caches of this process. Deletes nothing."""
         self._runtime.release()
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class Queue(QueueProperties):
         try:
             counts, pauses = self.counts(), self._runtime.attributes.pauses
         except LakeQueueError:
-            return None  # a notebook shows the plain text then
+            return None  # A notebook then shows the plain text.
         state = f"; {pauses[0]}" if pauses else ""
         return counts.table(f"queue {self.name}{state}")
 
@@ -144,7 +144,7 @@ class Queue(QueueProperties):
         priority: int | None = None,
         at: datetime | None = None,
     ) -> SendResult:
-        """Sends one message; it is stored when the call returns.
+        """Sends a message. It is stored when the call returns.
 
         Args:
             body: text of at least one byte, at most the queue's maximum message size.
@@ -157,8 +157,8 @@ class Queue(QueueProperties):
             system_attributes: ``AWSTraceHeader``.
             json: instead of a body, a value whose compact JSON is the body; ``Message.json`` reads it.
             priority: 0 to one less than the queue's ``priorities``; higher ones are received first. None is 0.
-            at: instead of a delay, when it becomes visible; before now is now. Not on FIFO queues; what is beyond
-                the longest delay is for ``LakeQueue.schedules``.
+            at: instead of a delay, when it becomes visible; the past counts as now. Not on FIFO queues. For
+                instants beyond the longest delay use ``LakeQueue.schedules``.
 
         Raises:
             MissingParameter, InvalidMessageContents, InvalidParameterValue: the message is refused.
@@ -172,9 +172,9 @@ class Queue(QueueProperties):
         return send.send(self._runtime, SendEntry(*given, json=json, priority=priority))
 
     def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
-        """Sends a batch, with a result for each entry; a refused entry does not fail the others.
+        """Sends a batch, with a result for each entry. A refused entry does not fail the others.
 
-        ``BatchResult.raise_for_failures`` makes an error of entries that failed.
+        ``BatchResult.raise_for_failures`` raises an error if entries failed.
 
         Raises:
             EmptyBatchRequest: the batch has no entry.
@@ -208,7 +208,7 @@ class Queue(QueueProperties):
         interrupt: Interrupt | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
-        """Receives messages and hides them from others for the visibility timeout.
+        """Receives messages and hides them from other receives for the visibility timeout.
 
         Args:
             max_messages: maximum number of messages (default 1); the call waits only for the first message.
@@ -216,7 +216,7 @@ class Queue(QueueProperties):
             wait_time: seconds to wait for the first message; None is the queue's.
             attempt_id: on FIFO queues, a token of this receive. While its messages are hidden, at most 300 s, a
                 receive with the same id returns them again with the same handles and hides them again.
-            attribute_names: which message attributes to return.
+            attribute_names: message attributes to return.
             interrupt: ends the wait early when another thread sets it.
             consumer: a name of up to 100 characters, which ``peek``, SQL and the console show while the messages
                 are in flight; not with an ``attempt_id``.
@@ -242,9 +242,9 @@ class Queue(QueueProperties):
         interrupt: Interrupt | None = None,
         consumer: str | None = None,
     ) -> list[Message]:
-        """``receive`` for asyncio: no thread is held while it waits. ``lakequeue.aio`` has all verbs.
+        """``receive`` for asyncio, which holds no thread while it waits. ``lakequeue.aio`` has all methods.
 
-        When it is cancelled, messages that it claimed become visible again.
+        If it is cancelled, the messages that it claimed become visible again.
         """
         request = receive.Request(
             max_messages, visibility_timeout, wait_time, attempt_id, attribute_names, interrupt, consumer
@@ -254,13 +254,13 @@ class Queue(QueueProperties):
     # --- settling
 
     def delete(self, receipt_handle: str | Message) -> None:
-        """Deletes a received message; an older receipt does nothing on lenient queues.
+        """Deletes a received message. An older receipt has no effect on lenient queues.
 
         Args:
             receipt_handle: the handle, or the received message.
 
         Raises:
-            ReceiptHandleIsInvalid: this is not a handle of this queue.
+            ReceiptHandleIsInvalid: the text is not a handle of this queue.
             InvalidParameterValue: on strict queues, the receipt has ended or is not the latest.
 
         RCP-6, RCP-10, RCP-9, RCP-7
@@ -274,7 +274,7 @@ class Queue(QueueProperties):
 
         Raises:
             EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.
-            InvalidParameterValue: an item is neither handle nor message; nothing was deleted.
+            InvalidParameterValue: an item is not a handle or message; nothing was deleted.
 
         DEL-10, BAT-1, BAT-5
         """
@@ -282,17 +282,17 @@ class Queue(QueueProperties):
         return settle.delete_batch(self._runtime, [receipt_handle_of(one) for one in receipts])
 
     def change_visibility(self, receipt_handle: str | Message, visibility_timeout: Duration) -> None:
-        """Makes a received message visible in this many seconds; 0 makes it visible at once.
+        """Makes a received message visible in this many seconds, 0 for at once.
 
         Args:
             receipt_handle: the handle, or the received message.
             visibility_timeout: seconds from now.
 
         Raises:
-            ReceiptHandleIsInvalid: this is not a handle of this queue.
+            ReceiptHandleIsInvalid: the text is not a handle of this queue.
             MessageNotInflight: the message was released, or on strict queues its timeout has ended.
-            InvalidParameterValue: the timeout is out of range or exceeds 12 h in total, or the receipt is
-                not the latest.
+            InvalidParameterValue: the timeout is out of range or exceeds 12 h in total, or the receipt is not the
+                latest.
 
         VIS-1, VIS-4, RCP-12, VIS-9
         """
@@ -305,7 +305,7 @@ class Queue(QueueProperties):
 
         Raises:
             EmptyBatchRequest, TooManyEntriesInBatchRequest: the batch is empty or too long.
-            InvalidParameterValue: an item is no such pair; nothing was changed.
+            InvalidParameterValue: an item is not such a pair; nothing was changed.
 
         BAT-3, BAT-1, BAT-5
         """
@@ -326,7 +326,7 @@ class Queue(QueueProperties):
         bad_rows: str | None = None,
         priority: int | None = None,
     ) -> SentRows:
-        """Sends every row of a DataFrame as a message, in one commit; returns how many.
+        """Sends every row of a DataFrame as a message, in one commit. Returns the number of messages.
 
         Args:
             df: column ``body`` STRING; optionally ``delay_seconds``, ``group_id``, ``dedup_id``, ``priority``,
@@ -334,19 +334,19 @@ class Queue(QueueProperties):
             send_id: makes the call repeatable: later calls with the same id send nothing.
             order_by: on FIFO queues, the column by which the messages of each group are ordered, any column of
                 ``df``; None is the order of the rows.
-            on_bad_row: what becomes of a row that breaks a rule: with ``"fail"`` no row is sent; ``"drop"`` loses
-                the row; ``"divert"`` adds it to ``bad_rows``. The result counts such rows as ``refused``, and the
-                log says which rules they break.
+            on_bad_row: treatment of rows that break a rule: with ``"fail"`` no row is sent; ``"drop"`` loses the
+                row; ``"divert"`` adds it to ``bad_rows``. The result counts such rows as ``refused``, and the log
+                names the broken rules.
             bad_rows: path or URI of a Delta table outside the root, as in ``stream_to_queue``. With a ``send_id``,
                 a repeated call adds no row to it twice.
-            priority: of rows without one, see ``send``.
+            priority: priority of rows without one, see ``send``.
 
         Duplicates on FIFO queues are accepted and do not count.
 
         Raises:
             InvalidParameterValue, InvalidMessageContents: rows break a rule; the error names the rule and the
                 number of rows, and nothing is sent.
-            InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or no table for them.
+            InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or not a table for such rows.
             QueueClientError: there is no Spark session, or storage failed.
 
         DDP-1
@@ -373,12 +373,14 @@ class Queue(QueueProperties):
         bad_rows: str | None = None,
         priority: int | None = None,
     ) -> SentRows:
-        """Sends every row of Arrow data as a message, in one commit, without Spark; returns how many.
+        """Sends every row of Arrow data as a message, in one commit, without Spark.
 
-        Rows are written while they are read: a standard queue's send holds a batch of the reader and a few row
-        groups of 4 MiB. The groups of a FIFO queue have to be brought together: all rows wait in a temporary
-        directory (``TMPDIR``), and a sixteenth of them is held at a time, or the largest group. For an object
-        store each file, of up to 256 MiB, waits there likewise.
+        Returns the number of messages.
+
+        Rows are written while they are read. On a standard queue, memory holds a batch of the reader and a few row
+        groups of 4 MiB. On a FIFO queue all rows wait in a temporary directory (``TMPDIR``) to be sorted by group,
+        and memory holds a sixteenth of them, or the largest group. For an object store, each file of up to 256 MiB
+        waits there too.
 
         Args:
             data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``, or anything with
@@ -389,15 +391,15 @@ class Queue(QueueProperties):
                 of the rows.
             body: name of the column with the bodies; ``*`` sends each row as a JSON object of all its columns,
                 without NULLs. Of the other columns only those of ``send_dataframe`` are read then.
-            on_bad_row, bad_rows: what becomes of rows that break a rule, see ``send_dataframe``.
-            priority: of rows without one, see ``send``.
+            on_bad_row, bad_rows: treatment of rows that break a rule, see ``send_dataframe``.
+            priority: priority of rows without one, see ``send``.
 
         Duplicates on FIFO queues are accepted and do not count.
 
         Raises:
             InvalidParameterValue, InvalidMessageContents: ``data`` or rows break a rule; the error names the rule
                 and the number of rows, and nothing is sent.
-            InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or no table for them.
+            InvalidOptions: ``on_bad_row`` is unknown, or ``bad_rows`` is missing or not a table for such rows.
             QueueClientError: storage failed, or the rows could not be read.
 
         DDP-1
@@ -413,7 +415,7 @@ class Queue(QueueProperties):
         return send_arrow(self._runtime, data, BulkSend(send_id, order_by, on_bad_row, bad_rows, of), body)
 
     def lease(self, max_messages: int = 1_000_000, visibility_timeout: Duration | None = None) -> Lease | None:
-        """Claims up to ``max_messages`` messages under one lease; None if no message is available.
+        """Claims up to ``max_messages`` messages under one lease. Returns None if no message is available.
 
         ``Lease.messages`` is their DataFrame, and ``Lease.batches`` reads them without Spark. The cap on messages
         in flight applies; no other limit does.
@@ -437,18 +439,18 @@ class Queue(QueueProperties):
     # --- the queue itself
 
     def pause(self, reason: str = "paused", group_id: str | None = None) -> None:
-        """Has every receive and lease find nothing, in every process, until ``resume``; sends go on.
+        """Pauses receives and leases: they find no message, in any process, until ``resume``. Sends continue.
 
-        Messages in flight can be settled and extended. Consumers and waiting receives wait on.
+        Messages in flight can be settled and extended. Consumers and waiting receives keep waiting.
 
         Args:
-            reason: what ``doctor``, the console and the attribute ``paused`` show, of up to 8,192 bytes.
-            group_id: the only message group to pause; the attribute ``paused_groups`` shows it, all such groups
-                with their reasons in up to 8,192 bytes.
+            reason: text that ``doctor``, the console and the attribute ``paused`` show, of up to 8,192 bytes.
+            group_id: the only message group to pause; the attribute ``paused_groups`` shows all such groups with
+                their reasons in up to 8,192 bytes.
 
         Raises:
-            InvalidParameterValue: ``reason`` is empty, or ``group_id`` is not that of any message.
-            InvalidAttributeValue: they are too long.
+            InvalidParameterValue: ``reason`` is empty, or ``group_id`` is not a valid group id.
+            InvalidAttributeValue: the reasons are too long.
 
         JOB-1
         """
@@ -462,7 +464,7 @@ class Queue(QueueProperties):
             self._pause_groups({group_id: reason})
 
     def resume(self, group_id: str | None = None) -> None:
-        """Ends a pause, of the queue or of one group; receives that wait look again at their next poll (JOB-1)."""
+        """Ends a pause of the queue or of a group. Waiting receives notice at their next poll (JOB-1)."""
         if group_id is None:
             self.set_attributes(paused=None)
         else:
@@ -506,23 +508,23 @@ class Queue(QueueProperties):
         return rewind.rewind(self._runtime, to)
 
     def rewindable(self, to: datetime) -> int:
-        """How many messages a rewind would make visible now; errors as in ``rewind``."""
+        """Returns how many messages a rewind would make visible now. Raises the errors of ``rewind``."""
         return rewind.rewindable(self._runtime, to)
 
     @property
     def min_rewind_time(self) -> datetime | None:
-        """The earliest instant to which ``rewind`` can go now; None without rewind (RWD-24).
+        """The earliest instant to which ``rewind`` can go now. None without rewind (RWD-24).
 
-        ``rewind`` takes it for a second more, so ``queue.rewind(queue.min_rewind_time)`` works.
+        ``rewind`` accepts it for a second more, so ``queue.rewind(queue.min_rewind_time)`` works.
         """
         return attributes.min_rewind_time(self._runtime)
 
     def attributes(self, names: Sequence[str] = ("All",), *, wire: bool = False) -> dict[str, Any]:
-        """The queue's attributes by name, as ``create_queue`` takes them: durations are numbers of seconds.
+        """Returns attributes by their names in ``create_queue``. Durations are numbers of seconds.
 
         Args:
-            names: which attributes; those that the queue does not have are left out.
-            wire: answer with the names and texts of SQS instead, and with counts, times and ARN, too.
+            names: attributes to return; attributes that the queue does not have are left out.
+            wire: return names and texts of SQS instead, with counts, times and ARN.
 
         Raises:
             InvalidAttributeName: a name is unknown.
@@ -533,12 +535,12 @@ class Queue(QueueProperties):
         return attributes.read(self._runtime, list_of("names", names, str, "a text"), wire)
 
     def set_attributes(self, **changes: Unpack[ChangeableAttributes]) -> None:
-        """Changes attributes; they apply from this commit on, in every process.
+        """Changes attributes in every process, from this commit on.
 
         Raises:
             InvalidAttributeName, InvalidAttributeValue: see ``QueueAttributes``; nothing is changed.
-            InvalidParameterValue: a redrive policy is malformed, or names a queue that is of the other
-                kind or does not allow it.
+            InvalidParameterValue: a redrive policy is malformed, or names a queue of the other kind or a queue
+                that does not allow it.
             QueueDoesNotExist: the dead-letter queue does not exist.
 
         QUE-25, DLQ-2, DLQ-3, DLQ-6
@@ -546,41 +548,36 @@ class Queue(QueueProperties):
         self.update_attributes(lambda attributes: changes)
 
     def update_attributes(self, update: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-        """Changes attributes; ``update`` returns the changes, given the current attributes.
+        """Changes attributes to the result of ``update``, which takes the current attributes.
 
-        It is called again if another process changes them at the same time, or if shards are added. Errors as in
-        ``set_attributes``.
+        Calls ``update`` again if another process changes attributes at the same time, or if shards are added.
+        Raises the errors of ``set_attributes``.
         """
         check_callable("update", update)
         attributes.update(self._runtime, update)
 
     def counts(self) -> QueueCounts:
-        """Number of messages by state, exact at one snapshot per shard; the cost does not depend on the backlog.
+        """Counts messages by state, exact at one snapshot per shard. The cost does not depend on the backlog.
 
-        It is slow for shards with more than about 200,000 runs (scattered receipts).
+        Slow for shards with more than about 200,000 runs (scattered receipts).
         """
         return depth(self._runtime).counts
 
     def priority_counts(self) -> list[QueueCounts]:
-        """``counts`` for each priority, from 0 on; a queue without priorities has only 0.
-
-        JOB-5
-        """
+        """Returns ``counts`` for each priority, from 0 on. A queue without priorities has only 0 (JOB-5)."""
         return by_priority(self._runtime)
 
     def shard_counts(self) -> list[ShardCounts]:
-        """Messages and lost races of each shard.
+        """Returns messages and lost races of each shard (QUE-35).
 
-        It reads the newest entries of the shards' logs: 100 requests a shard on object stores.
-
-        QUE-35
+        Reads the newest entries of the shards' logs: 100 requests a shard on object stores.
         """
         return by_shard(self._runtime)
 
     def groups(self, limit: int = 10) -> list[GroupCounts]:
-        """What each message group has visible and in flight, those with most messages first.
+        """Returns the visible and in-flight messages of each message group, those with most messages first.
 
-        It reads the groups of all stored messages, which takes half a second for a million.
+        Reads the groups of all stored messages, which takes half a second for a million.
 
         Args:
             limit: maximum number of groups.
@@ -602,15 +599,14 @@ class Queue(QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> list[PeekedMessage]:
-        """Returns the oldest messages without receiving them; nothing changes.
+        """Returns the oldest messages without receiving them. Nothing changes.
 
         Args:
             where: a condition in SQL (docs/reference/conditions.md) on ``message_id``, ``body``, ``state``,
                 ``receive_count``, ``sent_at``, ``visible_at``, ``age`` (seconds), ``group_id``, ``dedup_id``,
-                ``source_queue`` (its name), ``dead_letter_reason`` and ``attempts`` (both JSON),
-                ``consumer`` (who has it in flight) and ``message_attributes`` (a map from names to texts; binary
-                values in base64). NULL is not true.
-                Messages are tested oldest first, until ``limit`` are found.
+                ``source_queue`` (its name), ``dead_letter_reason`` and ``attempts`` (both JSON), ``consumer`` (who
+                has it in flight) and ``message_attributes`` (a map from names to texts; binary values in base64).
+                NULL is not true. Messages are tested oldest first, until ``limit`` are found.
             limit: maximum number of messages.
             interrupt: when another thread sets it, the search ends with QueueClientError.
             parameters: a value for each ``?`` of ``where``: texts, numbers, bools, aware instants, None. So values
@@ -633,10 +629,10 @@ class Queue(QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> int:
-        """Moves messages of a dead-letter queue back to their source queues; returns how many.
+        """Moves messages of a dead-letter queue back to their source queues. Returns the number moved.
 
-        They arrive like new messages: never received, with age 0. The verb moves visible messages, oldest first.
-        Messages whose queue was deleted, or that did not come as dead letters, stay.
+        They arrive like new messages: never received, with age 0. Moves visible messages, oldest first. Messages
+        whose queue was deleted, or that did not come as dead letters, stay.
 
         Args:
             max_messages: maximum number of messages; None moves all.
@@ -647,7 +643,7 @@ class Queue(QueueProperties):
             parameters: as for ``peek``.
 
         Raises:
-            UnsupportedOperation: there is no ``destination``, and this is nobody's dead-letter queue.
+            UnsupportedOperation: there is no ``destination``, and this is not a dead-letter queue of any queue.
             QueueDoesNotExist: ``destination`` was deleted.
             InvalidParameterValue: ``max_messages`` is below 1, ``where`` is malformed, or ``destination`` is of
                 the other kind, of another root or the queue itself; nothing was moved. Or the condition fails on a
@@ -669,28 +665,31 @@ class Queue(QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """How many messages a redrive would move now, by the name of the target; errors as in ``redrive``."""
+        """Returns how many messages a redrive would move now, by the target's name.
+
+        Raises the errors of ``redrive``.
+        """
         check_interrupt(interrupt)
         target = _runtime_of(destination)
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)
 
     def compact(self, *, now: float | None = None) -> CompactionSummary:
-        """Frees storage that the queue no longer needs, in one pass; changes no answer.
+        """Frees storage that the queue no longer needs, in one pass. Changes no answer.
 
-        ``LakeQueue.compact`` does this for all queues, says what ``now`` is, and also removes deleted queues.
+        ``LakeQueue.compact`` does this for all queues, describes ``now``, and also removes deleted queues.
         """
         from lakequeue.operations.compact import compact
 
         return compact(self._runtime, now)
 
     def get(self, message_id: str) -> PeekedMessage:
-        """One message by its id, without receiving it; also a deleted or expired one that the tables still hold.
+        """Returns a message by its id without receiving it, even a deleted or expired one still in the tables.
 
-        It reads the ids of what was sent about when the id was made; of the whole log if it is not there, as in a
-        dead-letter queue, or the id is that of a bulk send: 0.2 s for 300,000 messages.
+        Reads the ids of messages sent about when the id was created. Reads the whole log if the id is not there,
+        as in a dead-letter queue, or if it is of a bulk send: 0.2 s for 300,000 messages.
 
         Args:
-            message_id: as its send returned it.
+            message_id: the id that the send returned.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
@@ -701,12 +700,12 @@ class Queue(QueueProperties):
         return selected.get(self._runtime, message_id)
 
     def cancel(self, message_id: str) -> bool:
-        """Deletes a message by its id, whatever its state; a rewind can bring it back like any deleted message.
+        """Deletes a message by its id, in any state. A rewind can bring it back like any deleted message.
 
-        A handler that has it learns of that within two seconds: its context is lost.
+        A handler that is working on it is notified within two seconds: its context is lost.
 
         Returns:
-            Whether it was there; False if it was deleted, has expired or became a dead letter before.
+            True if it was deleted; False if it was already deleted, expired or a dead letter.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
@@ -717,14 +716,14 @@ class Queue(QueueProperties):
         return selected.cancel(self._runtime, message_id)
 
     def reschedule(self, message_id: str, at: datetime) -> bool:
-        """Lets a message that waits, visible or delayed, become visible at an instant; before now is now.
+        """Makes a waiting message, visible or delayed, visible at an instant. The past counts as now.
 
         Args:
-            message_id: as its send returned it.
+            message_id: the id that the send returned.
             at: an instant with a time zone, before the message expires.
 
         Returns:
-            Whether it waited; False if it is in flight or held, was deleted, or is on its way to another queue.
+            True if it was waiting; False if it is in flight or held, was deleted, or is moving to another queue.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id, or it expires before ``at``.
@@ -736,22 +735,22 @@ class Queue(QueueProperties):
         return selected.reschedule(self._runtime, message_id, at)
 
     def erase(self, message_id: str) -> bool:
-        """Removes what a message says, for good: the lawful way to take one body out of a queue.
+        """Removes the content of a message for good, for example to comply with a law.
 
-        The message is deleted, whatever its state, and from the rewind history, too. Then its row in the log loses
+        Deletes the message, in any state, and removes it from the rewind history. Then its row in the log loses
         body, attributes, sender, trace header, message group and deduplication id; message id and times stay.
         Group and deduplication id of a FIFO queue stay for the five minutes in which they count; call again after
         that. On a local disk the files that held the message are removed at once, on an object store after 48
-        hours.
-        docs/operation/erasing.md says what keeps a copy: other queues that it was moved through, waiting
+        hours. docs/operation/erasing.md lists where copies remain: other queues that it was moved through, waiting
         bulk sends, caches of other processes, copies and backups.
 
         Returns:
-            Whether anything was left to clear or to remove; a repeated call returns False.
+            True if anything was cleared or removed; a repeated call returns False.
 
         Raises:
             InvalidParameterValue: the queue's log has no message with this id.
-            QueueClientError: it was deleted, but not cleared everywhere, as others held the lock; call again.
+            QueueClientError: it was deleted, but not cleared everywhere, as another process held the lock; call
+                again.
 
         DUR-42
         """
@@ -759,26 +758,24 @@ class Queue(QueueProperties):
         return selected.erase(self._runtime, message_id)
 
     def dead_letter_sources(self) -> list[Queue]:
-        """The queues of the region whose redrive policies name this one (DLQ-7)."""
+        """Returns the queues of the region whose redrive policies name this one (DLQ-7)."""
         return [Queue(queue) for queue in queues.dead_letter_sources(self._runtime)]
 
     def tags(self) -> dict[str, str]:
-        """The queue's tags (QUE-28)."""
+        """Returns the queue's tags (QUE-28)."""
         return attributes.tags(self._runtime)
 
     def set_tags(self, /, tags: Mapping[str, str] | None = None, **more: str) -> None:
-        """Adds or overwrites tags; keys are case-sensitive.
+        """Adds or overwrites tags. Keys are case-sensitive (QUE-28).
 
         Raises:
-            InvalidParameterValue: a key is no text of 1 to 128 characters, or a value no text of at most 256,
-                or the queue would have more than 50 tags.
-
-        QUE-28
+            InvalidParameterValue: a key is not a text of 1 to 128 characters, or a value not a text of at most
+                256, or the queue would have more than 50 tags.
         """
         attributes.add_tags(self._runtime, check_tags({**check_tags({} if tags is None else tags), **more}))
 
     def remove_tags(self, *keys: str) -> None:
-        """Removes tags; ignores keys that the queue does not have (QUE-28)."""
+        """Removes tags. Ignores keys that the queue does not have (QUE-28)."""
         attributes.remove_tags(self._runtime, list_of("keys", keys, str, "a text"))
 
 

@@ -1,4 +1,4 @@
-"""``Schedules``: messages that are sent at times, by whichever process looks."""
+"""``Schedules``: messages that are sent at given times, by any running process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from lakequeue.operations.schedules import OpenSchedules
 class Schedules:
     """The schedules of a root and region; get them from ``LakeQueue.schedules``. Thread-safe.
 
-    What is due is sent by ``lakequeue serve``, ``consume`` and ``schedule run``, the compaction job, and programs
-    that call ``run_due`` or are inside ``running``: each message once, whichever of them do (JOB-7).
+    Due messages are sent by ``lakequeue serve``, ``consume`` and ``schedule run``, the compaction job, and
+    programs that call ``run_due`` or are inside ``running``. Each message is sent once, whichever of them run
+    (JOB-7).
     """
 
     def __init__(self, runtime: OpenSchedules) -> None:
@@ -40,32 +41,32 @@ class Schedules:
         priority: int = 0,
         update: bool = False,
     ) -> Schedule:
-        """Adds a schedule, or returns the one that is the same, so that every program may begin with this call.
+        """Adds a schedule, or returns an equal one, so that every program may begin with this call.
 
-        One with ``at`` is gone once it was sent, and would then be another.
-        Its messages have the attributes ``schedule``, its name, and ``scheduled_at``, when they were due, in UTC.
-        On FIFO queues they have deduplication ids of their own.
+        A schedule with ``at`` is removed after its send, so adding it again then sends again. Its messages have
+        the attributes ``schedule``, its name, and ``scheduled_at``, the due time in UTC. On FIFO queues they have
+        deduplication ids of their own.
 
         Args:
             name: 1 to 80 letters, digits, ``-``, ``_`` and ``.``; unique in the region.
-            queue: name of the queue, which exists.
-            body: what is sent, within the limits of the queue.
+            queue: name of an existing queue.
+            body: body of the messages, within the limits of the queue.
             cron: minute, hour, day of the month, month and day of the week, as ``0 2 * * *``; at most 200
                 characters. Days must fit both if one of them begins with ``*``, else either, as in Debian's cron.
-            tz: IANA name of the time zone in which ``cron`` counts. A time that clocks set forward leave out is
-                due as they are set; of an hour that comes twice, a fixed time is due in the first.
+            tz: IANA name of the time zone of ``cron``. A time skipped when clocks go forward is due at that
+                moment. In an hour that comes twice, a fixed time is due in the first.
             at: instead of ``cron`` and ``tz``: the only time; then the schedule is removed.
-            missed: which of the times are sent at which no process was there to send: the ``last`` one; ``all``,
-                100 each minute; or ``none`` that is more than 5 minutes ago.
+            missed: which times are sent later if no process was running at them: the ``last`` one; ``all``, 100
+                each minute; or ``none`` older than 5 minutes.
             group_id: message group, which a FIFO queue needs.
-            priority: that of the messages.
-            update: whether another schedule of this name is replaced, as by a new release of a program. It stays
-                paused if it is; what is due already is still sent.
+            priority: priority of the messages.
+            update: replace another schedule of this name, as for a new release of a program. A paused schedule
+                stays paused, and a message that is due already is still sent.
 
         Raises:
             InvalidParameterValue: an argument is wrong, another schedule has this name and ``update`` is False, or
                 the root has 1,000.
-            QueueDoesNotExist: there is no such queue.
+            QueueDoesNotExist: the queue does not exist.
             QueueServiceError: the queue refuses such a message.
 
         JOB-7
@@ -95,18 +96,18 @@ class Schedules:
         return self._runtime.add(wanted, update)
 
     def list(self) -> list[Schedule]:
-        """All schedules of the region, by name."""
+        """Returns all schedules of the region, by name."""
         return self._runtime.listed()
 
     def pause(self, name: str) -> None:
-        """Sends nothing for a schedule until ``resume``; InvalidParameterValue if there is none of this name."""
+        """Stops a schedule until ``resume``. InvalidParameterValue if no schedule has this name."""
         self._change(name, lambda row: attrs.evolve(row, paused=True))
 
     def resume(self, name: str) -> None:
-        """Ends a pause; times in it are not sent, so one with none left is removed.
+        """Ends a pause. Times in the pause are not sent, and a schedule without a later time is removed.
 
         Raises:
-            InvalidParameterValue: there is none of this name.
+            InvalidParameterValue: no schedule has this name.
         """
         self._runtime.root.check_clock(f"schedule {name}")
         now = self._runtime.root.clock.now()
@@ -120,30 +121,28 @@ class Schedules:
         self._change(name, resumed)
 
     def remove(self, name: str) -> None:
-        """Removes a schedule; messages that it sent stay. InvalidParameterValue if there is none of this name."""
+        """Removes a schedule. Sent messages stay. InvalidParameterValue if no schedule has this name."""
         self._change(name, lambda row: None)
 
     def run_now(self, name: str) -> SendResult:
-        """Sends the message of a schedule at once, also of one that is paused; its times stay as they are.
+        """Sends the message of a schedule at once, even if it is paused. Its times do not change.
 
         Raises:
-            InvalidParameterValue: there is none of this name.
+            InvalidParameterValue: no schedule has this name.
             QueueServiceError: the queue refuses the message, or does not exist.
         """
         check_schedule_name(name)
         return self._runtime.run_now(name)
 
     def run_due(self) -> int:
-        """Sends what is due now; returns the number of messages that this call sent.
+        """Sends the due messages. Returns the number of messages that this call sent (JOB-7).
 
-        A schedule whose message is refused keeps its time, and the reason as ``last_error``; the others go on.
-
-        JOB-7
+        A schedule whose message is refused keeps its time, and the reason as ``last_error``. The others continue.
         """
         return self._runtime.run_due()
 
     def running(self) -> AbstractContextManager[None]:
-        """A block in which what is due is sent at the start of each minute, in a thread; failures are logged."""
+        """Sends due messages at the start of each minute in a thread while the block runs. Logs failures."""
         return self._runtime.running()
 
     def _change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:

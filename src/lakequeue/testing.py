@@ -1,4 +1,4 @@
-"""Help for tests of this package and of programs that use it. Nothing in the package imports this module."""
+"""Helpers for tests of this package and of programs that use it. No module of the package imports this one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import TypeAlias
 
 import attrs
 
-_POLL = 0.001  # real seconds between checks of wake events, which are set without notice to the clock
-_ARRIVAL = 0.1  # real seconds that a new thread has to become a participant
+_POLL = 0.001  # Real seconds between checks of wake events. Setting an event does not notify the clock.
+_ARRIVAL = 0.1  # Real seconds that a new thread has to become a participant.
 
 _Who: TypeAlias = "threading.Thread | asyncio.Task[object]"
 
 
 @attrs.define(eq=False)
 class _Waiter:
-    """One wait in progress; ``stir`` makes it check the clock again."""
+    """A wait in progress. ``stir`` makes it check the clock again."""
 
     who: _Who
     until: datetime
@@ -32,7 +32,7 @@ class _Waiter:
 
 
 class ManualClock:
-    """A clock that stands still until ``advance``.
+    """A clock that only ``advance`` moves.
 
     Threads and tasks wait on it as on the system's clock. ``advance`` moves from one due wait to the next and lets
     all participants come to rest in between, so tests do not depend on the machine's speed.
@@ -48,7 +48,7 @@ class ManualClock:
             raise ValueError("a clock starts at an aware instant")
         self._now = start.astimezone(timezone.utc)
         self._late_now = self._now
-        """The time as late participants see it: they act at an instant after the others have come to rest."""
+        """The time for late participants. They act at an instant after all others have come to rest."""
         self._patience = patience
         self._changed = threading.Condition()
         self._waiters: list[_Waiter] = []
@@ -106,7 +106,7 @@ class ManualClock:
             with self._changed:
                 self._busy[who] -= 1
                 self._late[who] -= late
-                self._busy += Counter()  # drops those whose count is 0
+                self._busy += Counter()  # Drops counts of 0.
                 self._late += Counter()
                 self._changed.notify_all()
 
@@ -142,12 +142,12 @@ class ManualClock:
                 self._advancing += Counter()
 
     async def advance_async(self, seconds: float | timedelta) -> None:
-        """Like ``advance``, for use inside an event loop; its tasks run meanwhile and come to rest too."""
+        """Like ``advance``, for use inside an event loop, whose tasks run meanwhile and come to rest too."""
         me = _current()
         with self._changed:
             self._advancing[me] += 1
         try:
-            for _ in range(10):  # lets new tasks reach their first wait
+            for _ in range(10):  # Lets new tasks reach their first wait.
                 await asyncio.sleep(0)
             await asyncio.to_thread(self.advance, seconds)
         finally:
@@ -193,7 +193,7 @@ class ManualClock:
         return restless
 
     def _let_new_threads_arrive(self) -> None:
-        """Gives threads that a test has just started a moment to become participants or to end."""
+        """Gives new threads a moment to become participants or to end."""
         new = set(threading.enumerate()) - self._known_threads
         deadline = time.monotonic() + _ARRIVAL
         while time.monotonic() < deadline:
@@ -222,7 +222,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _current() -> _Who:
-    """The running task, or else the current thread."""
+    """Returns the running task, or else the current thread."""
     task = asyncio.current_task() if _running_loop() else None
     return task or threading.current_thread()
 

@@ -249,8 +249,7 @@ class LocalFolder(_Shared):
 
         Raises:
             AlreadyExistsError: a store answered for eight seconds that it is busy with another request for the
-                file, which
-                may not exist.
+                file, which may not exist.
         """
         try:
             return self._in_folder(self._path(name), lambda: self._place(os.link, data, name), new_folder)

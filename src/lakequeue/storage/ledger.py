@@ -103,8 +103,7 @@ class Ledger:
 
         Raises:
             DamagedTable: the log lacks delivered messages. Or it was emptied by a later or another ledger: this
-                one was put
-                back, and would deliver emptied messages.
+                one was put back, and would deliver emptied messages.
         """
         head, runs, history = self.load()
         self._history = self.table.history
@@ -137,8 +136,7 @@ class Ledger:
 
         Raises:
             DamagedTable: rows contradict each other; another program removed rows, whose messages are not gone; or
-                the log
-                lacks delivered messages.
+                the log lacks delivered messages.
         """
         head, rows = self.rows()
         check_head(head, log().end, self.table.path)

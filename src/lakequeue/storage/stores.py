@@ -151,8 +151,7 @@ class Store:
 
         Raises:
             InvalidParameterValue: an option is unknown to all libraries, has a value that is not text, or must be
-                a URL and
-                is not.
+                a URL and is not.
         """
         for name, value in self.options.items():
             if not isinstance(name, str) or not isinstance(value, str):

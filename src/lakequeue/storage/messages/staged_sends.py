@@ -97,8 +97,7 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
     Raises:
         QueueClientError: ``outcome_unknown``: the write failed, and other processes may find the file. Not raised
-            if
-            ``alone``: then the original error is.
+            if ``alone``: then the original error is.
     """
     delay = rows["delay_seconds"]
     flags = {
