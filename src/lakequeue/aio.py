@@ -165,10 +165,7 @@ class Lease(_Face[sync_lease.Lease]):
         return self._sync.visible_at
 
     async def messages(self) -> DataFrame:
-        """Returns the messages as a lazy DataFrame; see ``lakequeue.Lease.messages``.
-
-        Its actions block: use a thread.
-        """
+        """Returns the messages as a lazy DataFrame; see ``lakequeue.Lease.messages``. Use it in a thread."""
         return await self._threads(lambda: self._sync.messages)
 
     batches = _verb(sync_lease.Lease.batches)

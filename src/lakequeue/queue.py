@@ -665,10 +665,7 @@ class Queue(QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """Returns how many messages a redrive would move now, by the target's name.
-
-        Raises the errors of ``redrive``.
-        """
+        """Returns how many messages a redrive would move, by the target's name. Raises the errors of ``redrive``."""
         check_interrupt(interrupt)
         target = _runtime_of(destination)
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)

@@ -123,10 +123,7 @@ class ClockGuard:
             self._incomparable = before
 
     def is_doubted(self) -> bool:
-        """Returns True if a read should compare the clock with the storage's.
-
-        Once is enough until the clock is set.
-        """
+        """Returns True if a read should compare the clock with the storage's, once after it was set."""
         if self.now is None or self._doubted(self.now) is None:
             return False
         return self._incomparable is None or abs(self._offset(self.now) - self._incomparable) >= TOLERANCE

@@ -33,10 +33,7 @@ _KINDS = {
 
 @attrs.frozen(eq=False)
 class TableSnapshot:
-    """A snapshot to copy. ``table`` may move on meanwhile.
-
-    ``waiting`` are uncommitted files of bulk sends that other shards have committed.
-    """
+    """A snapshot to copy. ``waiting`` are files of bulk sends that only other shards have committed."""
 
     table: Table
     path: str

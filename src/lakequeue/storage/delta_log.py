@@ -128,10 +128,7 @@ def is_table(folder: Folder) -> bool:
 
 @attrs.frozen
 class Listing:
-    """Entries and checkpoints of a log by version, in order.
-
-    Omits checkpoints of several parts, or with a unique name, because this package cannot read them.
-    """
+    """Entries and checkpoints of a log by version. Omits checkpoints of several parts or with a unique name."""
 
     entries: dict[int, File]
     checkpoints: dict[int, File]
@@ -278,9 +275,7 @@ class State:
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
     protocol: Mapping[str, Any] = attrs.field(factory=dict)
     lost_files: bool = False
-    """True if another program removed files without replacement since the checkpoint, like delta-rs's ``repair``.
-
-    """
+    """True if another program removed files without replacement, as ``repair`` of delta-rs does."""
     token: str | None = None
     """Token of the entry of this version. None if the entry has no token, or the token is unknown."""
 

@@ -265,10 +265,7 @@ class LocalFolder(_Shared):
         self._place(os.replace, data, name)
 
     def offer(self, name: str, data: Any) -> None:
-        """Like ``write``, but in one operation and without syncing the directory.
-
-        The process that uses the file does that.
-        """
+        """Like ``write``, but in one operation. The process that uses the file syncs its directory."""
         target = self._sound(name)
         self._in_folder(target, lambda: self._place(os.replace, data, name, with_name=False))
 
@@ -323,10 +320,7 @@ class LocalFolder(_Shared):
         return no_links.above(self._root, self._at(name), self.descriptor)
 
     def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:
-        """Creates the directory of a file and calls ``act``.
-
-        Repeats both if a compactor removes the empty directory.
-        """
+        """Creates the directory of a file and calls ``act``. Repeats both if a compactor removes the directory."""
         for _ in range(_ATTEMPTS - 1 if new_folder else 0):
             with suppress(FileNotFoundError):
                 self._make(os.path.dirname(path))

@@ -129,10 +129,7 @@ RUN = pa.struct(
         ("delivery_number", pa.int64()),
     ]
 )
-"""State of every message of a run; see ``shard.runs.Run``.
-
-NULL on the head row. The last two fields are never written.
-"""
+"""State of every message of a run; see ``shard.runs.Run``. NULL on the head row. The last two are unused."""
 TRACKED = pa.list_(
     pa.struct(
         [

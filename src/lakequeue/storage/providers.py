@@ -36,10 +36,7 @@ class Provider:
     spark_overwrites: bool = False
     """True if Delta's log store in Spark checks and then writes, so that one of two commits may be lost."""
     spark_settings: Callable[[Mapping[str, str]], dict[str, str]] | None = None
-    """Returns settings of Spark's file system for a bucket, from the root's options.
-
-    None if Spark uses its own credentials.
-    """
+    """Returns settings of Spark's file system from the root's options. None if Spark has its own credentials."""
 
 
 _S3A = "org.apache.hadoop.fs.s3a"

@@ -117,10 +117,7 @@ class Snapshot(State):
         self._folder = folder
         self._put_back = put_back
         self.strays: list[int] = []
-        """Versions whose entry or checkpoint a restore of a local table left over, in order (DUR-86).
-
-        They are not part of the log.
-        """
+        """Versions that a restore of a local table left over, in order. They are not part of the log (DUR-86)."""
         self._learned: dict[int, Entry] = {}
         # The last entry that was learned, until it was seen in the log.
         self._committed: tuple[int, Entry] | None = None
@@ -370,10 +367,7 @@ class Snapshot(State):
             _warn_of(entry.program, self._folder.uri)
 
     def _check(self, found: Entry | State) -> None:
-        """Reads a table's settings.
-
-        DamagedTable if the table was moved here, or has features unknown to lakequeue.
-        """
+        """Reads a table's settings. DamagedTable if the table was moved here, or has unknown features."""
         uri = self._folder.uri
         if found.metadata is not None:
             if layout.is_elsewhere(uri, found.metadata.get("name")):

@@ -90,10 +90,7 @@ _LASTING = (
 
 
 def first_line(error: BaseException) -> str:
-    """Describes an error in one line.
-
-    For a store: the cause and the setting to change. Otherwise the first line or the type.
-    """
+    """Describes an error in one line. For a store, gives the cause and the setting to change."""
     text = _COLOURS.sub("", str(error)).strip() or type(error).__name__
     line = _explained(text) or _redacted(_of_spark(text) or _redacted(text).splitlines()[0])
     advice = "; `lakequeue compact --now 0` makes room, as the page on full disks says"
@@ -102,10 +99,7 @@ def first_line(error: BaseException) -> str:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Returns True if a retry cannot help until rights, keys or the root change.
-
-    False for expired credentials, because the environment may renew them.
-    """
+    """Returns True if a retry cannot help. False for expired credentials, which the environment may renew."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)

@@ -45,10 +45,7 @@ class TableVersion:
         return self.state.files()
 
     def read(self, files: Sequence[LiveFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
-        """Returns the rows of live files, a table for each file, in the given order.
-
-        ``columns`` are data (not partition) columns; None for all.
-        """
+        """Returns the rows of live files, a table for each. ``columns`` are data columns; None for all."""
         return self.folder.for_each(lambda file: self._read(file, columns), files)
 
     def _read(self, file: LiveFile, columns: Sequence[str] | None) -> pa.Table:
@@ -66,10 +63,7 @@ class TableVersion:
         return [known[file.path] for file in files]
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str]) -> pa.Table:
-        """Returns columns of rows ``first`` to ``last`` (row numbers, inclusive) of a live file.
-
-        Reads only their row groups.
-        """
+        """Returns columns of rows ``first`` to ``last`` (inclusive) of a live file. Reads only their row groups."""
         if (known := self.written.get(file.path)) is not None:
             return known.slice(first, last - first + 1).select(columns)
         with self._opened_file(file) as parquet:

@@ -83,10 +83,7 @@ class FoundShard:
 
     @property
     def is_newest(self) -> bool:
-        """True if the ledger is sound and knows the log's last emptying.
-
-        False for a ledger put back from a backup.
-        """
+        """True if the ledger is sound and knows the log's last emptying. False if it was put back."""
         known = self.ledger is not None and self.ledger.head.knows(self.emptying)
         return known and self.ledger is not None and self.forgotten <= self.ledger.head.epoch
 
@@ -274,10 +271,7 @@ RESTORE = "nothing; restore it from a copy"
 
 
 def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, str]]:
-    """Yields each problem of a table's log: file, problem, effect of a repair.
-
-    ``lost`` is the effect of a repair on a log without a readable beginning.
-    """
+    """Yields file, problem and repair of each problem of a log. ``lost`` is the repair without a beginning."""
     if log.start is None:
         yield None, "its log has no beginning: no checkpoint and no first entry can be read", lost
     needed = set(map(entry_name, log.unreadable))

@@ -115,10 +115,7 @@ class Appender:
         self.table.refresh()
 
     def look(self) -> None:
-        """Refreshes without fsync.
-
-        Use it for a decision that is committed, or for a found message; see ``Table.look``.
-        """
+        """Refreshes without fsync, for a decision to commit or a message that was found; see ``Table.look``."""
         self.table.look()
 
     @property
@@ -208,10 +205,7 @@ class Appender:
 
     @property
     def stages(self) -> bool:
-        """True if the next send is staged.
-
-        Needs fsync on a disk, so that no process finds a file torn by a power cut.
-        """
+        """True if the next send is staged. Needs fsync on a disk: a power cut must not leave torn files."""
         folder = self.table.folder
         return self._to_stage > 0 and (folder.local is None or folder.syncs) and not self.table.commits_alone
 
@@ -252,10 +246,7 @@ class Appender:
     def append_staged(
         self, staged: StagedSend, now: int, more_ids: Ids, patient: bool
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends a staged send together with staged sends of other processes.
-
-        ``patient``: see ``Change``.
-        """
+        """Returns the change that appends a staged send and those of others. ``patient``: see ``Change``."""
         self.check_open()
         others = [] if staged.alone else staged_sends.others(self.table, staged)
         first, sent_at = self.end, max(now, self.last_sent_at)

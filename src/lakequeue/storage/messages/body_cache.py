@@ -60,10 +60,7 @@ class BodyCache:
         self._budget.drop(self._chunks)
 
     def rows(self, table: Table, log: ShardLog, first: int, last: int) -> pa.Table | None:
-        """Returns messages from ``first`` to ``last``, or fewer if one read ends earlier.
-
-        None if the log lacks ``first``.
-        """
+        """Returns messages from ``first`` to at most ``last``. None if the log lacks ``first``."""
         if table.history is not self._history:  # After a restore, the offsets may have other messages.
             self.clear()
             self._history = table.history

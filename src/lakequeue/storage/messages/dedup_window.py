@@ -129,10 +129,7 @@ class DedupWindow:
 
 
 class _Offsets:
-    """Hash table from hash to offsets, several if hashes collide. Open addressing, 16 bytes a slot.
-
-    A dictionary took 100 to 200 bytes for each offset.
-    """
+    """Hash table of offsets with open addressing, 16 bytes a slot. A dictionary took 100 to 200 bytes."""
 
     def __init__(self) -> None:
         self._hashes, self._offsets = _empty(_LEAST)

@@ -36,10 +36,7 @@ def arrived(table: Table, source: Source) -> bool:
 
 
 Settle = Callable[[int, int, Table], Mapping[str, int]]
-"""Checks the clock before a commit.
-
-Arguments: its time, the log's last send time, the table; see ``ShardLedger.settle_clock``.
-"""
+"""Checks the clock before a commit, given both commits' times; see ``ShardLedger.settle_clock``."""
 
 
 def deliver(

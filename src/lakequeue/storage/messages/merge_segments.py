@@ -263,10 +263,7 @@ def _merge(segments: list[Segment]) -> _Step:
 
 
 def _open_step(table: Table, seen: _Snapshot, floor: int, now: int, drop_before: int | None) -> _Step | None:
-    """Returns a step for the open segment.
-
-    The segment keeps its base, because a sender may be about to append to it.
-    """
+    """Returns a step for the open segment, which keeps its base: a sender may be about to append to it."""
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
         return None

@@ -29,10 +29,7 @@ _Value = TypeVar("_Value")
 
 
 class Budget:
-    """Memory limit shared by several caches. Beyond it, drops the oldest values. Thread-safe.
-
-    The newest value stays, however large it is.
-    """
+    """Memory limit of several caches. Drops the oldest values, but never the newest. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -188,10 +185,7 @@ class LogFile:
         return rows.filter(pa.array(~again))
 
     def _typed(self, rows: pa.Table, table: TableVersion, names: Sequence[str]) -> pa.Table:
-        """Casts columns of another program to the log's types.
-
-        Arrow can neither sort nor fill some types, such as string views.
-        """
+        """Casts columns of another program. Arrow can neither sort nor fill some types, such as string views."""
         if "message_id" in names and rows["message_id"].null_count:
             raise DamagedTable(table.path, self.file.name, "has messages without an id; another program wrote it")
         return rows.select(names).cast(pa.schema([layout.MESSAGES.field(name) for name in names]))
@@ -276,10 +270,7 @@ class ShardLog:
         return self.files[0].first if self.files else self.end
 
     def until(self, instant: int, reached: int) -> ShardLog:
-        """Returns the log as it was at an instant.
-
-        It reaches at least to ``reached``, an end offset known from then.
-        """
+        """Returns the log at an instant, at least up to ``reached``, an end offset known from then."""
         end = max(reached, self.first_sent_at_or_after(instant + 1))
         files = [file for file in self.files if file.first < end]
         return ShardLog(files, end, False, self.version, self._columns)
@@ -514,10 +505,7 @@ def _joined(files: Sequence[LogFile]) -> list[LogFile]:
 
 
 def is_foreign(name: str) -> bool:
-    """Returns True if another program wrote the file: it is in a directory of its partition.
-
-    Files written by ``engine="spark"`` are there, too.
-    """
+    """Returns True if another program or ``engine="spark"`` wrote the file: it is in its partition's directory."""
     return name.startswith(("base_offset=", "settled="))
 
 

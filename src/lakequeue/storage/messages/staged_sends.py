@@ -154,10 +154,7 @@ def _begin(version: int) -> str:
 
 
 def _parsed(name: str, size: int) -> tuple[DataFile, int, int] | None:
-    """Parses the name of a staged file that others may add: the file, and the versions of log and attributes.
-
-    Returns None for any other name.
-    """
+    """Parses a staged file's name: file, and versions of log and attributes. None if others may not add it."""
     match = _NAME.fullmatch(name)
     if match is None or (_ALONE in match[4]):
         return None
