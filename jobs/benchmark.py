@@ -80,7 +80,7 @@ ROWS = {
     "soak": soak.soak,
 }
 ASKED_ONLY = {"celery", "soak"}
-"""Rows that take an hour, or a quarter of one and workers of Celery; with ``--quick`` less."""
+"""Rows that run only if named: they take a quarter of an hour to an hour, less with ``--quick``."""
 
 
 def main(

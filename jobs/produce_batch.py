@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from lakequeue_command import end_by_sigterm
 
-end_by_sigterm()  # before the other imports
+end_by_sigterm()  # Called before the other imports.
 
 from typing import Annotated
 

@@ -350,7 +350,7 @@ class LakeQueue(Wrapped, _Face[sync_client.LakeQueue], sync_client.RootPropertie
     Leaving the block also waits for the work of cancelled calls. Without a block, the threads end with the object.
 
     Args:
-        threads: maximum number of threads, 1 to 1,024; the other arguments are those of ``lakequeue.LakeQueue``.
+        threads: maximum number of threads, 1 to 1,024; the other arguments are as for ``lakequeue.LakeQueue``.
     """
 
     _threads: OwnThreads

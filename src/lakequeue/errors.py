@@ -1,6 +1,6 @@
 """The tree of errors: refusals by the service, failures of the environment, contradictory options.
 
-Codes, legacy codes and HTTP statuses are those of SQS (ERR-6). ``cmq_code`` is set for queues of the ``cmq``
+Codes, legacy codes and HTTP statuses are the same as in SQS (ERR-6). ``cmq_code`` is set for queues of the ``cmq``
 profile (ERR-7). All errors survive pickling, with their request id.
 """
 

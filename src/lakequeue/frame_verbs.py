@@ -49,7 +49,7 @@ __all__ += [
 
 _OF_SQL = ("queue", "region", "state", "visible_at", "first_received_at", "age", "source_queue", "moved_at")
 COLUMNS = pa.schema([*LEASE_COLUMNS, *(SCHEMA.field(name) for name in _OF_SQL)])
-"""Columns of the data source: those of ``Lease.messages``, then further columns of SQL's ``messages``.
+"""Columns of the data source: the columns of ``Lease.messages``, then further columns of SQL's ``messages``.
 
 A batch read has no receipt handles, so ``receipt_handle`` is NULL. A stream fills only ``queue``, ``region`` and
 ``state`` of the further columns. SQL's ``log_offset`` is ``offset`` here, and attributes have their types.
@@ -80,7 +80,7 @@ def require_spark(queue: Queue, verb: str) -> SparkSession:
 
 
 def place_of(queue: Queue) -> tuple[str, Mapping[str, str]]:
-    """Returns the root of a queue, and its storage options with those of this process's environment."""
+    """Returns the root of a queue, and its storage options, with options from this process's environment."""
     root = queue._runtime.root
     return root.path, root.engine.store.portable_options
 

@@ -2,7 +2,7 @@
 
 ``instrument()`` enables it for this process. A send then has a span, whose context travels with the message in its
 attributes (``traceparent``), as in OpenTelemetry's instrumentation of boto3. A consumer gives every handler a span
-in that trace. Names are those of the semantic conventions for messaging.
+in that trace. Names follow the semantic conventions for messaging.
 """
 
 from __future__ import annotations

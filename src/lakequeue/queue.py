@@ -385,12 +385,12 @@ class Queue(QueueProperties):
         Args:
             data: a pyarrow ``Table``, ``RecordBatch`` or ``RecordBatchReader``, or anything with
                 ``__arrow_c_stream__``, such as DataFrames of polars and pandas, and relations of DuckDB. The
-                columns are those of ``send_dataframe``.
+                columns are as for ``send_dataframe``.
             send_id: makes the call repeatable: later calls with the same id send nothing.
             order_by: on FIFO queues, the column by which the messages of each group are ordered; None is the order
                 of the rows.
             body: name of the column with the bodies; ``*`` sends each row as a JSON object of all its columns,
-                without NULLs. Of the other columns only those of ``send_dataframe`` are read then.
+                without NULLs. Then the other columns of ``send_dataframe`` are read, too.
             on_bad_row, bad_rows: treatment of rows that break a rule, see ``send_dataframe``.
             priority: priority of rows without one, see ``send``.
 
@@ -665,7 +665,7 @@ class Queue(QueueProperties):
         *,
         parameters: Sequence[Any] = (),
     ) -> dict[str, int]:
-        """Returns how many messages a redrive would move, by the target's name. Raises the errors of ``redrive``."""
+        """Returns how many messages a redrive would move, by target name. Raises the errors of ``redrive``."""
         check_interrupt(interrupt)
         target = _runtime_of(destination)
         return move.redrivable(self._runtime, Condition.of(where, parameters), interrupt, target)

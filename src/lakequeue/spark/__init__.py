@@ -1,4 +1,4 @@
-"""Spark jobs and streams as producers and consumers. Importing this needs pyspark, and does not import it."""
+"""Spark jobs and streams as producers and consumers. Needs pyspark, but does not import it."""
 
 from __future__ import annotations
 

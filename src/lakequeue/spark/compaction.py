@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lakequeue")
 _FEW_TASKS, _MAX_TASKS = 16, 256
 _QUEUES_OF_A_TASK = 16
-"""A task in Python takes 20 to 60 ms before it begins, as long as a pass over a busy queue takes."""
+"""A Python task takes 20 to 60 ms to start, as long as a pass over a busy queue."""
 
 
 def compact_once(
     lq: LakeQueue, queue: str | None = None, spark: SparkSession | None = None
 ) -> list[CompactionSummary]:
-    """Runs one pass over a queue of the region, or over the whole root: then tasks of a session share the queues.
+    """Runs a pass over a queue of the region, or over the whole root. Spark tasks then share the queues.
 
-    A task makes whole passes as ``LakeQueue.compact`` does, under the same fences: it may be killed, repeated or
-    run twice at once. Where tasks cannot read the root, or it commits through Spark, this process does all.
+    A task makes whole passes like ``LakeQueue.compact``, under the same fences, so it may be killed, repeated or
+    run twice at once. If tasks cannot read the root, or the root commits through Spark, this process makes all
+    passes.
     """
     if queue is not None:
         return [lq.queue(queue).compact()]
@@ -65,16 +66,16 @@ def compact_every(
     report: Callable[[list[CompactionSummary]], None],
     queue: str | None = None,
 ) -> StreamingQuery:
-    """Starts a pass at once and then at an interval, until the query is stopped.
+    """Runs a pass at once and then at an interval, until the query is stopped.
 
     Args:
         lq: the root; its clock decides what has expired.
         spark: the session that the query runs in, and whose tasks compact the queues.
         seconds: interval between the starts of two passes; a longer pass delays the next.
         report: called with the summaries of each pass.
-        queue: name of the only queue to compact; None: all.
+        queue: name of the only queue to compact; None for all.
 
-    A pass that fails as a whole is logged, and the next one tries again.
+    A pass that fails as a whole is logged, and the next pass tries again.
     """
 
     def compact(_: Any, number: int) -> None:
@@ -83,7 +84,7 @@ def compact_every(
         except Exception as error:
             _log.warning("compaction pass %d failed: %s", number, first_line(error))
 
-    # the source is only a timer: one row per micro-batch, from the first one on
+    # The source is only a timer: one row per micro-batch, from the first on.
     ticks = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     writer = ticks.writeStream.queryName("lakequeue compaction").foreachBatch(compact)
     return writer.trigger(processingTime=f"{round(seconds * 1000)} milliseconds").start()

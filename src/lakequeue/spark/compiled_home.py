@@ -1,4 +1,4 @@
-"""A home of Spark whose Python workers import compiled files; importing this does not import pyspark."""
+"""A SPARK_HOME whose Python workers import compiled files. Does not import pyspark."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 @contextmanager
 def compiled_home(master: str) -> Iterator[None]:
-    """Sets ``SPARK_HOME`` for a JVM that starts in this context, if that runs the workers itself.
+    """Sets ``SPARK_HOME`` for a JVM that starts in the block and runs the Python workers itself.
 
-    Spark puts ``python/lib/pyspark.zip`` of its home first on the path of its Python workers. The zip has sources
-    only, so every start compiles PySpark again: 0.4 of 1.1 s of CPU, within the 10 s that Spark waits for a
-    worker of a stream. In this home the zip is a folder with a link to the installed PySpark, which pip compiled.
+    Spark puts ``python/lib/pyspark.zip`` of its home first on the path of its Python workers. The zip has only
+    sources, so every start compiles PySpark again: 0.4 of 1.1 s of CPU, within the 10 s that Spark waits for a
+    stream's worker. In this home the zip is a directory with a link to the installed PySpark, which pip compiled.
 
     Args:
         master: the master of Spark. Executors on other machines keep their own home.
@@ -37,7 +37,7 @@ def compiled_home(master: str) -> Iterator[None]:
 
 @cache
 def _linked_home() -> str | None:
-    """A directory of links to Spark's home, removed when this process ends; None where it cannot be made."""
+    """Creates a directory of links to Spark's home, removed when this process ends. None if that fails."""
     import py4j
     import pyspark
     from pyspark.find_spark_home import _find_spark_home
@@ -45,7 +45,8 @@ def _linked_home() -> str | None:
     home = Path(_find_spark_home()).absolute()
     folders = [Path(package.__file__).absolute().parent for package in (pyspark, py4j)]
     zips = [zipped for folder in folders for zipped in home.glob(f"python/lib/{folder.name}*.zip")]
-    if len(zips) != len(folders) or not all(folder.is_dir() for folder in folders):  # imported from a zip
+    # The package was imported from a zip.
+    if len(zips) != len(folders) or not all(folder.is_dir() for folder in folders):
         return None
     linked = tempfile.TemporaryDirectory(prefix="lakequeue-spark-")
     _kept.append(linked)
@@ -57,7 +58,7 @@ def _linked_home() -> str | None:
             place = Path(linked.name, "python", "lib", zipped.name)
             place.mkdir(parents=True)
             (place / folder.name).symlink_to(folder)
-    except OSError:  # such as on Windows, where links need a right
+    except OSError:  # On Windows, creating links needs a privilege.
         return None
     return linked.name
 

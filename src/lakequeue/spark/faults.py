@@ -1,4 +1,4 @@
-"""Tells errors of a program from errors of the messages that it handles."""
+"""Distinguishes errors of a program from errors caused by the messages that it handles."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from lakequeue import errors
 from lakequeue.model.causes import cause_of, of_spark
 
 NOT_OF_MESSAGES = (errors.LeaseLost, errors.QueueDoesNotExist, errors.QueueClientError)
-"""Errors for which smaller batches are no remedy."""
+"""Errors that smaller batches cannot avoid."""
 _STOPPED = re.compile(r"InterruptedException|Job \d+ cancelled")
-"""In an error of Spark: somebody has stopped the query."""
+"""Texts in Spark's errors when a query was stopped."""
 _OF_PROGRAM = (
     *("AnalysisException", "PySparkAttributeError", "PySparkImportError", "PySparkNotImplementedError"),
     *("PySparkPicklingError", "SessionNotSameException"),
 )
-"""Classes of PySpark, each with its subclasses and its like in Spark Connect, whatever raises them."""
+"""Classes of PySpark's errors of a program, with their subclasses and their counterparts in Spark Connect."""
 _RETURN_TYPE = re.compile(
     r"\[(?:\w*RETURN_(?:NOT_ITERABLE|SCHEMA|TYPE)\w*|RESULT_COLUMN\w*_MISMATCH\w*|SCHEMA_MISMATCH_FOR_\w+"
     r"|ARROW_TYPE_MISMATCH|NOT_\w+)\]"
 )
-"""Conditions of errors about the type of an argument, or of the result of a function."""
+"""Conditions of errors about the type of an argument, or of a function's result."""
 _SQLSTATE = re.compile(r"SQLSTATE: (42(?!K03|K0B)|0A)")
-"""Classes of SQLSTATE for a wrong query and for an unsupported feature.
+"""SQLSTATE classes of a wrong query and of an unsupported feature.
 
-42K03 is a missing path, which a message may name, and 42K0B a date that Spark 2 read in another way.
+Excludes 42K03, a missing path, which a message may name, and 42K0B, a date that Spark 2 read in another way.
 """
 
 
 def of_program(error: BaseException) -> bool:
-    """Whether an error of analysis, parsing or types would come with any messages."""
+    """Returns True for an error of analysis, parsing or types, which any messages would cause."""
     if isinstance(error, errors.InvalidOptions):
         return True
     if not of_spark(error):
@@ -47,5 +47,5 @@ def of_program(error: BaseException) -> bool:
 
 
 def was_stopped(error: BaseException) -> bool:
-    """Whether Spark raised an error because somebody stopped its query or cancelled its jobs."""
+    """Returns True if Spark raised an error because its query was stopped or its jobs were cancelled."""
     return type(error).__module__.startswith("py4j") and _STOPPED.search(str(error)) is not None

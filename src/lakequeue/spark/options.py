@@ -32,13 +32,13 @@ _CHOICE = ("state", "fromOffset", "beforeOffset", "sentFrom", "sentBefore")
 _ROWS = ("orderBy", "onBadRow", "badRows")
 _LEASE = ("maxMessages", "visibilityTimeout", "leaseSeconds")
 _OF_SPARK = {"checkpointlocation", "queryname"}
-"""Options of Spark's own that it passes on to a stream's sink."""
+"""Spark's own options that it passes on to a stream's sink."""
 LONGEST = LONGEST_RECEIPT / MICROS
 DEFAULT_MAX_MESSAGES = 100_000
 
 
 class Use(Enum):
-    """What the data source is made for, with the options that it takes."""
+    """A use of the data source, with its valid options."""
 
     READ = (*_PLACE, *_CHOICE)
     STREAM_READ = (*_PLACE, *_LEASE)
@@ -48,7 +48,7 @@ class Use(Enum):
 
 
 _SPELLED = {name.lower(): name for use in Use for name in use.value}
-# a view shows no purged message, and moved ones as deleted
+# Views have no purged messages, and show moved ones as deleted.
 _STATES = [each.value for each in MessageState if each not in (MessageState.PURGED, MessageState.MOVED)]
 
 
@@ -85,12 +85,12 @@ _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "sentFrom": _INSTANT,
     "sentBefore": _INSTANT,
 }
-"""How an option is read that is no text, and how an error says what is allowed."""
+"""How to parse an option that is not a text, and a description of its valid values."""
 
 
 @attrs.frozen
 class Options:
-    """What the user said by ``option``. A copy opens the same queue elsewhere: ``root`` is absolute."""
+    """The parsed options. A copy opens the same queue on another machine: ``root`` is absolute."""
 
     root: str
     queue: str | None = None
@@ -104,7 +104,7 @@ class Options:
     visibility_timeout: float | None = None
     lease_seconds: float = LONGEST
     state: Sequence[str] = ()
-    """Those of the messages to read; empty: all."""
+    """States of the messages to read. Empty for all."""
     from_offset: int | None = None
     before_offset: int | None = None
     sent_from: datetime | None = None
@@ -112,10 +112,10 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use) -> Options:
-        """Checks the options for a use. Spark knows them in small letters only; ``_`` between words is allowed.
+        """Checks and parses options. Spark passes names in lower case. ``_`` between words is allowed.
 
         Raises:
-            InvalidOptions: options are unknown, missing or out of range; names all, with what is allowed.
+            InvalidOptions: options are unknown, missing or out of range; names all, with the valid values.
         """
         known = {_plain(name): name for name in use.value if not name.startswith(_STORAGE)}
         storage: dict[str, str] = {}
@@ -133,10 +133,10 @@ class Options:
                     parsed = None
                 if parsed is not None:
                     found[re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)] = parsed
-                elif wanted:  # an empty text is none
+                elif wanted:  # An empty text counts as no value.
                     problems.append(f"option {name} is {value}, it must be {wanted}")
             elif name.lower() not in _OF_SPARK:
-                spelled = _SPELLED.get(_plain(name), name)  # one of another use
+                spelled = _SPELLED.get(_plain(name), name)  # The option belongs to another use.
                 problems.append(f"option {spelled} is not known here; there are {', '.join(use.value)}")
         needed = ("root",) if use in (Use.READ, Use.ANY_READ) else ("root", "queue")
         problems += [f'option {name} is missing; say .option("{name}", …)' for name in needed if name not in found]
@@ -147,10 +147,10 @@ class Options:
 
     @classmethod
     def of(cls, queue: Queue) -> Options:
-        """What another process needs to open the same queue.
+        """Returns the options with which another process opens the same queue.
 
         Raises:
-            QueueClientError: the queue has a clock of its own, which cannot travel.
+            QueueClientError: the queue has a clock of its own, which cannot be passed on.
         """
         if not isinstance(queue.clock, SystemClock):
             raise QueueClientError("streams go by the system's clock: open the root without clock")
@@ -158,12 +158,12 @@ class Options:
         return cls(root, queue.name, queue.region, storage)
 
     def spelled(self) -> dict[str, str]:
-        """The place of the queue as Spark takes options."""
+        """Returns root, region, queue and storage options as Spark takes them."""
         place = {"root": self.root, "region": self.region, "queue": self.queue or ""}
         return place | {f"{_STORAGE}{name}": value for name, value in self.storage.items()}
 
     def condition(self) -> pc.Expression:
-        """The condition for the messages that a batch read shows."""
+        """Returns the filter for the messages of a batch read."""
         found = pc.field("region") == self.region if self.queue is None else names_are(self.queue, self.region)
         if self.state:
             found &= pc.field("state").isin(pa.array(self.state))
@@ -176,16 +176,16 @@ class Options:
         return found
 
     def open_root(self, spark: SparkSession | None = None) -> LakeQueue:
-        """The root, by default without a Spark session."""
+        """Opens the root, by default without a Spark session."""
         return LakeQueue(self.root, spark=spark, region=self.region, storage_options=dict(self.storage) or None)
 
     def open_queue(self, spark: SparkSession | None = None) -> Queue:
-        """The queue that the options name.
+        """Opens the queue that the options name.
 
         Raises:
             QueueDoesNotExist: the region has no such queue; the message names it.
             InvalidOptions: the queue does not allow the visibility timeout.
-            QueueClientError: there is no root, or it cannot be reached.
+            QueueClientError: the root does not exist, or cannot be reached.
         """
         assert self.queue is not None
         try:

@@ -1,4 +1,4 @@
-"""Rows of a job: turns a DataFrame into messages, and appends results to a Delta table."""
+"""Turns a DataFrame of a job into messages, and appends results to a Delta table."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def as_messages(
 
     Args:
         df: any DataFrame or stream.
-        body: column with the bodies; ``*``: each row as a JSON object, without NULLs, with instants in UTC to
-            the microsecond; NaN and infinity, which JSON lacks, are texts.
+        body: column with the bodies; ``*`` for each row as a JSON object, without NULLs, with instants in UTC to
+            the microsecond, and NaN and infinity, which JSON lacks, as texts.
         group, dedup, delay: columns for ``group_id``, ``dedup_id`` and ``delay_seconds``, if any.
         order_by: column to order by; it keeps its name.
         priority: column for ``priority``, if any.
@@ -64,20 +64,20 @@ def append_results(
 ) -> Any:
     """Appends results of messages, or the messages themselves, to a Delta table in one commit.
 
-    A message that was received before may have a result already, if only its deletion failed. The table is
-    searched for such messages by ``message_id``, and those found are skipped; messages that are received for the
-    first time need no search, unless the batch may repeat one that was interrupted. A duplicate is still possible
-    if another consumer receives the message after its timeout and appends its result at the same moment.
+    A message that was received before may have a result already, if only its deletion failed. So the table is
+    searched for such messages by ``message_id``, and messages with a result are skipped. Messages received for the
+    first time need no search, unless the batch may repeat an interrupted one. A duplicate is still possible if
+    another consumer receives the message after its timeout and appends its result at the same moment.
 
     Args:
         messages: ``Lease.messages``.
-        table: path of the table, created if it is missing; None: the function stores its results itself.
+        table: path of the table, created if it is missing; None if the function stores its results itself.
         handle: from messages to results, or to a pair of results and failed messages; None instead of results
             appends nothing. Results need ``message_id`` to be found.
-        repeated: whether the lease may repeat a batch which was interrupted after its results were appended.
+        repeated: True if the lease may repeat a batch that was interrupted after its results were appended.
 
     Returns:
-        The failed messages, see ``Lease.delete_except``; None: none.
+        The failed messages, see ``Lease.delete_except``; None if none failed.
 
     Raises:
         InvalidOptions: the function returned something else; nothing was appended.
@@ -100,9 +100,9 @@ def append_results(
 def results_of_stream(
     table: str | None, handle: Callable[[DataFrame], Any] | None = None
 ) -> Callable[[DataFrame, int], Any]:
-    """A function for one query of ``stream_from_queue`` that calls ``append_results``.
+    """Returns a function for a query of ``stream_from_queue`` that calls ``append_results``.
 
-    The first batch of a query may repeat the one in which the last query was killed, under the same lease: its
+    The first batch of a query may repeat the batch in which the last query was killed, under the same lease. Its
     messages were received once, and may have results.
     """
     repeated = True
@@ -125,7 +125,7 @@ def _without_results(messages: DataFrame, table: str, repeated: bool) -> DataFra
         return messages
     try:
         known = messages.sparkSession.read.format("delta").load(table)
-    except AnalysisException:  # no table yet
+    except AnalysisException:  # The table does not exist yet.
         return messages
     if "message_id" not in known.columns:
         return messages

@@ -1,4 +1,4 @@
-"""Builds Spark sessions, and tells them of the data source; importing it does not import pyspark."""
+"""Builds Spark sessions and registers the data source. Does not import pyspark."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECRETS = "^storage[.]"
-"""A regular expression of the data source's options that Spark is not to show."""
+"""Matches the data source's options that Spark must not show."""
 SETTINGS: dict[str, str] = {
-    # Delta's SQL commands (MERGE, replaceWhere) are parsed by its extension
+    # The extension parses Delta's SQL commands (MERGE, replaceWhere).
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    # delta.`path` in SQL views is looked up in the session catalog
+    # SQL views look up delta.`path` in the session catalog.
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # instants are UTC everywhere; a view must not depend on the zone of the machine
+    # Instants are in UTC everywhere. A view must not depend on the zone of the machine.
     "spark.sql.session.timeZone": "UTC",
-    # in places Spark parses partition values in the JVM's zone, not the session's
+    # In places Spark parses partition values in the JVM's zone instead of the session's.
     "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
     "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
-    # the Delta log of a queue is small; the default of 50 tasks to replay it costs a second per commit
+    # The Delta log of a queue is small. The default of 50 tasks to replay it costs a second per commit.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # ledger joins and counts are small; 200 shuffle tasks would dominate them
+    # Ledger joins and counts are small. 200 shuffle tasks would dominate them.
     "spark.sql.shuffle.partitions": "4",
-    # jobs and tests do not use the UI, and its port clashes between processes
+    # Jobs and tests do not use the UI, and its port clashes between processes.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # INT96 has no statistics and no time zone; the point engine writes microseconds, too
+    # INT96 has no statistics and no time zone. The point engine writes microseconds, too.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # the Delta log makes a _SUCCESS file superfluous
+    # The Delta log replaces the _SUCCESS file.
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # options of the data source may be secrets, whatever they are called; Spark shows them in plans and errors
+    # Options of the data source may be secrets under any name. Spark shows them in plans and errors.
     "spark.sql.redaction.options.regex": f"(?i)url|{SECRETS}",
-    # silences Spark before setLogLevel can be called
+    # Silences Spark before setLogLevel can be called.
     "spark.log.level": "ERROR",
 }
 
@@ -59,29 +59,32 @@ _NOISE = re.compile(
     r"|DataWritingSparkTask: Abort(ing|ed) commit for|Utils: Aborting task$)"
     r"|^org\.apache\.spark\.TaskKilledException: Stage cancelled|\tat |^Setting Spark log level to"
 )
-"""Lines about a write that was given up; its exception says why, and a query that was stopped has none. Spark
-interrupts the thread of a stopped query, maybe while that tells the sink, and then calls it a failure to abort.
-Also, stacks, and that the log level is set."""
+"""Lines of Spark's log to drop.
+
+Lines about an aborted write: its exception gives the reason, and a stopped query has no error. Spark interrupts
+the thread of a stopped query, perhaps while it notifies the sink, and then logs a failed abort. Also stacks, and
+the notice of the log level.
+"""
 _STARTED = "the JVM has started\n"
 
 
 def build_session(
     app_name: str = "lakequeue", master: str | None = None, root: str | None = None, **extra: str
 ) -> SparkSession:
-    """Starts a Spark session that lakequeue can work with, or returns the running one.
+    """Starts a Spark session for lakequeue, or returns the running one.
 
-    Under ``spark-submit`` the master, memory and packages come from there; elsewhere the jar that
-    belongs to the installed pyspark and delta-spark is resolved through Ivy (cached after the first time).
+    Under ``spark-submit`` the master, memory and packages come from there. Elsewhere the jar for the installed
+    pyspark and delta-spark is resolved through Ivy (cached after the first time).
 
     Args:
-        app_name: Shown in the cluster's lists.
-        master: For example ``local[2]``; None leaves it to spark-submit (``local[*]`` without one).
-        root: The root to open in it; for one on an object store, Spark's file system for that is added.
-        extra: Further settings, by their full names: ``**{"spark.driver.memory": "2g"}``.
-            They override the defaults here.
+        app_name: Name in the cluster's lists.
+        master: For example ``local[2]``; None leaves it to spark-submit (``local[*]`` without it).
+        root: The root to open in the session; for a root on an object store, adds Spark's file system for it.
+        extra: Further settings, by their full names: ``**{"spark.driver.memory": "2g"}``. They override the
+            defaults here.
 
     Raises:
-        QueueClientError: There is no Java, no delta-spark, or the Delta jars cannot be had.
+        QueueClientError: Java, delta-spark or the Delta jars are missing.
     """
     unknown = sorted(name for name in extra if not name.startswith("spark."))
     if unknown:
@@ -91,8 +94,9 @@ def build_session(
     from pyspark.sql import SparkSession
 
     with quiet_about_pandas():
-        importlib.import_module("pyspark.testing.utils")  # py4j would import it with a warning
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has already started the JVM
+        # Imported here without the warning that an import by py4j would show.
+        importlib.import_module("pyspark.testing.utils")
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has already started the JVM.
     running = SparkContext._active_spark_context is not None
     if not submitted and not running:
         _require_java()
@@ -102,12 +106,12 @@ def build_session(
     if master is not None:
         builder = builder.master(master)
     if not submitted and (master or given.get("spark.master") or "local").startswith("local"):
-        # by default, Python workers run the python3 on the PATH, which may be another interpreter
+        # By default, Python workers run the python3 on the PATH, which may be another interpreter.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in (SETTINGS | extra).items():
         if name in extra or given.get(name) is None:
             builder = builder.config(name, value)
-    # under spark-submit, the conf file or --packages provides the jars
+    # Under spark-submit, the conf file or --packages provides the jars.
     if "spark.jars.packages" not in extra and given.get("spark.jars.packages") is None and not submitted:
         more = (extra.get("spark.jars.extraPackages") or "").split(",")
         scheme = "" if root is None else scheme_of(root_of(root))
@@ -130,14 +134,11 @@ def build_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the data source ``lakequeue`` in a session, also one of Spark Connect.
+    """Registers the data source ``lakequeue`` in a session, also of Spark Connect.
 
-    Spark finds it by itself when lakequeue is installed on the driver, or on the server of Spark Connect, when its
-    first data source in Python is looked up; this call registers it at any time, and keeps ``storage.``
-    options out of the session's plans and errors.
-
-    Args:
-        spark: The session.
+    Spark finds it by itself when lakequeue is installed on the driver, or on the server of Spark Connect, and its
+    first Python data source is looked up. This call registers it at any time, and keeps ``storage.`` options out
+    of the session's plans and errors.
     """
     from pyspark.errors import AnalysisException
 
@@ -146,7 +147,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(DefaultSource)
     except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark has found it by itself
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark has found it by itself.
             raise
     name = "spark.sql.redaction.options.regex"
     hidden = spark.conf.get(name)
@@ -155,7 +156,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _require_java() -> None:
-    """Raises one line if Java is missing; Spark would print a page of shell output."""
+    """Raises a one-line error if Java is missing. Spark would print a page of shell output."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=os.path.join(home, "bin") if home else None) is not None:
         return
@@ -167,7 +168,7 @@ def _require_java() -> None:
 
 
 def _launch(conf: object) -> None:
-    """Starts the JVM, and filters what it writes to standard error."""
+    """Starts the JVM, and filters its standard error."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -189,7 +190,7 @@ def _launch(conf: object) -> None:
 
 
 def _forward(lines: IO[str], last: deque[str]) -> None:
-    """Forwards the JVM's standard error, without noise and what resolver and launcher say."""
+    """Forwards the JVM's standard error, without noise and without the output before the JVM has started."""
     while (line := lines.readline()) not in ("", _STARTED):
         last.append(line)
     for line in lines:
@@ -232,21 +233,23 @@ IN_SPARK = (
     "org.roaringbitmap:*",
     "org.slf4j:*",
 )
-"""Packages that Delta and clients of stores name, and that each Spark has: of Delta 25 jars of 76 MB, which each
-executor would fetch. For commons-logging it has jcl-over-slf4j."""
+"""Dependencies of Delta and of store clients that each Spark has, with jcl-over-slf4j for commons-logging.
+
+Delta has 25 such jars of 76 MB, which each executor would fetch.
+"""
 
 
 def excluded(scheme: str) -> tuple[str, ...]:
-    """Packages that the jars for a root name, and a session does not need; see ``packages``."""
+    """Returns dependencies of a root's jars that a session does not need; see ``packages``."""
     return (*IN_SPARK, *(PROVIDERS[scheme].excluded if scheme else ()))
 
 
 def delta_jar(spark: str, delta: str) -> str:
-    """The Maven coordinates of Delta's jar for versions of pyspark and delta-spark.
+    """Returns the Maven coordinates of Delta's jar for versions of pyspark and delta-spark.
 
-    It is the release of delta-spark itself if that has a jar for this Spark, else the newest one that has: the
-    Python package is a thin wrapper that works with a newer or older jar. Releases that this version of lakequeue
-    does not know are taken to have jars.
+    It is the release of delta-spark if that has a jar for this Spark, else the newest release that has. The Python
+    package is a thin wrapper that works with a newer or older jar. Releases unknown to this version of lakequeue
+    are assumed to have jars.
 
     Raises:
         QueueClientError: no jar of Delta for this Spark is published.
@@ -255,7 +258,7 @@ def delta_jar(spark: str, delta: str) -> str:
     known = JARS.get(minor, ())
     newest = max((_order(release) for releases in JARS.values() for release in releases), default=())
     if minor == "4.1" and delta == "4.1.0" and spark != "4.1.0":
-        # Spark 4.1.4 has no class IgnoreCachedData, which this jar loads for engine="spark"
+        # Spark 4.1.4 has no class IgnoreCachedData, which this jar loads for engine="spark".
         delta = known[-1]
     elif delta not in known and (_order(delta) <= newest or delta in _WHEEL_ONLY):
         if not known:
@@ -270,10 +273,10 @@ def delta_jar(spark: str, delta: str) -> str:
 
 
 def installed_delta_jar() -> str:
-    """``delta_jar`` for the packages that are installed.
+    """Returns ``delta_jar`` for the installed packages.
 
     Raises:
-        QueueClientError: one of them is missing, or no jar is published for them.
+        QueueClientError: a package is missing, or no jar is published for them.
     """
     try:
         return delta_jar(version("pyspark"), version("delta-spark"))
@@ -282,7 +285,7 @@ def installed_delta_jar() -> str:
 
 
 def installed_hadoop() -> str | None:
-    """The release of Hadoop in the installed pyspark, or None if it has none of its own."""
+    """Returns the release of Hadoop in the installed pyspark, or None if it has no Hadoop."""
     import pyspark
 
     jars = Path(pyspark.__file__).parent / "jars"

@@ -1,10 +1,10 @@
-"""What the data source ``lakequeue`` of Spark reads and writes, in batches and streams. Imports pyspark.
+"""Readers and writers of Spark's data source ``lakequeue``, for batches and streams. Imports pyspark.
 
 A write's tasks write files, which the driver commits.
 """
 
 # mypy: allow-subclassing-any
-# pyspark is not analysed
+# mypy does not analyse pyspark.
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # before Spark 4.2, which runs one batch then
+except ImportError:  # Spark before 4.2 runs one batch then.
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         pass
@@ -46,8 +46,8 @@ _log = logging.getLogger("lakequeue")
 Offset = dict[str, Any]
 """The id of a lease, and the key of its queue."""
 START: Offset = {"lease": ""}
-"""Where every stream begins."""
-# Spark 4.0 gives rows instead of record batches
+"""The first offset of every stream."""
+# Spark 4.0 passes rows instead of record batches.
 _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 _ROWS = 1_000
 _QUERY = "sql.streaming.queryId"
@@ -56,11 +56,11 @@ _BATCH = "streaming.sql.batchId"
 
 
 class QueueReader(datasource.DataSourceReader):
-    """Reads the messages of a queue, or of all queues of a region, as SQL's ``messages`` shows them.
+    """Reads the messages of a queue, or of all queues of a region, like SQL's ``messages``.
 
     Tasks read the ledgers, so each query of a DataFrame shows the newest states. Filters are not pushed down:
-    Spark 4.1 to 4.2.1 keeps the tasks that a pushed filter leaves in an object that all queries of a DataFrame
-    share, both sides of a self-join too. So ``df.where(a)`` and then ``df`` showed the messages of ``a`` only.
+    Spark 4.1 to 4.2.1 keeps the tasks left by a pushed filter in an object that all queries of a DataFrame share,
+    even both sides of a self-join. So ``df.where(a)`` and then ``df`` would show the messages of ``a`` only.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -72,12 +72,12 @@ class QueueReader(datasource.DataSourceReader):
     @one_line
     def partitions(self) -> Sequence[datasource.InputPartition]:
         if self._options.queue is not None:
-            self._options.open_queue()  # it may have been deleted since the analysis
+            self._options.open_queue()  # The queue may have been deleted since the analysis.
         tasks = frame_verbs.message_tasks(self._options.open_root(), self._condition)
         return [datasource.InputPartition(task) for task in tasks]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # Spark makes one of its own where there are none
+        if partition.value is None:  # Spark adds an empty partition if there is none.
             return
         lake, schema = self._options.open_root(), arrow_schema(self._schema)
         names = [name for name in schema.names if name != "receipt_handle"] or ["shard"]
@@ -85,13 +85,13 @@ class QueueReader(datasource.DataSourceReader):
 
 
 class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Receives from a queue: a micro-batch is a lease, deleted as soon as Spark has finished the batch.
+    """Receives from a queue. A micro-batch is a lease, deleted as soon as Spark has finished the batch.
 
-    It lives in a Python process beside the driver for as long as the query runs, and extends leases from there;
-    a copy of it reads in the executors, without opening the queue. Spark makes one call at a time.
+    The reader lives in a Python process next to the driver for as long as the query runs, and extends leases from
+    there. A copy reads in the executors, without opening the queue. Spark makes one call at a time.
 
-    Spark asks for the next offset only once the batch before it has ended, was written to the commit log, and will
-    not be repeated. So that call deletes the lease of the offset where the next batch starts. Spark's own
+    Spark asks for the next offset only after it has finished the last batch and written it to the commit log, so
+    that it cannot repeat it. So that call deletes the lease of the offset where the next batch starts. Spark's own
     ``commit`` comes with the next batch that has messages, which may be hours later.
     """
 
@@ -104,7 +104,7 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
         self._deleted = ""
         self._offered: tuple[Offset, Offset] | None = None
         self._reached = START
-        """End of the batch that was planned last."""
+        """End of the last planned batch."""
         self._left: int | None = None
         self._quiet_until = 0.0
 
@@ -124,17 +124,17 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
 
     @one_line
     def latestOffset(self, start: Offset | None = None, limit: object = None) -> Offset:
-        """The offset after the next batch; the same one if there is nothing to receive.
+        """Returns the offset after the next batch. The same offset if no message is available.
 
         Raises:
-            InvalidOptions: the checkpoint is not of such a stream, or of another queue.
+            InvalidOptions: the checkpoint is of another kind of stream, or of another queue.
             QueueDoesNotExist: the queue was deleted.
         """
-        start = self._reached if start is None else start  # Spark before 4.2 gives none
+        start = self._reached if start is None else start  # Spark before 4.2 passes no start.
         self.commit(start)
         if self._offered is not None and self._offered[0] == start:
-            return self._offered[1]  # claimed already, and not planned yet
-        # without a pause, an idle stream would poll a hundred times a second
+            return self._offered[1]  # The batch is claimed already, and not planned yet.
+        # Without a pause, an idle stream would poll a hundred times a second.
         if self._left == 0 or time.monotonic() < self._quiet_until:
             return start
         most = self._options.max_messages if self._left is None else min(self._left, self._options.max_messages)
@@ -159,10 +159,10 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
         return [datasource.InputPartition(task) for task in tasks]
 
     def _lease(self, end: Offset) -> Lease | None:
-        """The messages of a batch.
+        """Returns the lease of a batch, or None if it has no messages any more.
 
-        Of a batch that a process before this one began, these are the messages that its lease still holds: the
-        others come with later batches.
+        For a batch that an earlier process began, it has the messages still held. The others come with later
+        batches.
         """
         lease_id = self._id(end)
         if lease_id in self._kept:
@@ -176,12 +176,12 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
 
     @one_line
     def commit(self, end: Offset) -> None:
-        """Deletes the messages of a batch that has ended; a repetition does nothing."""
+        """Deletes the messages of a batch that has ended. A repetition has no effect."""
         lease_id = self._id(end)
         if lease_id in ("", self._deleted):
             return
         kept, renewal = self._kept.pop(lease_id, (None, nullcontext()))
-        # what the function of the batch has handed back is not held: it stays
+        # Messages that the batch's function handed back are not held any more, so they stay.
         lease = frame_verbs.held_lease(self._queue, lease_id)
         with renewal, suppress(LeaseLost):
             if lease is not None:
@@ -198,7 +198,7 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
         self._kept[frame_verbs.lease_id(lease)] = lease, renewal
 
     def _id(self, end: Offset) -> str:
-        """The id of the lease of an offset; refuses one from the checkpoint of another stream."""
+        """Returns the lease id of an offset. Refuses an offset from the checkpoint of another stream."""
         if "lease" not in end:
             other = "another kind of stream"
         elif end["lease"] and end.get("queue") != self._queue.key:
@@ -217,7 +217,7 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
 def _shaped(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, constants: Mapping[str, str | None]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with the columns of a schema; one that they lack is constant, or NULL."""
+    """Gives batches the columns of a schema. A missing column gets its constant, or NULL."""
     for batch in batches:
         arrays = [
             batch.column(field.name).cast(field.type)
@@ -230,21 +230,21 @@ def _shaped(
 
 @attrs.define
 class WrittenPart(datasource.WriterCommitMessage):
-    """What a task wrote; None if its rows were not needed."""
+    """The result of a task. ``written`` is None if its rows were not needed."""
 
     send: PlannedSend
     written: Written | None
 
 
 class _Writer:
-    """Sends rows in one commit a shard. A copy of it writes in the executors, without opening the queue."""
+    """Sends rows in one commit per shard. A copy writes in the executors, without opening the queue."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise InvalidOptions(['mode overwrite: messages can only be added; say .mode("append")'])
         self._options = options
         self._schema = schema
-        # the process that runs this is not told whether case matters to the session
+        # This process does not know if the session is case-sensitive.
         self._names, order_by = frame_verbs.spelled(schema.names, options.order_by)
         columns = [
             (name, type_) for name, (_, type_) in zip(self._names, frame_verbs.columns_of(schema), strict=True)
@@ -270,7 +270,7 @@ class _Writer:
 
     @one_line
     def abort(self, messages: Sequence[WrittenPart | None], batchId: int | None = None) -> None:
-        if None in messages:  # a task failed; else a commit has begun, and it may have reached a shard
+        if None in messages:  # A task failed. Otherwise a commit has begun, and may have reached a shard.
             send = next((part.send for part in messages if part is not None), self._send)
             frame_verbs.discard_send(self._options.open_queue(), send)
 
@@ -280,9 +280,9 @@ class QueueWriter(_Writer, datasource.DataSourceArrowWriter):
 
 
 class QueueStreamWriter(_Writer, _StreamWriter):
-    """Sends micro-batches; Spark makes one of these to write a batch, and another one to commit it.
+    """Sends micro-batches. Spark creates a writer to write a batch, and another to commit it.
 
-    The stream is known by the id of its query, which only the tasks are told: their commit messages carry it.
+    The id of its query identifies the stream. Only the tasks know it, so their commit messages carry it.
     """
 
     def _send_of_task(self) -> PlannedSend:
@@ -297,7 +297,7 @@ class QueueStreamWriter(_Writer, _StreamWriter):
 
 
 def _batches(rows: Iterator[pa.RecordBatch], schema: StructType) -> Iterable[pa.RecordBatch]:
-    """Record batches; some versions of Spark give a stream's rows one by one."""
+    """Returns record batches. Some versions of Spark pass a stream's rows one by one."""
     first = next(rows, None)
     if first is None:
         return ()
@@ -318,10 +318,10 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
 
 @one_line
 def columns(given: Mapping[str, str]) -> StructType:
-    """The columns of a batch read and of a stream alike: Spark does not say which of the two it plans."""
+    """Returns the columns of batch reads and streams. Spark does not say which of the two it plans."""
     options = Options.parse(given, Use.ANY_READ)
     if options.queue is not None:
-        options.open_queue()  # reports a wrong root or queue where it is named
+        options.open_queue()  # Reports a wrong root or queue where it is named.
     return source_schema.schema()
 
 

@@ -1,6 +1,6 @@
 """The columns that the data source reads, and its errors as one line.
 
-Spark shows the text that its Python workers make of an exception.
+Spark shows the text of an exception in its Python workers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
-"""Variable that Spark's workers look at when they describe an exception, after which they end."""
+"""Environment variable that Spark's workers read before they describe an exception and end."""
 _LINE = re.compile(r"lakequeue\.errors\.(\w+): ([^\n]*)")
 
 _P = ParamSpec("_P")
@@ -30,7 +30,7 @@ _R = TypeVar("_R")
 
 
 def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Lets Spark show an error of lakequeue as its class and message, without the stack of a worker process."""
+    """Makes Spark show an error of lakequeue as class and message, without the stack of a worker process."""
 
     @functools.wraps(function)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -44,7 +44,7 @@ def one_line(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def error_in(text: str) -> LakeQueueError | None:
-    """The error of lakequeue that a text of Spark's reports, if it does."""
+    """Returns the error of lakequeue in a text by Spark. None if there is no such error."""
     match = _LINE.search(text)
     kind = match and getattr(errors, match[1], None)
     if match is None or not isinstance(kind, type) or not issubclass(kind, LakeQueueError):
@@ -56,7 +56,7 @@ def error_in(text: str) -> LakeQueueError | None:
 
 
 def schema(columns: pa.Schema = COLUMNS) -> StructType:
-    """Columns as Spark calls them."""
+    """Converts columns to a schema of Spark."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(columns)
@@ -81,7 +81,7 @@ def check(chosen: StructType) -> None:
 
 
 def arrow_schema(chosen: StructType) -> pa.Schema:
-    """A schema as Spark wants it in record batches."""
+    """Converts a schema of Spark to the schema of its record batches."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:

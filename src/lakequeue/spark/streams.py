@@ -1,4 +1,4 @@
-"""Calls of the data source that know a queue: each row sent exactly once, and messages handled at least once."""
+"""Streams to and from a given queue: rows are sent exactly once, and messages handled at least once."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _log = logging.getLogger("lakequeue")
 _LATE = "Python worker failed to connect back"
 _STARTS = 6
 _POLL = 0.05
-"""Seconds between two reads of the status of a query that starts."""
+"""Seconds between two reads of the status of a starting query."""
 _WRONG_RESULT = (TypeError, errors.InvalidParameterValue, errors.ReceiptHandleIsInvalid)
-"""Errors about what a function returned."""
+"""Errors for an invalid result of a function."""
 AVAILABLE_NOW = "availableNow"
-"""Trigger of a query that processes what is there, then ends."""
+"""Trigger of a query that processes all available rows, then ends."""
 
 
 def stream_to_queue(
@@ -50,7 +50,7 @@ def stream_to_queue(
 ) -> StreamingQuery:
     """Starts a query that sends every row of a stream as a message, exactly once.
 
-    It is ``df.writeStream.format("lakequeue")`` with the options of the queue. A micro-batch is one commit a
+    It is ``df.writeStream.format("lakequeue")`` with the options of the queue. A micro-batch is one commit per
     shard, which also records the number of the batch. So when Spark repeats a batch, for example after a crash,
     nothing is sent twice.
 
@@ -59,21 +59,22 @@ def stream_to_queue(
         q: the queue.
         checkpoint: directory for the progress of this stream to this queue. With a new directory, the stream
             starts over and sends everything again.
-        trigger: interval between the starts of two batches, such as ``"5 seconds"``; None: as soon as there are
-            rows; ``"availableNow"``: sends what is there, then ends.
+        trigger: interval between the starts of two batches, such as ``"5 seconds"``; None to start as soon as
+            there are rows; ``"availableNow"`` to send all available rows, then end.
         order_by: see ``Queue.send_dataframe``.
-        on_bad_row: what becomes of a row that breaks a rule: ``"fail"`` ends the query, and no row of that batch
-            is sent; ``"drop"`` loses the row, and logs how many there were; ``"divert"`` adds it to ``bad_rows``.
-        bad_rows: path or URI of a Delta table outside the root, which is made if it is missing. It has the columns
-            that can be sent, ``queue``, ``refused_at`` and ``reason``; the root's storage options hold for it.
+        on_bad_row: treatment of a row that breaks a rule: ``"fail"`` ends the query, and no row of that batch is
+            sent; ``"drop"`` loses the row, and logs the number of such rows; ``"divert"`` adds it to ``bad_rows``.
+        bad_rows: path or URI of a Delta table outside the root, created if it is missing. It has the columns that
+            can be sent, ``queue``, ``refused_at`` and ``reason``. It is opened with the root's storage options.
 
     Returns:
-        The running query, whose sources have started. The exception from ``awaitTermination`` names the error
-        that ended it.
+        The running query, whose sources have started. The exception from ``awaitTermination`` names the error that
+        ended
+        it.
 
     Raises:
-        InvalidParameterValue: ``df`` is no stream, or its columns cannot be sent.
-        InvalidOptions: the trigger is invalid, or the table of bad rows; names all that is wrong with options.
+        InvalidParameterValue: ``df`` is not a stream, or its columns cannot be sent.
+        InvalidOptions: the trigger is invalid, or the table of bad rows; names all invalid options.
         QueueDoesNotExist: the queue was deleted.
         QueueClientError: the queue has a clock of its own.
     """
@@ -90,7 +91,7 @@ def stream_to_queue(
     problems = _trigger_problems(spark, trigger)
     if problems:
         raise errors.InvalidOptions(problems)
-    frame_verbs.allow(q, spark)  # for a checkpoint beside the queue
+    frame_verbs.allow(q, spark)  # For a checkpoint below the queue.
     register(spark)
     writer = df.writeStream.format("lakequeue").options(**said)
     return _start(writer, q, trigger, checkpoint)
@@ -109,33 +110,34 @@ def stream_from_queue(
     """Starts a query that passes the messages of a queue to a function, at least once.
 
     It is ``spark.readStream.format("lakequeue")`` with ``foreachBatch``. A micro-batch is a lease of at most
-    ``max_messages``; the next one comes at once if the batch took longer than the interval. When ``handle_batch``
-    returns, the messages are deleted, except those that it returns as failed, which become visible again at once.
-    When it raises, all become visible again at once, and come in batches half as large, until the message that it
-    raises for is alone: then the query ends (DLQ-12). An error of analysis, parsing or types would come with any
-    messages, so it ends the query at once. When the process dies, they become visible after their
-    visibility timeout; a query that is restarted on the checkpoint repeats the batch under its number, with the
-    messages that its lease still holds.
+    ``max_messages``. The next one comes at once if the batch took longer than the interval.
+
+    When ``handle_batch`` returns, the messages are deleted, except the failed ones that it returns, which become
+    visible again at once. When it raises, all become visible again at once, and come in batches half as large,
+    until the message that causes the error is alone. Then the query ends (DLQ-12). An error of analysis, parsing
+    or types would come with any messages, so it ends the query at once. When the process dies, the messages become
+    visible after their visibility timeout. A query restarted on the checkpoint repeats the batch under its number,
+    with the messages that its lease still holds.
 
     Args:
         q: the queue; its root was opened with a Spark session.
         handle_batch: called in the driver, or on the server of Spark Connect, with the columns of
             ``Lease.messages`` and the number of the batch, if there are messages. A message may come again, even
-            after it was processed; ``message_id`` identifies it. Returns the messages that failed, maybe
-            with reasons, as ``Lease.delete_except`` takes them; None: none.
+            after it was processed; ``message_id`` identifies it. Returns the failed messages, optionally with
+            reasons, as for ``Lease.delete_except``; None if none failed.
         checkpoint: directory for the progress of this stream from this queue.
-        trigger: interval between the starts of two batches; None: one after another; ``"availableNow"``: as many
-            messages as are visible now, then the query ends; before Spark 4.2, one batch of them.
+        trigger: interval between the starts of two batches; None for no pause; ``"availableNow"`` for the messages
+            visible now, then the query ends; before Spark 4.2, one batch of them.
         max_messages: maximum number of messages in a batch.
-        visibility_timeout: how long a batch may take; None: as the renewal says, else the queue.
-        renewal: extends the lease while the function runs, see ``Lease.keep_alive``; None: no extension.
+        visibility_timeout: how long a batch may take; None for the timeout of the renewal, else of the queue.
+        renewal: extends the lease while the function runs, see ``Lease.keep_alive``; None for no extension.
         report: called where the function runs, after each batch, with its number and the numbers of messages that
             were done, lost and handed back.
 
     Returns:
         The running query, whose source has started. The exception from ``awaitTermination`` names the error that
-        ended it, such as QueueDoesNotExist, or LeaseLost if all messages of a batch were lost because it took too
-        long.
+        ended it,
+        such as QueueDoesNotExist, or LeaseLost if all messages of a batch were lost because it took too long.
 
     Raises:
         InvalidOptions: options are out of range; names all.
@@ -149,7 +151,8 @@ def stream_from_queue(
         problems.append(f"handle_batch {handle_batch!r}: not a function of messages and batch number")
     if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
         problems.append(f"max_messages {max_messages}: must be a whole number of at least 1")
-    given = {"maxMessages": str(max_messages), "leaseSeconds": "0"}  # the function's own process extends the lease
+    # The function's own process extends the lease.
+    given = {"maxMessages": str(max_messages), "leaseSeconds": "0"}
     if visibility_timeout is None and renewal is not None:
         visibility_timeout = renewal.receive_timeout
     if visibility_timeout is not None:
@@ -163,7 +166,7 @@ def stream_from_queue(
     problems += _trigger_problems(spark, trigger)
     if problems:
         raise errors.InvalidOptions(problems)
-    q.tags()  # raises if the queue was deleted
+    q.tags()  # Raises an error if the queue was deleted.
     register(spark)
     reader = spark.readStream.format("lakequeue").options(**place.spelled(), **given)
     rows = reader.schema(schema(frame_verbs.LEASE_COLUMNS)).load()
@@ -174,7 +177,7 @@ def stream_from_queue(
 
 @attrs.define
 class _Batches:
-    """The function of ``foreachBatch``; Spark Connect sends it to its server."""
+    """The function of ``foreachBatch``. Spark Connect sends it to its server."""
 
     place: Options
     handle: Callable[[DataFrame, int], Any]
@@ -183,8 +186,8 @@ class _Batches:
     _queue: Queue | None = attrs.field(default=None, init=False)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        last = rows.select("receipt_handle").tail(1)  # a task of its own, see lease_tasks
-        if not last:  # of a batch that is repeated nothing is left
+        last = rows.select("receipt_handle").tail(1)  # A separate task; see lease_tasks.
+        if not last:  # No message of the repeated batch is left.
             return
         if self._queue is None:
             self._queue = self.place.open_queue(rows.sparkSession)
@@ -199,15 +202,16 @@ class _Batches:
 
 
 def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None = None) -> LeaseCounts:
-    """Does the work on a lease; deletes its messages when it is done, except those that it returns as failed.
+    """Does the work on a lease. Then deletes its messages, except the failed ones that the work returns.
 
-    When it raises, all are released: of several they come again in halves, and the answer is that none is done. An
-    error of the program itself is raised at once, and counts as no receive. A renewal extends the lease meanwhile.
+    If the work raises, releases all messages. Several come again in halves, and the result counts none as done. An
+    error of the program itself is raised at once, and does not count as a receive. A renewal extends the lease
+    meanwhile.
 
     Raises:
         LeaseLost: the work took too long, and all messages were lost.
-        InvalidParameterValue, ReceiptHandleIsInvalid: the result cannot be failed messages of the lease.
-        Exception: the error of the work for a message that was alone, or of analysis, parsing or return types.
+        InvalidParameterValue, ReceiptHandleIsInvalid: the result does not name messages of the lease.
+        Exception: the error of the work for a single message, or of analysis, parsing or return types.
     """
     count = lease.message_count
     returned = of_program = False
@@ -222,7 +226,7 @@ def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None
         of_messages = of_messages and not of_program and not faults.was_stopped(error)
         try:
             released = frame_verbs.release_failed(lease, error if of_messages else None, unseen=of_program)
-        except errors.LakeQueueError as refused:  # they become visible after their timeout
+        except errors.LakeQueueError as refused:  # The messages become visible after their timeout.
             _log.warning("%d messages were not released: %s", count, frame_verbs.first_line(refused))
             raise error from None
         if count == 1 or not of_messages:
@@ -232,7 +236,7 @@ def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None
         return LeaseCounts(0, released.lost, released.done)
     try:
         counts = lease.delete_except(failed) if failed else lease.delete()
-    except _WRONG_RESULT:  # of handles or ids that the lease does not have
+    except _WRONG_RESULT:  # For handles or ids that the lease does not have.
         lease.release()
         raise
     if counts.released:
@@ -243,14 +247,15 @@ def process_lease(lease: Lease, work: Callable[[], Any], renewal: Renewal | None
 
 
 def _trigger_problems(spark: SparkSession, trigger: str | None) -> list[str]:
-    """Explains why a trigger is invalid; a remote session would report that only after the start."""
+    """Explains why a trigger is invalid. A remote session would report that only after the start."""
     from pyspark.errors import PySparkException
 
     if trigger in (None, AVAILABLE_NOW):
         return []
     with suppress(PySparkException):
         if isinstance(trigger, str) and re.fullmatch(r"[\w\s.+-]+", trigger):
-            spark.sql(f"SELECT INTERVAL '{trigger}'")  # parsed only: a job would take a second of a new session
+            # Only parses, because a job would take a second of a new session.
+            spark.sql(f"SELECT INTERVAL '{trigger}'")
             return []
     return [f'trigger {trigger!r}: not an interval such as "5 seconds", and not "{AVAILABLE_NOW}"']
 
@@ -278,11 +283,11 @@ def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     for left in reversed(range(_STARTS)):
         try:
             query = start()
-            with suppress(StreamingQueryException):  # the query reports it to the caller
+            with suppress(StreamingQueryException):  # The query reports the error to the caller.
                 while query.status["message"].startswith("Initializing") and not query.awaitTermination(_POLL):
                     pass
             error = query.exception()
-        except PySparkException as failed:  # Spark Connect starts the process of foreachBatch in this call
+        except PySparkException as failed:  # Spark Connect starts the process of foreachBatch in this call.
             if not left or _LATE not in str(failed):
                 raise
             error = failed

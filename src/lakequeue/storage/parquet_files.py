@@ -1,7 +1,7 @@
 """Opens and writes Parquet files with a checksum of each page. All other modules use it.
 
 Pages of older files and of some other programs lack a checksum, and are read without. The footer never has one, so
-the columns that it describes are compared with those of the table (DUR-8).
+the columns that it describes are compared with the table's columns (DUR-8).
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ _OTHER = "is not what this process read: a backup was restored, or a repair was 
 
 
 class OtherHistory(DamagedTable):
-    """The log of a table is not the one that this process read: a backup was restored, or the table was repaired.
+    """The log of a table is not the log that this process read: a backup was restored, or the table was repaired.
 
     Everything that the process knew of the root is dropped, so the call can be repeated (DUR-80).
     """
@@ -171,7 +171,7 @@ class Snapshot(State):
         return self.confirm() if unconfirmed >= _IDLE else self._applied(partial(self._step_on, unconfirmed))
 
     def confirm(self) -> bool:
-        """Like ``follow``, with one listing and concurrent reads. Always checks that the log is still the same."""
+        """Like ``follow``, with one listing and concurrent reads. Always checks the log's identity."""
         return self._applied(self._catch_up)
 
     def _applied(self, apply: Callable[[_Base], None]) -> bool:

@@ -124,7 +124,7 @@ class Store:
 
     @property
     def portable_options(self) -> dict[str, str]:
-        """The options with those of this process's environment, for processes on other machines."""
+        """The options, with options from this process's environment, for processes on other machines."""
         if local_path(self.root) is not None:
             return self.options
         return _environment(_PORTABLE) | self.options

@@ -63,7 +63,7 @@ class TableVersion:
         return [known[file.path] for file in files]
 
     def read_rows(self, file: LiveFile, first: int, last: int, columns: Sequence[str]) -> pa.Table:
-        """Returns columns of rows ``first`` to ``last`` (inclusive) of a live file. Reads only their row groups."""
+        """Returns columns of rows ``first`` to ``last`` (inclusive) of a live file. Skips other row groups."""
         if (known := self.written.get(file.path)) is not None:
             return known.slice(first, last - first + 1).select(columns)
         with self._opened_file(file) as parquet:
