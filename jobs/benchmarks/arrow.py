@@ -1,4 +1,4 @@
-"""The row of Arrow without Spark; ``python arrow.py SIDE INPUT PATH`` is one of its sides."""
+"""The row of Arrow without Spark. ``python arrow.py SIDE INPUT PATH`` runs one of its sides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH = 4_096
 
 
 def write_input(path: str, rows: int) -> None:
-    """A stream of rows of 1 KiB, of text that hardly compresses."""
+    """Writes a stream of rows of 1 KiB, with text that hardly compresses."""
     numbers = np.random.default_rng(1)
     with pa.ipc.new_stream(path, pa.schema([("body", pa.string())])) as stream:
         for start in range(0, rows, _BATCH):
@@ -49,7 +49,7 @@ def bare(rows: pa.RecordBatchReader, path: str) -> int:
 
 
 def measured(side: str, data: str, path: str, rows: int) -> tuple[float, float]:
-    """Seconds and peak memory, in MiB, of a process that does one side."""
+    """Runs a side in a process. Returns its seconds and its peak memory in MiB."""
     command = [sys.executable, __file__, side, data, path]
     done = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
     assert done["bytes"] == rows * _BODY, f"{done['bytes']} bytes of {rows} rows"

@@ -47,7 +47,7 @@ class BareTables:
         self._merge(None, [self._sent])
 
     def _new_messages(self) -> None:
-        # appends slow down with the number of live files, so limit it to that of a segment
+        # Appends slow down with the number of live files, so a table gets no more of them than a segment.
         self._messages = DeltaTable.create(
             f"{self._path}/messages-{self._sent}",
             layout.MESSAGES,
@@ -68,7 +68,7 @@ AND (t.first_offset = -1 OR t.first_offset BETWEEN {self._sent} AND {self._sent}
 
 
 class BareSearch:
-    """A condition evaluated by DuckDB in this process, 4,096 messages at a time: no worker, no limits."""
+    """Evaluates a condition with DuckDB in this process, 4,096 messages at a time: no worker, no limits."""
 
     def __init__(self, queue: Queue, where: str) -> None:
         self._queue = queue

@@ -57,7 +57,7 @@ def bulk(bench: Bench) -> Iterator[Figure]:
 
 
 def without_spark(bench: Bench) -> Iterator[Figure]:
-    """The same by ``send_arrow`` and ``Lease.batches`` in a process; bare: by delta-rs and Arrow in another."""
+    """Like ``bulk``, by ``send_arrow`` and ``Lease.batches`` in a process; bare: by delta-rs and Arrow."""
     rows = bench.sizes.bulk_rows
     seconds: dict[str, list[float]] = {"ours": [], "bare": []}
     peaks: dict[str, list[float]] = {"ours": [], "bare": []}
@@ -87,7 +87,7 @@ def backlog(bench: Bench) -> Iterator[Figure]:
 
         def cold(name: str) -> Action:
             LakeQueue(f"{scratch}/queues", engine="point").queue(name).receive(10, LONG)
-            return gc.collect  # drops what this process has cached of the queue
+            return gc.collect  # Drops this process's caches of the queue.
 
         def lease(queue: Queue) -> Action:
             claimed = queue.lease(sizes.leased, LONG)

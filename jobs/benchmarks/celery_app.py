@@ -1,4 +1,4 @@
-"""The Celery application of the benchmark; its broker, options and directory are in the environment."""
+"""The Celery application of the benchmark. Its broker, options and directory are in the environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app.conf.update(
 
 @app.task(name="mark")
 def mark() -> None:
-    """Adds a byte to a file that all workers write, once they may begin."""
+    """Waits for the start, then adds a byte to a file that all workers write."""
     while not (WHERE / "go").exists():
         time.sleep(0.01)
     with (WHERE / "done").open("ab", buffering=0) as done:

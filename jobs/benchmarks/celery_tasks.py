@@ -24,7 +24,7 @@ PATIENCE = 600.0
 _SEND = "import celery_app, sys; [celery_app.mark.delay() for _ in range(int(sys.argv[1]))]"
 
 Broker = tuple[str, dict[str, Any]]
-"""Its address, and the options of its transport."""
+"""URL and transport options."""
 
 
 def celery(bench: Bench) -> Iterator[Figure]:
@@ -54,7 +54,7 @@ def celery(bench: Bench) -> Iterator[Figure]:
 
 
 def _rates(scratch: Path, broker: Broker, workers: int, tasks: int) -> tuple[float, float]:
-    """Tasks sent, and then run, a second."""
+    """Returns the tasks sent a second, and then run a second."""
     where = scratch / f"celery-{workers}-{broker[0].partition(':')[0]}"
     where.mkdir()
     environment = os.environ | {"BROKER": broker[0], "OPTIONS": json.dumps(broker[1]), "WHERE": str(where)}
@@ -79,7 +79,7 @@ def _rates(scratch: Path, broker: Broker, workers: int, tasks: int) -> tuple[flo
     done = where / "done"
     try:
         _wait(lambda: len(list(where.glob("ready-*"))) == workers)
-        (where / "go").touch()  # each of them waits in its first task
+        (where / "go").touch()  # Each worker waits in its first task.
         begun = perf_counter()
         _wait(lambda: done.exists() and done.stat().st_size > tasks)
         return sent, (tasks + 1) / (perf_counter() - begun)
@@ -100,7 +100,7 @@ def _wait(condition: Any) -> None:
 
 @contextlib.contextmanager
 def _redis(scratch: str) -> Iterator[str | None]:
-    """The address of a Redis that syncs each change to the disk, as lakequeue does; None if there is none."""
+    """Starts a Redis that syncs each change to the disk, like lakequeue. Yields its URL, or None without Redis."""
     program = shutil.which("redis-server")
     if program is None or find_spec("redis") is None:
         yield None

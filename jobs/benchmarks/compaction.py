@@ -1,4 +1,4 @@
-"""A row of the compactor over many busy queues: processes of a machine, and Spark's tasks on workers of one core.
+"""A row of the compactor over many busy queues: by processes, and by Spark tasks on workers of one core.
 
 ``python -m benchmarks.compaction ROOT WORKERS`` prints when its session with so many workers is ready, waits for a
 line of its input, and prints the seconds of a pass by tasks.
@@ -20,7 +20,7 @@ from lakequeue.spark.session import build_session
 
 _BODY = "x" * 500
 _SENDS, _RECEIVES = 6, 4
-"""Batches of ten a queue sends, and receives and deletes, before each pass."""
+"""For each queue before each pass: batches of ten to send, and to receive and delete."""
 
 
 def compact(bench: Bench) -> Iterator[Figure]:
@@ -36,7 +36,7 @@ def compact(bench: Bench) -> Iterator[Figure]:
                 for count in (1, 2) if turn % 2 == 0 else (2, 1):
                     times[count].append(seconds(root, count))
             one, two = median(times[1]), median(times[2])
-            # a third process hands the queues out, so two cores are not twice one
+            # A third process distributes the queues, so two cores are not twice as fast as one.
             yield Figure(f"compaction of {busy:,} busy queues, two {what} / one", two, one, round(1 / 1.7, 2))
 
 
@@ -52,7 +52,7 @@ def _by_workers(root: str, count: int) -> float:
 
 
 def use(lake: LakeQueue) -> None:
-    """Sends to each queue, and receives and deletes a part of it."""
+    """Sends messages to each queue, and receives and deletes some of them."""
     for queue in lake.list_queues():
         for _ in range(_SENDS):
             queue.send_batch([SendEntry(_BODY)] * 10)
@@ -61,7 +61,7 @@ def use(lake: LakeQueue) -> None:
 
 
 def pass_of(lake: LakeQueue, workers: int) -> float:
-    """Seconds of a pass by tasks on workers that have made one before."""
+    """Returns the seconds of a pass by tasks, on workers that have made a pass before."""
     spark = build_session(master=f"local-cluster[{workers},1,1024]")
     print("ready", flush=True)
     sys.stdin.readline()

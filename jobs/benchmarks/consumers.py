@@ -1,6 +1,6 @@
-"""Rows of consumers: messages per second of one process and of several that empty a queue.
+"""Rows of consumers: messages per second of one or several processes that empty a queue.
 
-``python -m benchmarks.consumers ROOT QUEUE SECONDS LOOPS LASTS`` is one of the processes: it prints when it is
+``python -m benchmarks.consumers ROOT QUEUE SECONDS LOOPS LASTS`` is one of the processes. It prints when it is
 ready, waits for a line of its input, and consumes by a ``Consumer`` or plain loops until the queue is empty, or
 for a while.
 """
@@ -29,14 +29,14 @@ CONCURRENCY = 8
 BATCH = 10
 """Messages that a plain loop receives and deletes at a time."""
 QUICK, SLOW = 0.02, 0.2
-"""Seconds of handlers that do something."""
+"""Seconds that a handler takes."""
 
 Handled = tuple[int, float, float]
-"""Number of messages, and when the first and the last one were handled."""
+"""Number of messages, and when the first and the last were handled."""
 
 
 def consumers(bench: Bench) -> Iterator[Figure]:
-    """Messages per second, from the first to the last one handled; ratios beside one process on one shard."""
+    """Messages per second, from the first to the last handled; bare: one process on one shard."""
     many, few = bench.sizes.consumed, bench.sizes.slowly_consumed
     most = min(PROCESSES, bench.sizes.processes)
     with bench.scratch() as scratch:
@@ -76,14 +76,14 @@ FLEETS: Mapping[str, Sequence[tuple[int, int, float, float]]] = {
         *((8, 1, 1, 0.95), (8, 8, 0.1, 0.95), (24, 24, 0.1, 0.85)),
     ],
 }
-"""Processes, shards, seconds of a handler, and the share of their work that the handlers must get at least."""
+"""Processes, shards, seconds of a handler, and the least share of the handlers' ideal rate."""
 
 
 def fleet(bench: Bench) -> Iterator[Figure]:
-    """Messages per second of consumers as they are deployed, beside what their handlers could do.
+    """Messages per second of consumers as they are deployed; bare: the ideal rate of their handlers.
 
-    They begin together, the queue has a dead-letter queue and a backlog that nobody empties, and the middle of the
-    run counts. On an object store also the requests for a message.
+    They begin together, with a dead-letter queue and a backlog that lasts to the end. The middle of the run is
+    measured. On an object store also measures the requests for a message.
     """
     for place, rows in FLEETS.items():
         with bench.scratch() as scratch, ExitStack() as stack:
@@ -121,7 +121,10 @@ def _rounds(
     sets: Mapping[str, tuple[int, int, float, bool]],
     messages: int,
 ) -> dict[str, list[list[Handled]]]:
-    """What processes handled in each round; sets have processes, shards, seconds of a handler, and plain loops."""
+    """Returns the results of all processes by set and round.
+
+    A set is processes, shards, handler seconds, and plain loops.
+    """
     seen: dict[str, list[list[Handled]]] = {name: [] for name in sets}
     for turn in bench.track(range(bench.sizes.consumer_rounds), "consumers"):
         for name in sorted(sets, reverse=turn % 2 == 1):
@@ -133,7 +136,7 @@ def _rounds(
 
 
 def _idle(bench: Bench, root: str, messages: int) -> Figure:
-    """The share of a process that comes a second later, of messages whose handlers are slow."""
+    """The share of messages with slow handlers for a process that starts a second later."""
     shares = []
     for _ in bench.track(range(bench.sizes.consumer_rounds), "an idle process"):
         queue = _filled(root, 1, messages)
@@ -150,7 +153,7 @@ def _filled(root: str, shards: int, messages: int) -> Queue:
 
 
 def _rates(rounds: Mapping[str, Sequence[Sequence[Handled]]]) -> dict[str, float]:
-    """Median messages per second by name."""
+    """Returns the median messages per second by name."""
     return {name: median(map(_rate, done)) for name, done in rounds.items()}
 
 
@@ -168,7 +171,7 @@ def _emptied(
     pause: float = 0,
     lasts: float = 0,
 ) -> list[Any]:
-    """What each process handled, or with ``lasts`` when; each starts ``pause`` seconds after the one before."""
+    """Returns each process's result, with ``lasts`` its messages' times. ``pause`` is seconds between starts."""
     with ExitStack() as stack:
         arguments = [str(seconds), str(int(loops)), str(lasts)]
         processes = [
@@ -183,14 +186,15 @@ def _emptied(
 def main(root: str, name: str, seconds: str, loops: str, lasts: str) -> None:
     lake = LakeQueue(root, engine="point")
     queue, other = lake.queue(name), lake.create_queue(uuid4().hex)
-    other.send(BODY)  # the first use of Arrow imports pandas where it is installed, as long as 5,000 messages take
+    # The first use of Arrow imports pandas if it is installed, which takes as long as 5,000 messages.
+    other.send(BODY)
     other.delete_batch(other.receive())
     instants: list[float] = []
 
     def handle(message: Message, context: Context | None = None) -> None:
         if float(seconds):
             time.sleep(float(seconds))
-        instants.append(time.monotonic())  # the same clock for all processes of a machine
+        instants.append(time.monotonic())  # All processes of a machine have the same clock.
 
     def loop() -> None:
         while messages := queue.receive(BATCH, wait_time=0):

@@ -1,4 +1,4 @@
-"""What syncs cost: acknowledged messages are on the disk of the working directory, or left to the system."""
+"""The cost of syncs: acknowledged messages are on the disk of the working directory, or left to the system."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lakequeue import LakeQueue, SendEntry
 THREADS = 64
 BATCH = 10
 SYNCED_BYTES = 8_192
-"""About those of the file that a send writes."""
+"""Approximate size of the file that a send writes."""
 
 
 def durable(bench: Bench) -> Iterator[Figure]:
-    """One send, and batches of many threads; bare: the same without syncs."""
+    """One send, and batches of many threads; bare: without syncs."""
     entries, calls = [SendEntry(BODY)] * BATCH, max(THREADS, bench.sizes.calls)
     with bench.scratch() as scratch, ThreadPoolExecutor(THREADS) as pool:
         power, process = (

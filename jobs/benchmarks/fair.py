@@ -1,4 +1,4 @@
-"""Rows of fair queues: quiet tenants beside a noisy one, many tenants, and what the index of groups takes."""
+"""Rows of fair queues: quiet tenants and a noisy one, many tenants, and the memory of the index of groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PER_ROUND = 5
 
 
 def fair(bench: Bench) -> Iterator[Figure]:
-    """Dwell times of 100 quiet tenants beside one with a long backlog; calls with groups beside those without."""
+    """Dwell times of 100 quiet tenants next to a long backlog; calls with groups; bare: without groups."""
     rows, rounds = bench.sizes.bulk_rows, bench.sizes.receive_rounds
     with bench.scratch() as scratch:
         lake = LakeQueue(f"{scratch}/queues", engine="point")
@@ -48,7 +48,7 @@ def fair(bench: Bench) -> Iterator[Figure]:
 
 
 def _dwell(bench: Bench, queue: Queue, rounds: int) -> Figure:
-    """Rounds of one consumer from the send of a quiet message to its receive, at the 99th percentile."""
+    """Rounds of a consumer from the send of a quiet message to its receive, at the 99th percentile."""
     sent: dict[str, int] = {}
     dwell: list[int] = []
     for turn in bench.track(range(rounds), "quiet tenants beside a noisy one"):
@@ -61,7 +61,7 @@ def _dwell(bench: Bench, queue: Queue, rounds: int) -> Figure:
         messages = queue.receive(10, LONG)
         dwell += [turn - sent[message.body] + 1 for message in messages if message.body in sent]
         queue.delete_batch([message.receipt_handle for message in messages])
-    waiting = len(sent) - len(dwell)  # counted as received after the last round
+    waiting = len(sent) - len(dwell)  # These count as received after the last round.
     dwell = sorted([*dwell, *[rounds] * waiting])
     return Figure(
         f"dwell of {_QUIET} quiet tenants beside {bench.sizes.bulk_rows:,} messages, p99 in rounds",
@@ -73,7 +73,7 @@ def _dwell(bench: Bench, queue: Queue, rounds: int) -> Figure:
 
 
 def _memory(lake: LakeQueue, rows: int) -> Figure:
-    """What a first receive keeps, for each message of the log."""
+    """Memory kept by a first receive, for each message of the log."""
     queue = lake.create_queue("memory")
     queue.send_arrow(_rows([f"tenant-{number % _QUIET}" for number in range(rows)]))
     tracemalloc.start()

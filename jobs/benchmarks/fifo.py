@@ -1,4 +1,4 @@
-"""Rows of FIFO queues: many concurrent callers, and one group with a long backlog beside others."""
+"""Rows of FIFO queues: many concurrent callers, and other groups next to one with a long backlog."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEP = 10_000
 
 
 def fifo(bench: Bench) -> Iterator[Figure]:
-    """Calls per second of many threads on one shard; each call has its own message group."""
+    """Calls per second of many threads on one shard. Each call has its own message group."""
     with bench.scratch() as scratch, ThreadPoolExecutor(bench.sizes.threads) as pool:
         queue = _queue(scratch, "busy.fifo")
         yield from call_rates(pool, bench.sizes, queue, "FIFO: ", _sender(queue), least=300)

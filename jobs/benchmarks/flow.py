@@ -15,7 +15,7 @@ PAUSE = 0.05
 
 
 class Flow:
-    """Runs the process while its context is open; ``times`` has the seconds of each send."""
+    """Runs the process during the block. ``times`` then has the seconds of each send."""
 
     def __init__(self, root: str, queue: str) -> None:
         self._process = subprocess.Popen(
@@ -25,7 +25,7 @@ class Flow:
 
     def __enter__(self) -> Flow:
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # printed after the first send
+        self._process.stdout.readline()  # Printed after the first send.
         return self
 
     def __exit__(self, *_: object) -> None:

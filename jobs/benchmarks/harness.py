@@ -32,7 +32,7 @@ BODY = "x" * 100
 
 @attrs.frozen
 class Sizes:
-    """Sizes of the measurements; ``rounds`` are measurements of each side of a ratio."""
+    """Sizes of the measurements. ``rounds`` are measurements of each side of a ratio."""
 
     point_rounds: int = 300
     bulk_rows: int = 1_000_000
@@ -117,13 +117,13 @@ QUICK = Sizes(
 
 @attrs.frozen
 class Figure:
-    """One row of the result, in seconds unless ``unit`` is another one."""
+    """A row of the result, in seconds unless ``unit`` says otherwise."""
 
     name: str
     measured: float
     bare: float | None = None
     bound: float | None = None
-    """Maximum of the ratio, or of ``measured`` without one; minimum for rates."""
+    """Upper bound of the ratio, or of ``measured`` without a ratio. Lower bound for rates."""
     remark: str = ""
     unit: str = "s"
 
@@ -164,7 +164,7 @@ Action = Callable[[], object]
 
 
 class Bench:
-    """Shared by all rows: a working directory, sizes, a Spark session on demand, progress."""
+    """The environment of all rows: a working directory, sizes, a Spark session on demand, progress."""
 
     def __init__(self, directory: Path, sizes: Sizes, progress: Progress) -> None:
         self.directory = directory
@@ -178,7 +178,7 @@ class Bench:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
-        """A temporary directory, so that the disk holds the tables of one row at a time."""
+        """Creates a temporary directory, so that the disk holds the tables of only one row at a time."""
         path = tempfile.mkdtemp(dir=self.directory)
         try:
             yield path
@@ -186,15 +186,15 @@ class Bench:
             shutil.rmtree(path, ignore_errors=True)
 
     def bodies(self, rows: int, size: int) -> DataFrame:
-        """Rows with one column ``body``, of text that hardly compresses."""
+        """Creates rows with one column ``body``, of text that hardly compresses."""
         from pyspark.sql import functions as f
 
-        spark = self.spark  # functions need a session
+        spark = self.spark  # Functions of Spark need a session.
         parts = [f.sha2(f.concat_ws("/", "id", f.lit(part)), 512) for part in range(-(-size // 128))]
         return spark.range(rows).select(f.concat(*parts).substr(1, size).alias("body"))
 
     def input(self, rows: int) -> DataFrame:
-        """Rows of 1 KiB as input of bulk sends and of their bare side, written once."""
+        """Creates rows of 1 KiB as input of bulk sends and their bare side. Writes them once."""
         path = str(self.directory / f"input-{rows}")
         if not os.path.exists(path):
             self.say(f"making {rows:,} rows of 1 KiB")
@@ -202,9 +202,9 @@ class Bench:
         return self.spark.read.parquet(path)
 
     def alternate(self, what: str, rounds: int, *pairs: tuple[Action, Action]) -> list[tuple[float, float]]:
-        """Measures both sides of each pair alternately; returns their median seconds.
+        """Measures both sides of each pair alternately. Returns their median seconds.
 
-        If an action returns a callable, that is called outside the measurement.
+        If an action returns a callable, it is called outside the measurement.
         """
         times: list[tuple[list[float], list[float]]] = [([], []) for _ in pairs]
         for turn in self.track(range(rounds), what):
@@ -236,7 +236,7 @@ def call_rates(
     send: Callable[[int], Any],
     least: float | None,
 ) -> Iterator[Figure]:
-    """Messages per second of each verb, one and ten per call; ``send`` takes the number of messages."""
+    """Measures messages per second by verb, one and ten per call. ``send`` takes the number of messages."""
 
     def rate(action: Callable[[Any], Any], arguments: Sequence[Any]) -> tuple[float, list[Any]]:
         start = perf_counter()
@@ -269,10 +269,11 @@ def seconds_of(action: Action) -> float:
 def started(
     program: Path, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process of a benchmark, once it is ready; it goes on at a line of its input."""
+    """Starts a process and yields it when it is ready. It waits for a line of its input."""
     paths = os.pathsep.join([str(program.parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
-        # as a module: a program finds profile.py beside it in place of the standard library's
+        # Started as a module: a program would import the neighbouring profile.py instead of the standard
+        # library's.
         [sys.executable, "-m", f"{program.parent.name}.{program.stem}", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -287,6 +288,6 @@ def started(
 
 
 def go(process: subprocess.Popen[str]) -> None:
-    """Lets a process go on that is ready."""
+    """Sends the process the line that it waits for."""
     assert process.stdin is not None
     print("go", file=process.stdin, flush=True)

@@ -1,8 +1,8 @@
-"""The requests of S3 that a queue makes, answered from memory: what moto does, in a small part of its time.
+"""An S3 server in memory for the requests that a queue makes: like moto, but much faster.
 
 moto answers 300 requests a second, fewer than four processes make, and a server with a thread for each client
-pauses for 0.1 s now and then, so a benchmark would measure them. ``python memory_store.py`` serves one bucket,
-``lake``, and prints its port. ``tests/objectstore/test_memory_store.py`` compares the answers with moto's.
+pauses for 0.1 s now and then, so a benchmark would measure the server. ``python memory_store.py`` serves one
+bucket, ``lake``, and prints its port. ``tests/objectstore/test_memory_store.py`` compares the answers with moto's.
 """
 
 from __future__ import annotations
@@ -50,15 +50,14 @@ class MemoryStore:
         self._requests: Counter[str] = Counter()
         self._objects: dict[str, _Object] = {}
         self._names: list[str] = []
-        """Sorted."""
 
     @property
     def objects(self) -> dict[str, tuple[bytes, datetime]]:
-        """Content and time of each."""
+        """Content and time of each object."""
         return {name: (each.data, each.modified) for name, each in self._objects.items()}
 
     def hold(self, objects: Mapping[str, bytes]) -> None:
-        """Holds these objects, and no others."""
+        """Replaces all objects."""
         self._objects.clear()
         self._names[:] = sorted(objects)
         for name, data in objects.items():
@@ -132,7 +131,7 @@ class MemoryStore:
         }
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
         if asked is None:
-            return Response(found.data, headers=headers)  # the server sends none of it for HEAD
+            return Response(found.data, headers=headers)  # For HEAD, the server omits the content.
         size = len(found.data)
         first, last = (int(part) if part else None for part in asked.groups())
         begin, end = (size - (last or 0), size) if first is None else (first, size if last is None else last + 1)
@@ -188,7 +187,7 @@ def _error(status: int, code: str) -> Response:
 
 
 def server(listening: socket.socket, store: MemoryStore | None = None) -> uvicorn.Server:
-    """A server of a store, or of a new one; ``run(sockets=[listening])`` serves."""
+    """Returns a server of a store, by default a new one. ``run(sockets=[listening])`` serves."""
     port = listening.getsockname()[1]
     return uvicorn.Server(uvicorn.Config(store or MemoryStore(), port=port, log_level="critical", lifespan="off"))
 

@@ -1,7 +1,7 @@
 """An S3 server for tests and benchmarks: moto behind a lock, with a delay, a count of requests, and faults.
 
 ``python object_store.py`` serves one bucket, ``lake``, in memory, and prints its port. moto does not make
-conditional PUTs atomic, so it gets one request at a time; delays run concurrently.
+conditional PUTs atomic, so it gets one request at a time. Delays run concurrently.
 """
 
 from __future__ import annotations
@@ -23,13 +23,18 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 BUCKET = "lake"
 CONTROL = "/__control__"
-"""GET: number of requests by method and kind, and faults by kind if the query is ``faults``. POST: sets the delay
-in seconds and resets the count; ``faults`` (chance of each kind), ``seed``, ``late`` and ``slow`` (seconds) are
-arguments of ``Counted.fail``."""
+"""GET: number of requests by method and kind, or faults by kind if the query is ``faults``.
+
+POST: sets the delay in seconds and resets the count. ``faults`` (chance of each kind), ``seed``, ``late`` and
+``slow`` (seconds) are arguments of ``Counted.fail``.
+"""
 FAULTS = ("refuse", "slow", "cut", "stall", "late", "tear", "lose", "conflict")
-"""503 before the work; a pause before it; the connection closed before it; a pause before it longer than clients
-wait; such a pause after it; the connection closed in the middle of the answer; before any of the answer; 409 to
-a request that creates an object, as S3 answers while another one does."""
+"""Kinds of faults.
+
+503 before the work; a pause before it; the connection closed before it; a pause before it longer than clients
+wait; such a pause after it; the connection closed in the middle of the answer; before any of the answer; 409 to a
+request that creates an object, as S3 answers during another such request.
+"""
 _CONFLICT = "409 Conflict", "ConditionalRequestConflict", "A conflicting conditional operation is in progress."
 _SLOW_DOWN = "503 Slow Down", "SlowDown", "Please reduce your request rate."
 
@@ -39,7 +44,7 @@ Store = Callable[[Environ, Start], Iterable[bytes]]
 
 
 def environment(url: str) -> dict[str, str]:
-    """Environment variables that direct clients to the server."""
+    """Returns environment variables that direct clients to the server."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ALLOW_HTTP": "true",
@@ -50,7 +55,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 class Counted:
-    """WSGI application: counts requests to a store, delays them, and makes some of them fail."""
+    """WSGI application that counts and delays requests to a store, and makes some of them fail."""
 
     def __init__(self) -> None:
         self._store: Store = DomainDispatcherApplication(create_backend_app)
@@ -58,21 +63,21 @@ class Counted:
         self.requests: Counter[str] = Counter()
         self.delay = 0.0
         self.faults: Counter[str] = Counter()
-        """Faults that happened, by kind."""
+        """Number of faults by kind."""
         self.refusal: Callable[[Environ], tuple[str, str, str] | None] = lambda environ: None
-        """Status, code and message with which a request is refused, or None."""
+        """Returns status, code and message of a refused request, or None."""
         self.choose: Callable[[Environ], str | None]
-        """The fault of a request, None for none; replaced by ``fail``."""
+        """Returns the fault of a request, or None. Replaced by ``fail``."""
         self.fail({})
 
     def fail(
         self, chances: Mapping[str, float], *, seed: int | None = None, slow: float = 0.3, late: float = 8.0
     ) -> None:
-        """Makes requests fail from now on, and forgets how many did.
+        """Makes requests fail from now on, and resets the count of faults.
 
         Args:
-            chances: for each kind of ``FAULTS`` its part of all requests; no request has two faults.
-            seed: of the choice of requests.
+            chances: for each kind of ``FAULTS`` its share of all requests; no request has two faults.
+            seed: seed of the choice of requests.
             slow: seconds of the pause before the work.
             late: seconds of the pauses that are longer than clients wait.
         """
@@ -88,7 +93,7 @@ class Counted:
         if environ["PATH_INFO"] == CONTROL:
             return self._control(environ, start)
         time.sleep(self.delay)
-        environ["wsgi.input"] = io.BytesIO(_body(environ))  # not to wait for it with the lock held
+        environ["wsgi.input"] = io.BytesIO(_body(environ))  # Read before the lock is taken.
         with self._lock:
             self.requests[_kind(environ)] += 1
             fault = self.choose(environ)
@@ -138,7 +143,7 @@ def _refused(start: Start, status: str, code: str, message: str) -> Iterable[byt
 
 
 def _closed(environ: Environ, *sent: bytes) -> Iterable[bytes]:
-    """Closes the connection after the bytes given; what WSGI writes after that reaches nobody."""
+    """Closes the connection after the given bytes. The client gets nothing that WSGI writes later."""
     connection = environ["werkzeug.socket"]
     for part in sent:
         connection.sendall(part)
@@ -147,7 +152,7 @@ def _closed(environ: Environ, *sent: bytes) -> Iterable[bytes]:
 
 
 def _torn(environ: Environ, answer: bytes) -> Iterable[bytes]:
-    """The first half of an answer, or of its headers if it has no body; then the connection is closed."""
+    """Sends the first half of an answer, or of its headers if it has no body, and closes the connection."""
     if not answer:
         yield from _closed(environ, b"HTTP/1.1 200 OK\r\nContent-")
         return
@@ -170,14 +175,14 @@ def _kind(environ: Environ) -> str:
 
 class _Quiet(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else one request in thirty waits 40 ms twice, for acknowledgements
+    disable_nagle_algorithm = True  # Otherwise one request in thirty waits 40 ms twice, for acknowledgements.
 
     def log_request(self, *_: object) -> None:
         pass
 
 
 def serve() -> tuple[Any, Counted]:
-    """Starts serving in a thread; the server (``server_port``, ``shutdown``) and the application."""
+    """Starts serving in a thread. Returns the server (``server_port``, ``shutdown``) and the application."""
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     application = Counted()
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Quiet)

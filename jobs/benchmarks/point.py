@@ -78,7 +78,7 @@ def in_flight(bench: Bench) -> Iterator[Figure]:
 
 
 def age(bench: Bench) -> Iterator[Figure]:
-    """A cycle of send, receive and delete (three commits) in an old queue; bare: in a new one."""
+    """A cycle of send, receive and delete (three commits) in an old queue; bare: in a new queue."""
     window = max(1, bench.sizes.window // 3)
     with bench.scratch() as scratch:
         lake = LakeQueue(f"{scratch}/queues", engine="point")
@@ -123,7 +123,7 @@ def concurrent(bench: Bench) -> Iterator[Figure]:
 
 
 def cli(bench: Bench) -> Iterator[Figure]:
-    """Commands, including the start of their processes; what an import takes."""
+    """Commands, including the start of their processes, and the cost of an import."""
     run = partial(subprocess.run, check=True, stdout=subprocess.PIPE, text=True)
     with bench.scratch() as scratch:
         LakeQueue(f"{scratch}/queues", engine="point").create_queue("orders").send(BODY)

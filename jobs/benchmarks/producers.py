@@ -1,8 +1,8 @@
-"""Rows of producers as they are deployed, and of the way of a message to a consumer that waits.
+"""Rows of producers as they are deployed, and of the way of a message to a waiting consumer.
 
-``python -m benchmarks.producers send ROOT EVERY SECONDS`` is a producer of one message each ``EVERY`` seconds,
-``python -m benchmarks.producers handle ROOT IDLE SECONDS`` a consumer that waits for ``IDLE`` seconds before the
-first message. Both print that they are ready, wait for a line of their input, and print what they saw.
+``python -m benchmarks.producers send ROOT EVERY SECONDS`` is a producer of one message each ``EVERY`` seconds.
+``python -m benchmarks.producers handle ROOT IDLE SECONDS`` is a consumer that waits for ``IDLE`` seconds before
+the first message. Both print that they are ready, wait for a line of their input, and print their results.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ PRODUCERS: Mapping[str, Sequence[tuple[int, int, float, float, float, float | No
     "a disk": [(8, 1, 0.02, 390, 0.015, None), (24, 1, 0.1, 235, 0.03, None)],
     "an object store, 20 ms": [(8, 1, 0.2, 38, 0.15, None), (8, 8, 0.2, 38, 0.05, 0.3)],
 }
-"""Processes, shards, seconds between two sends of one, and the messages a second that must get through; the most
-seconds of half of the sends, and of 99 of 100."""
+"""Processes, shards, seconds between two sends of a process, and three bounds.
+
+The bounds are the least messages a second, and the most seconds of half of the sends, and of 99 of 100.
+"""
 HANDLED: Mapping[str, tuple[float, float]] = {"a disk": (0.015, 0.04), "an object store, 20 ms": (0.3, 0.6)}
-"""Seconds from a send to the handler, of half of the messages and of 9 of 10."""
+"""Most seconds from a send to the handler, for half of the messages and for 9 of 10."""
 IDLE = 0.003
-"""Share of a core of a consumer that waits on a disk."""
+"""Most CPU of a consumer that waits on a disk, as a share of a core."""
 ASKED = 1
-"""Requests a second of one that waits on an object store."""
+"""Most requests a second of a consumer that waits on an object store."""
 
 
 def producers(bench: Bench) -> Iterator[Figure]:
-    """Messages per second of producers that send one at a time, beside what they want, and the time of a send.
+    """Messages per second and send times of producers that send one at a time; bare: the wanted rate.
 
-    Also the time from a send to the handler of another process that waits, and what that costs while it waits.
+    Also the time from a send to the handler of a waiting process, and the cost of the wait.
     """
     for place, rows in PRODUCERS.items():
         with bench.scratch() as scratch, ExitStack() as stack:
@@ -89,7 +91,7 @@ def _handled(
         waiting.append(0 if url is None else sum(ask(url).values()))
         with within(environment):
             for number in range(messages):
-                queue.send(repr(time.monotonic()))  # the same clock for all processes of a machine
+                queue.send(repr(time.monotonic()))  # All processes of a machine have the same clock.
                 time.sleep(1 + number % 7 / 10)
 
     waiting: list[int] = []

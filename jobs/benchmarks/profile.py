@@ -1,4 +1,4 @@
-"""Where the time goes on a local disk: of a receive at several numbers of threads, and of a consumer's round."""
+"""Profile on a local disk: of a receive at several numbers of threads, and of a consumer's round."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def profile(bench: Bench) -> Iterator[Figure]:
         yield Figure(
             f"{threads} threads: one receive", seconds["call"] / calls, remark=f"{calls / batches:.1f} a commit"
         )
-        waited = seconds["claim"] - seconds["batch"]  # of those that lead, and all of those that do not
+        # Time of the calls that lead a commit, and of all calls that wait for it.
+        waited = seconds["claim"] - seconds["batch"]
         yield Figure(f"{threads} threads: of it, waiting for commits of others", waited / calls)
         for name in COMMIT:
             yield Figure(f"{threads} threads: one commit: {name}", seconds[name] / batches)
@@ -98,7 +99,7 @@ def profile(bench: Bench) -> Iterator[Figure]:
         with _measured(ROUND) as times:
             Consumer(queue, lambda message, context: None, CONCURRENCY, wait_time=0).run(until_empty=True)
         wall = perf_counter() - began
-    rounds = times.calls["claim"]  # which settles what was handled, too
+    rounds = times.calls["claim"]  # A claim also settles the handled messages.
     yield Figure(
         "a consumer: from round to round", wall / rounds, remark=f"{messages / rounds:.0f} messages a round"
     )
@@ -128,5 +129,5 @@ def _measured(parts: Parts) -> Iterator[_Times]:
 
 
 def _method(timed: Callable[..., Any]) -> Callable[..., Any]:
-    """As a method: a plain function binds to its object."""
+    """Makes a method of it, because a callable on an instance would get the object twice."""
     return lambda self, *args, **more: timed(self, *args, **more)

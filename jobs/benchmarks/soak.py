@@ -1,4 +1,4 @@
-"""A row of a process that works for long: what grows beside a compactor."""
+"""A row of a process that works for long: its growth while a compactor runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Sample(NamedTuple):
 
 
 def soak(bench: Bench) -> Iterator[Figure]:
-    """Threads send, receive and delete single messages; the end beside the time after the first ones."""
+    """Threads send, receive and delete single messages; the end compared with the time after the first ones."""
     first, total = bench.sizes.soaked_first, bench.sizes.soaked
     done, failed, over = [0] * THREADS, list[BaseException](), threading.Event()
     samples: list[_Sample] = []
@@ -78,7 +78,7 @@ def soak(bench: Bench) -> Iterator[Figure]:
 def _repeated(
     call: Callable[[int], None], threads: int, over: threading.Event, failed: list[BaseException]
 ) -> Iterator[None]:
-    """Repeats a call in threads, with the number of each, until it is over."""
+    """Repeats a call in threads, with the number of the thread, until ``over`` is set."""
 
     def run(number: int) -> None:
         try:

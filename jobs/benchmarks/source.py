@@ -1,4 +1,4 @@
-"""Rows of Spark's data source ``lakequeue``, beside the functions that need a session in the driver."""
+"""Rows of Spark's data source ``lakequeue``, compared with functions that need a session in the driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def source(bench: Bench) -> Iterator[Figure]:
         streams: list[tuple[float, float]] = []
 
         def turn(df: DataFrame, rows: int) -> None:
-            """Both ways to write, then both ways to read what they wrote; the order alternates."""
+            """Writes in both ways, and reads the results in both ways. The order alternates."""
             number = next(numbers)
             sides = [_through_source, _through_frames] if number % 2 else [_through_frames, _through_source]
             times = {side: side(bench, lake, f"{scratch}/checkpoint", df, rows, number) for side in sides}
@@ -65,7 +65,7 @@ def _through_source(
         nonlocal reading
         reading += seconds_of(lambda: _length(messages))
 
-    # Spark prunes the columns of the lease's DataFrame, but not those of a source in Python
+    # Spark prunes the columns of the lease's DataFrame, but not of a Python data source.
     options = here | {"maxMessages": str(rows), "visibilityTimeout": str(LONG)}
     stream = (
         bench.spark.readStream.format("lakequeue")

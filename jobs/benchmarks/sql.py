@@ -1,4 +1,4 @@
-"""Queries in SQL: of a queue of many shards, of many queues, and of a queue of many messages, beside DuckDB."""
+"""Queries in SQL: of a queue of many shards, of many queues, and of many messages, compared with DuckDB."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OF_QUEUES = {
         WHERE queue IN (SELECT queue FROM queues WHERE in_flight BETWEEN 1 AND 10) GROUP BY ALL
     """,
 }
-"""Queries over all queues, of which each has few messages."""
+"""Queries over all queues, each with few messages."""
 OF_FEW = {
     "depth of one queue": "SELECT visible, in_flight FROM queues WHERE queue = 'queue-1'",
     "states of one queue": "SELECT state, count(*) FROM messages WHERE queue = 'queue-1' GROUP BY ALL",
     "messages sent long ago": "SELECT count(*) FROM messages WHERE sent_at < CAST('2020-01-01' AS TIMESTAMP)",
 }
-"""Queries that need little of them."""
+"""Queries that need few of the queues."""
 OF_ONE = {
     "by state": "SELECT state, count(*) FROM messages WHERE queue = 'long' GROUP BY ALL",
     "of a state": "SELECT count(*) FROM messages WHERE queue = 'long' AND state = 'in_flight'",
@@ -45,7 +45,7 @@ OF_ONE = {
         ) WHERE place = 1
     """,
 }
-"""Queries of the messages of one queue that has many."""
+"""Queries of the messages of a large queue."""
 
 
 def queries(bench: Bench) -> Iterator[Figure]:
@@ -76,7 +76,7 @@ def queries(bench: Bench) -> Iterator[Figure]:
 def _beside_duckdb(
     bench: Bench, lake: LakeQueue, of: str, *asked: tuple[Mapping[str, str], float, float]
 ) -> Iterator[Figure]:
-    """Queries in Spark and in DuckDB, whose time so many times and so many seconds more are the bound of each."""
+    """Runs queries in Spark and in DuckDB. Each bound is a multiple of DuckDB's time, plus seconds."""
     yield Figure(f"SQL over {of}: views registered", seconds_of(lambda: lake.register_views(bench.spark)), bound=3)
     with duckdb.connect() as connection:
         for name, relation in lake.arrow_views().items():

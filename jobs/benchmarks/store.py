@@ -20,17 +20,17 @@ from lakequeue import LakeQueue
 DELAY = 0.02
 """Seconds by which the object store delays each request."""
 COUNTS = 2
-"""Maximum number of seconds of ``lakequeue counts`` there."""
+"""Most seconds of ``lakequeue counts`` on the store."""
 REQUESTS = {"send": 6, "receive": 12, "delete": 9, "empty receive": 2}
-"""Maximum number of requests that each operation may make on an object store."""
+"""Most requests of each operation on an object store."""
 CREATING = 12
-"""Maximum number of requests that creating a queue of one shard may make."""
+"""Most requests to create a queue of one shard."""
 COUNTING = 14
-"""Maximum number of requests by which a new process counts the messages of a young queue."""
+"""Most requests of a new process to count the messages of a young queue."""
 
 
 def store(bench: Bench) -> Iterator[Figure]:
-    """Requests of single operations, of creating queues, and the time of counts."""
+    """Requests of single operations and of creating queues, and the time of counts."""
     with running_store() as (url, variables):
         yield from _requests(bench, url, variables)
         yield from _creating(url, variables)
@@ -114,8 +114,8 @@ def _counts(bench: Bench, url: str, variables: Mapping[str, str]) -> Iterator[Fi
 
 @contextmanager
 def running_store() -> Iterator[tuple[str, dict[str, str]]]:
-    """Runs an object store in a process; yields its URL and the environment for clients."""
-    from benchmarks import object_store  # needs moto
+    """Runs an object store in a process. Yields its URL and the environment for clients."""
+    from benchmarks import object_store  # Needs moto.
 
     program = Path(__file__).with_name("memory_store.py")
     process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True)
@@ -128,7 +128,7 @@ def running_store() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def new_root(scratch: str, url: str | None) -> str:
-    """A root that does not exist yet: in a directory, or on the store if there is one."""
+    """Returns a root that does not exist yet: in a directory, or on the store if there is one."""
     return f"{scratch}/{uuid4().hex}" if url is None else f"s3://lake/{uuid4().hex}"
 
 
@@ -144,7 +144,7 @@ def within(more: Mapping[str, str]) -> Iterator[None]:
 
 
 def ask(url: str, settings: Mapping[str, object] | None = None) -> dict[str, int]:
-    """Requests by kind since the last change of settings."""
+    """Returns the requests by kind since the last change of settings. Changes settings if given."""
     data = None if settings is None else json.dumps(settings).encode()
     with urllib.request.urlopen(f"{url}/__control__", data) as answer:
         counted: dict[str, int] = json.loads(answer.read())

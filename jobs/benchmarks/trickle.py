@@ -1,6 +1,6 @@
-"""The row of a trickle: what a message costs consumers that wait for it most of the time.
+"""The row of a trickle: the cost of a message for consumers that mostly wait.
 
-``python -m benchmarks.trickle ROOT QUEUE SECONDS`` is one of their processes: it prints when it is ready, waits
+``python -m benchmarks.trickle ROOT QUEUE SECONDS`` is one of their processes. It prints when it is ready, waits
 for a line of its input, consumes for a while, and prints its seconds of CPU and the latencies of its messages.
 """
 
@@ -26,11 +26,11 @@ HANDLER = 0.005
 """Seconds of a handler."""
 PROCESSES = 8
 SETTLED = 2
-"""Seconds that consumers wait before the first message, and after the last one."""
+"""Seconds that consumers wait before the first message, and after the last."""
 
 
 def trickle(bench: Bench) -> Iterator[Figure]:
-    """CPU of all consumers for a message, and the way from a send to its handler, beside a single consumer."""
+    """CPU of all consumers for a message, and the way from a send to its handler; bare: a single consumer."""
     found = {}
     for count in sorted({1, min(PROCESSES, bench.sizes.processes)}):
         with bench.scratch() as scratch, ExitStack() as stack:
@@ -46,7 +46,7 @@ def trickle(bench: Bench) -> Iterator[Figure]:
             began = time.monotonic()
             for place in bench.track(range(lasts * RATE), f"a trickle to {count} processes"):
                 time.sleep(max(0, began + place / RATE - time.monotonic()))
-                queue.send(str(time.monotonic()))  # the same clock for all processes of a machine
+                queue.send(str(time.monotonic()))  # All processes of a machine have the same clock.
             done = [json.loads(line(process)) for process in processes]
             latencies = [each for _, seen in done for each in seen]
             found[count] = (sum(cpu for cpu, _ in done) / len(latencies), median(latencies))
@@ -62,7 +62,7 @@ def trickle(bench: Bench) -> Iterator[Figure]:
 def main(root: str, name: str, seconds: str) -> None:
     lake = LakeQueue(root, engine="point")
     queue, other = lake.queue(name), lake.create_queue(uuid4().hex)
-    other.send("a")  # the first use of Arrow imports pandas where it is installed
+    other.send("a")  # The first use of Arrow imports pandas if it is installed.
     other.delete_batch(other.receive())
     latencies: list[float] = []
 

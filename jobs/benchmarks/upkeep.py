@@ -27,7 +27,10 @@ _SENDERS = 8
 
 
 class _Simulated(SystemClock):
-    """A clock that stands still until it is set; it begins near that of the storage, with which it is compared."""
+    """A clock that moves only when set.
+
+    It begins at the machine's time, because it is compared with the storage's.
+    """
 
     def __init__(self) -> None:
         self.instant = super().now()
@@ -37,7 +40,7 @@ class _Simulated(SystemClock):
 
 
 def heartbeat(bench: Bench) -> Iterator[Figure]:
-    """One heartbeat pass of a consumer over messages in flight, in one batch or in concurrent batches of ten."""
+    """A heartbeat pass of a consumer over messages in flight, in one batch or in concurrent batches of ten."""
     held = bench.sizes.held
     for profile, size in ("lake", held), ("sqs", 10):
         with bench.scratch() as scratch, ThreadPoolExecutor(32) as pool:
@@ -56,7 +59,7 @@ def heartbeat(bench: Bench) -> Iterator[Figure]:
 
 
 def margin(bench: Bench) -> Iterator[Figure]:
-    """What is left of a receipt when its computed renewal has returned, while others send (PER-8)."""
+    """Time left of a receipt when its computed renewal has returned, while other threads send (PER-8)."""
     held, timeout = bench.sizes.held, 5
     policy, margins, over, clock = ComputedRenewal(timeout), list[float](), threading.Event(), SystemClock()
     with bench.scratch() as scratch, ThreadPoolExecutor(_SENDERS) as pool:
@@ -105,7 +108,7 @@ def margin(bench: Bench) -> Iterator[Figure]:
 
 
 def memory(bench: Bench) -> Iterator[Figure]:
-    """Memory growth of this process while it leases, reads and deletes; without the JVM's heap."""
+    """Memory growth of this process while it leases, reads and deletes, without the JVM's heap."""
     rows = bench.sizes.bulk_rows
     with bench.scratch() as scratch:
         queue = LakeQueue(f"{scratch}/queues", spark=bench.spark).create_queue("large")
@@ -137,7 +140,7 @@ def steady(bench: Bench) -> Iterator[Figure]:
                     queue.delete(message.receipt_handle)
                 times.append(time.perf_counter() - started)
                 clock.instant += timedelta(seconds=60 / bench.sizes.uses)
-            _age(root, 60)  # compaction removes files by the machine's time
+            _age(root, 60)  # Compaction removes files by the machine's time.
             compact_root(queue._runtime.root)
             if minute % _STEP == 0 or minute == bench.sizes.minutes:
                 first = first or median(times)
@@ -148,7 +151,7 @@ def steady(bench: Bench) -> Iterator[Figure]:
 
 
 def queues(bench: Bench) -> Iterator[Figure]:
-    """Creating queues in a root that has many, and listing them; passes of the compactor when nobody uses them."""
+    """Creating and listing queues in a root that has many; passes of the compactor over unused queues."""
     clock, times = _Simulated(), list[float]()
     with bench.scratch() as scratch:
         lake = LakeQueue(f"{scratch}/queues", clock=clock, engine="point")
@@ -162,14 +165,14 @@ def queues(bench: Bench) -> Iterator[Figure]:
         yield Figure(f"a page of 10 of {len(times):,} queues / all of them", page, every, bound=0.1)
         whole = seconds_of(lake.compact) / len(times)
         clock.instant += timedelta(minutes=1)
-        lake.compact()  # finds them as they were; the next one only looks
+        lake.compact()  # This pass notes that nothing changed. The next one only compares.
         resting = seconds_of(lake.compact) / len(times)
         yield Figure("the compactor's pass, each queue nobody used since / the first", resting, whole, bound=0.2)
 
 
 @contextmanager
 def _grown() -> Iterator[list[float]]:
-    """Maximum growth of this process in MiB while the context is open, sampled every 20 ms."""
+    """Yields the maximum growth of this process in MiB during the block, sampled every 20 ms."""
     grown, ended, before = [0.0], threading.Event(), resident()
 
     def sample() -> None:
@@ -186,13 +189,13 @@ def _grown() -> Iterator[list[float]]:
 
 
 def resident() -> int:
-    """Bytes of memory of this process."""
+    """Returns this process's memory in bytes."""
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _files(root: str) -> tuple[int, int]:
-    """Numbers of data files and of log entries in a root."""
+    """Returns the numbers of data files and of log entries in a root."""
     data = log = 0
     for folder, _, names in os.walk(root):
         if folder.endswith("_delta_log"):

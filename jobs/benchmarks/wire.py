@@ -25,7 +25,7 @@ from lakequeue import LakeQueue, Queue, SendEntry
 
 CLIENTS = 1, 64, 256
 EACH = 160
-"""Maximum calls of each verb by one client; all clients together also have a maximum."""
+"""Most calls of each verb by a client. All clients together also have a maximum."""
 LONGEST = 60.0
 """Seconds after which no further calls of a verb start."""
 STARTING = 60.0
@@ -51,7 +51,7 @@ def serve(bench: Bench) -> Iterator[Figure]:
 
 
 def _beside_the_queue(own: Queue, load: _Load) -> Iterator[Figure]:
-    """What sends over HTTP cost beside those of as many threads of this process."""
+    """Compares sends over HTTP with sends by as many threads of this process."""
     clients = load.clients
     sends = {1: lambda: own.send(BODY), 10: lambda: own.send_batch([SendEntry(BODY)] * 10)}
     for batch, seconds in load.sent.items():
@@ -90,7 +90,7 @@ def _timed(send: Callable[[], object]) -> float:
 
 
 async def _administration(port: int) -> list[Figure]:
-    """Creating and deleting queues while eight clients send, receive and delete."""
+    """Creates and deletes queues while eight clients send, receive and delete."""
     others = [await _Connection.to(port) for _ in range(8)]
     administrator = await _Connection.to(port)
     queue = await administrator.call("CreateQueue", {"QueueName": "busy"})
@@ -189,7 +189,7 @@ class _Connection:
 
 
 class _Load:
-    """Concurrent clients of a new queue; one verb at a time.
+    """Concurrent clients of a new queue, with one verb at a time.
 
     Attributes:
         rates, sent: messages a second, and seconds of each call, of sends by the size of their batches.
@@ -213,7 +213,7 @@ class _Load:
             name = f"load-{self.clients}{'.fifo' if self._fifo else ''}"
             answer = await self._connections[0].call("CreateQueue", {"QueueName": name} | attributes)
             self._queue = {"QueueUrl": answer["QueueUrl"]}
-            # a quarter of the batches, to stay below the in-flight limit of FIFO queues
+            # A quarter of the batches, to stay below the in-flight limit of FIFO queues.
             return await self._verbs(1, self._calls) + await self._verbs(10, max(1, self._calls // 4))
         finally:
             for connection in self._connections:
@@ -256,7 +256,7 @@ class _Load:
     async def _all(
         self, verb: str, batch: int, what: Callable[[Any], tuple[str, Parameters]], arguments: Any
     ) -> tuple[Figure, list[Parameters]]:
-        """Makes a call for each argument, spread over the clients; returns the figure and the answers."""
+        """Makes a call for each argument, spread over the clients. Returns the figure and the answers."""
         left, answers, seconds = iter(arguments), [], []
         started = perf_counter()
 
@@ -286,6 +286,6 @@ class _Load:
 
 
 def _percentiles(seconds: list[float]) -> tuple[float, float]:
-    """The 50th and the 99th percentile."""
+    """Returns the 50th and the 99th percentile."""
     cuts = quantiles(seconds * 2 if len(seconds) == 1 else seconds, n=100, method="inclusive")
     return cuts[49], cuts[98]

@@ -568,9 +568,9 @@ class Queue(QueueProperties):
         return by_priority(self._runtime)
 
     def shard_counts(self) -> list[ShardCounts]:
-        """Returns messages and lost races of each shard (QUE-35).
+        """Returns messages and lost races of each shard.
 
-        Reads the newest entries of the shards' logs: 100 requests a shard on object stores.
+        Reads the newest entries of the shards' logs: 100 requests a shard on object stores (QUE-35).
         """
         return by_shard(self._runtime)
 
@@ -763,11 +763,13 @@ class Queue(QueueProperties):
         return attributes.tags(self._runtime)
 
     def set_tags(self, /, tags: Mapping[str, str] | None = None, **more: str) -> None:
-        """Adds or overwrites tags. Keys are case-sensitive (QUE-28).
+        """Adds or overwrites tags. Keys are case-sensitive.
 
         Raises:
             InvalidParameterValue: a key is not a text of 1 to 128 characters, or a value not a text of at most
                 256, or the queue would have more than 50 tags.
+
+        QUE-28
         """
         attributes.add_tags(self._runtime, check_tags({**check_tags({} if tags is None else tags), **more}))
 
