@@ -14,6 +14,7 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import MissingPackage, QueueClientError, RowsRefused, TableUnavailable, UnsupportedTable
+from lakequeue.storage.delivery.identity import CommitRefused, Delivery
 from lakequeue.storage.delivery.rows import columns_of, refused_columns
 from lakequeue.storage.folder import Folder, LocalFolder
 from lakequeue.storage.roots import local_path
@@ -42,36 +43,13 @@ _TRIES = 5
 """Commits that ``deltalake`` tries itself before the table is read again."""
 
 
-class CommitRefused(Exception):
-    """The commit did not land, or its outcome is unknown: read the table again."""
-
-
-@attrs.frozen
-class Delivery:
-    """The identity of one delivery in the log of its table.
-
-    Attributes:
-        app_id: application id of the queue's slot.
-        number: number of the claim. The rows have the version ``2 * number``, a block ``2 * number + 1``.
-        lease_id: written into the commit of the rows.
-        at: microseconds; kept with the application id.
-    """
-
-    app_id: str
-    number: int
-    lease_id: str
-    at: int
-
-    @property
-    def version(self) -> int:
-        return 2 * self.number
-
-    def properties(self, version: int) -> CommitProperties:
-        return CommitProperties(
-            custom_metadata={"userMetadata": LEASE + self.lease_id},
-            app_transactions=[Transaction(self.app_id, version, self.at // 1_000)],
-            max_commit_retries=_TRIES,
-        )
+def _properties(delivery: Delivery, version: int) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={"userMetadata": LEASE + delivery.lease_id},
+        # without an instant Spark would drop the id under a retention
+        app_transactions=[Transaction(delivery.app_id, version, delivery.at // 1_000)],
+        max_commit_retries=_TRIES,
+    )
 
 
 class Target:
@@ -225,7 +203,7 @@ class Snapshot:
             if entry is None:
                 return None
             ids = {(each["txn"]["appId"], each["txn"]["version"]) for each in entry if "txn" in each}
-            for version in (delivery.version, delivery.version + 1):
+            for version in (delivery.version, delivery.block):
                 if (delivery.app_id, version) in ids:
                     [text] = [
                         str(each["commitInfo"].get("userMetadata")) for each in entry if "commitInfo" in each
@@ -249,7 +227,7 @@ class Snapshot:
                     mode="append",
                     # only for new columns, because it changes the metadata each time, which refuses other writers
                     schema_mode="merge" if fitting.schema.names != self.schema.names else None,
-                    commit_properties=delivery.properties(delivery.version),
+                    commit_properties=_properties(delivery, delivery.version),
                 )
             except SchemaMismatchError as error:
                 raise RowsRefused(first_line(error)) from error
@@ -262,7 +240,7 @@ class Snapshot:
         """Commits an empty entry, after which no rows of the delivery can land. Errors as ``append``."""
         with self._commit():
             self.table.create_write_transaction(
-                [], "append", self.table.schema(), commit_properties=delivery.properties(delivery.version + 1)
+                [], "append", self.table.schema(), commit_properties=_properties(delivery, delivery.block)
             )
 
     @contextmanager

@@ -1,0 +1,258 @@
+"""The protocol of deliveries into a table: who may append, what arrived, and who decides (TAB-25).
+
+The table's own log decides. An append and a block of one delivery exclude each other there, and only a newly
+opened table says which of the two landed. ``docs/guides/tables.md`` has a picture.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import LeaseLost, TableUnavailable
+from lakequeue.shard.commands import LeaseCounts
+from lakequeue.storage.delivery.identity import CommitRefused, Delivery
+
+_TRIES = 8
+"""Times that a commit is tried, each on a newly opened table, before the delivery is left undecided."""
+_CONFLICT = (
+    "has a newer delivery than the ledger of this queue knows: another root delivers under the same id, or the "
+    "ledger was put back; `lakequeue repair QUEUE --new-delivery-id` gives this queue an id of its own"
+)
+
+
+class Snapshot(Protocol):
+    """One version of a delivery table."""
+
+    @property
+    def table_id(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    def check(self) -> None: ...
+    def delivered(self, app_id: str) -> int: ...
+    def search(self, delivery: Delivery) -> tuple[int, str | None] | None: ...
+    def append(self, delivery: Delivery, rows: pa.Table, merge_schema: bool) -> None: ...
+    def block(self, delivery: Delivery) -> None: ...
+
+
+class Table(Protocol):
+    """A delivery table; it may be missing."""
+
+    @property
+    def uri(self) -> str: ...
+    def read(self) -> Snapshot | None: ...
+    def create(self, schema: pa.Schema) -> None: ...
+    def sync(self, version: int) -> None: ...
+
+
+class Marked(Protocol):
+    """The ledger's side of one delivery: messages that are marked with its slot and number."""
+
+    @property
+    def delivery(self) -> Delivery: ...
+    def table_id(self) -> str | None:
+        """Id of the table that was recorded; None if none was, "" if the marks are of an earlier table."""
+        ...
+
+    def record(self, table_id: str) -> str | None:
+        """Records the id of the table, and returns the recorded one; None if the mark is gone."""
+        ...
+
+    def delete(self) -> LeaseCounts:
+        """Deletes the messages by their lease."""
+        ...
+
+    def is_there(self) -> bool:
+        """False if the newest ledger has no such mark."""
+        ...
+
+    def decide(self, delivered: bool, unrecorded: bool = False) -> int:
+        """Deletes the marked messages, or makes them visible without the mark; returns their number.
+
+        Args:
+            unrecorded: change nothing if the id of a table is recorded.
+        """
+        ...
+
+
+class State(Enum):
+    """What a table's log says about a delivery."""
+
+    OPEN = "open"
+    """Neither rows nor a block landed; rows may still land."""
+    ARRIVED = "arrived"
+    """The rows are in the table."""
+    BLOCKED = "blocked"
+    """The rows are not in the table, and never will be."""
+    TAKEN = "taken"
+    """The number was used by another root; these rows are not in the table, and never will be."""
+    UNKNOWN = "unknown"
+    """A newer delivery of the slot landed, and the log no longer has the entry of this one."""
+
+
+def state_of(snapshot: Snapshot, delivery: Delivery) -> State:
+    """What a newly opened table says about a delivery (TAB-25)."""
+    version = snapshot.delivered(delivery.app_id)
+    if version < delivery.version:
+        return State.OPEN
+    if version == delivery.block:
+        return State.BLOCKED
+    found = snapshot.search(delivery)
+    if found is None and version > delivery.block:
+        return State.UNKNOWN
+    landed, lease_id = found or (version, None)
+    if landed != delivery.version:
+        return State.BLOCKED
+    return State.ARRIVED if lease_id in (None, delivery.lease_id) else State.TAKEN
+
+
+@attrs.frozen
+class Opened:
+    """A delivery table whose id the ledger has recorded."""
+
+    table: Table
+    table_id: str
+
+    @classmethod
+    def of(cls, table: Table, marked: Marked, schema: pa.Schema | None) -> tuple[Opened, Snapshot]:
+        """Opens the table for a delivery, and records its id if it is the first (TAB-22).
+
+        A missing table is created without rows before that.
+
+        Args:
+            schema: of a new table; None: do not create one.
+
+        Raises:
+            TableUnavailable: the table is not there, or it is another one.
+            LeaseLost: the mark is gone.
+        """
+        known, snapshot = marked.table_id(), table.read()
+        if snapshot is None and known is None and schema is not None:
+            table.create(schema)
+            snapshot = table.read()
+        if snapshot is None:
+            raise TableUnavailable(table.uri, "is not there" if known else "does not exist")
+        snapshot.check()
+        if known is None:
+            known = marked.record(snapshot.table_id)
+            if known is None:
+                raise LeaseLost()
+        opened = cls(table, known)
+        opened._compare(snapshot)
+        return opened, snapshot
+
+    def read(self) -> Snapshot:
+        """Opens the table anew. Raises TableUnavailable if it is not the recorded one."""
+        snapshot = self.table.read()
+        if snapshot is None:
+            raise TableUnavailable(self.table.uri, "is not there")
+        self._compare(snapshot)
+        snapshot.check()
+        return snapshot
+
+    def _compare(self, snapshot: Snapshot) -> None:
+        if snapshot.table_id != self.table_id:
+            raise TableUnavailable(
+                self.table.uri, f"is another table (id {snapshot.table_id}) than before (id {self.table_id})"
+            )
+
+
+def append(
+    opened: Opened,
+    snapshot: Snapshot,
+    marked: Marked,
+    rows: pa.Table,
+    *,
+    merge_schema: bool = False,
+    tried: bool = False,
+) -> Snapshot:
+    """Appends the rows of a delivery, and returns a snapshot that has them on disk (TAB-25).
+
+    The messages are deleted after that, and never before.
+
+    Args:
+        tried: True if an earlier holder of the lease may have appended.
+
+    Raises:
+        RowsRefused: the table does not take these rows. Block the delivery before anything else is tried.
+        LeaseLost: another process has blocked the delivery.
+        TableUnavailable: ``outcome_unknown`` says if rows may have landed.
+    """
+    delivery, reason = marked.delivery, ""
+    for _ in range(_TRIES):
+        state = state_of(snapshot, delivery)
+        if state is State.ARRIVED and tried:
+            opened.table.sync(snapshot.version)
+            return snapshot
+        if state is State.BLOCKED:
+            raise LeaseLost()
+        if state is not State.OPEN:
+            raise TableUnavailable(opened.table.uri, _CONFLICT) if marked.is_there() else LeaseLost()
+        tried = True
+        try:
+            snapshot.append(delivery, rows, merge_schema)
+        except CommitRefused as refused:
+            reason = f": {refused}"
+        try:
+            snapshot = opened.read()
+        except TableUnavailable as error:
+            error.outcome_unknown = True
+            raise
+    raise TableUnavailable(opened.table.uri, f"refused {_TRIES} commits{reason}", outcome_unknown=True)
+
+
+def deliver(opened: Opened, snapshot: Snapshot, marked: Marked, rows: pa.Table, **options: bool) -> LeaseCounts:
+    """Appends the rows of a delivery, then deletes its messages. Arguments and errors as ``append``."""
+    append(opened, snapshot, marked, rows, **options)
+    return marked.delete()
+
+
+def close(opened: Opened, delivery: Delivery) -> tuple[State, Snapshot]:
+    """Blocks a delivery unless its rows arrived. The state is never ``OPEN`` (TAB-26).
+
+    Raises:
+        TableUnavailable: the table cannot be reached or written.
+    """
+    reason = ""
+    for _ in range(_TRIES):
+        snapshot = opened.read()
+        state = state_of(snapshot, delivery)
+        if state is not State.OPEN:
+            return state, snapshot
+        try:
+            snapshot.block(delivery)
+        except CommitRefused as refused:
+            reason = f": {refused}"
+    raise TableUnavailable(opened.table.uri, f"refused {_TRIES} blocks{reason}")
+
+
+def decide(table: Table, marked: Marked) -> bool | None:
+    """Decides a delivery whose receipt has ended (TAB-26).
+
+    Returns:
+        True if the rows arrived and the messages were deleted. False if the messages are visible again, or another
+        process decided. None if only an operator can decide.
+
+    Raises:
+        TableUnavailable: the table cannot be reached or written; nothing was decided.
+    """
+    known = marked.table_id()
+    if known is None:  # no append begins before the id is recorded, which needs the mark
+        marked.decide(False, unrecorded=True)
+        return False
+    if known == "":
+        return None
+    opened = Opened(table, known)
+    state, snapshot = close(opened, marked.delivery)
+    if state is State.ARRIVED:
+        opened.table.sync(snapshot.version)
+        marked.decide(True)
+        return True
+    if state is State.UNKNOWN:
+        # usually another process decided this mark, and the slot has been used since
+        return None if marked.is_there() else False
+    marked.decide(False)
+    return False

@@ -1,0 +1,36 @@
+"""The identity of a delivery in the log of its table, without the package that writes there."""
+
+from __future__ import annotations
+
+import attrs
+
+
+class CommitRefused(Exception):
+    """The commit did not land, or its outcome is unknown: read the table again."""
+
+
+@attrs.frozen
+class Delivery:
+    """One delivery, as the log of its table names it.
+
+    Attributes:
+        app_id: application id of the queue's slot.
+        number: number of the claim. The rows have the version ``2 * number``, a block ``2 * number + 1``.
+        lease_id: written into the commit of the rows.
+        at: microseconds; kept with the application id.
+    """
+
+    app_id: str
+    number: int
+    lease_id: str
+    at: int
+
+    @property
+    def version(self) -> int:
+        """Version of the application id that the rows carry."""
+        return 2 * self.number
+
+    @property
+    def block(self) -> int:
+        """Version of the application id that a block carries."""
+        return 2 * self.number + 1

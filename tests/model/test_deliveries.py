@@ -1,0 +1,152 @@
+"""Whatever order the steps have, each message is in the queue, or its rows are in the delivery table once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lakequeue.errors import TableUnavailable
+from lakequeue.operations import delivery_protocol as protocol
+from lakequeue.operations.delivery_protocol import Opened, State
+from lakequeue.storage.delivery.identity import CommitRefused, Delivery
+from mutations import Case, Mutation, each_case, replace
+
+from .deliveries import Held, MemoryTable, Scenario, explore
+
+APPENDS, CLEANED, CUT, LOST = (
+    *("another program appends", "the log is cleaned up", "the power is cut", "an answer is lost"),
+)
+
+
+def exploring(name: str, scenario: Scenario) -> Callable[[], None]:
+    def explored() -> None:
+        explore(scenario)
+
+    explored.__name__ = name
+    return explored
+
+
+PAIR = exploring("a_holder_and_a_decider", Scenario(("holder", "decider")))
+DECIDERS = exploring("two_deciders", Scenario(("holder", "decider", "decider")))
+HOLDERS = exploring("two_holders", Scenario(("holder", "holder", "decider")))
+NEW = exploring("a_table_that_is_new", Scenario(("holder", "decider"), is_new=True))
+ANSWERS = exploring("a_lost_answer", Scenario(("holder", "decider"), happens=(LOST,)))
+CLEANING = exploring("a_log_that_is_cleaned_up", Scenario(("holder", "decider"), happens=(APPENDS, CLEANED)))
+POWER = exploring("a_power_cut", Scenario(("holder", "decider"), happens=(CUT,)))
+HALVES = exploring("halves", Scenario(("halving holder", "decider"), messages=2, happens=(LOST,)))
+
+
+def trust_the_answer(opened: Opened, snapshot: Any, marked: Held, rows: Any, **_: Any) -> Any:
+    """Appends, and takes the acknowledgement for an arrival."""
+    if protocol.state_of(snapshot, marked.delivery) is not State.OPEN:
+        raise TableUnavailable("", "")
+    try:
+        snapshot.append(marked.delivery, rows, False)
+    except CommitRefused:
+        raise TableUnavailable("", "") from None
+    opened.table.sync(snapshot.version + 1)
+    return snapshot
+
+
+def refused_is_arrived(opened: Opened, delivery: Delivery) -> Any:
+    snapshot = opened.read()
+    state = protocol.state_of(snapshot, delivery)
+    if state is State.OPEN:
+        try:
+            snapshot.block(delivery)
+        except CommitRefused:
+            return State.ARRIVED, snapshot
+        return State.BLOCKED, snapshot
+    return state, snapshot
+
+
+def block_unseen(opened: Opened, delivery: Delivery) -> Any:
+    snapshot = opened.read()
+    try:
+        snapshot.block(delivery)
+    except CommitRefused:
+        raise TableUnavailable("", "") from None
+    return State.BLOCKED, snapshot
+
+
+def delete_first(opened: Opened, snapshot: Any, marked: Held, rows: Any, **_: Any) -> Any:
+    counts = marked.delete()
+    protocol.append(opened, snapshot, marked, rows)
+    return counts
+
+
+def record_nothing(table: Any, marked: Held, schema: Any) -> Any:
+    snapshot = table.read()
+    if snapshot is None:
+        table.create(schema)
+        snapshot = table.read()
+    return Opened(table, snapshot.table_id), snapshot
+
+
+def whatever_is_recorded(held: Held, delivered: bool, unrecorded: bool = False) -> int:
+    return DECIDE(held, delivered)
+
+
+DECIDE = Held.decide
+
+MUTATIONS = [
+    Mutation(
+        "a block has the version of an append",
+        replace(Delivery, "block", property(lambda delivery: delivery.version)),
+        {DECIDERS: "TAB-20 TAB-26"},
+    ),
+    Mutation(
+        "messages are deleted before the append", replace(protocol, "deliver", delete_first), {PAIR: "TAB-25"}
+    ),
+    Mutation(
+        "an acknowledged append counts unseen", replace(protocol, "append", trust_the_answer), {CLEANING: "TAB-20"}
+    ),
+    Mutation(
+        "a refused block is taken for an arrival",
+        replace(protocol, "close", refused_is_arrived),
+        {DECIDERS: "TAB-26"},
+    ),
+    Mutation(
+        "a number is blocked without a look at its version",
+        replace(protocol, "close", block_unseen),
+        {PAIR: "TAB-26", HALVES: "TAB-27"},
+    ),
+    Mutation("what arrived is not synced", replace(MemoryTable, "sync", lambda *_: None), {POWER: "TAB-24"}),
+    Mutation("the table's id is not recorded", replace(Opened, "of", record_nothing), {NEW: "TAB-22"}),
+    Mutation(
+        "a mark is removed although an id was recorded meanwhile",
+        replace(Held, "decide", whatever_is_recorded),
+        {NEW: "TAB-26"},
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_a_message_is_in_the_queue_or_its_rows_are_in_the_table_once(case: Case):
+    case.run()
+
+
+@pytest.mark.spec("TAB-25", "TAB-26")
+@pytest.mark.parametrize("explored", [HOLDERS, ANSWERS], ids=lambda each: each.__name__)
+def test_it_also_holds_with(explored: Callable[[], None]):
+    explored()
+
+
+@pytest.mark.slow
+@pytest.mark.spec("TAB-25", "TAB-26", "TAB-27")
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario(("failing holder", "holder", "decider"), messages=2),
+        Scenario(("holder", "holder", "decider", "decider")),
+        Scenario(("holder", "decider"), happens=(APPENDS, CLEANED, LOST)),
+        Scenario(("holder", "holder", "decider"), happens=(CLEANED, LOST)),
+        Scenario(("holder", "decider", "decider"), happens=(CUT,), is_new=True),
+        Scenario(("halving holder", "holder", "decider"), messages=2),
+    ],
+    ids=str,
+)
+def test_it_holds_with_more_processes_and_faults(scenario: Scenario):
+    assert explore(scenario) > 1_000
