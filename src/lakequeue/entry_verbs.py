@@ -25,11 +25,12 @@ from lakequeue.operations import depth_history as over_time
 from lakequeue.operations import exchange as rounds
 from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
+from lakequeue.operations.claim import FreeHands
 from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern
 from lakequeue.operations.depth import ActiveConsumer, Depth
 from lakequeue.operations.exchange import Exchanged
 from lakequeue.operations.pool import each
-from lakequeue.operations.receive import FreeHands, Request, Room
+from lakequeue.operations.receive import Request, Room
 from lakequeue.operations.results import GroupCounts
 from lakequeue.operations.selected import Outcome as SelectedOutcome
 from lakequeue.operations.send import Outcome as SendOutcome

@@ -172,11 +172,12 @@ def who_follows_looks_at_intervals_for_what_the_watcher_left(folder: Path) -> No
     assert mine.receive() == []
     waiter = Waiter(queue.shards[0].shared.waiters, lambda: None, led_elsewhere=lambda _: True)
     deadline = queue.now() + 3_600_000_000
-    looks = waits.in_vain(queue, waiter, lambda: None, None, deadline, 1_000_000)
-    for _ in range(3):
-        clock.advance((next(looks) - clock.now()).total_seconds())
-    other.send("a")
-    assert next(looks, None) is None, "it polls"
+    wait = waits.VainWait(queue, waiter, lambda: None, None, deadline, 1_000_000)
+    for sent in (False, False, True):
+        clock.advance((wait.next() - clock.now()).total_seconds())
+        if sent:
+            other.send("a")
+        assert wait.is_over() == sent
 
 
 def watches_in_any_case(patch: Patch) -> None:

@@ -26,7 +26,8 @@ from lakequeue import (
 from lakequeue.model.clock import SystemClock
 from lakequeue.operations import move
 from lakequeue.runtime import shard_sender
-from lakequeue.shard.commands import Moved
+from lakequeue.runtime.shard_ledger import ShardLedger
+from lakequeue.shard.commands import Claim, Moved
 from lakequeue.storage.engines.interface import LostRace
 from lakequeue.storage.engines.point import Table
 from lakequeue.testing import ManualClock
@@ -422,6 +423,16 @@ def the_compactor_ends_a_move(mine: Pair, theirs: Pair) -> None:
     assert theirs.stored() == (["c"], ["a", "b"])
 
 
+def a_process_that_meets_its_first_dead_letters_decides_twice(mine: Pair, theirs: Pair) -> None:
+    """It begins their move, then ends it and claims: it knows where they go before it decides."""
+    command, claims = ShardLedger.command, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShardLedger, "command", lambda *given: claims.append(given[1][-1]) or command(*given))
+        letters(theirs)
+    assert [type(claim) for claim in claims].count(Claim) == 2
+    assert theirs.stored() == (["c"], ["a", "b"])
+
+
 deleted_under_a_move = shown_by(
     test_messages_come_back_from_a_queue_that_is_deleted_under_a_move,
     lambda mine, theirs: ((mine, theirs), APPEND, False),
@@ -436,6 +447,11 @@ MUTATIONS = [
         "leave moves to receivers",
         replace(move, "finish_all", lambda _: None),
         {the_compactor_ends_a_move: "DLQ-2 DLQ-8"},
+    ),
+    Mutation(
+        "look for the dead-letter queue once letters are there",
+        replace(move.DeadLetters, "resolve", lambda _: None),
+        {a_process_that_meets_its_first_dead_letters_decides_twice: "DLQ-2"},
     ),
 ]
 

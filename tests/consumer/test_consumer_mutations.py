@@ -20,7 +20,7 @@ from lakequeue.consumer.jobs import Done, Turn
 from lakequeue.consumer.outages import OutageMonitor
 from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.consumer.rounds import Rounds
-from lakequeue.operations import move
+from lakequeue.operations import claim, move
 from lakequeue.renewal import policies
 from lakequeue.renewal.heartbeat import HeartbeatScheduler
 from lakequeue.shard.decide import ShardMachine
@@ -290,11 +290,7 @@ MUTATIONS = [
     ),
     Mutation(
         "settles after the claim",
-        replace(
-            move,
-            "claim",
-            lambda *given, settling, claim=move.claim, **more: claim(*given, settling=None, **more),
-        ),
+        replace(claim, "DeadLetters", lambda queue, _, steps: move.DeadLetters(queue, None, steps)),
         {shown(rounds.test_a_delete_and_the_next_claim_are_one_commit): "HBN-24"},
     ),
     Mutation(

@@ -14,6 +14,7 @@ from lakequeue.model.clock import Duration
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
 from lakequeue.operations import receive
+from lakequeue.operations.claim import ClaimPlan
 from lakequeue.operations.settle import Settling, visibility
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard.commands import Claim
@@ -57,7 +58,7 @@ def exchange(
                 given, lease_id = request.visibility_timeout, receipt_handles.new_lease_id()
                 timeout = None if given is None else visibility(queue, given)
                 command = Claim(request.max_messages or 1, timeout, lease_id, consumer=request.consumer)
-                parts, refused = receive.claim(queue, command, request, settling)
+                parts, refused = ClaimPlan(queue, command, request.enough, request.hands, settling).run()
                 claimed = receive.read(queue, parts, lease_id=lease_id)
                 receive.count(queue, claimed)
                 call.messages = len(claimed)

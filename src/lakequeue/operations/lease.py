@@ -17,7 +17,7 @@ from lakequeue.model.clock import MICROS, Duration, from_micros
 from lakequeue.model.failures import DeadLetterReason, shortened
 from lakequeue.model.messages import is_message_id
 from lakequeue.operations import tasks
-from lakequeue.operations.receive import Part, Request, claim
+from lakequeue.operations.claim import ClaimPlan, Part
 from lakequeue.operations.settle import visibility
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
@@ -71,7 +71,7 @@ def lease(queue: OpenQueue, max_messages: int, visibility_timeout: Duration | No
         check_whole("max_messages", max_messages)
         timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
         lease_id = receipt_handles.new_lease_id()
-        parts, refusal = claim(queue, Claim(max_messages, timeout, lease_id, leased=0), Request())
+        parts, refusal = ClaimPlan(queue, Claim(max_messages, timeout, lease_id, leased=0)).run()
         if parts:
             leased = LeasedMessages(queue, lease_id, parts)
             call.messages = leased.count

@@ -10,6 +10,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -55,61 +56,77 @@ def _destination(row: QueueRow) -> Destination:
     return Destination(row.key, row.shards, QueueAttributes.from_wire(row.attributes).by_group)
 
 
-def claim(
-    queue: OpenQueue,
-    shard: OpenShard,
-    command: Claim,
-    settling: Settling | None,
-    steps: Steps,
-    look: float,
-) -> Result:
-    """Claims messages of a shard; moves those received too often to the dead-letter queue (DLQ-2).
+@attrs.frozen
+class DeadLetters:
+    """The dead letters that a receive meets: they move before it claims anything else (DLQ-2)."""
 
-    What waits in ``settling`` for this shard is in the same commit, before the claim. So is the end of a move that
-    the claim waits for. Moves count as ``steps``. ``look``: see ``ShardLedger.command``.
-    """
-    missing: dict[str, Destination | None] = {}
-    brought: _Brought | None = None
-    while True:
-        asked = attrs.evolve(command, dead_letter_queues={**queue.dead_letter_queues, **missing})
-        first = [] if settling is None else settling.commands(shard.number)
-        ends = [] if brought is None else [brought.end]
-        *settled, result = shard.ledger.command([*ends, *first, asked], queue.now, look)
-        if brought is not None:
-            brought.count(queue, settled.pop(0).value)
+    queue: OpenQueue
+    settling: Settling | None
+    """Receipts that are settled in the same commits, before the claims."""
+    steps: Steps
+    """The moves that the receive has made."""
+    _missing: dict[str, None] = attrs.field(factory=dict, init=False)
+    """ARNs of dead-letter queues that do not exist: their messages stay."""
+
+    def resolve(self) -> None:
+        """Finds the dead-letter queue of the redrive policy in the catalog, unless this process knows it."""
+        policy = self.queue.attributes.redrive
+        if policy is not None and policy.dead_letter_queue not in self.queue.dead_letter_queues:
+            with suppress(Exception):  # a claim that meets dead letters reports what fails
+                self._find(policy.dead_letter_queue)
+
+    def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
+        """Claims messages of a shard, after its dead letters have moved.
+
+        The end of a move is in the same commit as the claim that waits for it. ``look``: see
+        ``ShardLedger.command``.
+        """
+        brought, damaged = None, False
+        while True:
+            targets: dict[str, Destination | None] = {**self.queue.dead_letter_queues, **self._missing}
+            asked = attrs.evolve(command, dead_letter_queues=dict.fromkeys(targets) if damaged else targets)
+            result = self._commit(shard, look, brought, asked)
             brought = None
-        if settling is not None:
-            settling.settled(shard.number, settled)
-        if result.error is not None:
-            return result
-        target = result.value.unresolved
-        if target is not None:
-            row = _living(queue, target)
-            if row is None or row.key == queue.key:  # a queue that is its own dead-letter queue keeps its messages
-                missing[target] = None
-            else:
-                queue.dead_letter_queues[target] = _destination(row)
-            continue
-        if not result.value.moving:
-            return result
-        steps.done()
-        damaged = False
-        try:
+            if result.error is not None:
+                return result
+            if result.value.unresolved is not None:  # the shard has another policy than the catalog's row
+                self._find(result.value.unresolved)
+                continue
+            if not result.value.moving or damaged:
+                return result
+            self.steps.done()
+            try:
+                if not result.value.spans:
+                    with self.queue.finishing_moves:
+                        brought = _brought(self.queue, shard)
+                    continue
+                finish(self.queue, shard)
+            except Exception as error:
+                # messages are claimed, or they wait for a move that nobody can end before a repair (DUR-8)
+                damaged = isinstance(error, DamagedTable)
+                if not (result.value.spans or damaged):
+                    raise
+                _log.warning("a move from %s is unfinished: %s", self.queue.name, first_line(error))
             if result.value.spans:
-                finish(queue, shard)
-            else:
-                with queue.finishing_moves:
-                    brought = _brought(queue, shard)
-        except Exception as error:  # messages are claimed: an error would hide them from every consumer
-            damaged = isinstance(error, DamagedTable)
-            if not (result.value.spans or damaged):
-                raise
-            _log.warning("a move from %s is unfinished: %s", queue.name, first_line(error))
-        known = dict.fromkeys(queue.dead_letter_queues)
-        if result.value.spans or (damaged and known.items() <= missing.items()):
-            return result
-        if damaged:  # until that is mended no dead letter can move: they must not keep the others back (DUR-8)
-            missing |= known
+                return result
+
+    def _commit(self, shard: OpenShard, look: float, brought: _Brought | None, command: Claim) -> Result:
+        ends = [] if brought is None else [brought.end]
+        first = [] if self.settling is None else self.settling.commands(shard.number)
+        *settled, result = shard.ledger.command([*ends, *first, command], self.queue.now, look)
+        if brought is not None:
+            brought.count(self.queue, settled.pop(0).value)
+        if self.settling is not None:
+            self.settling.settled(shard.number, settled)
+        return result
+
+    def _find(self, arn: str) -> None:
+        row = _living(self.queue, arn)
+        # a queue that is its own dead-letter queue keeps its messages
+        if row is None or row.key == self.queue.key:
+            self._missing[arn] = None
+        else:
+            self.queue.dead_letter_queues[arn] = _destination(row)
 
 
 def redrive(

@@ -6,18 +6,15 @@ import heapq
 import itertools
 import logging
 import threading
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from functools import partial
-from math import inf
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import attrs
 
-from lakequeue.errors import DamagedTable, LakeQueueError, OverLimit, QueueClientError
+from lakequeue.errors import DamagedTable, OverLimit, QueueClientError
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import (
     SHORTEST_POLL,
@@ -32,16 +29,15 @@ from lakequeue.model.clock import Duration, Interrupt, from_micros
 from lakequeue.model.messages import Message
 from lakequeue.model.names import sequence_number
 from lakequeue.model.off_loop import OffLoop, in_loop_threads
-from lakequeue.operations import move
+from lakequeue.operations.claim import ClaimPlan, FreeHands, Part
 from lakequeue.operations.results import received_message
-from lakequeue.operations.settle import Settler, Settling, visibility
-from lakequeue.operations.tokens import Tokens
-from lakequeue.operations.waits import in_vain, is_drained, waiting
+from lakequeue.operations.settle import Settler, visibility
+from lakequeue.operations.waits import VainWait, is_drained, waiting
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
-from lakequeue.runtime.open_shard import OpenShard, in_home_order, look_at
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.waiters import Waiter
-from lakequeue.shard.commands import Claim, ClaimResult, LeaseRelease, Spans
+from lakequeue.shard.commands import Claim, LeaseRelease, Spans
 from lakequeue.shard.spans import ranges
 from lakequeue.storage.engines.interface import is_storage_failure
 from lakequeue.storage.store_failures import first_line
@@ -64,30 +60,6 @@ _log = logging.getLogger("lakequeue")
 
 def _names(given: Sequence[str]) -> list[str]:
     return list_of("attribute_names", given, str, "a text")
-
-
-class Part(NamedTuple):
-    """What was claimed in one shard."""
-
-    shard: OpenShard
-    claimed: ClaimResult
-
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        return [(span.first, span.last) for span in self.claimed.spans]
-
-
-@attrs.define
-class FreeHands:
-    """The handlers for which a claim may take last receives, see ``Claim``.
-
-    Attributes:
-        free: returns how many can begin at once.
-        passed: last receives that the newest claim left to others, as no handler was free.
-    """
-
-    free: Callable[[], int]
-    passed: int = 0
 
 
 class Room(Protocol):
@@ -135,19 +107,29 @@ class _Poll:
 
 @attrs.frozen
 class _Claimed:
-    """What a receive has claimed, and the bytes for which it needs room before it reads that."""
+    """Messages that a poll has claimed and not read yet."""
 
     queue: OpenQueue
-    claims: Sequence[Part]
-    size: int
+    lease_id: str
+    parts: Sequence[Part]
+    refusal: OverLimit | None
+
+    @property
+    def own(self) -> list[Part]:
+        """The parts without those of a repeated attempt: an earlier answer has the same receipts (ATT-3)."""
+        return [part for part in self.parts if part.claimed.lease_id == self.lease_id]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages, for which a receive needs room before it reads them."""
+        return sum(_size(part) for part in self.parts)
 
 
 @attrs.frozen
 class _Found:
-    """What a receive answers: its messages, and the claims that it made for them."""
+    """The answer of a receive: messages, and the claim that they are from."""
 
-    queue: OpenQueue
-    claims: Sequence[Part]
+    claimed: _Claimed
     messages: list[Message]
 
 
@@ -155,19 +137,16 @@ _Step = _Claimed | _Found | datetime
 
 
 def _release(step: _Step) -> bool:
-    """Makes visible at once what a receive claimed, if nobody gets the answer; returns whether nothing is left.
-
-    A repeated attempt claimed nothing: an earlier answer has the same receipts (ATT-3).
-    """
-    released = True
-    if isinstance(step, datetime):
+    """Makes claimed messages visible at once, as nobody gets the answer; returns True if all of them are."""
+    released, claimed = True, step.claimed if isinstance(step, _Found) else step
+    if isinstance(claimed, datetime):
         return released
-    for part in step.claims:
+    for part in claimed.own:
         try:
-            step.queue.command(part.shard, LeaseRelease(part.claimed.lease_id, part.spans, unseen=True))
+            claimed.queue.command(part.shard, LeaseRelease(claimed.lease_id, part.spans, unseen=True))
         except Exception as error:
             released = False
-            name, reason = step.queue.name, first_line(error)
+            name, reason = claimed.queue.name, first_line(error)
             _log.warning("messages of %s stay in flight until their visibility timeout: %s", name, reason)
     return released
 
@@ -179,13 +158,14 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
         wake = threading.Event()
         woken = request.interrupt.waking(wake.set) if request.interrupt else nullcontext()
         with _waiting(queue, poll, wake.set) as waiter, woken:
-            for step in _polls(queue, poll, waiter, wake.clear):
+            polls = _Polls(queue, poll, waiter, wake.clear)
+            while True:
+                claimed = polls.claim()
+                step = polls.read(claimed) if isinstance(claimed, _Claimed) else claimed
                 if isinstance(step, _Found):
                     call.messages = len(step.messages)
                     return step.messages
-                assert isinstance(step, datetime)
                 queue.root.clock.wait(step, wake)
-    raise AssertionError("a poll ends with a result")
 
 
 async def receive_async(
@@ -207,18 +187,30 @@ async def receive_async(
 
         woken = request.interrupt.waking(wake_up) if request.interrupt else nullcontext()
         with _waiting(queue, poll, wake_up) as waiter, woken:
-            polls = _polls(queue, poll, waiter, lambda: None, room)
-            while isinstance(step := await off_loop(lambda: next(polls), _release), datetime):
+            polls = _Polls(queue, poll, waiter, lambda: None)
+
+            def poll_once() -> _Step:
+                step = polls.claim()
+                if isinstance(step, datetime):
+                    return step
+                if room is not None and step.parts and not room.take(step.size):
+                    return step
+                return polls.read(step)
+
+            while isinstance(step := await off_loop(poll_once, _release), datetime):
                 await queue.root.clock.wait_async(step, wake)
                 wake.clear()
+            if waiter is not None and isinstance(step, _Claimed):
+                waiter.found = True
         # no waiter any more, as it does not poll while it waits for room
         if room is not None and isinstance(step, _Claimed):
+            claimed = step
             try:
-                await room.wait(step.size)
+                await room.wait(claimed.size)
             except BaseException:
-                loop.run_in_executor(None, _release, step)
+                loop.run_in_executor(None, _release, claimed)
                 raise
-            step = await off_loop(lambda: next(polls), _release)
+            step = await off_loop(lambda: polls.read(claimed), _release)
         found = step.messages if isinstance(step, _Found) else []
         call.messages = len(found)
         return found
@@ -255,148 +247,83 @@ def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> Abstrac
     return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake, poll.request.idle)
 
 
-def claim(
-    queue: OpenQueue,
-    wanted: Claim,
-    request: Request,
-    settling: Settling | None = None,
-    steps: Steps | None = None,
-) -> tuple[list[Part], OverLimit | None]:
-    """Claims messages under one lease; returns them by shard, and the refusal of a shard that is full.
+class _Polls:
+    """The polls of one receive: ``claim``, then ``read``; either returns an instant to wait for until the next.
 
-    The claim begins at the home shard. With an attempt id all messages come from one shard: that of the live
-    attempt, if there is one. ``steps`` are the moves of dead letters that the call has made, after which no error
-    is a refusal.
+    Args:
+        queue: the queue.
+        poll: the receive.
+        waiter: woken by changes; None for a receive that does not wait.
+        clear: called before each poll, so that later changes wake the waiter.
     """
-    parts, steps = list[Part](), steps or Steps("the receive")
-    taken, most = 0, min(request.enough or wanted.max_messages, wanted.max_messages)
-    tokens = Tokens(queue)
-    if wanted.attempt_id is None and not tokens.may_be_left():
-        return parts, None
-    hands = request.hands
-    first: OpenShard | None = None
-    refusal, free = None, None if hands is None else hands.free()
-    if hands is not None:
-        hands.passed = 0
-    for place, shard in enumerate(_in_turn(queue, wanted.attempt_id)):
-        if place == 1 and tokens.look == inf:
-            tokens.look = look_at([each for each in queue.shards if each is not first])
-        first = first or shard
-        leased = None if wanted.leased is None else taken
-        command = attrs.evolve(wanted, max_messages=wanted.max_messages - taken, hands=free, leased=leased)
-        try:
-            with steps.rest():
-                claimed = partial(move.claim, queue, shard, settling=settling, steps=steps, look=tokens.look)
-                result = tokens.claim(shard, command, claimed)
-        except Exception as error:
-            # messages are claimed: an error would hide them from every consumer
-            if parts and (isinstance(error, LakeQueueError) or is_storage_failure(error)):
-                break
-            raise
-        if isinstance(result.error, OverLimit):
-            refusal = result.error
-            continue
-        if result.error is not None:
-            if parts:
-                break
-            raise result.error
-        if hands is not None:
-            free = (free or 0) - result.value.last
-            hands.passed += result.value.passed
-        if result.value.spans:
-            home = shard.shared.home
-            # not the shard that was tried before the home
-            if not parts and wanted.attempt_id is None and (place or shard.number == home.current):
-                home.found(shard.number)
-            parts.append(Part(shard, result.value))
-            taken += result.value.message_count
-            if taken >= most or wanted.attempt_id is not None or tokens.spent:
-                break
-        if result.value.halved:
-            break
-    return parts, refusal
 
+    def __init__(self, queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None]) -> None:
+        self._queue = queue
+        self._poll = poll
+        self._waiter = waiter
+        self._clear = clear
+        self._started = now = queue.now()
+        self._waiters = queue.shards[0].shared.waiters
+        # from the shortest to the longest interval between polls for changes by other processes (LPL-6)
+        self._longest = queue.root.longest_pause(self._waiters.idle_for(now))
+        self._pause = SHORTEST_POLL if self._longest == queue.root.poll_interval else self._longest // 4
+        self._steps = Steps("the receive")
+        self._new = True
+        self._vain: VainWait | None = None
 
-def _in_turn(queue: OpenQueue, attempt_id: str | None) -> Iterator[OpenShard]:
-    shards = queue.shards
-    if attempt_id is None or len(shards) == 1:
-        home = shards[0].shared.home
-        order, other, attributes = in_home_order(shards, home), home.elsewhere(), queue.attributes
-        if attributes.pace is not None:  # else the home would get all tokens
-            order = home.anywhere()
-        if (classes := attributes.classes) > 1:
-            # now and then the lowest first, so that none of them starves (JOB-5)
-            highest = other is None or bool(attributes.priorities_strict)
-            order = sorted(order, key=lambda shard: shard % classes, reverse=highest)
-        elif other is not None and shards[other].ledger.is_unattended():
-            order = [other, *(shard for shard in order if shard != other)]
-        yield from (shards[shard] for shard in order)
-        yield from shards[len(order) :]  # those that another process added: the others have just learnt of them
-        return
-    now = queue.now()
-    for shard in shards:
-        if shard.ledger.query(lambda machine: machine.attempt_lives(attempt_id, now)):
-            yield shard
-            return
-    start = zlib.crc32(attempt_id.encode())  # so that concurrent retries begin at the same shard
-    yield from (shards[(start + step) % len(shards)] for step in range(len(shards)))
-
-
-def _polls(
-    queue: OpenQueue, poll: _Poll, waiter: Waiter | None, clear: Callable[[], None], room: Room | None = None
-) -> Iterator[_Step]:
-    """Polls until there are messages: yields instants to wait for, what is claimed if there is no room for it,
-    and finally the messages.
-
-    It calls ``clear`` before each poll, so that later changes wake the waiter. A receive without a wait needs no
-    waiter.
-    """
-    # from the shortest to the longest interval between polls for changes by other processes (LPL-6)
-    started, waiters, steps = queue.now(), queue.shards[0].shared.waiters, Steps("the receive")
-    waiters.active_at = started if waiters.active_at is None else waiters.active_at
-    longest = queue.root.longest_pause(started - waiters.active_at)
-    pause = SHORTEST_POLL if longest == queue.root.poll_interval else longest // 4
-    new, stop = True, poll.request.interrupt
-    while True:
-        clear()
+    def claim(self) -> _Claimed | datetime:
+        """Claims messages; returns an instant if there can be none before that."""
+        queue, waiter, stop = self._queue, self._waiter, self._poll.request.interrupt
+        if self._vain is not None and not self._vain.is_over():
+            return self._vain.next()
+        self._vain = None
+        self._clear()
         if waiter is not None:
             waiter.woken = False
         lease_id = receipt_handles.new_lease_id()
-        wanted = attrs.evolve(poll.wanted, lease_id=lease_id)
         # a receive that waits has no need to decide what the last one decided, nor has one that is to end
-        ending = stop is not None and stop.is_set()
-        known = waiter is not None and waiter.watched and (new or ending) and is_drained(queue)
-        parts, refusal = ([], None) if known else claim(queue, wanted, poll.request, steps=steps)
-        new = False
-        claims = [part for part in parts if part.claimed.lease_id == lease_id]
-        if room is not None and parts and not room.take(size := _size(parts)):
-            if waiter is not None:
-                waiter.found = True
-            yield _Claimed(queue, claims, size)
-        messages = read(queue, parts, poll.request.attribute_names, lease_id)
+        ending, new, self._new = stop is not None and stop.is_set(), self._new, False
+        if waiter is not None and waiter.watched and (new or ending) and is_drained(queue):
+            return _Claimed(queue, lease_id, (), None)
+        request = self._poll.request
+        wanted = attrs.evolve(self._poll.wanted, lease_id=lease_id)
+        plan = ClaimPlan(queue, wanted, request.enough, request.hands, steps=self._steps)
+        return _Claimed(queue, lease_id, *plan.run())
+
+    def read(self, claimed: _Claimed) -> _Found | datetime:
+        """Reads claimed messages. Without any, and with time left, it returns an instant before the next claim.
+
+        Raises:
+            OverLimit: the claim was refused, and no shard has messages (INF-7).
+        """
+        queue, waiter = self._queue, self._waiter
+        messages = read(queue, claimed.parts, self._poll.request.attribute_names, claimed.lease_id)
         if waiter is not None:
-            waiters.announce(max(shard.ledger.attributes_version for shard in queue.shards))
+            self._waiters.announce(max(shard.ledger.attributes_version for shard in queue.shards))
             waiter.found = bool(messages)
-        found = _Found(queue, claims, messages)
-        now, deadline = queue.now(), started
+        found = _Found(claimed, messages)
+        now, deadline = queue.now(), self._started
         try:
-            deadline = poll.deadline()  # may read the catalog, for attributes of which the claim has learnt
+            deadline = self._poll.deadline()  # may read the catalog, for attributes of which the claim has learnt
         except Exception:
             if _release(found):
-                with steps.rest():
+                with self._steps.rest():
                     raise
         if messages or now >= deadline:
-            if refusal and not messages and (poll.refuse_late or deadline <= started):
-                raise refusal
+            if claimed.refusal and not messages and (self._poll.refuse_late or deadline <= self._started):
+                raise claimed.refusal
             count(queue, messages)
-            yield found
-            return
-        if waiter is not None and not waiter.first and poll.wanted.attempt_id is None:
-            yield from_micros(min(deadline, now + FALLBACK_POLL_FACTOR * longest))
-            continue
-        watched = None if poll.wanted.attempt_id else waiter
-        yield from in_vain(queue, watched, clear, stop, deadline, pause)
-        pause = min(2 * pause, queue.root.longest_pause(now - waiters.active_at))
+            return found
+        return self._wait(now, deadline)
+
+    def _wait(self, now: int, deadline: int) -> datetime:
+        queue, waiter, attempt_id = self._queue, self._waiter, self._poll.wanted.attempt_id
+        if waiter is not None and not waiter.first and attempt_id is None:
+            return from_micros(min(deadline, now + FALLBACK_POLL_FACTOR * self._longest))
+        watched, stop = None if attempt_id else waiter, self._poll.request.interrupt
+        self._vain = VainWait(queue, watched, self._clear, stop, deadline, self._pause)
+        self._pause = min(2 * self._pause, queue.root.longest_pause(self._waiters.idle_for(now)))
+        return self._vain.next()
 
 
 def read(
@@ -409,12 +336,11 @@ def read(
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 
-def _size(parts: Sequence[Part]) -> int:
-    """Bytes of claimed messages."""
+def _size(part: Part) -> int:
     size = 0
-    for shard, (first, last) in ((part.shard, span) for part in parts for span in part.spans):
+    for first, last in part.spans:
         try:
-            size += shard.reader.size(first, last)
+            size += part.shard.reader.size(first, last)
         except Exception:  # reading them will tell
             size += UNREADABLE_BYTES * (last - first + 1)
     return size

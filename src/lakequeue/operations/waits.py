@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
+import attrs
+
 from lakequeue.model.arguments import SHORTEST_POLL
 from lakequeue.model.clock import MICROS, Interrupt, from_micros
 from lakequeue.runtime.log_watch import log_watch
@@ -51,42 +53,55 @@ def _folder(queue: OpenQueue) -> Folder:
     return tables.engine.store.folder(tables.receipts)
 
 
-def in_vain(
-    queue: OpenQueue,
-    waiter: Waiter | None,
-    clear: Callable[[], None],
-    interrupt: Interrupt | None,
-    deadline: int,
-    pause: int,
-) -> Iterator[datetime]:
-    """Yields instants to wait for after a poll that found nothing, until another one may find something.
+@attrs.define
+class VainWait:
+    """The wait after a poll that found nothing, until another one may find something.
 
     Many changes are no messages, and while another process watches this one looks rarely.
-
-    Args:
-        queue: the queue.
-        waiter: what is woken by changes; None: nothing is, and the wait is a single one.
-        clear: called before each look whether there may be messages.
-        interrupt: ends the wait.
-        deadline: when the wait ends, in microseconds.
-        pause: until the next poll, in microseconds.
     """
-    interval = queue.root.poll_interval
-    longest = queue.now() + LED_POLL_FACTOR * interval
-    while True:
-        now, led = queue.now(), waiter is not None and waiter.led_elsewhere(interval / MICROS)
-        events = [] if led else [shard.ledger.next_event(now) for shard in queue.shards]
+
+    _queue: OpenQueue
+    _waiter: Waiter | None
+    """Woken by changes; None: nothing is, and the wait is a single one."""
+    _clear: Callable[[], None]
+    """Called before each look whether there may be messages."""
+    _interrupt: Interrupt | None
+    """Ends the wait."""
+    _deadline: int
+    """When the wait ends, in microseconds."""
+    _pause: int
+    """Until the next poll, in microseconds."""
+    _led: bool = False
+    _longest: int = attrs.field(init=False)
+
+    @_longest.default
+    def _longest_wait(self) -> int:
+        return self._queue.now() + LED_POLL_FACTOR * self._queue.root.poll_interval
+
+    def next(self) -> datetime:
+        """Returns the instant to wait for now."""
+        now, self._led = self._queue.now(), self._is_led()
+        events = [] if self._led else [shard.ledger.next_event(now) for shard in self._queue.shards]
         known = [event for event in events if event is not None and event > now]
-        yield from_micros(min([deadline, now + (interval if led else pause), *known]))
-        if waiter is None:
-            return
-        clear()
-        woken, waiter.woken = waiter.woken, False
-        if (interrupt is not None and interrupt.is_set()) or queue.now() >= min(deadline, longest):
-            return
+        pause = self._queue.root.poll_interval if self._led else self._pause
+        return from_micros(min([self._deadline, now + pause, *known]))
+
+    def is_over(self) -> bool:
+        """Returns True if it is time to poll, after a wait for the instant of ``next``."""
+        if self._waiter is None:
+            return True
+        self._clear()
+        woken, self._waiter.woken = self._waiter.woken, False
+        if (self._interrupt is not None and self._interrupt.is_set()) or self._queue.now() >= min(
+            self._deadline, self._longest
+        ):
+            return True
         # the watcher may have left messages to others, so those look, too: at the names of the next entries
-        if not (woken or (led and waiter.led_elsewhere(interval / MICROS))) or not is_drained(queue):
-            return
+        return not (woken or (self._led and self._is_led())) or not is_drained(self._queue)
+
+    def _is_led(self) -> bool:
+        seconds = self._queue.root.poll_interval / MICROS
+        return self._waiter is not None and self._waiter.led_elsewhere(seconds)
 
 
 def wait_for_more(queue: OpenQueue, until: datetime, interrupt: Interrupt, idle: bool) -> bool:

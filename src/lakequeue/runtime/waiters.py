@@ -65,6 +65,12 @@ class Waiters:
         finally:
             self._leave(waiter)
 
+    def idle_for(self, now: int) -> int:
+        """Microseconds since a receive last found messages, or since the first long poll began."""
+        if self.active_at is None:
+            self.active_at = now
+        return now - self.active_at
+
     def wake(self, number: int = 1) -> None:
         """Wakes the first ``number`` waiters that are not yet woken."""
         with self._lock:

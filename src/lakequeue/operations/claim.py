@@ -1,0 +1,154 @@
+"""Claims messages of a queue under one lease, across its shards."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+import attrs
+
+from lakequeue.errors import LakeQueueError, OverLimit
+from lakequeue.operations.move import DeadLetters
+from lakequeue.operations.settle import Settling
+from lakequeue.operations.tokens import Tokens
+from lakequeue.runtime.calls import Steps
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.open_shard import OpenShard, in_home_order, look_at
+from lakequeue.shard.commands import Claim, ClaimResult
+from lakequeue.storage.engines.interface import is_storage_failure
+
+
+class Part(NamedTuple):
+    """Messages that were claimed in one shard."""
+
+    shard: OpenShard
+    claimed: ClaimResult
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        return [(span.first, span.last) for span in self.claimed.spans]
+
+
+@attrs.define
+class FreeHands:
+    """The handlers for which a claim may take last receives, see ``Claim``.
+
+    Attributes:
+        free: returns how many can begin at once.
+        passed: last receives that the newest claim left to others, as no handler was free.
+    """
+
+    free: Callable[[], int]
+    passed: int = 0
+
+
+@attrs.define
+class ClaimPlan:
+    """A claim under one lease: it begins at the home shard, and asks the next one for missing messages.
+
+    With an attempt id all messages come from one shard: that of the live attempt, if there is one.
+    """
+
+    queue: OpenQueue
+    wanted: Claim
+    """The command, for all shards together."""
+    enough: int = 0
+    """Number of messages after which no further shard is asked; 0: all that are wanted."""
+    hands: FreeHands | None = None
+    settling: Settling | None = None
+    """Receipts that are settled in the same commits."""
+    steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
+    """The moves of dead letters that the call has made, after which no error is a refusal."""
+    _parts: list[Part] = attrs.field(factory=list, init=False)
+    _taken: int = attrs.field(default=0, init=False)
+    _free: int | None = attrs.field(default=None, init=False)
+    """Number of free hands."""
+
+    def run(self) -> tuple[list[Part], OverLimit | None]:
+        """Claims; returns the messages by shard, and the refusal of a shard that is full.
+
+        Once messages are claimed, an error only ends the claim: it would hide them from every consumer.
+        """
+        refusal, tokens = None, Tokens(self.queue)
+        if self.wanted.attempt_id is None and not tokens.may_be_left():
+            return [], refusal
+        if self.hands is not None:
+            self._free, self.hands.passed = self.hands.free(), 0
+        dead_letters = DeadLetters(self.queue, self.settling, self.steps)
+        dead_letters.resolve()
+        for place, shard in enumerate(self._shards()):
+            if place == 0:
+                first = shard
+            elif place == 1 and tokens.look == inf:
+                tokens.look = look_at([each for each in self.queue.shards if each is not first])
+            try:
+                with self.steps.rest():
+                    result = tokens.claim(shard, self._command(), partial(dead_letters.claim, shard, tokens.look))
+                if isinstance(result.error, OverLimit):
+                    refusal = result.error
+                    continue
+                if result.error is not None:
+                    raise result.error
+            except Exception as error:
+                if self._parts and (isinstance(error, LakeQueueError) or is_storage_failure(error)):
+                    break
+                raise
+            if self._is_last(place, shard, result.value) or (result.value.spans and tokens.spent):
+                break
+        return self._parts, refusal
+
+    def _command(self) -> Claim:
+        """The command to the next shard."""
+        left = self.wanted.max_messages - self._taken
+        leased = None if self.wanted.leased is None else self._taken
+        return attrs.evolve(self.wanted, max_messages=left, hands=self._free, leased=leased)
+
+    def _is_last(self, place: int, shard: OpenShard, claimed: ClaimResult) -> bool:
+        """Takes messages of a shard; returns True if no other shard is asked after it."""
+        if self.hands is not None:
+            self._free = (self._free or 0) - claimed.last
+            self.hands.passed += claimed.passed
+        if not claimed.spans:
+            return claimed.halved
+        home, alone = shard.shared.home, self.wanted.attempt_id is not None
+        # not the shard that was tried before the home
+        if not self._parts and not alone and (place or shard.number == home.current):
+            home.found(shard.number)
+        self._parts.append(Part(shard, claimed))
+        self._taken += claimed.message_count
+        most = min(self.enough or self.wanted.max_messages, self.wanted.max_messages)
+        return alone or claimed.halved or self._taken >= most
+
+    def _shards(self) -> Iterator[OpenShard]:
+        """The shards in the order in which they are asked."""
+        shards, attempt_id = self.queue.shards, self.wanted.attempt_id
+        if attempt_id is None or len(shards) == 1:
+            order = self._home_order()
+            yield from (shards[shard] for shard in order)
+            # those that another process added: the others have just learnt of them
+            yield from shards[len(order) :]
+            return
+        now = self.queue.now()
+        for shard in shards:
+            if shard.ledger.query(lambda machine: machine.attempt_lives(attempt_id, now)):
+                yield shard
+                return
+        start = zlib.crc32(attempt_id.encode())  # so that concurrent retries begin at the same shard
+        yield from (shards[(start + step) % len(shards)] for step in range(len(shards)))
+
+    def _home_order(self) -> list[int]:
+        shards, attributes = self.queue.shards, self.queue.attributes
+        home = shards[0].shared.home
+        order, other = list(in_home_order(shards, home)), home.elsewhere()
+        if attributes.pace is not None:  # else the home would get all tokens
+            order = list(home.anywhere())
+        if (classes := attributes.classes) > 1:
+            # now and then the lowest first, so that none of them starves (JOB-5)
+            highest = other is None or bool(attributes.priorities_strict)
+            order.sort(key=lambda shard: shard % classes, reverse=highest)
+        elif other is not None and shards[other].ledger.is_unattended():
+            order = [other, *(shard for shard in order if shard != other)]
+        return order
