@@ -20,6 +20,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import to_micros
 from lakequeue.operations import attributes, browse, move, receive, selected, send, settle, waits
 from lakequeue.operations import concerns as concern
+from lakequeue.operations import consumers as consumers_of
 from lakequeue.operations import depth as depth_of
 from lakequeue.operations import depth_history as over_time
 from lakequeue.operations import exchange as rounds
@@ -27,7 +28,8 @@ from lakequeue.operations.browse import Search, predicate
 from lakequeue.operations.browse import page as page_of
 from lakequeue.operations.claim import FreeHands
 from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern
-from lakequeue.operations.depth import ActiveConsumer, Depth
+from lakequeue.operations.consumers import ActiveConsumer, Running
+from lakequeue.operations.depth import Depth
 from lakequeue.operations.exchange import Exchanged
 from lakequeue.operations.pool import each
 from lakequeue.operations.receive import Request, Room
@@ -58,6 +60,7 @@ __all__ = [
     "ActiveConsumer",
     "Depth",
     "Exchanged",
+    "Running",
     "SelectedOutcome",
     "Send",
     "SendOutcome",
@@ -222,12 +225,16 @@ def largest_groups(sums: pa.Table, limit: int) -> list[GroupCounts]:
     return group_depth.largest(sums, limit)
 
 
-consumers = of_face(depth_of.consumers)
+consumers = of_face(consumers_of.consumers)
+idle_consumers = of_face(consumers_of.idle)
+running_consumers = of_face(consumers_of.running_consumers)
+report_consumer = of_face(consumers_of.report_consumer)
+forget_consumer = of_face(consumers_of.forget_consumer)
 
 
-def all_consumers(wanted: Sequence[Queue]) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """Yields for each queue its consumers with messages in flight, in order, or the error of reading it."""
-    return depth_of.all_consumers([queue._runtime for queue in wanted])
+def all_consumers(wanted: Sequence[Queue], running: Running) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
+    """Yields for each queue its consumers, in order, or the error of reading it."""
+    return consumers_of.all_consumers([queue._runtime for queue in wanted], running)
 
 
 an_hour_before = concern.an_hour_before

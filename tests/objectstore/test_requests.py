@@ -29,7 +29,8 @@ from lakequeue import (
     Queue,
     SystemClock,
 )
-from lakequeue.entry_verbs import gone
+from lakequeue.consumer.presence import Presence
+from lakequeue.entry_verbs import gone, running_consumers
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.point import Table
@@ -225,6 +226,20 @@ def test_a_queue_that_was_idle_for_a_minute_is_asked_less_than_once_a_second(sto
     store.requests.clear()
     Call(clock, lambda: queue.receive(wait_time=20)).after(20).join()
     assert store.requests.total() > 40, "right after activity it looks as often as before"
+
+
+@pytest.mark.spec("JOB-14")
+def test_to_be_seen_costs_a_consumer_a_write_a_minute(store: Counted) -> None:
+    clock = ManualClock()
+    lq = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point", clock=clock)
+    presence = Presence("packer", [lq.create_queue("orders")], list)
+    written = requests(store, lambda: clock.advance(1))
+    assert written.total() == 1
+    assert requests(store, lambda: clock.advance(59)).total() == 0
+    assert requests(store, lambda: clock.advance(1)) == written
+    assert requests(store, lambda: running_consumers(lq)).total() == 2, "a listing, and a read"
+    assert requests(store, presence.stop).total() == 2
+    assert running_consumers(lq) == {}
 
 
 @pytest.mark.spec("HBN-26")

@@ -29,7 +29,9 @@ from lakequeue import (
     __version__,
     entry_verbs,
 )
+from lakequeue.entry_verbs import report_consumer
 from lakequeue.model.clock import format_instant, to_micros
+from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.operations.depth import Depth
 from lakequeue.serve.app import Application
 from lakequeue.serve.console import routes as console_module
@@ -506,10 +508,27 @@ def test_a_dead_letter_tells_why_it_failed_and_a_message_in_flight_who_has_it(co
                 "in_flight": 1,
                 "oldest_receive": "2026-01-01T00:00:00Z",
                 "newest_receive": "2026-01-01T00:00:00Z",
+                "processes": [],
             }
         ],
         "total": 1,
     }
+
+
+@pytest.mark.spec("JOB-14")
+def test_an_idle_consumer_is_shown_with_its_process(console: Console, lake: LakeQueue):
+    orders = lake.create_queue("orders")
+    lake.create_queue("others")
+    instant = lake.clock.now()
+    process = ConsumerProcess("worker-1", 4711, instant, instant, 0, None)
+    report_consumer(orders, "1", ConsumerFile("packer", [orders.key], process))
+    shown = {"consumer": "packer", "in_flight": 0, "oldest_receive": None, "newest_receive": None}
+    at = "2026-01-01T00:00:00Z"
+    known = {"host": "worker-1", "pid": 4711, "started_at": at, "seen_at": at, "handlers": 0}
+    shown |= {"processes": [known | {"oldest_handler": None}]}
+    assert console.get("queues/orders/consumers") == {"consumers": [shown], "total": 1}
+    assert console.get("queues/others/consumers") == {"consumers": [], "total": 0}
+    assert console.get("workers")["workers"] == [{"queue": "orders"} | shown]
 
 
 @pytest.mark.spec("DLQ-4")

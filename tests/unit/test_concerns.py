@@ -8,8 +8,10 @@ import pytest
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, from_micros, to_micros
+from lakequeue.model.consumer_processes import ConsumerProcess
 from lakequeue.operations.concerns import GROWTH_SECONDS, STUCK_SECONDS, UNREAD_SECONDS, found
-from lakequeue.operations.depth import ActiveConsumer, Depth
+from lakequeue.operations.consumers import ActiveConsumer
+from lakequeue.operations.depth import Depth
 from lakequeue.operations.results import QueueCounts
 
 NOW = to_micros(datetime(2026, 1, 1, tzinfo=timezone.utc))
@@ -80,3 +82,25 @@ def test_a_consumer_that_holds_a_message_for_long_may_hang() -> None:
     day = 24 * GROWTH_SECONDS
     assert kinds(in_flight=1, age=OLD, held_for=STUCK_SECONDS + 1, visibility_timeout=day // 2) == []
     assert kinds(in_flight=1, age=OLD, held_for=day, visibility_timeout=day // 2) == ["stuck"]
+
+
+PROCESS = ConsumerProcess("worker-1", 4711, from_micros(NOW), from_micros(NOW), 0, None)
+
+
+def test_the_process_that_hangs_and_its_machine_are_named() -> None:
+    received = from_micros(NOW - 2 * STUCK_SECONDS * MICROS)
+    depth = Depth(NOW, QueueCounts(0, 1, 0, 0, OLD), 0)
+    hanging = ActiveConsumer("packer", 1, received, received, [PROCESS])
+    [concern] = found("orders", QueueAttributes.create(), depth, [hanging], (), None)
+    assert "packer has held a message of orders for 2h" in concern.text
+    assert "py-spy dump --pid 4711 on worker-1 shows where its handler hangs" in concern.cure
+
+
+def test_consumers_that_run_and_receive_nothing_are_named_by_their_process() -> None:
+    depth = Depth(NOW, QueueCounts(5, 0, 0, 0, OLD), 0)
+    idle = ActiveConsumer("packer", 0, None, None, [PROCESS])
+    [concern] = found("orders", QueueAttributes.create(), depth, [idle], (), None)
+    assert concern.kind == "unread" and "though 1 consumer of it runs" in concern.text
+    assert "process 4711 on worker-1" in concern.cure and "start" not in concern.cure
+    [concern] = found("orders", QueueAttributes.create(), depth, [], (), None)
+    assert "start its consumers" in concern.cure

@@ -25,7 +25,11 @@ from lakequeue.cli.session import Context, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
     from lakequeue.entry_verbs import ActiveConsumer
+    from lakequeue.model.consumer_processes import ConsumerProcess
 
 
 def counts(
@@ -61,38 +65,59 @@ def counts(
 
 
 def consumers(ctx: Context, queue: OptionalName = None) -> None:
-    """List the consumers that have messages in flight, of one queue or of all."""
+    """List the consumers of one queue or of all, idle ones too."""
     from lakequeue import entry_verbs
 
     lake = ctx.obj.lake()
     asked, now = lake.list_queues() if queue is None else [ctx.obj.queue(queue)], lake.clock.now()
     found: dict[str, list[ActiveConsumer]] = {}
     failed: dict[str, LakeQueueError] = {}
+    read = entry_verbs.all_consumers(asked, entry_verbs.running_consumers(lake))
     with render.progress("reading", len(asked)) as advance:
-        for number, (each, of_it) in enumerate(zip(asked, entry_verbs.all_consumers(asked), strict=True), 1):
+        for number, (each, of_it) in enumerate(zip(asked, read, strict=True), 1):
             advance(number, each.name)
             if not isinstance(of_it, LakeQueueError):
                 found[each.name] = of_it
             elif queue is not None or not isinstance(of_it, QueueDoesNotExist):  # deleted meanwhile
                 failed[each.name] = of_it
     named = [(name, each) for name, of_it in found.items() for each in of_it]
-    rows = [
-        [
-            *([name] if queue is None else []),
-            each.consumer or "(no name)",
-            each.in_flight,
-            render.age((now - each.oldest_receive).total_seconds()),
-            render.age((now - each.newest_receive).total_seconds()),
-        ]
-        for name, each in named
-    ]
-    columns = [*(["queue"] if queue is None else []), "consumer", "in flight", "oldest receive", "newest receive"]
+    columns = ["consumer", "process", "in flight", "oldest receive", "newest receive", "handlers", "seen"]
     ctx.obj.answer(
         [({"queue": name} if queue is None else {}) | attrs.asdict(each) for name, each in named],
-        render.table(columns, rows, empty="no consumer has messages in flight"),
+        render.table(
+            [*(["queue"] if queue is None else []), *columns],
+            [
+                [*([name] if queue is None else []), *row]
+                for name, each in named
+                for row in _consumer_rows(each, now)
+            ],
+            empty="no consumer runs, or has messages in flight",
+        ),
     )
     for error in failed.values():  # the others are listed all the same
         raise error
+
+
+def _consumer_rows(each: ActiveConsumer, now: datetime) -> Iterator[list[object]]:
+    """A row for each process of a consumer, or one if no process is known."""
+
+    def since(instant: datetime | None) -> str:
+        return "-" if instant is None else render.age((now - instant).total_seconds())
+
+    held = [each.in_flight, since(each.oldest_receive), since(each.newest_receive)]
+    name = each.consumer or "(no name)"
+    if not each.processes:
+        yield [name, "-", *held, "-", "-"]
+    for process in each.processes:
+        yield [name, f"{process.pid} on {process.host}", *held, _handlers(process), since(process.seen_at)]
+        held = ["", "", ""]  # of all processes of that name together
+
+
+def _handlers(process: ConsumerProcess) -> str:
+    if process.oldest_handler is None:
+        return "idle"
+    oldest = (process.seen_at - process.oldest_handler).total_seconds()
+    return f"{process.handlers}, oldest {render.age(oldest)}"
 
 
 def purge(ctx: Context, queue: Name, yes: Yes = False) -> None:

@@ -31,6 +31,7 @@ class Calls:
 
     Attributes:
         handled, failed: messages whose handlers have ended, well or not.
+        running: the calls that have not ended.
         work: calls the handler with messages that a hand took; a coroutine function if the handler is one.
     """
 
@@ -46,6 +47,7 @@ class Calls:
 
             self._shown = table_of
         self.handled = self.failed = 0
+        self.running = set[Call]()
         self._counting = threading.Lock()
         awaited = is_async(self._handler)
         self.work: Callable[[list[Job]], Any] = self._work_async if awaited else self._work
@@ -64,6 +66,7 @@ class Calls:
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
         """Yields a call and what the handler gets: the messages whose receipts are not lost or over, if any."""
         call, results = Call(self._run.now()), list[object]()
+        self.running.add(call)
         try:
             with ExitStack() as ending:
                 for job in reversed(jobs):  # the last one first, so that they end in order
@@ -74,6 +77,7 @@ class Calls:
                     call.raised = self._raised(error, call.jobs)
                 results += reversed(call.results()) if self._batches else [call.result]
         finally:
+            self.running.discard(call)
             self._held.left(len(jobs))
 
     def _given(self, jobs: Sequence[Job]) -> Sequence[Any]:

@@ -17,6 +17,7 @@ from lakequeue.consumer.handler import Handler
 from lakequeue.consumer.observers import Observers, installed
 from lakequeue.consumer.options import ConsumerOptions, RetryDelay, checked_queues, concurrency_problem
 from lakequeue.consumer.outages import Health, Outage
+from lakequeue.consumer.presence import Presence
 from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.consumer.shared_hands import STOP_TIMEOUT, Controls, SharedHands
 from lakequeue.entry_verbs import races
@@ -163,6 +164,8 @@ class Consumer:
                 ]
                 hands.start(self._handler, self._loops[0].fail)
                 running.callback(hands.stop)
+                queues = [options.queue for options in self._options]
+                running.callback(Presence(self.name, queues, self._began).stop)
                 if len(self._loops) == 1:
                     self._loops[0].run(until_empty)
                 else:
@@ -171,6 +174,10 @@ class Consumer:
             self._runner = self._hands = None
             self._controls.stopping, self._controls.grace = False, STOP_TIMEOUT
             self._runs.release()
+
+    def _began(self) -> list[int]:
+        """When each call of the handler began that runs now, in microseconds."""
+        return [call.began for loop in self._loops for call in loop.calls.running.copy()]
 
     def _run_each(self, until_empty: bool) -> None:
         """Runs the loop of each queue in a thread of its own."""

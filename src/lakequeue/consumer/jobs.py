@@ -99,7 +99,7 @@ class Done:
     handle: str = attrs.field(default=attrs.Factory(lambda done: done.job.handle, takes_self=True))
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Call:
     """A call of the handler: when it began, its messages, what it returned, and what it raised."""
 

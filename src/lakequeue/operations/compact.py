@@ -29,7 +29,7 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root, root_of_worker
 from lakequeue.shard.commands import Expire
-from lakequeue.storage import cleaning, layout, passes, stats
+from lakequeue.storage import cleaning, consumer_files, layout, passes, stats
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.engines.point import Engine
@@ -394,4 +394,6 @@ def _compact_own_tables(root: Root, depths: list[stats.StatsRow], done: passes.P
         summary.freed(root.catalog.sweep())
     with summary.step("the table of schedules"):
         summary.freed(ScheduleTable(root.engine, root.path).sweep())
+    with summary.step("the files of consumers"):
+        summary.freed(consumer_files.remove_old(root.engine.store, root.path, root.now()))
     return summary

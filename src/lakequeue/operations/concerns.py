@@ -10,7 +10,8 @@ import attrs
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, shown_duration, to_micros
-from lakequeue.operations.depth import ActiveConsumer, Depth, consumers, depth
+from lakequeue.operations.consumers import ActiveConsumer, Running, consumers
+from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
@@ -46,18 +47,17 @@ class Concern:
         return f"{self.text}; {self.cure}"
 
 
-def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None) -> list[Concern]:
-    """The concerns about one queue, whose depth and consumers it reads; see ``found``."""
+def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:
+    """The concerns about one queue, whose depth and ledger it reads; see ``found``."""
     now = depth(queue)
-    busy = consumers(queue) if now.counts.in_flight else []
-    return [*found(queue.name, queue.attributes, now, busy, sources, before)]
+    return [*found(queue.name, queue.attributes, now, consumers(queue, running), sources, before)]
 
 
 def found(
     name: str,
     attributes: QueueAttributes,
     now: Depth,
-    busy: Iterable[ActiveConsumer],
+    known: Sequence[ActiveConsumer],
     sources: Sequence[str],
     before: int | None,
 ) -> Iterator[Concern]:
@@ -67,7 +67,7 @@ def found(
         name: the queue's name.
         attributes: the queue's attributes.
         now: the queue's depth.
-        busy: consumers that have messages of the queue in flight.
+        known: the queue's consumers, idle ones too.
         sources: names of the queues whose dead letters go to this queue.
         before: visible messages ``GROWTH_SECONDS`` ago; None if nobody counted them.
     """
@@ -81,17 +81,21 @@ def found(
         yield Concern(name, "dead letters", f"{text}, the oldest {shown_duration(age)} old", cure)
     elif counts.visible and not counts.in_flight and not attributes.paused and age > UNREAD_SECONDS:
         text = f"nobody receives the {_messages(counts.visible, 'visible message')} of {name}"
-        cure = f"start its consumers; lakequeue receive {quoted} tries one message"
-        yield Concern(name, "unread", f"{text}, the oldest is {shown_duration(age)} old", cure)
+        text, cure = f"{text}, the oldest is {shown_duration(age)} old", "start its consumers"
+        if processes := [process for each in known for process in each.processes]:
+            text += f", though {_messages(len(processes), 'consumer')} of it run{'s' * (len(processes) == 1)}"
+            cure = f"see what their log says: {', '.join(map(str, processes[:3]))}"
+        yield Concern(name, "unread", text, f"{cure}; lakequeue receive {quoted} tries one message")
     elif _has_grown(counts.visible, before) and not attributes.paused:
         text = f"{name} grew from {before:,} to {_messages(counts.visible, 'visible message')} within an hour"
         yield Concern(name, "growing", text, f"add consumers; lakequeue consumers {quoted} lists them")
     yield from _full(name, attributes, counts, now.stored)
-    for each in busy:
-        seconds = (now.at - to_micros(each.oldest_receive)) / MICROS
+    for each in known:
+        seconds = 0.0 if each.oldest_receive is None else (now.at - to_micros(each.oldest_receive)) / MICROS
         if seconds > max(STUCK_SECONDS, attributes.visibility_timeout):
             text = f"{each.consumer or 'a consumer without a name'} has held a message of {name}"
-            cure = f"its handler may hang: py-spy dump shows where; lakequeue consumers {quoted} lists all"
+            where = " or ".join(f" --pid {one.pid} on {one.host}" for one in each.processes[:3])
+            cure = f"py-spy dump{where} shows where its handler hangs; ending the process frees the message"
             yield Concern(name, "stuck", f"{text} for {shown_duration(seconds)}", cure)
 
 

@@ -1,18 +1,14 @@
-"""The depth of a queue: its number of messages by state, and which consumers have some in flight.
-
-The ledger tells the consumers: nothing is written for them.
-"""
+"""The depth of a queue: its number of messages by state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import NamedTuple, TypeVar
 
 import attrs
 
 from lakequeue.errors import LakeQueueError
-from lakequeue.model.clock import MICROS, from_micros
+from lakequeue.model.clock import MICROS
 from lakequeue.operations.pool import each
 from lakequeue.operations.results import QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
@@ -20,7 +16,6 @@ from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Claim, Counts
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.shard.peek import Holding
 from lakequeue.storage import passes
 from lakequeue.storage.catalog import QueueRow
 
@@ -131,14 +126,14 @@ def _depths(queue: OpenQueue) -> tuple[int, list[ShardDepth]]:
     """An instant, and the depth of each shard at it."""
     with queue.service("counts"):
         now = queue.now()
-        return now, _of_each(queue, lambda shard: _depth(shard, now))
+        return now, of_each_shard(queue, lambda shard: _depth(shard, now))
 
 
 def _depth(shard: OpenShard, now: int) -> ShardDepth:
     return shard.ledger.query(lambda machine: ShardDepth.of(machine, now))
 
 
-def _of_each(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]:
+def of_each_shard(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]:
     """The results of a call for each shard, several at a time."""
     first = call(queue.shards[0])  # it learns of shards that were added
     return [first, *each(call, queue.shards[1:])]
@@ -156,7 +151,7 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
 
     with queue.service("shard_counts"):
         now = queue.now()
-        return _of_each(queue, counted)
+        return of_each_shard(queue, counted)
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
@@ -164,10 +159,10 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
     now = queues[0].now() if queues else 0
     known = noted(queues[0].root, [queue.row for queue in queues], now) if queues else {}
 
-    yield from _or_errors(lambda queue: known.get(queue.key) or depth(queue), queues)
+    yield from or_errors(lambda queue: known.get(queue.key) or depth(queue), queues)
 
 
-def _or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> Iterator[_T | LakeQueueError]:
+def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> Iterator[_T | LakeQueueError]:
     """What a function reads of each queue, several at a time, in the order given; or the error that it raised."""
 
     def answered(queue: OpenQueue) -> _T | LakeQueueError:
@@ -202,38 +197,3 @@ def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
 
     found = zip(rows, each(counted, rows), strict=True)
     return {row.key: depth for row, depth in found if depth is not None}
-
-
-@attrs.frozen
-class ActiveConsumer:
-    """A consumer that has messages in flight."""
-
-    consumer: str | None
-    """The name that it gave, host and process id by default; None: all that gave none, such as SQS clients."""
-    in_flight: int
-    oldest_receive: datetime
-    """When it received the first of these messages."""
-    newest_receive: datetime
-    """When it received the last of them."""
-
-
-def consumers(queue: OpenQueue) -> list[ActiveConsumer]:
-    """Consumers that have messages in flight, the one that received last first."""
-    with queue.service("consumers"):
-        now = queue.now()
-        parts = _of_each(queue, lambda shard: shard.ledger.query(lambda machine: machine.holdings(now)))
-    total: dict[str | None, Holding] = {}
-    for part in parts:
-        for name, held in part.items():
-            total[name] = held.with_(total.get(name))
-    return [
-        ActiveConsumer(
-            name, held.messages, from_micros(held.first_received_at), from_micros(held.last_received_at)
-        )
-        for name, held in sorted(total.items(), key=lambda item: (-item[1].last_received_at, item[0] or ""))
-    ]
-
-
-def all_consumers(queues: Sequence[OpenQueue]) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """The consumers of each queue, several queues at a time, in the order given; or the error of reading it."""
-    return _or_errors(consumers, queues)

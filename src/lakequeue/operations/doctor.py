@@ -14,6 +14,7 @@ from lakequeue.model.pauses import Pause
 from lakequeue.model.schedules import LATE
 from lakequeue.operations.check import check
 from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern, an_hour_ago, of_queue, sources_of
+from lakequeue.operations.consumers import running_consumers
 from lakequeue.operations.depth import by_shard
 from lakequeue.operations.results import ShardCounts
 from lakequeue.operations.schedules import OpenSchedules
@@ -117,6 +118,7 @@ def doctor(root: Root) -> Health:
     living = [row for row in rows if row.deleted_at is None]
     health = Health(findings, space and space.free_bytes, space and space.free_files, None, 0.0, len(living))
     newest, sources, earlier = 0, sources_of(living), _an_hour_ago(root, health)
+    running = running_consumers(root)
     for row in living:
         queue = OpenQueue(root, row)
         try:
@@ -131,7 +133,7 @@ def doctor(root: Root) -> Health:
                 health.paused_groups[row.name] = queue.attributes.reasons
             if queue.attributes.pauses:
                 health.pauses[row.name] = queue.attributes.pauses
-            health.concerns += of_queue(queue, sources.get(row.place, ()), earlier.get(row.key))
+            health.concerns += of_queue(queue, sources.get(row.place, ()), earlier.get(row.key), running)
             for counts in by_shard(queue):
                 runs, files, committed_at = queue.shards[counts.shard].ledger.size()
                 newest = max(newest, committed_at)

@@ -149,7 +149,7 @@ class QueueMetrics:
                 continue
             try:
                 now = depth(queue)
-                busy = consumers(queue) if now.counts.in_flight else []
+                busy = consumers(queue, {}) if now.counts.in_flight else []
             except QueueDoesNotExist:  # deleted since it was listed
                 continue
             except LakeQueueError as error:
@@ -159,7 +159,9 @@ class QueueMetrics:
             for state in "visible", "in_flight", "delayed", "held":
                 messages.add_metric([queue.name, state], getattr(now.counts, state))
             active.add_metric([queue.name], len(busy))
-            oldest_receive = min((to_micros(each.oldest_receive) for each in busy), default=now.at)
+            oldest_receive = min(
+                (to_micros(each.oldest_receive) for each in busy if each.oldest_receive), default=now.at
+            )
             holding.add_metric([queue.name], (now.at - oldest_receive) / MICROS)
             rewindable.add_metric([queue.name], now.counts.rewindable)
             oldest.add_metric([queue.name], now.counts.oldest_age or 0)

@@ -283,7 +283,9 @@ STATS_PROPERTIES = _PROPERTIES | {"delta.dataSkippingStatsColumns": "minute"}
 
 RESERVE, RESERVE_FILES = "reserve", "reserve-files"
 """Files of a local root that reserve space for operations that free space."""
-ROOT_FOLDERS = {"queues", "stats", "schedules", "q", RESERVE, RESERVE_FILES}
+CONSUMERS = "consumers"
+"""Directory of the small files by which running consumers are seen. It is no table."""
+ROOT_FOLDERS = {"queues", "stats", "schedules", "q", CONSUMERS, RESERVE, RESERVE_FILES}
 """Files and directories that a root may have."""
 
 

@@ -162,7 +162,7 @@ class ConsoleApi:
         return self._attention.of(caller)
 
     def workers(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """The consumers with messages in flight of all queues that the caller may see."""
+        """The consumers of all queues that the caller may see."""
         given.end()
         found = self._attention.workers(caller)
         return {"workers": found[:MAX_ROWS], "total": len(found)} | self._place(caller)
@@ -245,15 +245,10 @@ class ConsoleApi:
         return {"groups": top, "total": found.groups, "noisy": found.noisy, "seconds_ago": self._groups.age(found)}
 
     def consumers(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """The consumers that have messages of a queue in flight, the one that received last first."""
+        """The consumers of a queue, the one that received last first, idle ones at the end."""
         given.end()
         found = self._on_queue(name, consumers)
-        times = ("oldest_receive", "newest_receive")
-        shown = [
-            attrs.asdict(each) | {name: format_instant(getattr(each, name)) for name in times}
-            for each in found[:ROWS]
-        ]
-        return {"consumers": shown, "total": len(found)}
+        return {"consumers": [documents.consumer(each) for each in found[:ROWS]], "total": len(found)}
 
     def errors(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """The newest visible dead letters of a queue by source queue and class of error."""

@@ -16,13 +16,16 @@ from lakequeue.entry_verbs import (
     all_consumers,
     concerns,
     depths,
+    idle_consumers,
     last_compaction,
+    running_consumers,
     settings,
     space,
 )
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
-from lakequeue.model.clock import MICROS, format_instant, shown_duration, to_micros
+from lakequeue.model.clock import MICROS, NEVER, shown_duration, to_micros
 from lakequeue.serve.auth import Caller
+from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import DepthHistory
 from lakequeue.serve.errors import ErrorResponse
 
@@ -56,16 +59,15 @@ class Attention:
         self._seen: _Seen | None = None
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
-        """The consumers with messages in flight of each queue, those with the oldest receive first."""
+        """The consumers of each queue, those with the oldest receive first, idle ones at the end."""
         found = [
-            {"queue": queue.name} | attrs.asdict(each)
+            (queue.name, each)
             for queue, state in self._newest().queues
             if not isinstance(state, LakeQueueError) and caller.may("GetQueueAttributes", queue.name)
             for each in state[1]
         ]
-        found.sort(key=lambda each: each["oldest_receive"])
-        times = ("oldest_receive", "newest_receive")
-        return [each | {name: format_instant(each[name]) for name in times} for each in found]
+        found.sort(key=lambda known: known[1].oldest_receive or NEVER)
+        return [{"queue": name} | documents.consumer(each) for name, each in found]
 
     def _newest(self) -> _Seen:
         with self._lock:  # of several callers, one reads
@@ -110,10 +112,11 @@ class Attention:
             for queue, depth in zip(queues, counted, strict=True)
             if isinstance(depth, Depth) and depth.counts.in_flight
         ]
-        busy = dict(zip((queue.key for queue in active), all_consumers(active), strict=True))
+        running = running_consumers(self._lake)
+        busy = dict(zip((queue.key for queue in active), all_consumers(active, running), strict=True))
         kept = []
         for queue, depth in zip(queues, counted, strict=True):
-            holding = busy.get(queue.key, [])
+            holding = busy.get(queue.key) or idle_consumers(queue, running)
             error = next((each for each in (depth, holding) if isinstance(each, LakeQueueError)), None)
             if not isinstance(error, QueueDoesNotExist):  # deleted since it was listed
                 kept.append((queue, (depth, holding) if error is None else error))

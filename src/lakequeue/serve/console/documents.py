@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import attrs
 
 from lakequeue import DeadLetterReason, PeekedMessage
-from lakequeue.entry_verbs import Search, SelectedOutcome
+from lakequeue.entry_verbs import ActiveConsumer, Search, SelectedOutcome
 from lakequeue.errors import ResourceNotFoundException
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import format_instant
@@ -33,6 +34,15 @@ def pauses(attributes: QueueAttributes) -> list[dict[str, Any]]:
         {"group": pause.group, "reason": pause.reason, "since": pause.since and format_instant(pause.since)}
         for pause in attributes.pauses
     ]
+
+
+def consumer(found: ActiveConsumer) -> dict[str, Any]:
+    """A consumer, with its processes."""
+
+    def plain(_: object, __: object, value: Any) -> Any:
+        return format_instant(value) if isinstance(value, datetime) else value
+
+    return attrs.asdict(found, value_serializer=plain)
 
 
 def schedule(row: Schedule) -> dict[str, Any]:

@@ -5,7 +5,8 @@ import { queueHash } from "./address.js";
 import { pauseMark } from "./attention.js";
 import { get, queuePath } from "./api.js";
 import { chart } from "./chart.js";
-import { ago, count, duration, el, instant, number, offset, rate, setText, show, stored, time } from "./dom.js";
+import { CONSUMER, UNSEEN } from "./consumers.js";
+import { count, duration, el, instant, number, offset, rate, setText, show, stored, time } from "./dom.js";
 import { queueLink } from "./list.js";
 import { messages } from "./messages.js";
 import { changeQueue, changeTags, deleteQueue } from "./queues.js";
@@ -40,12 +41,6 @@ const GROUP = [
   ["in_flight", "In flight", number],
   ["oldest_age", "Oldest visible", duration],
   ["noisy", "Noisy", (value) => (value ? "noisy" : "")],
-];
-const CONSUMER = [
-  ["consumer", "Consumer", (value) => value ?? "without a name"],
-  ["in_flight", "In flight", number],
-  ["oldest_receive", "Oldest receive", ago],
-  ["newest_receive", "Newest receive", ago],
 ];
 const SPANS = [[3, "3 h"], [24, "24 h"], [168, "7 d"]];
 const CHART_INTERVAL = 60_000;
@@ -181,13 +176,13 @@ export function queue(name, tab, signal, reload) {
   function consumers() {
     const active = el("tbody");
     const idle = el("p", { class: "quiet" });
-    const heads = CONSUMER.map(([key, label]) => el("th", { class: key === "in_flight" ? "number" : null, scope: "col" }, label));
+    const heads = CONSUMER.map(([label, kind]) => el("th", { class: kind, scope: "col" }, label));
     return {
-      root: el("div", { class: "card wide" }, el("h2", {}, "Consumers with messages in flight"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, heads)), active)), idle),
+      root: el("div", { class: "card wide" }, el("h2", {}, "Consumers"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, heads)), active)), idle),
       async update() {
         const busy = await get(queuePath(name, "/consumers"), {}, signal);
-        active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([key, , shown]) => el("td", { class: key === "in_flight" ? "number" : null }, shown(each[key]))))));
-        setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.total ? "" : "No consumer has messages of this queue in flight.");
+        active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([, kind, shown]) => el("td", { class: kind }, shown(each))))));
+        setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.total ? UNSEEN : `No consumer of this queue runs. ${UNSEEN}`);
       },
     };
   }

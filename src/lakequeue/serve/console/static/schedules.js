@@ -1,7 +1,8 @@
 // The schedules of the region, and the consumers of all queues.
 
 import { get, post } from "./api.js";
-import { ago, el, number, Rows, show, time, toast } from "./dom.js";
+import { CONSUMER, UNSEEN } from "./consumers.js";
+import { ago, el, Rows, show, time, toast } from "./dom.js";
 import { queueLink } from "./list.js";
 
 // A view with one table; `read` returns the rows, `cells` what a row shows, by the columns.
@@ -79,15 +80,15 @@ export function schedules(signal, reload) {
 }
 
 export function workers(signal) {
-  const columns = [["Consumer"], ["Queue"], ["In flight", "number"], ["Oldest receive"], ["Newest receive"]];
+  const columns = [["Queue"], ...CONSUMER];
   return table(
     "Workers",
     columns,
-    "No consumer has messages in flight.",
+    `No consumer runs. ${UNSEEN}`,
     async () => {
       const answer = await get("workers", {}, signal);
       return [answer, answer.workers.map((each) => ({ key: `${each.queue} ${each.consumer}`, ...each }))];
     },
-    ({ consumer, queue, in_flight: held, oldest_receive: oldest, newest_receive: newest }) => [consumer ?? "without a name", queueLink(queue), number(held), ago(oldest), ago(newest)],
+    (each) => [queueLink(each.queue), ...CONSUMER.map(([, , shown]) => shown(each))],
   );
 }

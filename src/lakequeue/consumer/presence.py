@@ -1,0 +1,74 @@
+"""Keeps the file by which a running consumer is seen, also while it is idle (JOB-14)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+
+from lakequeue.entry_verbs import forget_consumer, report_consumer, root_of
+from lakequeue.model.clock import from_micros, start_thread
+from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
+from lakequeue.queue import Queue
+
+FIRST, INTERVAL = timedelta(seconds=1), timedelta(seconds=60)
+"""Times to the first report, which short runs do not make, and between two reports."""
+_LONGEST_END = 5.0
+"""Seconds that the end of a run waits for the file to be removed, as while storage fails."""
+
+_log = logging.getLogger("lakequeue")
+
+
+class Presence:
+    """Reports a run of a consumer, in a thread of its own, until ``stop``. Failures of storage end nothing.
+
+    Args:
+        name: the consumer's name.
+        queues: the queues that it receives from; there is a file in the root of each.
+        began: returns when each call of the handler began that runs now.
+    """
+
+    def __init__(self, name: str, queues: Sequence[Queue], began: Callable[[], Collection[int]]) -> None:
+        self._name = name
+        self._queues = {root_of(queue): queue for queue in queues}
+        self._keys = [queue.key for queue in queues]
+        self._began = began
+        self._clock = queues[0].clock
+        self._number = uuid.uuid4().hex
+        self._ended = threading.Event()
+        self._started_at = self._clock.now()
+        self._thread = start_thread(self._clock, self._run, "lakequeue presence")
+
+    def stop(self) -> None:
+        """Removes the file."""
+        self._ended.set()
+        self._thread.join(_LONGEST_END)
+
+    def _run(self) -> None:
+        due = self._started_at + FIRST
+        self._clock.wait(due, self._ended)
+        if self._ended.is_set():
+            return
+        while not self._ended.is_set():
+            self._each(lambda queue: report_consumer(queue, self._number, self._content()))
+            self._clock.wait(self._clock.now() + INTERVAL, self._ended)
+        self._each(lambda queue: forget_consumer(queue, self._number))
+
+    def _each(self, call: Callable[[Queue], None]) -> None:
+        for queue in self._queues.values():
+            try:
+                call(queue)
+            except Exception as error:  # nothing depends on the file
+                _log.debug("the file of the consumer %s: %s", self._name, error)
+
+    def _content(self) -> ConsumerFile:
+        began = self._began()
+        oldest = from_micros(min(began)) if began else None
+        process = ConsumerProcess(
+            *(socket.gethostname(), os.getpid(), self._started_at, self._clock.now(), len(began), oldest)
+        )
+        return ConsumerFile(self._name, self._keys, process)

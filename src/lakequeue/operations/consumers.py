@@ -1,0 +1,111 @@
+"""The consumers of a queue: those that have messages in flight, as its ledger says, and those that are idle.
+
+Receives need not name a consumer, and a process that calls ``receive`` leaves no file, so neither source has all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+import attrs
+
+from lakequeue.errors import LakeQueueError
+from lakequeue.model.clock import from_micros
+from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
+from lakequeue.operations.depth import of_each_shard, or_errors
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.root import Root
+from lakequeue.shard.peek import Holding
+from lakequeue.storage import consumer_files
+
+Running = Mapping[str, Sequence[ConsumerFile]]
+"""What running consumers last said, by the key of each of their queues."""
+
+_log = logging.getLogger("lakequeue")
+
+
+@attrs.frozen
+class ActiveConsumer:
+    """A consumer that has messages in flight, or runs."""
+
+    consumer: str | None
+    """The name that it gave, host and process id by default; None: all that gave none, such as SQS clients."""
+    in_flight: int
+    oldest_receive: datetime | None
+    """When it received the first of these messages; None if it has none."""
+    newest_receive: datetime | None
+    """When it received the last of them."""
+    processes: Sequence[ConsumerProcess] = ()
+    """The processes in which a ``Consumer`` of this name runs, as they said within three minutes."""
+
+
+def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:
+    """The consumer that received last first, idle ones at the end (JOB-14).
+
+    Args:
+        queue: the queue.
+        running: what ``running_consumers`` returned; None: it is read.
+    """
+    with queue.service("consumers"):
+        now = queue.now()
+        parts = of_each_shard(queue, lambda shard: shard.ledger.query(lambda machine: machine.holdings(now)))
+    total: dict[str | None, Holding] = {}
+    for part in parts:
+        for name, held in part.items():
+            total[name] = held.with_(total.get(name))
+    return _merged(total, (running_consumers(queue.root) if running is None else running).get(queue.key, ()))
+
+
+def idle(queue: OpenQueue, running: Running) -> list[ActiveConsumer]:
+    """The consumers of a queue that has no message in flight; reads nothing."""
+    return _merged({}, running.get(queue.key, ()))
+
+
+def _merged(held: Mapping[str | None, Holding], files: Iterable[ConsumerFile]) -> list[ActiveConsumer]:
+    processes: dict[str | None, list[ConsumerProcess]] = {}
+    for file in files:
+        processes.setdefault(file.name, []).append(file.process)
+    busy = sorted(held.items(), key=lambda item: (-item[1].last_received_at, item[0] or ""))
+    return [
+        ActiveConsumer(
+            *(name, each.messages, from_micros(each.first_received_at), from_micros(each.last_received_at)),
+            processes.pop(name, ()),
+        )
+        for name, each in busy
+    ] + [ActiveConsumer(name, 0, None, None, of_it) for name, of_it in processes.items()]
+
+
+def all_consumers(
+    queues: Sequence[OpenQueue], running: Running
+) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
+    """The consumers of each queue, several queues at a time, in the order given; or the error of reading it."""
+    yield from or_errors(lambda queue: consumers(queue, running), queues)
+
+
+def running_consumers(root: Root) -> Running:
+    """What running consumers of a root said in the last minutes; nothing if that cannot be read."""
+    found: dict[str, list[ConsumerFile]] = {}
+    try:
+        with root.storage_errors():
+            files = consumer_files.load(root.engine.store, root.path, root.now())
+    except LakeQueueError as error:  # the ledgers say more, and report a storage that fails
+        _log.debug("the files of running consumers cannot be read: %s", error)
+        files = []
+    for file in files:
+        for key in file.queues:
+            found.setdefault(key, []).append(file)
+    return found
+
+
+def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:
+    """Writes the file of a consumer's run into the root of one of its queues."""
+    with queue.root.storage_errors():
+        consumer_files.write(queue.root.engine.store, queue.root.path, number, content)
+
+
+def forget_consumer(queue: OpenQueue, number: str) -> None:
+    """Removes this file."""
+    with queue.root.storage_errors():
+        consumer_files.remove(queue.root.engine.store, queue.root.path, number)

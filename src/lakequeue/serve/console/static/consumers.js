@@ -1,0 +1,23 @@
+// What a row of consumers shows: in a queue's tab, and on the page of all queues.
+
+import { ago, duration, el, number } from "./dom.js";
+
+function processes(each, shown) {
+  return each.processes.length ? each.processes.map((one) => el("div", {}, shown(one))) : "–";
+}
+
+function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen }) {
+  return running ? `${number(running)}, the oldest for ${duration((Date.parse(seen) - Date.parse(oldest)) / 1000)}` : "idle";
+}
+
+// Label, class, and the content of a cell.
+export const CONSUMER = [
+  ["Consumer", "", ({ consumer }) => consumer ?? "without a name"],
+  ["Process", "", (each) => processes(each, ({ host, pid }) => `${pid} on ${host}`)],
+  ["In flight", "number", (each) => number(each.in_flight)],
+  ["Oldest receive", "", (each) => ago(each.oldest_receive)],
+  ["Newest receive", "", (each) => ago(each.newest_receive)],
+  ["Handlers", "", (each) => processes(each, handlers)],
+  ["Seen", "", (each) => processes(each, (one) => ago(one.seen_at))],
+];
+export const UNSEEN = "Processes that call receive themselves, and SQS clients, are listed only while they have messages in flight.";

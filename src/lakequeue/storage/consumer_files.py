@@ -1,0 +1,68 @@
+"""The files by which running consumers are seen: one for each run, replaced once a minute, removed at its end.
+
+They are no part of any commit, and nothing depends on them. A file that is missing, torn or old means that its
+consumer is not listed.
+"""
+
+from __future__ import annotations
+
+from lakequeue.model.clock import MICROS, to_micros
+from lakequeue.model.consumer_processes import LARGEST, ConsumerFile, parse
+from lakequeue.storage import layout
+from lakequeue.storage.folder import Folder, Freed
+from lakequeue.storage.stores import Store
+
+SHOWN_SECONDS = 180
+"""Age at which a file no longer counts: its process has been killed, or has not written twice."""
+KEPT_SECONDS = 3600
+"""Age at which a compactor removes a file."""
+
+
+def write(store: Store, root: str, number: str, content: ConsumerFile) -> None:
+    """Writes or replaces the file of a run; does nothing if the root is gone, which must not be made anew."""
+    folder = store.folder(root)
+    if folder.local is None or folder.folders("queues"):
+        _folder(store, root).offer(_name(number), content.json().encode())
+
+
+def remove(store: Store, root: str, number: str) -> None:
+    """Removes the file of a run."""
+    _folder(store, root).remove([_name(number)])
+
+
+def load(store: Store, root: str, now: int) -> list[ConsumerFile]:
+    """What running consumers last said, those that started first at the beginning; ``now`` in microseconds."""
+    folder = _folder(store, root)
+    since = now - SHOWN_SECONDS * MICROS
+    names = [entry.name for entry in folder.files() if entry.size <= LARGEST]
+    found = [each for each in folder.for_each(lambda name: _read(folder, name), names) if each is not None]
+    living = [each for each in found if to_micros(each.process.seen_at) >= since]
+    return sorted(living, key=lambda each: (each.process.started_at, each.name))
+
+
+def remove_old(store: Store, root: str, now: int) -> Freed:
+    """Removes the files of consumers that were killed, and anything else that is no such file."""
+    folder, since = _folder(store, root), now - KEPT_SECONDS * MICROS
+
+    def is_old(name: str) -> bool:
+        found = _read(folder, name)
+        return found is None or to_micros(found.process.seen_at) < since
+
+    names = [entry.name for entry in folder.files()]
+    old = folder.for_each(is_old, names)
+    return folder.remove(name for name, gone in zip(names, old, strict=True) if gone)
+
+
+def _folder(store: Store, root: str) -> Folder:
+    return store.folder(f"{root}/{layout.CONSUMERS}")
+
+
+def _name(number: str) -> str:
+    return f"{number}.json"
+
+
+def _read(folder: Folder, name: str) -> ConsumerFile | None:
+    try:
+        return parse(folder.read(name))
+    except FileNotFoundError:  # its consumer has ended
+        return None

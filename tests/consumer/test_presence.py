@@ -1,0 +1,206 @@
+"""Consumers that run are listed, idle ones too, by files that end with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from consumer.harness import Harness
+from insides import forget
+from lakequeue import Consumer
+from lakequeue.consumer import presence
+from lakequeue.entry_verbs import ActiveConsumer, consumers
+from lakequeue.model.clock import format_instant
+from lakequeue.model.consumer_processes import ConsumerProcess, parse
+from lakequeue.storage import consumer_files
+from lakequeue.storage.folder import Freed, LocalFolder
+from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, each_case, replace, shown_by
+
+HERE = (socket.gethostname(), os.getpid())
+
+
+def files(harness: Harness) -> list[Path]:
+    return sorted(Path(harness.lq.root, "consumers").glob("*"))
+
+
+def listed(harness: Harness) -> list[ActiveConsumer]:
+    return consumers(harness.other)
+
+
+def idle(harness: Harness) -> list[str | None]:
+    return [each.consumer for each in listed(harness) if not each.in_flight]
+
+
+@pytest.mark.spec("JOB-14")
+def test_an_idle_consumer_is_listed_from_its_first_second_to_its_end(harness: Harness) -> None:
+    began = harness.clock.now()
+    with harness.running(harness.consumer(harness.handler(), name="packer")):
+        assert listed(harness) == [], "a run that is over within a second writes nothing"
+        harness.clock.advance(1)
+        first = began + timedelta(seconds=1)
+        process = ConsumerProcess(*HERE, began, first, 0, None)
+        assert listed(harness) == [ActiveConsumer("packer", 0, None, None, [process])]
+        harness.clock.advance(59)
+        [written] = files(harness)
+        assert listed(harness)[0].processes[0].seen_at == first, "one write a minute"
+        harness.clock.advance(1)
+        assert listed(harness)[0].processes[0].seen_at == first + timedelta(seconds=60)
+        assert files(harness) == [written]
+        assert written.stat().st_size < 1_000
+    assert listed(harness) == [] and files(harness) == []
+
+
+@pytest.mark.spec("JOB-14")
+def test_a_consumer_that_works_is_listed_once_with_its_process_and_oldest_handler(harness: Harness) -> None:
+    harness.send("a", "b")
+    began = harness.clock.now()
+    with harness.running(harness.consumer(harness.handler(seconds=90), name="packer", concurrency=2)):
+        harness.clock.advance(1)
+        [found] = listed(harness)
+        [process] = found.processes
+        assert (found.consumer, found.in_flight, found.oldest_receive) == ("packer", 2, began)
+        assert (process.handlers, process.oldest_handler) == (2, began)
+        harness.clock.advance(120)
+        assert listed(harness)[0].processes[0].handlers == 0
+
+
+@pytest.mark.spec("JOB-14")
+def test_a_consumer_of_several_queues_is_listed_in_each(harness: Harness) -> None:
+    second, third = harness.lq.create_queue("second"), harness.lq.create_queue("third")
+    both = Consumer([harness.queue, second], harness.handler(), name="both")
+    with harness.running(both), harness.running(harness.consumer(harness.handler(), name="both")):
+        harness.clock.advance(1)
+        assert len(files(harness)) == 2
+        assert [len(each.processes) for each in listed(harness)] == [2]
+        assert [len(each.processes) for each in consumers(second)] == [1]
+        assert consumers(third) == []
+
+
+def a_consumer_that_was_killed_is_forgotten(harness: Harness) -> None:
+    with harness.running(harness.consumer(harness.handler(), name="killed")):
+        harness.clock.advance(1)
+        [file] = files(harness)
+        left = file.read_bytes()
+    file.write_bytes(left)
+    harness.clock.advance(consumer_files.SHOWN_SECONDS)
+    assert idle(harness) == ["killed"], "maybe its storage fails"
+    harness.clock.advance(1)
+    assert idle(harness) == []
+    harness.lq.compact()
+    assert files(harness) == [file], "its clock may be behind"
+    harness.clock.advance(consumer_files.KEPT_SECONDS)
+    Path(file.parent, "other.txt").write_text("?")
+    harness.lq.compact()
+    assert files(harness) == []
+
+
+@pytest.mark.spec("JOB-14")
+def test_a_run_that_ends_within_a_second_costs_nothing(harness: Harness) -> None:
+    harness.send("a")
+    harness.consumer(harness.handler()).run(until_empty=True)
+    assert not Path(harness.lq.root, "consumers").exists()
+
+
+@pytest.mark.spec("JOB-14")
+def test_a_storage_that_takes_no_file_ends_no_consumer(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    handler = harness.handler()
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "offer", full)
+        with harness.running(harness.consumer(handler)) as running:
+            harness.clock.advance(61)
+            harness.send("a")
+            harness.clock.advance(1)
+        assert running.join() is None and handler.bodies == ["a"]
+
+
+@pytest.mark.spec("JOB-14")
+def test_a_root_that_went_away_is_not_made_again(harness: Harness) -> None:
+    with harness.running(harness.consumer(harness.handler())):
+        shutil.rmtree(harness.lq.root)
+        harness.clock.advance(1)
+        assert not Path(harness.lq.root).exists()
+    forget()
+
+
+def document(**changes: object) -> dict[str, object]:
+    at = format_instant(ManualClock().now())
+    process = {"host": "h", "pid": 7, "started_at": at, "seen_at": at, "handlers": 0, "oldest_handler": None}
+    inner = {name: value for name, value in changes.items() if name in process}
+    return {"name": "packer", "queues": ["key"], "process": process | inner} | {
+        name: value for name, value in changes.items() if name not in process
+    }
+
+
+@pytest.mark.spec("JOB-14")
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        *(
+            json.dumps(document(**{name: value})).encode()
+            for name, value in (
+                ("name", 7),
+                ("queues", None),
+                ("queues", [{}]),
+                ("process", "no"),
+                ("host", None),
+                ("pid", "7"),
+                ("pid", True),
+                ("handlers", 1.5),
+                ("seen_at", None),
+                ("seen_at", "yesterday"),
+                ("oldest_handler", 7),
+            )
+        ),
+    ],
+)
+def test_a_file_that_says_anything_else_is_ignored(harness: Harness, text: bytes) -> None:
+    assert parse(json.dumps(document()).encode()) is not None and parse(text) is None
+    folder = Path(harness.lq.root, "consumers")
+    folder.mkdir()
+    (folder / "odd.json").write_bytes(text)
+    good = document(queues=[harness.queue.key], seen_at=format_instant(harness.clock.now()))
+    (folder / "good.json").write_text(json.dumps(good))
+    (folder / "large.json").write_text(json.dumps(good) + " " * 70_000)
+    assert [len(each.processes) for each in listed(harness)] == [1]
+
+
+MUTATIONS = [
+    Mutation(
+        "count files of any age",
+        replace(consumer_files, "SHOWN_SECONDS", 10**6),
+        {a_consumer_that_was_killed_is_forgotten: "JOB-14"},
+    ),
+    Mutation(
+        "keep the files of consumers that were killed",
+        replace("lakequeue.operations.compact.consumer_files.remove_old", lambda *_: Freed()),
+        {a_consumer_that_was_killed_is_forgotten: "JOB-14"},
+    ),
+    Mutation(
+        "leave the file of a consumer that ends",
+        replace(presence, "forget_consumer", lambda *_: None),
+        {
+            shown_by(
+                test_an_idle_consumer_is_listed_from_its_first_second_to_its_end, lambda harness: (harness,)
+            ): "JOB-14"
+        },
+    ),
+]
+
+
+@each_case(MUTATIONS)
+def test_the_promise_holds_and_falls_with_its_safeguard(case: Case, harness: Harness) -> None:
+    case.run(lambda _: (harness,))
