@@ -24,6 +24,7 @@ COMMANDS = {
     "receive orders": True,
     "redrive dead --yes": False,
     "repair --all": False,
+    "relay {root}/table orders --once": False,
     "resume orders": False,
     "rewind orders 1h --yes": False,
     "schedule list": False,

@@ -36,7 +36,7 @@ from lakequeue.renewal.policies import Renewal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakequeue.entry_verbs import CopiedQueue
+    from lakequeue.entry_verbs import CopiedQueue, SentRows
 
 __all__ = ["LakeQueue", "Lease", "Message", "Queue", "Schedules", "Sender"]
 
@@ -423,3 +423,10 @@ class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProp
         return await self._copy(to.sync, queue, progress)
 
     _copy = _verb(sync_client.LakeQueue.copy)
+
+    @functools.wraps(sync_client.LakeQueue.relay)
+    async def relay(self, table: str, queue: Queue, **options: Any) -> SentRows:
+        check_type("queue", queue, Queue, "an aio.Queue")
+        return await self._relay(table, queue.sync, **options)
+
+    _relay = _verb(sync_client.LakeQueue.relay)

@@ -11,6 +11,7 @@ from lakequeue.errors import InvalidParameterValue, LakeQueueError, MissingPacka
 from lakequeue.model import notebook
 from lakequeue.model.arguments import (
     check_callable,
+    check_instant,
     check_poll_interval,
     check_secrets,
     check_string,
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
     from lakequeue.operations.compact import CompactionSummary, Progress
     from lakequeue.operations.copy import CopiedQueue
     from lakequeue.operations.copy import Progress as CopyProgress
+    from lakequeue.operations.results import SentRows
     from lakequeue.schedules import Schedules
+    from lakequeue.storage.bulk.bad_rows import OnBadRow
+    from lakequeue.storage.source_table import Changes
 
 MAX_LISTED = 1_000
 _CLOCK = ("now", "wait", "wait_async", "participant")
@@ -418,6 +422,86 @@ class LakeQueue(RootProperties):
         if progress is not None:
             check_callable("progress", progress)
         return upgrade(self._runtime, progress or (lambda done, total, name: None))
+
+    def relay(
+        self,
+        table: str,
+        queue: Queue,
+        *,
+        body: str = "*",
+        start: int | datetime | Literal["now"] = "now",
+        changes: Changes = "appends",
+        skip_changes: bool = False,
+        group_column: str | None = None,
+        dedup_column: str | None = None,
+        delay_column: str | None = None,
+        priority_column: str | None = None,
+        on_bad_row: OnBadRow = "fail",
+        bad_rows: str | None = None,
+        table_options: Mapping[str, str] | None = None,
+    ) -> SentRows:
+        """Sends each row that a Delta table has gained as a message, once; needs the extra ``delta``, no JVM.
+
+        A call sends all versions of the table since the last one, and returns. The queue's own log says which
+        version that is, so there is no checkpoint. Calls may run at the same time and be killed at any point. A
+        version of more than 100,000 rows is sent in pieces. See docs/guides/relay.md.
+
+        Args:
+            table: path or URI of the table, outside of the root.
+            queue: gets the messages.
+            body: column with the bodies; ``*`` sends each row as a JSON object, as ``Queue.send_arrow`` does.
+            start: where the first call begins: ``now``, behind the newest version; with a version; or with the
+                first version committed at an aware instant or later. A later call leaves out versions before a
+                version or instant.
+            changes: ``appends``; or ``feed``, the table's change feed: inserted rows, updated rows with their new
+                values, and deleted rows. They have the columns of the feed and the message attribute
+                ``change_type``.
+            skip_changes: leave versions out that removed or rewrote rows; of ``feed``, those without a feed.
+            group_column, dedup_column, delay_column, priority_column: columns that become ``group_id``,
+                ``dedup_id``, ``delay_seconds`` and ``priority``; None is the column of that name, if it exists. A
+                column ``message_attributes`` is used, too, see ``Queue.send_dataframe``.
+            on_bad_row, bad_rows: what becomes of rows that break a rule, see ``Queue.send_dataframe``.
+            table_options: storage options of the table; None is those of the root.
+
+        Returns:
+            The number of messages that this call sent.
+
+        Raises:
+            InvalidOptions: a version removed or rewrote rows, or the path has another table than before.
+            InvalidParameterValue, InvalidMessageContents: an argument is wrong, or rows break a rule; it names the
+                version.
+            QueueClientError: the table cannot be read, or VACUUM or the cleanup of its log removed rows that were
+                not sent.
+            OverLimit: the queue has no room for a piece.
+
+        RLY-1 to RLY-5
+        """
+        from lakequeue.operations.relay import Relay, relay
+
+        MissingPackage.check("relay", "delta", "deltalake")
+        check_string("table", table)
+        check_string("body", body)
+        if isinstance(start, datetime):
+            check_instant("start", start)
+        elif start != "now" and (not isinstance(start, int) or isinstance(start, bool) or start < 0):
+            raise InvalidParameterValue.of(start, "start", 'Must be "now", a version from 0 on, or an instant.')
+        if changes not in ("appends", "feed"):
+            raise InvalidParameterValue.of(changes, "changes", 'Must be "appends" or "feed".')
+        check_type("skip_changes", skip_changes, bool, "True or False")
+        columns = {
+            "group_id": group_column,
+            "dedup_id": dedup_column,
+            "delay_seconds": delay_column,
+            "priority": priority_column,
+        }
+        for name, column in columns.items():
+            check_string(f"{name.partition('_')[0]}_column", column, optional=True)
+        check_string("on_bad_row", on_bad_row)
+        check_string("bad_rows", bad_rows, optional=True)
+        check_secrets("table_options", table_options)
+        check_type("queue", queue, Queue, "a Queue")
+        wanted = Relay(table, body, start, changes, skip_changes, columns, on_bad_row, bad_rows, table_options)
+        return relay(queue._runtime, wanted)
 
     def compact(
         self, progress: Progress | None = None, *, processes: int = 1, now: float | None = None

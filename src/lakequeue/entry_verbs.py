@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from lakequeue.model.clock import Interrupt
     from lakequeue.operations.copy import CopiedQueue as CopiedQueue
     from lakequeue.operations.doctor import Health as Health
+    from lakequeue.operations.results import SentRows as SentRows
 
 __all__ = [
     "COMPACTION_SECONDS",

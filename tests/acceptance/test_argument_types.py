@@ -58,10 +58,18 @@ KINDS: dict[str, Callable[[Any], bool]] = {
     "anything": lambda value: True,
     "or none": lambda value: value is None,
     "object": lambda value: False,
+    "version": lambda value: type(value) is int and value >= 0,
 }
 
 OF_TYPE = {
-    **{"str": "text", "str | Message": "text", "OnBadRow": "text", "bool": "flag", "int": "whole"},
+    **{
+        "str": "text",
+        "str | Message": "text",
+        "OnBadRow": "text",
+        "Changes": "text",
+        "bool": "flag",
+        "int": "whole",
+    },
     **{"Duration": "seconds", "float": "seconds", "Any": "anything", "Sequence[Any]": "values"},
     **{"Sequence[str]": "texts", "Sequence[str | Message]": "texts"},
 }
@@ -71,6 +79,7 @@ SPECIAL = {
     "LakeQueue.list_queues.limit": "page",
     **dict.fromkeys(("LakeQueue.register_views.now", "LakeQueue.register_views.as_of"), "views"),
     "LakeQueue.create_views.schema": "views",
+    "LakeQueue.relay.start": "version",
     "Queue.send.body": "body",
     "Queue.sender.linger": "seconds",
     # the queue of this test is a standard one without priorities
@@ -89,6 +98,7 @@ CHECKS = ("roots.py", "lease_batches.py", "engines/transaction.py", "storage/cat
 """Modules of storage that check names, and those through which what is decided again is called."""
 BASE: dict[str, dict[str, Any]] = {
     "LakeQueue.copy": {"to": LakeQueue("never-made")},
+    "LakeQueue.relay": {"queue": NOTHING},  # judged last
     "Queue.send": {"body": "a"},
     "Queue.receive": {"wait_time": 0},
     "Queue.send_dataframe": {"df": type("Frame", (), {"select": print, "withColumn": print})()},

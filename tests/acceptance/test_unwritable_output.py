@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import lakequeue
 from acceptance.commands import PROGRAM, Run
@@ -30,6 +32,7 @@ CHANGES = {
     "purge orders --yes": "counts",
     "receive orders": "counts",
     "redrive dead --yes": None,
+    "relay {table} orders --once --start 0": "counts",
     "repair --all": None,
     "resume orders": None,
     "rewind orders --ago 30m --yes": None,
@@ -63,8 +66,9 @@ def given(orders: Queue, lake: LakeQueue, root: str, tmp_path: Path) -> dict[str
     [message] = orders.receive(1)
     (tmp_path / "lines").write_text("one\ntwo\n")
     waits = orders.peek("state = 'visible'")[0].message_id
-    lines = str(tmp_path / "lines")
-    return {"root": root, "id": waits, "handle": message.receipt_handle, "lines": lines}
+    lines, table = str(tmp_path / "lines"), str(tmp_path / "table")
+    write_deltalake(table, pa.table({"id": [1]}))
+    return {"root": root, "table": table, "id": waits, "handle": message.receipt_handle, "lines": lines}
 
 
 @pytest.mark.parametrize("json_", [(), ("--json",)], ids=["text", "json"])

@@ -9,7 +9,7 @@ HERE = Path(__file__).parents[2]
 PAGE = (HERE / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
 ID = re.compile(
     r"\b(?:PRF|NAM|QUE|STA|RCP|SND|BAT|RCV|VIS|DEL|INF|RET|DLY|LPL|FIF|DDP|SEQ|ATT|RWD|HBN|HNS|DLQ|PUR|JOB|MSA"
-    r"|ERR|QTA|PER|EXM|DLT|DUR|FAI|TAB)-\d+\b"
+    r"|ERR|QTA|PER|EXM|DLT|DUR|FAI|TAB|RLY)-\d+\b"
 )
 TOLD_ONLY = {
     "QUE-32": "reference/profiles: limits are those of one queue",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -16,25 +18,43 @@ _KEPT = ("group_id", "dedup_id", "delay_seconds", "message_attributes")
 class Bodies:
     """Selects the columns of ``Queue.send_arrow``, with the body from a column, or each row as a JSON object.
 
-    JSON is written as Spark does (``jobs/produce_batch.py --body-column '*'``): without NULLs, instants in UTC
-    with microseconds, bytes in base64. That holds for columns; what they contain is as DuckDB writes it, and
-    decimals have the 17 digits of a double: cast those that have more to texts.
+    JSON is written as Spark does (``jobs/produce_batch.py --body-column '*'``), at any depth: without fields that
+    are NULL, instants in UTC with microseconds, bytes in base64, decimals with all digits.
+
+    Args:
+        schema: the columns of the rows.
+        body: the column with the bodies; ``*``: the whole row.
+        order_by: a column that is kept, too.
+        has_priorities: keep a column of priorities.
+        columns: names of other columns than those called as the columns of messages, by the latter.
 
     Raises:
         InvalidParameterValue: there is no such column.
     """
 
-    def __init__(self, schema: pa.Schema, body: str, order_by: str | None, has_priorities: bool) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        body: str,
+        order_by: str | None,
+        has_priorities: bool,
+        columns: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         if body not in (WHOLE_ROW, *schema.names):
             reason = f"There is no such column; there are {', '.join(schema.names)}."
             raise InvalidParameterValue.of(body, "body", reason)
         if body == WHOLE_ROW and len(set(schema.names)) < len(schema):
             raise InvalidParameterValue.of(body, "body", "Two columns have the same name.")
         self._body = body
-        names = {*_KEPT, order_by, *(["priority"] if has_priorities else [])} - {"body"}
-        kept = [field for field in schema if field.name in names]
+        names = {*_KEPT, order_by or "body", *(["priority"] if has_priorities else [])} - {"body"}
+        found = {name: columns.get(name, name) for name in sorted({*names, *columns})}
+        self._kept = {name: column for name, column in found.items() if column in schema.names}
+        for name in columns.keys() - self._kept.keys():
+            reason = f"There is no such column; there are {', '.join(schema.names)}."
+            raise InvalidParameterValue.of(columns[name], f"{name.partition('_')[0]}_column", reason)
         type_ = pa.string() if body == WHOLE_ROW else schema.field(body).type
-        self.schema = pa.schema([pa.field("body", type_), *kept])
+        kept = [(name, _message_type(name, columns, schema)) for name in self._kept]
+        self.schema = pa.schema([("body", type_), *kept])
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same rows, batch by batch, in their order."""
@@ -55,14 +75,23 @@ class Bodies:
                 yield self._with(batch, found.column(0).combine_chunks())
 
     def _with(self, batch: pa.RecordBatch, bodies: pa.Array) -> pa.RecordBatch:
-        columns = [bodies, *(batch.column(name) for name in self.schema.names[1:])]
+        kept = (batch.column(column) for column in self._kept.values())
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip((bodies, *kept), self.schema, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
+def _message_type(name: str, columns: Mapping[str, str], found: pa.Schema) -> pa.DataType:
+    """Texts for whole numbers of a column that was chosen, such as the id of a customer as the group."""
+    type_ = found.field(columns.get(name, name)).type
+    return pa.string() if name in columns and name.endswith("_id") and pa.types.is_integer(type_) else type_
+
+
 def _json(names: Sequence[str], given: pa.Schema) -> str:
-    texts = ["'" + name.replace("'", "''") + "'" for name in names]
-    pairs = [f"{text}, {_value(field.name, field.type)}" for text, field in zip(texts, given, strict=True)]
-    return f"json_merge_patch('{{}}', json_object({', '.join(pairs)}))::VARCHAR"  # which leaves NULLs out
+    fields = [(name, field.name, field.type) for name, field in zip(names, given, strict=True)]
+    return _object(fields, 0)
 
 
 _OTHER_BYTES = (pa.types.is_fixed_size_binary, pa.types.is_binary_view)
@@ -73,14 +102,44 @@ def _readable(column: pa.Array) -> pa.Array:
     return column.cast(pa.binary()) if any(is_(column.type) for is_ in _OTHER_BYTES) else column
 
 
-def _value(name: str, type_: pa.DataType) -> str:
-    types = pa.types
+def _object(fields: Sequence[tuple[str, str, pa.DataType]], depth: int) -> str:
+    """The text of an object, without fields that are NULL, from names, expressions and types."""
+    pairs = [
+        f"{_quoted(f'{json.dumps(name, ensure_ascii=False)}:')} || {_text(value, type_, depth)}"
+        for name, value, type_ in fields
+    ]
+    return f"'{{' || concat_ws(',', {', '.join(pairs) or 'NULL'}) || '}}'"
+
+
+def _text(value: str, type_: pa.DataType, depth: int = 0) -> str:
+    """A SQL expression for the JSON text of a value; NULL if the value is.
+
+    DuckDB's own functions round decimals to doubles.
+    """
+    types, item = pa.types, f"e{depth}"
+    if types.is_dictionary(type_):
+        return _text(value, type_.value_type, depth)
+    if types.is_struct(type_):
+        fields = [(field.name, f"({value})[{_quoted(field.name)}]", field.type) for field in type_]
+        return f"CASE WHEN {value} IS NOT NULL THEN {_object(fields, depth)} END"
+    if types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_):
+        each = f"coalesce({_text(item, type_.value_type, depth + 1)}, 'null')"
+        return f"'[' || array_to_string(list_transform({value}, lambda {item}: {each}), ',') || ']'"
+    if types.is_map(type_):
+        key = f"to_json(({item}).key::VARCHAR)::VARCHAR"
+        each = f"{key} || ':' || coalesce({_text(f'({item}).value', type_.item_type, depth + 1)}, 'null')"
+        pairs = f"list_transform(map_entries({value}), lambda {item}: {each})"
+        return f"'{{' || array_to_string({pairs}, ',') || '}}'"
     if types.is_timestamp(type_):
-        utc = f"{name} AT TIME ZONE 'UTC'" if type_.tz else name
-        return f"strftime({utc}, '%Y-%m-%dT%H:%M:%S.%f{'Z' if type_.tz else ''}')"
-    if types.is_binary(type_) or types.is_large_binary(type_):
-        return f"base64({name})"
+        utc = f"{value} AT TIME ZONE 'UTC'" if type_.tz else value
+        return f"strftime({utc}, '\"%Y-%m-%dT%H:%M:%S.%f{'Z' if type_.tz else ''}\"')"
+    if any(is_(type_) for is_ in (types.is_binary, types.is_large_binary, *_OTHER_BYTES)):
+        return f"'\"' || base64({value}) || '\"'"
     if types.is_floating(type_):  # JSON has no such numbers
-        texts = f"WHEN isnan({name}) THEN '\"NaN\"' WHEN {name} > 0 THEN '\"Infinity\"' ELSE '\"-Infinity\"'"
-        return f"CASE WHEN {name} IS NULL OR isfinite({name}) THEN to_json({name}) {texts} END"
-    return name
+        texts = f"WHEN isnan({value}) THEN '\"NaN\"' WHEN {value} > 0 THEN '\"Infinity\"' ELSE '\"-Infinity\"'"
+        return f"CASE WHEN {value} IS NULL OR isfinite({value}) THEN to_json({value})::VARCHAR {texts} END"
+    return f"{value}::VARCHAR" if types.is_decimal(type_) else f"to_json({value})::VARCHAR"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -22,7 +22,7 @@ from lakequeue.storage.bulk.arrow_files import check_order
 from lakequeue.storage.bulk.arrow_rows import columns_of
 from lakequeue.storage.bulk.bad_rows import BadRows, OnBadRow, option_problems
 from lakequeue.storage.bulk.commit_files import Stage, check_rows, send_rows
-from lakequeue.storage.bulk.manifests import Manifest, SendKey
+from lakequeue.storage.bulk.manifests import Manifest, SendKey, forget, load_manifest
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.folder import Folder
@@ -50,6 +50,9 @@ class BulkSend:
     on_bad_row: OnBadRow = "fail"
     bad_rows: str | None = None
     priority: int = 0
+    turn: int | None = None
+    """Which shard gets the rows that no group or priority leads to one; None: the next, and for many rows all. Two
+    processes that send the same rows then write files for the same shards."""
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
@@ -112,6 +115,8 @@ def send_staged(
             check_rows(queue.attributes, columns, send.order_by)
             try:
                 target = bulk_target(queue, send.priority)
+                if send.turn is not None:
+                    target = attrs.evolve(target, shards=shards_of_turn(queue, send.turn))
                 first = target.shards[0]
                 rows = send_rows(target, send.key, queue.now, stage, send.order_by)
             except StaleAttributes:
@@ -119,10 +124,20 @@ def send_staged(
                 continue
             for shard in queue.shards:
                 shard.shared.waiters.wake()
-            if rows and not queue.fifo:
+            if rows and not queue.fifo and send.turn is None:
                 queue.shards[0].shared.sends.leave(first)
             call.messages = rows
             return rows
+
+
+def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
+    """Returns the shards of ``BulkSend.turn``: all if groups lead to shards, else a shard for each priority."""
+    shards, attributes = range(len(queue.shards)), queue.attributes
+    if attributes.fifo or attributes.by_group:
+        return [*shards]
+    classes = attributes.priorities or 1
+    turn %= max(1, len(shards) // classes)
+    return [*shards[turn * classes : (turn + 1) * classes]]
 
 
 def last_version(queue: OpenQueue, app_id: str) -> int:
@@ -140,6 +155,15 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
         commit_files.complete(target, manifest, queue.now)
         for shard in manifest.shards:
             queue.shards[shard].shared.waiters.wake()
+
+
+def complete_batch(queue: OpenQueue, key: SendKey) -> None:
+    """Completes a batch that reached some shards, and whose process may have been killed before it reached all."""
+    target = bulk_target(queue)
+    manifest = load_manifest(target.tables, key.files)
+    if manifest is not None and commit_files.reached_shards(target.open, manifest):
+        commit_files.complete(target, manifest, queue.now)
+        forget(target.tables, key.files)
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:

@@ -1,0 +1,218 @@
+"""Sends the rows that a Delta table gains, each once, whichever processes do it (RLY).
+
+The versions of the table are batches of a stream into the queue. The queue's log has the last batch, in the same
+commit as its messages, so it is the only record of the position, see ``SendKey.of_batch``. A batch is a piece of a
+version, as a version may have any number of rows. All processes make the same pieces of it, for the same shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Literal
+
+import attrs
+import pyarrow as pa
+
+from lakequeue.errors import InvalidMessageContents, InvalidOptions, InvalidParameterValue, OverLimit
+from lakequeue.operations.json_rows import Bodies
+from lakequeue.operations.results import SentRows
+from lakequeue.operations.send_dataframe import (
+    BulkSend,
+    bad_rows_of,
+    bulk_target,
+    complete_batch,
+    last_version,
+    send_staged,
+)
+from lakequeue.operations.send_written import Columns
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.storage.bulk import arrow_files, positions
+from lakequeue.storage.bulk.arrow_rows import columns_of
+from lakequeue.storage.bulk.bad_rows import OnBadRow
+from lakequeue.storage.bulk.manifests import Manifest, SendKey
+from lakequeue.storage.bulk.message_rules import TEXT_ATTRIBUTES
+from lakequeue.storage.bulk.staging import Staging
+from lakequeue.storage.delivery.table import is_inside
+from lakequeue.storage.folder import Folder
+from lakequeue.storage.layout import stream_id
+from lakequeue.storage.roots import root_of
+from lakequeue.storage.source_rows import CHANGE_TYPE, MOST_PIECES, VersionRows
+from lakequeue.storage.source_table import Change, Changes, SourceTable, State
+from lakequeue.storage.stores import Store
+
+_VERB = "relay"
+
+
+def _given(columns: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: column for name, column in columns.items() if column is not None}
+
+
+@attrs.frozen
+class Relay:
+    """A table as a source of messages; see ``LakeQueue.relay``.
+
+    Attributes:
+        columns: names of columns of the table, by the columns of messages that they become.
+    """
+
+    table: str = attrs.field(converter=root_of)
+    body: str = "*"
+    start: int | datetime | Literal["now"] = "now"
+    changes: Changes = "appends"
+    skip_changes: bool = False
+    columns: Mapping[str, str] = attrs.field(factory=dict, converter=_given)
+    on_bad_row: OnBadRow = "fail"
+    bad_rows: str | None = None
+    table_options: Mapping[str, str] | None = None
+
+
+def relay(queue: OpenQueue, wanted: Relay) -> SentRows:
+    """Sends the rows of all versions up to the newest; returns how many messages this call sent."""
+    if is_inside(wanted.table, queue.root.path):
+        raise InvalidOptions([f"table {wanted.table} is in the root, where only lakequeue's tables are"])
+    queue.reload()  # raises if the queue was deleted
+    with queue.root.storage_errors():
+        return _Pass(queue, wanted).run()
+
+
+class _Pass:
+    """A pass over the versions that a queue does not have yet."""
+
+    def __init__(self, queue: OpenQueue, wanted: Relay) -> None:
+        self._queue, self._wanted = queue, wanted
+        options = queue.root.engine.store.options if wanted.table_options is None else wanted.table_options
+        store = Store(wanted.table, options)
+        store.check()
+        self._source = SourceTable(store)
+        self._bad_rows = bad_rows_of(queue, wanted.on_bad_row, wanted.bad_rows, _VERB)
+        self._sent = self._refused = 0
+
+    def run(self) -> SentRows:
+        """Sends what is new."""
+        newest = self._source.state()
+        self._stream = f"relay-{newest.id}"
+        self._app_id = stream_id(self._stream)
+        done = self._position(newest)
+        # a process may have been killed between the commits to two shards
+        complete_batch(self._queue, self._key(done))
+        version, pieces = divmod(done, MOST_PIECES + 1)
+        version, pieces = (version, 0) if pieces == MOST_PIECES else (version - 1, pieces)
+        versions = self._source.versions(version)
+        if versions:
+            state = self._source.state(version)
+            for version in versions:
+                wanted = self._wanted
+                change = self._source.change(version, state, wanted.changes, wanted.skip_changes)
+                state = change.state
+                if change.files:
+                    self._send_version(change, pieces)
+                pieces = 0
+            self._move(_position(version, MOST_PIECES))  # past versions that added no rows
+        return SentRows(self._sent, self._refused)
+
+    def _position(self, newest: State) -> int:
+        """Returns how far the queue's log has the table: the version of the relay's application id."""
+        done, start = last_version(self._queue, self._app_id), self._wanted.start
+        path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
+        of_path = int(_digest(newest.id)[:13], 16) + 1
+        if isinstance(start, datetime):
+            start = self._source.version_at(start, newest)
+        if start == "now":
+            if done:
+                return done
+            if last_version(self._queue, path) not in (0, of_path):
+                before = f"the table that was relayed to {self._queue.name} before"
+                raise InvalidOptions(
+                    [
+                        f"{self._source.path} is another table than {before}; give start=0 to send all its rows, "
+                        "or another version to start at"
+                    ]
+                )
+            start = newest.version + 1
+        elif start > newest.version + 1:
+            reason = f"The newest version of {self._source.path} is {newest.version}."
+            raise InvalidParameterValue.of(start, "start", reason)
+        self._move(_position(start - 1, MOST_PIECES), {path: of_path}, first=not done)
+        return last_version(self._queue, self._app_id)
+
+    def _move(self, version: int, more: Mapping[str, int] | None = None, first: bool = False) -> None:
+        """Moves the position ahead, unless the queue's log has it."""
+        if last_version(self._queue, self._app_id) < version:
+            with self._queue.service(_VERB):
+                positions.move(bulk_target(self._queue), self._app_id, version, more or {}, first)
+
+    def _send_version(self, change: Change, first: int) -> None:
+        """Sends the pieces of a version from a piece on."""
+        feed = self._wanted.changes == "feed"
+        rows = VersionRows(self._source, change, feed)
+        has_priorities = self._queue.attributes.priorities is not None
+        with _explained(f"version {change.version} of {self._source.path}"):
+            bodies = Bodies(rows.schema, self._wanted.body, None, has_priorities, self._wanted.columns)
+            columns, says_changes = columns_of(bodies.schema), False
+            if feed and "message_attributes" not in bodies.schema.names:
+                columns, says_changes = [*columns, ("message_attributes", TEXT_ATTRIBUTES)], True
+            for piece in range(first, rows.pieces):
+
+                def batches(piece: int = piece) -> Iterator[pa.RecordBatch]:
+                    found = rows.piece(piece)
+                    return _with_changes(bodies, found) if says_changes else bodies.of(found)
+
+                pieces = MOST_PIECES if piece == rows.pieces - 1 else piece + 1
+                self._send(_position(change.version, pieces), batches, columns, change.version + piece)
+
+    def _send(
+        self, position: int, batches: Callable[[], Iterator[pa.RecordBatch]], columns: Columns, turn: int
+    ) -> None:
+        """Sends a piece, unless the queue's log has it."""
+        refused = 0
+
+        def stage(tables: Folder, staging: Staging) -> Manifest:
+            nonlocal refused
+            manifest, refused = arrow_files.stage(
+                tables, attrs.evolve(staging, bad_rows=self._bad_rows), batches()
+            )
+            return manifest
+
+        send = BulkSend(self._key(position), turn=turn)
+        self._sent += send_staged(self._queue, columns, send, stage, _VERB)
+        self._refused += refused
+
+    def _key(self, position: int) -> SendKey:
+        return SendKey.of_batch(self._stream, position - 1)
+
+
+def _position(version: int, pieces: int) -> int:
+    """A version and how many of its pieces are sent, as a number; MOST_PIECES: all. It is never 0."""
+    return (version + 1) * (MOST_PIECES + 1) + pieces
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Messages whose attribute ``change_type`` says what happened to the row."""
+    taken: list[pa.RecordBatch] = []
+
+    def seen() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            taken.append(batch)
+            yield batch
+
+    for made in bodies.of(seen()):
+        kinds = taken.pop()[CHANGE_TYPE]
+        names = pa.repeat(pa.scalar("change_type"), len(kinds))
+        offsets = pa.array(range(len(kinds) + 1), pa.int32())
+        yield made.append_column("message_attributes", pa.MapArray.from_arrays(offsets, names, kinds))
+
+
+@contextmanager
+def _explained(where: str) -> Iterator[None]:
+    """Has refusals of rows say which version they are of."""
+    try:
+        yield
+    except (InvalidParameterValue, InvalidMessageContents, OverLimit) as error:
+        raise type(error)(f"{where}: {error.message}") from error

@@ -1,0 +1,39 @@
+"""The position of a relay in its source, kept in the log of the queue that it sends to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from lakequeue.errors import QueueDoesNotExist
+from lakequeue.storage import layout
+from lakequeue.storage.bulk.commit_files import Target
+from lakequeue.storage.engines.transaction import Answer, Change, Decision, transact
+
+
+def move(target: Target, app_id: str, version: int, more: Mapping[str, int], first: bool) -> None:
+    """Moves a position in the first shard ahead, in a commit without messages; never back.
+
+    Args:
+        target: the queue.
+        app_id: the application id of the relay's stream.
+        version: the new position.
+        more: other application ids with versions that the commit sets.
+        first: change nothing if there is a position already.
+    """
+    shard = min(target.shards)
+    table = target.open(shard)
+
+    def decide(_: int) -> Decision[None]:
+        known, end = table.transaction(app_id), table.transaction(layout.SEND_ID)
+        if end >= layout.CLOSED:
+            raise QueueDoesNotExist()
+        if known >= version or (first and known):
+            return Answer(None)
+        return Change(
+            {app_id: known, layout.SEND_ID: end}, {app_id: version, **more}, partial(table.add, []), None
+        )
+
+    with target.holding(shard):
+        table.refresh()
+        transact(table, decide, busy="too many lost races; the position of the relay was not moved")

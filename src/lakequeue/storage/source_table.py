@@ -1,0 +1,281 @@
+"""A Delta table of the user as a source: its versions, and the files with the rows that each version adds.
+
+The library ``deltalake`` finds the state of a version: it knows every kind of checkpoint. It has no call for the
+actions of a single version, and its reader of the change feed gives rows in no fixed order, needs the feed from
+version 0 on, and knows no column mapping. So entries are read here: the order of their actions never changes.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+import attrs
+
+from lakequeue.errors import InvalidOptions, QueueClientError
+from lakequeue.storage.delta_log import entry_name, listed
+from lakequeue.storage.store_failures import first_line
+from lakequeue.storage.stores import Store
+
+Changes = Literal["appends", "feed"]
+INSERT, DELETE, BEFORE = "insert", "delete", "update_preimage"
+"""Values of ``_change_type`` in a change feed."""
+_FEATURES = {
+    *("appendOnly", "invariants", "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint"),
+    *("vacuumProtocolCheck", "typeWidening", "typeWidening-preview"),
+}
+"""Features of readers that a relay handles, or that change nothing for it."""
+_FEED, _IN_COMMIT_TIMES = "delta.enableChangeDataFeed", "delta.enableInCommitTimestamps"
+
+
+@attrs.frozen
+class State:
+    """The metadata of a version.
+
+    Attributes:
+        id: identifies the table, wherever it is moved.
+        schema: columns, as Delta's JSON.
+        configuration: properties of the table.
+    """
+
+    version: int
+    id: str
+    schema: str
+    configuration: Mapping[str, str]
+
+    def has(self, property: str) -> bool:
+        """True if a property of the table is on."""
+        return self.configuration.get(property, "false").lower() == "true"
+
+
+@attrs.frozen
+class SourceFile:
+    """A data file of a version.
+
+    Attributes:
+        change: the ``_change_type`` of all its rows; None if the file has a column with it.
+        partition: values of partition columns as texts, by the physical names of the columns.
+    """
+
+    name: str
+    size: int
+    partition: Mapping[str, str | None]
+    change: str | None = INSERT
+
+
+@attrs.frozen
+class Change:
+    """The rows that a version adds, as files in the order of its entry."""
+
+    state: State
+    files: Sequence[SourceFile]
+    committed_at: int
+    """In milliseconds since the epoch, as the writer says."""
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self.state.version
+
+
+class SourceTable:
+    """A Delta table that is only read.
+
+    Args:
+        store: reaches it; its root is the table.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.path = store.root
+        self.folder = store.folder(store.root)
+        self._options = store.delta_options
+
+    def state(self, version: int | None = None) -> State:
+        """Returns the metadata of a version; None is the newest.
+
+        Raises:
+            QueueClientError: there is no such table, or the library cannot read it.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            found = DeltaTable(self.path, version=version, storage_options=self._options)
+            metadata, protocol, schema = found.metadata(), found.protocol(), found.schema().to_json()
+        except TableNotFoundError:
+            raise QueueClientError(f"{self.path} is no Delta table that can be reached") from None
+        except Exception as error:
+            raise QueueClientError(f"{self.path} cannot be read: {first_line(error)}") from error
+        self._check_features(protocol.reader_features)
+        return State(found.version(), metadata.id, schema, metadata.configuration)
+
+    def versions(self, first: int) -> range:
+        """Lists the versions from ``first`` on.
+
+        Raises:
+            QueueClientError: the log lacks ``first`` but has later ones, or its newest version is older.
+        """
+        found = [version for version in listed(self.folder, entry_name(first - 1)).entries if version >= first]
+        if not found:
+            if first > 0 and not self.folder.exists(entry_name(first - 1)):
+                raise QueueClientError(
+                    f"{self.path} has no version {first - 1}, which was relayed: the table was restored from "
+                    "an older copy. Rows that it gains now cannot be told from rows that were sent"
+                )
+            return range(first, first)
+        if found[0] != first:
+            raise self._lost(first, f"the cleanup of its log removed it; the oldest entry is {found[0]}", found[0])
+        # entries behind a gap are of a writer whose entry before is not yet to be seen
+        length = next((place for place, version in enumerate(found) if version != first + place), len(found))
+        return range(first, first + length)
+
+    def version_at(self, instant: datetime, newest: State) -> int:
+        """Returns the first version committed at an instant or after it; the next one to come if there is none.
+
+        Raises:
+            QueueClientError: the log does not reach back to the instant.
+        """
+        entries = listed(self.folder).entries
+        versions, wanted = list(entries), instant.timestamp()
+
+        def committed(version: int) -> float:
+            if newest.has(_IN_COMMIT_TIMES):
+                return _committed_at(self._actions(version)) / 1000
+            return entries[version].modified
+
+        found = bisect_left(versions, wanted, key=committed)
+        if not found and versions[0]:
+            at = datetime.fromtimestamp(committed(versions[0]), timezone.utc)
+            raise QueueClientError(
+                f"{self.path} does not reach back to {instant.isoformat()}: its oldest version is "
+                f"{versions[0]}, of {at.isoformat(timespec='seconds')}; start there, or later"
+            )
+        return versions[found] if found < len(versions) else versions[-1] + 1
+
+    def change(self, version: int, before: State, changes: Changes, skip: bool) -> Change:
+        """Reads the entry of a version.
+
+        Args:
+            version: the version.
+            before: the state of the version before, or of this one.
+            changes: ``appends``, or ``feed``.
+            skip: leave a version out that does more than append.
+
+        Raises:
+            InvalidOptions: rows were removed or rewritten, and ``changes`` is ``appends``, or the feed was off.
+            QueueClientError: the version has something that a relay cannot read.
+        """
+        try:
+            actions = self._actions(version)
+        except FileNotFoundError:
+            raise self._lost(version, "the cleanup of its log removed it", version + 1) from None
+        found: dict[str, list[dict[str, Any]]] = {}
+        for action in actions:
+            for name, value in action.items():
+                found.setdefault(name, []).append(value)
+        state = attrs.evolve(before, version=version)
+        for metadata in found.get("metaData", ()):
+            if metadata["id"] != before.id:
+                raise QueueClientError(
+                    f"version {version} of {self.path} made it another table; start a relay of it at {version}"
+                )
+            configuration = dict(metadata.get("configuration") or {})
+            state = attrs.evolve(state, schema=metadata["schemaString"], configuration=configuration)
+        for protocol in found.get("protocol", ()):
+            self._check_features(protocol.get("readerFeatures"))
+        files = self._files(version, state, found, changes, skip)
+        return Change(state, files, _committed_at(actions))
+
+    def _files(
+        self, version: int, state: State, found: Mapping[str, Sequence[Any]], changes: Changes, skip: bool
+    ) -> list[SourceFile]:
+        added, removed = (
+            [each for each in found.get(name, ()) if each.get("dataChange", True)] for name in ("add", "remove")
+        )
+        operation = next((str(info.get("operation")) for info in found.get("commitInfo", ())), "a commit")
+        if changes == "feed":
+            if not state.has(_FEED) and (added or removed):
+                if skip:
+                    return []
+                raise InvalidOptions([self._no_feed(version, operation)])
+            if found.get("cdc"):
+                return [self._file(each, None, version) for each in found["cdc"]]
+            gone = [self._file(each, DELETE, version) for each in removed]
+            return [*gone, *(self._file(each, INSERT, version) for each in added)]
+        if added and operation == "RESTORE" or removed:
+            if skip:
+                return []
+            raise InvalidOptions([self._no_append(version, operation, state)])
+        return [self._file(each, INSERT, version) for each in added]
+
+    def _no_feed(self, version: int, operation: str) -> str:
+        return (
+            f"version {version} of {self.path} ({operation}) was written without a change feed; start after it, "
+            "or leave such versions out with skip_changes. The table property "
+            f"{_FEED} = true begins a feed"
+        )
+
+    def _no_append(self, version: int, operation: str, state: State) -> str:
+        feed = 'read its change feed with changes="feed"' if state.has(_FEED) else "it has no change feed"
+        return (
+            f"version {version} of {self.path} is no append: {operation} removed or rewrote rows; {feed}, or "
+            "leave such versions out with skip_changes"
+        )
+
+    def _file(self, action: Mapping[str, Any], change: str | None, version: int) -> SourceFile:
+        name = unquote(action["path"])
+        if action.get("deletionVector"):
+            raise QueueClientError(
+                f"version {version} of {self.path} has rows behind a deletion vector, in {name}, which a relay "
+                "cannot read; start after this version"
+            )
+        if urlsplit(action["path"]).scheme or name.startswith("/"):
+            raise QueueClientError(
+                f"version {version} of {self.path} names {name}, which is no file below the table: a shallow "
+                "clone cannot be relayed; relay its source"
+            )
+        size = action.get("size")
+        size = self.file_size(name, version) if size is None else int(size)
+        return SourceFile(name, size, dict(action.get("partitionValues") or {}), change)
+
+    def file_size(self, name: str, version: int) -> int:
+        """Returns the size of a data file; the error of ``lost_file`` if it is missing."""
+        try:
+            return self.folder.entry(name).size
+        except FileNotFoundError:
+            raise self.lost_file(name, version) from None
+
+    def lost_file(self, name: str, version: int) -> QueueClientError:
+        """Returns the error for a data file that is missing."""
+        return self._lost(version, f"VACUUM removed its file {name}", version + 1)
+
+    def _lost(self, version: int, why: str, following: int) -> QueueClientError:
+        return QueueClientError(
+            f"version {version} of {self.path} was not relayed, and cannot be any more: {why}. Its rows are "
+            f"not sent if you go on with start={following}"
+        )
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        data = self.folder.read(entry_name(version))
+        try:
+            return [json.loads(line) for line in data.splitlines() if line.strip()]
+        except ValueError as error:
+            raise QueueClientError(
+                f"version {version} of {self.path} cannot be read: {first_line(error)}"
+            ) from error
+
+    def _check_features(self, named: Sequence[str] | None) -> None:
+        unknown = sorted({*(named or ())} - _FEATURES)
+        if unknown:
+            raise QueueClientError(
+                f"{self.path} cannot be relayed: its readers must know {', '.join(unknown)}, a relay does not"
+            )
+
+
+def _committed_at(actions: Sequence[Mapping[str, Any]]) -> int:
+    info: Mapping[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
+    return int(info.get("inCommitTimestamp") or info.get("timestamp") or 0)

@@ -1,0 +1,87 @@
+"""The command ``relay``: what it sends, prints and refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from acceptance.commands import Run, Start
+from lakequeue import Queue
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    path = str(tmp_path / "table")
+    append(path, 1, 2)
+    return path
+
+
+def append(table: str, *ids: int) -> None:
+    write_deltalake(table, pa.table({"id": ids, "text": [f"row {id}" for id in ids]}), mode="append")
+
+
+@pytest.mark.spec("RLY-1", "RLY-2")
+def test_it_sends_what_came_since_the_last_time(run: Run, orders: Queue, table: str) -> None:
+    relay = "relay", table, "orders", "--once", "--start"
+    assert run(*relay, "0").stdout == "2 messages sent to orders\n"
+    append(table, 3)
+    assert json.loads(run("--json", *relay, "10m ago").stdout) == {"queue": "orders", "messages": 1, "refused": 0}
+    append(table, 4)
+    assert run("relay", table, "orders", "--once", "--body-column", "text").stdout == "1 message sent to orders\n"
+    assert [message.body for message in orders.peek(limit=9)][1:] == [
+        '{"id":2,"text":"row 2"}',
+        '{"id":3,"text":"row 3"}',
+        "row 4",
+    ]
+
+
+@pytest.mark.spec("RLY-3", "RLY-4")
+def test_a_refusal_is_one_line_that_says_how_to_go_on(run: Run, orders: Queue, table: str) -> None:
+    run("relay", table, "orders", "--once")
+    write_deltalake(table, pa.table({"id": [3, 4], "text": ["", "row 4"]}), mode="append")
+    options = "relay", table, "orders", "--once", "--body-column", "text"
+    done = run(*options)
+    assert done.exit_code == 1 and done.stderr.count("\n") == 1
+    assert "version 1 of" in done.stderr and "1 row has no body" in done.stderr
+    assert run(*options, "--on-bad-row", "drop").stdout == "1 message sent to orders, 1 row refused\n"
+    DeltaTable(table).delete("id = 1")
+    done = run(*options)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1
+    assert "version 2 of" in done.stderr and "DELETE" in done.stderr and "skip_changes" in done.stderr
+    assert run(*options, "--skip-changes").stdout == "0 messages sent to orders\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("orders",), "--once or --every"),
+        (("orders", "--once", "--every", "30s"), "--once or --every"),
+        (("orders", "--once", "--start", "yesterday"), "not an instant"),
+        (("orders", "--every", "0.5"), "too short"),
+        (("none", "--once"), "QueueDoesNotExist"),
+    ],
+)
+def test_wrong_options_are_named(
+    run: Run, orders: Queue, table: str, arguments: tuple[str, ...], reason: str
+) -> None:
+    done = run("relay", table, *arguments)
+    assert done.exit_code in (1, 2) and reason in done.stderr + done.stdout
+
+
+@pytest.mark.spec("RLY-1")
+@pytest.mark.slow
+def test_it_goes_on_until_it_is_stopped(start: Start, orders: Queue, table: str) -> None:
+    running = start("--json", "relay", table, "orders", "--start", "0", "--every", "1s")
+    assert json.loads(running.stdout.readline())["messages"] == 2
+    append(table, 3)
+    assert json.loads(running.stdout.readline())["messages"] == 1
+    time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) == 0
+    assert orders.counts().visible == 3
