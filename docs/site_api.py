@@ -2,7 +2,7 @@
 
 - Verbs of ``lakequeue.aio`` are made from those of the synchronous classes; they get their arguments and texts.
 - Classes of attrs get the constructor that attrs makes.
-- ``0o700`` stays ``0o700``.
+- ``0o700`` stays ``0o700``, and a default that is a constant of the package is shown by its value.
 - Properties come behind the verbs, though the source defines them before.
 """
 
@@ -73,6 +73,7 @@ class PublicApi(griffe.Extension):
                     own = copy.copy(inherited.final_target)
                     own.lineno = (own.lineno or 0) + AFTER_VERBS
                     cls.set_member(name, own)
+        _show_values(pkg)
         for face in pkg[AIO].classes.values():
             for name, member in list(face.members.items()):
                 if not (
@@ -89,6 +90,26 @@ class PublicApi(griffe.Extension):
                         1:
                     ]  # sync_queue.Queue.send
                     face.set_member(name, _coroutine(member, pkg[".".join(verb)], face))
+
+
+def _show_values(scope: griffe.Module | griffe.Class) -> None:
+    """Replaces defaults of parameters that name a constant by the value of the constant."""
+    for member in scope.members.values():
+        if isinstance(member, griffe.Function):
+            for parameter in member.parameters:
+                parameter.default = _value(member.module, parameter.default)
+        elif isinstance(member, griffe.Module | griffe.Class):
+            _show_values(member)
+
+
+def _value(module: griffe.Module, default: Any) -> Any:
+    name = str(default)
+    if not name.isupper() or not name.isidentifier() or name not in module.members:
+        return default
+    found = module.members[name]
+    constant = found.final_target if found.is_alias else found
+    value = getattr(constant, "value", None)
+    return default if value is None else _value(constant.module, value)
 
 
 def _parameter(

@@ -37,7 +37,7 @@ def demo(
     ),
     no_spark: bool = flag(False, "Process them without Spark and Java, in about ten seconds.", "--no-spark"),
 ) -> None:
-    """Send, process and settle real files through a queue; takes about a minute."""
+    """Send, process and settle real files through a queue; takes one to three minutes."""
     if not no_spark:
         MissingPackage.check("demo without --no-spark", "spark", "pyspark")
     console = output.error_console() if ctx.obj.json else output.console()
