@@ -19,7 +19,8 @@ from deltalake import DeltaTable, write_deltalake
 from lakequeue.errors import RowsRefused, TableUnavailable, UnsupportedTable
 from lakequeue.storage.delivery.identity import CommitRefused, Delivery
 from lakequeue.storage.delivery.rows import new_schema, table_of
-from lakequeue.storage.delivery.table import Snapshot, Target, is_inside
+from lakequeue.storage.delivery.table import Snapshot, Target
+from lakequeue.storage.roots import is_inside
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("text", pa.string()), ("day", pa.date32())])
 FIRST = Delivery("lakequeue-d-0-0", 7, "lease", 1_000_000)

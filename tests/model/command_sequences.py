@@ -22,6 +22,7 @@ from lakequeue.shard.commands import (
     Claim,
     ClaimResult,
     Close,
+    Decide,
     Delete,
     Discard,
     Erase,
@@ -35,12 +36,15 @@ from lakequeue.shard.commands import (
     MoveBack,
     Moved,
     Purge,
+    RecordTable,
+    Remark,
     Result,
     Rewind,
     SetAttributes,
 )
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import Destination, Head, Run, joined_runs
+from lakequeue.shard.spans import ranges
 from lakequeue.storage.ledger import run_rows
 
 from . import fair, fifo
@@ -103,6 +107,17 @@ OPERATIONS = (
     "expire",
     *("exchange",) * 2,
 )  # fmt: skip
+DELIVERY_IDS = (None, "a", "b")
+DELIVERY_OPERATIONS = (
+    *OPERATIONS,
+    *("deliver",) * 10,
+    *("decide",) * 6,
+    *("remark",) * 4,
+    *("deliver_release",) * 4,
+    *("record_table",) * 2,
+    "set_attributes",
+)
+"""For queues with a delivery table."""
 FIFO_OPERATIONS = (*OPERATIONS, "send", *("claim",) * 3, *("delete", "lease_delete") * 2)
 ENDINGS = ("batch", "batch", "batch", "commit", "commit", "commit", "rebuild", "fail")
 
@@ -110,7 +125,10 @@ ENDINGS = ("batch", "batch", "batch", "commit", "commit", "commit", "rebuild", "
 def wire(settings: Settings) -> dict[str, str]:
     """Attributes of a queue with these settings."""
     profile = "cmq" if settings.strict and not settings.fifo else "lake"
-    return QueueAttributes.create(profile, fifo=settings.fifo, **attributes(settings)).to_wire()
+    made = QueueAttributes.create(profile, fifo=settings.fifo, **attributes(settings)).to_wire()
+    if settings.delivery_id is None:
+        return made
+    return made | {"Table": naive.TABLE, "DeliveryId": settings.delivery_id}
 
 
 def attributes(settings: Settings) -> dict[str, Any]:
@@ -154,6 +172,8 @@ class Commands:
         self.receipts: list[tuple[int, str]] = []
         self.names = 0
         self.batch: list[tuple[Any, tuple[Any, ...]]] = []
+        self.delivers = settings.delivery_id is not None
+        self.marks: list[tuple[str, tuple[int, int], list[tuple[int, int]]]] = []
 
     @property
     def fifo(self) -> bool:
@@ -207,6 +227,51 @@ class Commands:
         lease = f"lease-{self.names}"
         command = Claim(count, timeout, lease, attempt, keys, hands=hands)
         self.add(command, "claim", count, timeout, lease, attempt, keys, hands)
+
+    def deliver(self, a: int, b: int, c: int) -> None:
+        timeout = None if b % 4 == 0 else TIMEOUTS[b % len(TIMEOUTS)] or SECOND
+        keys, hands, nonce = KEYS[(a + b + c) % len(KEYS)], (None, None, 0, 1, 2)[(a + b + 3 * c) % 5], c
+        self.names += 1
+        lease = f"lease-{self.names}"
+        command = Claim(a % 7 + 1, timeout, lease, "x", keys, hands=hands, delivery=nonce)
+        self.add(command, "deliver", a % 7 + 1, timeout, lease, keys, hands, nonce)
+
+    def marked(self, a: int) -> tuple[str, tuple[int, int], list[tuple[int, int]]]:
+        """Lease, mark and messages of a delivery; most often of one whose messages are still marked."""
+        known = {message.mark for message in self.model.messages}
+        living = [each for each in self.marks if each[1] in known]
+        marks = living if living and a % 8 else self.marks
+        return marks[-1 - a % min(6, len(marks))] if marks else ("nobody", (0, 2**20), [(0, 1)])
+
+    def decide(self, a: int, b: int, c: int) -> None:
+        _, (slot, number), _ = self.marked(a)
+        delivered, unrecorded = b % 2 > 0, c % 4 == 0
+        command = Decide(slot, number, delivered, unrecorded=unrecorded)
+        self.add(command, "decide", slot, number, delivered, unrecorded)
+
+    def record_table(self, a: int, b: int, c: int) -> None:
+        _, (slot, number), _ = self.marked(a)
+        self.add(RecordTable(slot, number, f"t{c % 3}"), "record_table", slot, number, f"t{c % 3}")
+
+    def remark(self, a: int, b: int, c: int) -> None:
+        """Two halves, or one of them."""
+        lease, (slot, number), spans = self.marked(a)
+        offsets = [offset for first, last in spans for offset in range(first, last + 1)]
+        middle = len(offsets) // 2 + b % 2
+        parts = [ranges(half) for half in (offsets[:middle], offsets[middle + c % 2 :])][: 1 + c % 3]
+        parts = [part for part in parts if part or b % 16 == 0]
+        command = Remark(lease, slot, number, parts, nonce=a)
+        self.add(command, "remark", lease, slot, number, parts, a)
+
+    def deliver_release(self, a: int, b: int, c: int) -> None:
+        """What a holder does that has not tried; or that has, and gives up."""
+        lease, _, spans = self.marked(a)
+        some, unmark = spans[: 1 + b % 2], c % 3 > 0
+        if b % 3:
+            self.add(LeaseRelease(lease, some, unmark=unmark), "lease_release", lease, some, unmark)
+        else:
+            kept = [offset for first, last in spans for offset in range(first, last + 1) if offset >> 1 & 1]
+            self.add(LeaseDelete(lease, some, kept, unmark=unmark), "lease_delete", lease, some, kept, unmark)
 
     def move(self, a: int, b: int, c: int) -> None:
         first = a % (len(self.log) + 1)
@@ -325,6 +390,9 @@ class Commands:
             paused=(a + b + c) % 8 == 0,
             paused_groups=tuple(group for group in self.groups if group and (ord(group) + b + c) % 4 == 0),
             rate=RATES[(a // 2 + c) % len(RATES)],
+            delivery_id=DELIVERY_IDS[(a + c) % 3]
+            if self.delivers and b % 3 == 0
+            else self.model.settings.delivery_id,
             version=self.model.settings.version + (b % 5 > 0),
         )
         self.add(SetAttributes(wire(new), new.version), "set_attributes", new)
@@ -378,6 +446,7 @@ class Comparison(Commands):
             self.add(Close(), "close")
         else:
             operations = FIFO_OPERATIONS if self.fifo else OPERATIONS
+            operations = DELIVERY_OPERATIONS if self.delivers else operations
             getattr(self, operations[operation % len(operations)])(a, b, c)
         if how != "batch":
             self.looks = (a + b) % 3 == 0  # else the machine knows no more of the log than its commands ask for
@@ -395,7 +464,9 @@ class Comparison(Commands):
         for row in self.log[len(model.messages) :]:
             model.send(row)
         model.advance(self.clock)
+        model.epoch = machine.epoch
         receipts, leases, live = list(self.receipts), list(self.leases), dict(self.live)
+        marks = list(self.marks)
         drained = machine.is_drained(self.clock)
         decision = machine.decide([command for command, _ in batch], self.clock)
         assert len(decision.results) == len(batch)
@@ -414,6 +485,7 @@ class Comparison(Commands):
         self.check(model)
         if decision.commit and how == "fail":
             self.receipts, self.leases, self.live = receipts, leases, live
+            self.marks = marks
             self.rebuild()
         elif decision.commit:
             self.commit(decision)
@@ -470,7 +542,7 @@ class Comparison(Commands):
         elif isinstance(result.value, ClaimResult):
             claim = result.value
             told = (claim.lease_id, claim.visible_at, self.delivered(claim), claim.moving, claim.unresolved)
-            assert (*told, claim.last, claim.passed) == expected
+            assert (*told, claim.last, claim.passed, claim.mark, claim.undecided, claim.target) == expected
             assert claim.received_at == self.model.now
         elif isinstance(result.value, LeaseCounts):
             assert (result.value.done, result.value.lost, result.value.released) == expected
@@ -505,6 +577,8 @@ class Comparison(Commands):
                     else:
                         assert self.live[offset][0] == lease and self.live[offset][1] > now, "not the same receipt"
                     self.live[offset] = (lease, result.value.visible_at)
+            if result.value.mark is not None:
+                self.marks.append((lease, result.value.mark, spans))
             if spans and lease == command.lease_id:
                 self.leases.append((lease, spans))
         elif result.error is None and isinstance(command, ChangeVisibility):
@@ -512,6 +586,11 @@ class Comparison(Commands):
             self.live[command.offset] = (command.lease_id, now + command.timeout)
         elif isinstance(command, Delete) and result.value:
             assert self.live.pop(command.offset)[0] == command.lease_id
+        elif isinstance(command, Decide):
+            for offset in list(self.live):
+                message = self.model.messages[offset]
+                if message.status == DELETED or message.lease is None:
+                    del self.live[offset]
         elif isinstance(command, Discard | MakeVisible) and result.error is None:
             for offset, (lease, end) in list(self.live.items()):
                 message = self.model.messages[offset]
@@ -525,7 +604,10 @@ class Comparison(Commands):
             for offset in list(self.live):
                 if self.model.messages[offset].status == DELETED:
                     del self.live[offset]
-        elif isinstance(command, LeaseDelete | LeaseExtend | LeaseRelease) and result.error is None:
+        elif isinstance(command, LeaseDelete | LeaseExtend | LeaseRelease | Remark) and result.error is None:
+            if isinstance(command, Remark) and result.value is not None:
+                parts = zip(result.value, command.parts, strict=True)
+                self.marks += [(command.lease_id, mark, list(part)) for mark, part in parts]
             for offset, (lease, _) in list(self.live.items()):
                 message = self.model.messages[offset]
                 if lease == command.lease_id and message.status == DELETED:
@@ -546,8 +628,10 @@ class Comparison(Commands):
             for offset in range(run.first, run.last + 1):
                 told[offset] = (
                     *run[2:8],
-                    *run[11:14],
+                    *run[12:15],
                     run.deliveries,
+                    run.mark,
+                    run.failed_together,
                     run.move and (run.move.number, run.move.redrive),
                 )
         for offset in range(head.head_offset, len(told)):
@@ -583,7 +667,10 @@ class Comparison(Commands):
             states.count("delayed"),
             len(model.rewindable()),
             states.count("held"),
+            states.count("undecided"),
         )
+        assert machine.marked(self.clock) == len(model.marked())
+        assert (machine.target, machine.undecided(self.clock)) == (model.target(), model.undecided())
         assert machine.oldest_sent_at(self.clock) == model.oldest_sent_at()
         told = machine.next_event(self.clock)
         if isinstance(model, FifoModel):
@@ -640,6 +727,8 @@ def _columns(message: Message) -> Any:
         message.attempted_at,
         message.attempt_place,
         message.here(),
+        message.mark,
+        message.together,
         None if message.move_number is None else (message.move_number, message.redrive),
     )
 
@@ -679,7 +768,8 @@ def random_commands(seed: int, kind: str, length: int = 40) -> tuple[list[bytes]
 
 def random_queue(source: random.Random, kind: str) -> tuple[Settings, int]:
     """The settings of a queue that is ``standard``, ``fifo``, or ``fair``, and its number of message groups."""
-    fifo, tenants = kind == "fifo", kind == "fair"
+    fifo, tenants, delivers = kind == "fifo", kind == "fair", kind == "delivery"
+    fifo = fifo or (delivers and source.random() < 0.3)
     settings: dict[str, Any] = {
         "strict": source.random() < 0.5 or fifo,
         "cap": source.choice(CAPS),
@@ -693,4 +783,6 @@ def random_queue(source: random.Random, kind: str) -> tuple[Settings, int]:
     settings["delayed_cap"] = source.choice(DELAYED_CAPS)
     if tenants:
         settings |= {"tenants": True, "fair": source.random() < 0.8, "group_limit": source.choice(GROUP_LIMITS)}
+    if delivers:
+        settings |= {"delivery_id": "a"}
     return Settings(**settings, visibility_timeout=30 * SECOND), groups

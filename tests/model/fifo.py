@@ -7,7 +7,7 @@ from dataclasses import replace
 from lakequeue.shard.runs import Destination
 
 from .fair import FairModel
-from .model import GONE, SECOND, Claimed, Message, Model, Row, Settings
+from .model import DECIDE_EVERY, GONE, SECOND, UNDECIDED, Claimed, Message, Model, Row, Settings
 
 ATTEMPT_WINDOW = 300 * SECOND
 LOOK_AHEAD = 4096  # messages behind the shard's head, or where a group begins, that are looked at for that group
@@ -148,9 +148,17 @@ class FifoModel(Model):
         self.stamp(before)
         return answer
 
-    def lease_delete(self, lease: str, spans: list[tuple[int, int]], kept: list[int]) -> tuple[int, int]:
+    def lease_delete(
+        self, lease: str, spans: list[tuple[int, int]], kept: list[int], unmark: bool = False
+    ) -> tuple[int, int, int]:
         before = self.heads()
-        answer = super().lease_delete(lease, spans, kept)
+        answer = super().lease_delete(lease, spans, kept, unmark)
+        self.stamp(before)
+        return answer
+
+    def decide(self, slot: int, number: int, delivered: bool, unrecorded: bool = False) -> int:
+        before = self.heads()
+        answer = super().decide(slot, number, delivered, unrecorded)
         self.stamp(before)
         return answer
 
@@ -215,9 +223,9 @@ class FifoModel(Model):
         self.forget(message.attempt_id)
         super().hide(message, until)
 
-    def hand_back(self, message: Message) -> None:
+    def hand_back(self, message: Message, unmark: bool = False) -> None:
         self.forget(message.attempt_id)
-        super().hand_back(message)
+        super().hand_back(message, unmark)
 
     # waiting
 
@@ -231,6 +239,8 @@ class FifoModel(Model):
                 events.add(message.sent_at + message.delay)
             if state == "in_flight":
                 events.add(message.hidden_until or 0)
+            if state == UNDECIDED:
+                events.add(self.now + DECIDE_EVERY)
         if not self.tokens():
             events.update(self.let_through())
         assert told is None or (told in events and told > self.now), "a false alarm"

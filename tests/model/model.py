@@ -24,6 +24,8 @@ MOVED_AT_ONCE = 1_000
 DEAD_LETTER_QUEUE = "arn:lakequeue:sqs:local:000000000000:dead"
 
 FRESH, VISIBLE, IN_FLIGHT, MOVING = "fresh", "visible", "in_flight", "moving"
+UNDECIDED = "undecided"
+DECIDE_EVERY = 30 * SECOND
 DELETED, EXPIRED, PURGED, MOVED = "deleted", "expired", "purged", "moved"
 GONE = (DELETED, EXPIRED, PURGED, MOVED)
 
@@ -123,6 +125,7 @@ class Settings:
     paused: bool = False
     paused_groups: tuple[str, ...] = ()
     rate: tuple[int, int] | None = None  # messages a minute, and how many at once
+    delivery_id: str | None = None  # of a queue with a delivery table
     version: int = 1
 
     @property
@@ -154,6 +157,8 @@ class Message:
     move_number: int | None = None
     redrive: bool = False
     held: bool = False
+    mark: tuple[int, int] | None = None  # slot and number of the delivery that has it
+    together: int | None = None  # number of messages of the delivery that failed with it
 
     def copy(self) -> Message:
         """An independent copy; there are so many that the constructor took a tenth of the time."""
@@ -174,7 +179,9 @@ class Message:
         until = self.hidden_until
         if self.received_at is None and until is None:
             until = self.sent_at + self.delay if self.delay else 0
-        return "visible" if now >= (until or 0) else "in_flight" if self.status == IN_FLIGHT else "delayed"
+        if now >= (until or 0):
+            return "visible" if self.mark is None else UNDECIDED
+        return "in_flight" if self.status == IN_FLIGHT else "delayed"
 
 
 class Claimed(NamedTuple):
@@ -187,6 +194,14 @@ class Claimed(NamedTuple):
     unresolved: str | None = None
     last: int = 0
     passed: int = 0
+    mark: tuple[int, int] | None = None
+    undecided: tuple[tuple[tuple[int, int], str | None, int, int], ...] = ()
+    target: tuple[str | None, str | None, str | None, bool] | None = None
+
+
+TABLE = "/lake/orders"
+UNMARKING = ("decide", "remark", "lease_release", "lease_delete")
+"""Commands after which messages may expire that a mark kept."""
 
 
 @dataclass
@@ -204,6 +219,8 @@ class Model:
     expired: int = 0  # messages that age took since the last commit
     move_number: int = 0
     refill: int = 0  # for how long nothing must be received until the rate limit has forgotten everything
+    epoch: int = 0  # number of commits
+    table: tuple[str | None, str | None] = (None, None)  # delivery id and table id that the marks belong to
 
     def copy(self) -> Model:
         """An independent copy."""
@@ -246,7 +263,7 @@ class Model:
     def expire(self) -> None:
         before = self.kept()
         for offset, message in enumerate(self.messages):
-            if self.now - self.born(message) >= self.settings.retention:
+            if self.now - self.born(message) >= self.settings.retention and message.mark is None:
                 if message.status not in GONE:
                     self.expired += 1
                     self.pass_head(offset + 1)
@@ -345,12 +362,16 @@ class Model:
         blocked = self.settings.group_limit is not None and (instants or self.moving())
         if self.full() or blocked:
             stored = [message for message in self.messages if message.status not in GONE]
-            instants += [self.born(message) + self.settings.retention for message in stored]
+            expiries = [self.born(message) + self.settings.retention for message in stored]
+            if expiries and (min(expiries) > self.now or not self.marked()):
+                instants.append(min(expiries))
         if "visible" in self.states() and not self.tokens():
             instants += self.let_through()
         if "held" in self.states():
             oldest = self.counted().index(True)
             instants.append(self.messages[oldest].sent_at + self.settings.retention)
+        if UNDECIDED in self.states():
+            instants.append(self.now + DECIDE_EVERY)
         return min(instants, default=None)
 
     # commands
@@ -362,6 +383,10 @@ class Model:
             if self.closed:
                 raise Refused("QueueDoesNotExist")
             answer = getattr(self, name)(*arguments)
+            if name in UNMARKING:
+                self.expire()
+            if isinstance(answer, Claimed) and self.marked():
+                answer = answer._replace(undecided=tuple(self.undecided()), target=self.target())
             self.release()
         except Refused as refused:
             answer = refused.args
@@ -411,7 +436,8 @@ class Model:
     def dead(self, offsets: list[int]) -> list[int]:
         """Those messages that were received often enough (DLQ-2)."""
         most = self.settings.max_receives
-        return [offset for offset in offsets if most is not None and self.messages[offset].here() >= most]
+        too_often = [offset for offset in offsets if most is not None and self.messages[offset].here() >= most]
+        return [offset for offset in too_often if self.messages[offset].together is None]
 
     def meet_dead(
         self, offsets: list[int], count: int, lease: str, keys: dict[str, Destination | None]
@@ -479,7 +505,7 @@ class Model:
     def erase(self, spans: list[tuple[int, int]], for_good: bool) -> tuple[int, bool]:
         asked = {offset for first, last in spans for offset in range(first, last + 1)}
         held = self.chosen(spans, "held")
-        stored = self.chosen(spans, "visible", "in_flight", "delayed", "held")
+        stored = self.chosen(spans, "visible", "in_flight", "delayed", "held", UNDECIDED)
         self.pass_head(max(stored, default=-1) + 1)
         for message in self.messages[: self.head if held else 0]:
             message.held = False
@@ -529,7 +555,7 @@ class Model:
             message.received_at = self.now
             if message.first_received_at is None:
                 message.first_received_at = self.now
-            message.attempt_id = message.attempted_at = message.attempt_place = None
+            message.attempt_id = message.attempted_at = message.attempt_place = message.together = None
             claimed.messages.append((offset, message.count, message.first_received_at))
         if offsets:
             self.pass_head(max(offsets) + 1)
@@ -569,6 +595,8 @@ class Model:
             raise Refused("InvalidParameterValue", "expired")
         if message.status == VISIBLE or (self.settings.strict and self.ended(message)):
             raise Refused("MessageNotInflight")
+        if timeout == 0 and message.state(self.now) == UNDECIDED:
+            raise Refused("MessageNotInflight")
         if timeout == 0:
             self.hand_back(message)
             return
@@ -580,14 +608,15 @@ class Model:
         self.hide(message, self.now + timeout)
 
     def remove(self, message: Message) -> None:
-        message.status, message.deleted_at = DELETED, self.now
+        message.status, message.deleted_at, message.mark = DELETED, self.now, None
         message.rewindable = self.settings.rewind > 0 and message.sent_at >= self.earliest()
 
     def hide(self, message: Message, until: int) -> None:
         message.hidden_until = until
 
-    def hand_back(self, message: Message) -> None:
-        message.status = VISIBLE
+    def hand_back(self, message: Message, unmark: bool = False) -> None:
+        message.mark = None if unmark else message.mark
+        message.status = VISIBLE if message.mark is None else IN_FLIGHT
         message.hidden_until = self.now
 
     def leased(self, lease: str, spans: list[tuple[int, int]]) -> list[tuple[int, Message]]:
@@ -602,13 +631,19 @@ class Model:
                 found.append((offset, message))
         return found
 
-    def lease_delete(self, lease: str, spans: list[tuple[int, int]], kept: list[int]) -> tuple[int, int, int]:
+    def may_go(self, message: Message, unmark: bool) -> bool:
+        """Whether a release by its lease changes a message."""
+        return message.status == IN_FLIGHT and (unmark or message.state(self.now) != UNDECIDED)
+
+    def lease_delete(
+        self, lease: str, spans: list[tuple[int, int]], kept: list[int], unmark: bool = False
+    ) -> tuple[int, int, int]:
         leased = self.leased(lease, spans)
         for offset, message in leased:
             if offset not in kept:
                 self.remove(message)
-            elif message.status == IN_FLIGHT:
-                self.hand_back(message)
+            elif self.may_go(message, unmark):
+                self.hand_back(message, unmark)
         return self.count(spans, len(leased), sum(offset in kept for offset, _ in leased))
 
     def lease_extend(self, lease: str, spans: list[tuple[int, int]], timeout: int) -> tuple[int, int, int]:
@@ -625,10 +660,12 @@ class Model:
                 done += 1
         return self.count(spans, done)
 
-    def lease_release(self, lease: str, spans: list[tuple[int, int]]) -> tuple[int, int, int]:
-        leased = [message for _, message in self.leased(lease, spans) if message.status == IN_FLIGHT]
+    def lease_release(
+        self, lease: str, spans: list[tuple[int, int]], unmark: bool = False
+    ) -> tuple[int, int, int]:
+        leased = [message for _, message in self.leased(lease, spans) if self.may_go(message, unmark)]
         for message in leased:
-            self.hand_back(message)
+            self.hand_back(message, unmark)
         return self.count(spans, len(leased))
 
     @staticmethod
@@ -642,13 +679,16 @@ class Model:
         for message in self.messages:
             if message.status not in GONE or message.rewindable:
                 message.status = PURGED
-                message.rewindable = False
+                message.rewindable, message.mark = False, None
         self.head = len(self.messages)
         self.purged_at = self.now
 
     def set_attributes(self, settings: Settings) -> bool:
         if settings.version <= self.settings.version:
             return False
+        if settings.delivery_id != self.settings.delivery_id:
+            earlier = self.table if self.table[0] else (self.settings.delivery_id, None)
+            self.table = earlier if self.marked() else (None, None)
         self.settings = settings
         if settings.rate is not None:
             self.refill = min(self.refill, settings.rate[1] * (60 * SECOND // settings.rate[0]))
@@ -679,3 +719,95 @@ class Model:
 
     def close(self) -> None:
         self.closed = True
+
+    # deliveries into a table (TAB)
+
+    def marked(self) -> list[Message]:
+        return [message for message in self.messages if message.mark is not None]
+
+    def target(self) -> tuple[str | None, str | None, str | None, bool]:
+        """The table and the delivery id, the table's id, and whether the marks are of an earlier one."""
+        now, (owner, table_id) = self.settings.delivery_id, self.table
+        changed = bool(self.marked()) and owner not in (None, now)
+        return (now and TABLE), now, table_id if changed or owner == now else None, changed
+
+    def undecided(self) -> list[tuple[tuple[int, int], str | None, int, int]]:
+        """Mark, lease, number of messages and end of the first receipt of what nobody has decided."""
+        ended = [message for message in self.marked() if message.state(self.now) == UNDECIDED]
+        found = []
+        for mark in {message.mark for message in ended if message.mark}:
+            own = [message for message in ended if message.mark == mark]
+            found.append((mark, own[0].lease, len(own), min(message.hidden_until or 0 for message in own)))
+        return sorted(found, key=lambda each: (each[3], each[0]))
+
+    def lowest_slots(self, count: int) -> list[int]:
+        used = {message.mark[0] for message in self.marked() if message.mark}
+        return [slot for slot in range(len(self.messages) + count) if slot not in used][:count]
+
+    def number(self, nonce: int) -> int:
+        return (self.epoch + 1) * 2**20 + nonce
+
+    def deliver(
+        self,
+        count: int,
+        timeout: int | None,
+        lease: str,
+        keys: dict[str, Destination | None],
+        hands: int | None,
+        nonce: int,
+    ) -> Claimed:
+        """A claim for a delivery."""
+        self.allowed(count)
+        if self.settings.delivery_id is not None and self.target()[3]:
+            return Claimed(lease, self.now, [])
+        [slot] = self.lowest_slots(1)
+        claimed = self.claim(count, timeout, lease, None, keys, hands)
+        if not claimed.messages or self.settings.delivery_id is None:
+            return claimed
+        mark = slot, self.number(nonce)
+        for offset, _, _ in claimed.messages:
+            self.messages[offset].mark = mark
+        if self.table[0] != self.settings.delivery_id:
+            self.table = None, None
+        return claimed._replace(mark=mark)
+
+    def decide(self, slot: int, number: int, delivered: bool, unrecorded: bool = False) -> int:
+        if unrecorded and self.target()[2] is not None:
+            return 0
+        own = [message for message in self.marked() if message.mark == (slot, number)]
+        for message in own:
+            if delivered:
+                self.remove(message)
+            else:
+                self.hand_back(message, unmark=True)
+                message.lease, message.together = None, len(own) if len(own) > 1 else None
+        return len(own)
+
+    def remark(
+        self, lease: str, slot: int, number: int, parts: list[list[tuple[int, int]]], nonce: int
+    ) -> tuple[tuple[int, int], ...] | None:
+        own = [one for one in self.marked() if one.mark == (slot, number) and one.lease == lease]
+        offsets = [[each for first, last in part for each in range(first, last + 1)] for part in parts]
+        wanted = [
+            self.messages[offset] if offset < len(self.messages) else None for part in offsets for offset in part
+        ]
+        for message in wanted:
+            if not any(message is each for each in own) or (message and message.state(self.now) != "in_flight"):
+                return None
+        if not wanted or not all(offsets):
+            return None
+        marks = [(each, self.number(nonce)) for each in (slot, *self.lowest_slots(len(parts) - 1))]
+        for mark, part in zip(marks, offsets, strict=True):
+            for offset in part:
+                self.messages[offset].mark = mark
+        for message in own:
+            if message.mark == (slot, number):
+                self.hand_back(message, unmark=True)
+        return tuple(marks)
+
+    def record_table(self, slot: int, number: int, table_id: str) -> str | None:
+        if self.target()[3] or not any(message.mark == (slot, number) for message in self.marked()):
+            return None
+        if self.target()[2] is None:
+            self.table = self.settings.delivery_id, table_id
+        return self.target()[2]

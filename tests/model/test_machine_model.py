@@ -52,6 +52,14 @@ def spec(*ids: str) -> pytest.MarkDecorator:
             ),
         ),
         pytest.param("fair", nullcontext, EXAMPLES // 2, id="fair", marks=spec("FAI-1 FAI-2 FAI-4 INF-11 STA-13")),
+        pytest.param(
+            "delivery",
+            nullcontext,
+            EXAMPLES // 2,
+            id="delivery",
+            marks=spec("TAB-2 TAB-3 TAB-5 TAB-6 TAB-7 TAB-8"),
+        ),
+        pytest.param("delivery", small_steps, EXAMPLES // 4, id="delivery, indexes built anew at any time"),
         pytest.param("standard", small_steps, EXAMPLES // 4, id="standard, indexes built anew at any time"),
         pytest.param("fifo", small_steps, EXAMPLES // 8, id="fifo, indexes built anew at any time"),
         pytest.param("fair", small_steps, EXAMPLES // 4, id="fair, indexes built anew at any time"),
@@ -81,7 +89,7 @@ def test_machine_and_model_agree_on_any_commands(
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + 600)
-@pytest.mark.parametrize("kind", ["fifo", "standard", "fair"])
+@pytest.mark.parametrize("kind", ["fifo", "standard", "fair", "delivery"])
 def test_new_commands_for_a_while(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """New random commands, for LAKEQUEUE_MODEL_SECONDS."""
     start, told = int.from_bytes(os.urandom(6), "big"), 0

@@ -433,7 +433,7 @@ def test_a_later_scope_is_stored_and_shown_and_that_of_the_creation_holds(first,
 
 @pytest.mark.spec("DDP-15", "QUE-23")
 def test_the_scope_of_the_creation_is_nobodys_to_set():
-    stored = attrs.evolve(fifo(), paused_since="{}").to_wire()
+    stored = attrs.evolve(fifo(), paused_since="{}", delivery_id="0").to_wire()
     assert set(stored) - {*ATTRIBUTE_NAMES.values()} == HIDDEN
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import attrs
-import pyarrow as pa
 import pytest
 
+from lakequeue.model.deliveries import Mark
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.shard.runs import IN_FLIGHT, MOVING, VISIBLE, Destination, Head, MovePart, Run
 from lakequeue.storage import layout
@@ -30,6 +30,7 @@ RUNS = [
         HELD._replace(failure=WHY, failed_together=12),
         SHOWN | {"failure": attrs.asdict(WHY), "failed_together": 12},
     ),
+    (HELD._replace(mark=Mark(1, 2**40 + 5)), SHOWN | {"delivery_slot": 1, "delivery_number": 2**40 + 5}),
     (HELD._replace(failed_attempts=(WHY, WHY)), SHOWN | {"failed_attempts": [attrs.asdict(WHY)] * 2}),
     (
         Run(0, 4, MOVING, None, 3, move=MovePart(7, Destination("k", 2, True), "why", False)),
@@ -57,11 +58,8 @@ def test_runs_without_any_are_none() -> None:
     assert to_runs(run_rows([], [], Head()).slice(1)) == to_runs(layout.RECEIPTS.empty_table()) == []
 
 
-def test_what_lakequeue_does_not_use_yet_stays_null() -> None:
-    rows = run_rows([run for run, _ in RUNS], [], Head(emptying="mark", paced_to=5))
-    run, head = (rows[name].combine_chunks() for name in ("run", "head"))
-    for name in ("delivery_slot", "delivery_number"):
-        assert pa.compute.struct_field(run, name).null_count == len(rows)
-    [cells] = head.drop_null().to_pylist()
-    assert (cells["tracked"], cells["delivery_table"], cells["emptying"]) == (None, None, "mark")
+def test_a_head_has_a_column_for_each_field() -> None:
+    head = Head(emptying="mark", paced_to=5, delivery_table="d:t")
+    [cells] = run_rows([run for run, _ in RUNS], [], head)["head"].combine_chunks().drop_null().to_pylist()
+    assert (cells["tracked"], cells["delivery_table"], cells["emptying"]) == (None, "d:t", "mark")
     assert cells["paced_to"] == START + timedelta(microseconds=5)

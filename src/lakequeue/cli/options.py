@@ -11,7 +11,7 @@ import typer
 
 from lakequeue.cli.session import usage
 from lakequeue.cli.values import INSTANT_HELP, duration, moment, size
-from lakequeue.model.attributes import fields, kind_of, unknown
+from lakequeue.model.attributes import ATTRIBUTE_NAMES, kind_of, unknown
 from lakequeue.model.profiles import PROFILES
 
 _NAMES = {"retention": "message_retention_period", "wait": "receive_wait_time", "max_size": "maximum_message_size"}
@@ -43,7 +43,7 @@ def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _attribute_names(incomplete: str) -> list[str]:
     """Completes ``NAME=VALUE`` with names of attributes."""
-    return [f"{name}=" for name in fields() if name.startswith(incomplete)]
+    return [f"{name}=" for name in ATTRIBUTE_NAMES if name.startswith(incomplete)]
 
 
 def profile_names(incomplete: str) -> list[str]:
@@ -151,7 +151,7 @@ def attribute_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     named = {name: value for name, value in named.items() if value is not None and value is not False}
     arguments: dict[str, Any] = {}
     for name, value in parse_pairs(given["attribute"], "--attribute").items():
-        if name == name.lower() and name not in fields():
+        if name == name.lower() and name not in ATTRIBUTE_NAMES:
             raise unknown(name)  # other arguments of the Python API
         arguments[name] = _parsed(name, value)
     if (dead_letter_queue is None) != (most is None):

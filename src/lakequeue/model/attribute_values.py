@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal, TypedDict
 
 from lakequeue.model.clock import Duration, duration_micros, seconds
+from lakequeue.model.deliveries import parse_table
 from lakequeue.model.rates import parse_rate
 from lakequeue.model.redrive_policies import (
     RedriveAllowPolicy,
@@ -112,6 +113,7 @@ PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "redrive allow": lambda value: _wire(redrive_allow_policy(value)),
     "policy": parse_policy,
     "reasons": parse_reasons,
+    "table": lambda value: parse_table(value) if value else None,
     "rate": lambda value: parse_rate(value) if value else None,
 }
 """Parsers of attribute values, by kind of attribute. They raise TypeError or ValueError for an invalid value."""
@@ -160,6 +162,7 @@ class ChangeableAttributes(TypedDict, total=False):
     paused_groups: Mapping[str, str] | str | None
     rate_limit: str | None
     rate_burst: int | None
+    table: str | None
     VisibilityTimeout: Any
     MessageRetentionPeriod: Any
     DelaySeconds: Any
@@ -190,6 +193,7 @@ class ChangeableAttributes(TypedDict, total=False):
     PausedGroups: Any
     RateLimit: Any
     RateBurst: Any
+    Table: Any
     PollingWaitSeconds: Any
     MaxMsgSize: Any
     msgRetentionSeconds: Any

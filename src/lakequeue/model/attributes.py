@@ -58,7 +58,7 @@ _SCOPES = {"queue": "queue", "message_group": "messageGroup"}
 ThroughputLimit = Literal["per_queue", "per_message_group_id"]
 _THROUGHPUT_LIMITS = {"per_queue": "perQueue", "per_message_group_id": "perMessageGroupId"}
 _LAKE = DEFAULT_PROFILE
-HIDDEN = frozenset({"CreatedDeduplicationScope", "PausedSince"})
+HIDDEN = frozenset({"CreatedDeduplicationScope", "PausedSince", "DeliveryId"})
 """Wire names of attributes in the tables that users can neither set nor see."""
 
 MOST_PRIORITIES = 10
@@ -127,6 +127,10 @@ class QueueAttributes:
     """Number of messages that consumers receive in a time, for example ``100/s`` (JOB-11)."""
     rate_burst: int | None = _of("RateBurst", "count", None, limits=Limits(1, 1, MOST_RATE))
     """Number of messages that consumers may receive at once. None: the messages of a second."""
+    table: str | None = _of("Table", "table", None)
+    """Delta table into which consumers deliver (TAB-1): an absolute path, a URI, or a name in a catalog."""
+    delivery_id: str | None = _of("DeliveryId", "text", None)
+    """Random id of the queue in the log of that table; a new one with each change of the table."""
 
     @classmethod
     def create(
@@ -149,8 +153,8 @@ class QueueAttributes:
             fields = _fields(given, rules)
             _check_kind(fields, _parsed({"fifo": fields["fifo"]})["fifo"], rules)
             values = _parsed(fields)
-            shards = {"shards": values.get("priorities", 1)}
-            settings = _with_whole_range(_defaults(rules, values) | shards | values)
+            settings = _defaults(rules, values) | {"shards": values.get("priorities", 1)} | values
+            settings = _with_whole_range(settings)
             checked = cls(**settings, created_deduplication_scope=settings["deduplication_scope"])
             checked._check(values)
         return checked
@@ -534,11 +538,6 @@ def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
         "fair_groups": None if fifo else rules.fair_groups,
         "allow_zero_visibility": rules.allow_zero_visibility or not strict,
     }
-
-
-def fields() -> list[str]:
-    """Returns the names of all settable attributes in snake_case."""
-    return [attribute.field for attribute in _SETTABLE]
 
 
 def kind_of(name: str) -> str | None:

@@ -17,6 +17,9 @@ class MessageState(str, Enum):
     """A receive may return the message. CMQ calls this Active."""
     IN_FLIGHT = "in_flight"
     """Received, and hidden until its visibility timeout ends or it is deleted. CMQ calls this Inactive."""
+    UNDECIDED = "undecided"
+    """Received for a delivery into a table, by a lease that has ended. The table's log has to show if the rows are
+    there (TAB-5)."""
     DELAYED = "delayed"
     """Sent with a delay that is not over. Never received."""
     HELD = "held"
@@ -36,7 +39,7 @@ class MessageState(str, Enum):
         return self.value
 
 
-STORED = ("visible", "in_flight", "delayed", "held", "moving")
+STORED = ("visible", "in_flight", "delayed", "held", "moving", "undecided")
 """The states of stored messages, in display order."""
 
 TRANSITIONS = {
@@ -47,7 +50,9 @@ TRANSITIONS = {
         "held": "visible delayed deleted expired purged",
         # to delayed by being rescheduled; or by a longer delay of its FIFO queue, if it was never received
         "visible": "in_flight delayed deleted moving expired purged",
-        "in_flight": "visible deleted expired purged",
+        "in_flight": "visible undecided deleted expired purged",
+        # to in_flight by a lease that extends its receipt; to expired by a decision that comes later than that
+        "undecided": "in_flight visible deleted expired purged",
         # only what a rewind may bring back
         "deleted": "visible expired purged",
         # to visible when the other queue is gone

@@ -15,6 +15,7 @@ from lakequeue.model.arguments import check_tag_count
 from lakequeue.model.attributes import HIDDEN, QueueAttributes, selected
 from lakequeue.model.clock import MICROS, from_micros
 from lakequeue.model.pauses import started
+from lakequeue.operations import deliveries
 from lakequeue.operations.depth import depth
 from lakequeue.operations.pool import each
 from lakequeue.runtime.calls import Steps
@@ -80,7 +81,10 @@ def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, A
         def change(newest: QueueRow) -> QueueRow:
             attributes = QueueAttributes.from_wire(newest.attributes)
             wanted = redrive_policies.located(changes(attributes), queue.region)
-            changed = attributes.with_changes(**wanted)
+            changed = attributes.with_changes(**deliveries.located(wanted, queue.root))
+            if changed.table != attributes.table:
+                deliveries.check_unmarked(queue)
+                changed = deliveries.identified(changed)
             since = started(changed.pauses, attributes.pauses, queue.now())
             changed = attrs.evolve(changed, paused_since=since)
             if {"redrive_policy", "RedrivePolicy"} & wanted.keys():

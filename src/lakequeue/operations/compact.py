@@ -364,6 +364,7 @@ def _sweep(queue: OpenQueue, summary: CompactionSummary, within: float | None) -
 
 def _statistics(queue: OpenQueue, counted: Depth) -> stats.StatsRow:
     counts = attrs.asdict(counted.counts)
+    counts["in_flight"] += counts.pop("undecided")
     return stats.StatsRow(queue=queue.name, region=queue.region, key=queue.key, sent=counted.sent, **counts)
 
 

@@ -18,12 +18,15 @@ from lakequeue.shard.commands import Claim, Counts
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import passes
 from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.stats import StatsRow
 
 NEWEST_COMMITS = 50
 """Newest entries of each of a shard's two logs that record its lost races: a request each on object stores."""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
 """Fewest such entries of a log, and the number for all shards of a queue that has many."""
 
+_NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
+"""Counts that the compactor notes; it notes none of a queue with undecided messages."""
 LEAST_NOTED = 32
 """Number of queues from which on the compactor's notes, which are of all queues, are read."""
 
@@ -71,6 +74,7 @@ class Depth:
             sum(part.counts.rewindable for part in parts),
             max(0, *ages) / MICROS if ages else None,
             sum(part.counts.held for part in parts),
+            sum(part.counts.undecided for part in parts),
         )
         by_shard = [stored(part.counts) for part in parts]
         return cls(at, counts, sum(part.sent for part in parts), by_shard)
@@ -94,7 +98,7 @@ class Depth:
 
 def stored(counts: QueueCounts | Counts) -> int:
     """Messages in any state, without the history."""
-    return counts.visible + counts.in_flight + counts.delayed + counts.held
+    return counts.visible + counts.in_flight + counts.delayed + counts.held + counts.undecided
 
 
 def depth(queue: OpenQueue) -> Depth:
@@ -191,9 +195,7 @@ def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
         except Exception:  # whoever opens the queue reports it
             return None
         found = note.row(now)
-        return Depth(
-            now, QueueCounts(*(getattr(found, field.name) for field in attrs.fields(QueueCounts))), found.sent
-        )
+        return Depth(now, QueueCounts(**{name: getattr(found, name) for name in _NOTED}), found.sent)
 
     found = zip(rows, each(counted, rows), strict=True)
     return {row.key: depth for row, depth in found if depth is not None}

@@ -87,15 +87,16 @@ _RUNS = pa.schema(
         ("last_offset", pa.int64()),
         ("state", pa.string()),
         *(layout.RUN.field(name) for name in ("receive_count", "visible_at", "first_received_at")),
-        *(layout.RUN.field(name) for name in ("consumer", "failed_attempts")),
+        *(layout.RUN.field(name) for name in ("consumer", "failed_attempts", "delivery_number")),
     ]
 )
 _ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
 """Columns of the log that states follow from."""
 STATES = [
-    MessageState(name) for name in ("expired", "deleted", "moving", "held", "visible", "in_flight", "delayed")
+    MessageState(name)
+    for name in ("expired", "deleted", "moving", "held", "undecided", "visible", "in_flight", "delayed")
 ]
-EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT, DELAYED = range(len(STATES))
+EXPIRED, DELETED, MOVING, HELD, UNDECIDED, VISIBLE, IN_FLIGHT, DELAYED = range(len(STATES))
 _NAMES = [state.value for state in STATES]  # an array made here would import pandas
 _SHOWN_FROM = [index for index, state in enumerate(STATES) if state in WITH_VISIBLE_AT]
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)  # a table keeps bodies in the chunks that a cache shares
@@ -187,16 +188,18 @@ class Judge:
         within = at.is_valid().to_numpy(zero_copy_only=False)
         settled = pc.fill_null(runs["settled"].take(at), False).to_numpy(zero_copy_only=False)
         run_state = runs["state"].take(at).to_numpy(zero_copy_only=False)
+        marked = runs["delivery_number"].take(at).is_valid().to_numpy(zero_copy_only=False)
         return np.select(
             [
-                sent_at + self.attributes.retention_micros <= self.instant,
+                (sent_at + self.attributes.retention_micros <= self.instant) & ~marked,
                 (~within & (offsets < self.head.head_offset)) | settled,
                 run_state == MessageState.MOVING.value,
                 ~within & (offsets >= self.held_from),
+                (available <= self.instant) & marked,
                 available <= self.instant,
                 run_state == MessageState.IN_FLIGHT.value,
             ],
-            [EXPIRED, DELETED, MOVING, HELD, VISIBLE, IN_FLIGHT],
+            [EXPIRED, DELETED, MOVING, HELD, UNDECIDED, VISIBLE, IN_FLIGHT],
             DELAYED,
         )
 

@@ -167,9 +167,10 @@ class JudgedShard:
         """The states that messages of a file from an offset to another may have."""
         file, before, judge = self.files[index], self.sent_before[index], self.judge
         retention, head_offset = judge.attributes.retention_micros, judge.head.head_offset
-        if before is not None and before + retention <= judge.instant:
-            return [MessageState.EXPIRED]
         runs = judge.runs_of(first, last)
+        marked = runs["delivery_number"].is_valid().to_numpy(zero_copy_only=False)
+        if before is not None and before + retention <= judge.instant and not marked.any():
+            return [MessageState.EXPIRED]
         begin, end = np.maximum(runs["first_offset"], first), np.minimum(runs["last_offset"], last)
         visible_at = integers(runs["visible_at"])
         settled, kinds = (runs[name].to_numpy(zero_copy_only=False) for name in ("settled", "state"))
@@ -181,7 +182,8 @@ class JudgedShard:
             MessageState.DELETED: bool(settled.any()) or int((end - begin + 1).sum()) < present,
             MessageState.MOVING: bool(np.any(kinds == MessageState.MOVING.value)),
             MessageState.HELD: fresh and last >= judge.held_from,
-            MessageState.VISIBLE: unseen or bool(np.any(~settled & ~hidden)),
+            MessageState.UNDECIDED: bool(np.any(marked & ~hidden)),
+            MessageState.VISIBLE: unseen or bool(np.any(~settled & ~hidden & ~marked)),
             MessageState.IN_FLIGHT: bool(np.any(hidden & (kinds == MessageState.IN_FLIGHT.value))),
             MessageState.DELAYED: (unseen and (file.delayed or judge.attributes.delay_micros > 0))
             or bool(np.any(hidden & (kinds == MessageState.VISIBLE.value))),

@@ -19,6 +19,7 @@ from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.pauses import started
 from lakequeue.model.redrive_policies import Place
 from lakequeue.operations import attributes as queue_attributes
+from lakequeue.operations import deliveries
 from lakequeue.operations.attributes import check_redrive, make_tables, warn_of_small_burst
 from lakequeue.runtime.calls import Steps, logged
 from lakequeue.runtime.open_queue import OpenQueue
@@ -46,7 +47,8 @@ def create(
     """
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
-    given = redrive_policies.located(given, root.region) | ({"fifo": fifo} if fifo else {})
+    given = deliveries.located(redrive_policies.located(given, root.region), root)
+    given |= {"fifo": fifo} if fifo else {}
     wanted = QueueAttributes.create(**({"profile_name": profile_name} if profile_name else {}), **given)
     rules = wanted.profile_rules
     validate_name(name, rules, wanted.fifo)
@@ -223,7 +225,7 @@ def check_cooldown(root: Root, name: str, seconds: float) -> None:
 
 def _new_row(root: Root, name: str, attributes: QueueAttributes, tags: dict[str, str]) -> QueueRow:
     now = root.now()
-    attributes = attrs.evolve(attributes, paused_since=started(attributes.pauses, (), now))
+    attributes = attrs.evolve(deliveries.identified(attributes), paused_since=started(attributes.pauses, (), now))
     return QueueRow(
         name=name,
         region=root.region,

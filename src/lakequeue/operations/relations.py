@@ -38,6 +38,7 @@ COUNTS = pa.schema(
     ]
 )
 """``oldest_age``: seconds since the oldest message that is neither deleted nor expired was sent, or NULL."""
+UNDECIDED = pa.field("undecided", pa.int64())
 _PLACE = [SCHEMA.field("queue"), SCHEMA.field("region")]
 _LEDGER = {field.name: field for field in [*layout.RECEIPTS, *layout.RUN, *layout.HEAD]}
 for _name in ("run", "head", "attributes", "attributes_version"):
@@ -48,6 +49,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
             *_PLACE,
             *(layout.QUEUES.field(name) for name in ("created_at", "modified_at", "attributes", "tags", "shards")),
             *COUNTS,
+            UNDECIDED,
         ]
     ),
     "messages": SCHEMA,
@@ -262,7 +264,7 @@ class _Tables:
         yield from each(rows, self.shards(condition, schema))
 
     def queues(self, names: frozenset[str], condition: ds.Expression | None) -> Batches:
-        counted = not names.isdisjoint(COUNTS.names)
+        counted = not names.isdisjoint([*COUNTS.names, UNDECIDED.name])
         rows = self._rows(condition, SCHEMAS["queues"])
         known = noted(self.root, rows, self._instant()) if counted and self.as_of is None else {}
         opened = [row for row in rows if counted and row.key not in known]

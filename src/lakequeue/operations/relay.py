@@ -35,10 +35,9 @@ from lakequeue.storage.bulk.bad_rows import OnBadRow
 from lakequeue.storage.bulk.manifests import Manifest, SendKey
 from lakequeue.storage.bulk.message_rules import TEXT_ATTRIBUTES
 from lakequeue.storage.bulk.staging import Staging
-from lakequeue.storage.delivery.table import is_inside
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.layout import stream_id
-from lakequeue.storage.roots import root_of
+from lakequeue.storage.roots import is_inside, root_of
 from lakequeue.storage.source_rows import CHANGE_TYPE, MOST_PIECES, VersionRows
 from lakequeue.storage.source_table import Change, Changes, SourceTable, State
 from lakequeue.storage.stores import Store

@@ -43,6 +43,7 @@ class QueueCounts:
         rewindable: deleted, and a rewind can bring them back.
         oldest_age: seconds since the oldest message was sent; None without messages.
         held: sent when the limit on delayed messages was reached; not counted as delayed.
+        undecided: of a delivery into a table whose lease has ended; not counted as in flight (TAB-5).
     """
 
     visible: int
@@ -51,6 +52,7 @@ class QueueCounts:
     rewindable: int
     oldest_age: float | None
     held: int = 0
+    undecided: int = 0
 
     def _repr_html_(self) -> str:
         return self.table("messages")
@@ -64,7 +66,8 @@ class QueueCounts:
         """The counts as notebooks show them, by title."""
         age = None if self.oldest_age is None else shown_duration(self.oldest_age)
         counts = {"visible": self.visible, "in flight": self.in_flight, "delayed": self.delayed, "held": self.held}
-        return {**counts, "rewindable": self.rewindable, "oldest": age}
+        undecided = {"undecided": self.undecided} if self.undecided else {}
+        return {**counts, **undecided, "rewindable": self.rewindable, "oldest": age}
 
 
 @attrs.frozen

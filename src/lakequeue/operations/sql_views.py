@@ -60,7 +60,7 @@ def sql_type(kind: pa.DataType) -> str:
 
 _RUN_FIELDS = (
     *("settled", "last_offset", "state", "receive_count"),
-    *("visible_at", "first_received_at", "consumer", "failed_attempts"),
+    *("visible_at", "first_received_at", "consumer", "failed_attempts", "delivery_number"),
 )
 _MESSAGE_FIELDS = ["message_id", *(name for name in log_columns(SCHEMA.names) if name != "message_id"), "emptied"]
 _ATTEMPTS = sql_type(SCHEMA.field("attempts").type)
@@ -71,7 +71,7 @@ def _later(instant: str, seconds: str) -> str:
 
 
 _RELEASED = "'visible', 'in_flight', 'delayed'"
-_STORED = f"{_RELEASED}, 'held', 'moving'"
+_STORED = f"{_RELEASED}, 'held', 'moving', 'undecided'"
 _AVAILABLE_AT = f"""coalesce(run.visible_at, CASE
     WHEN coalesce(delay_seconds, head.delay) > 0 THEN {_later("sent_at", "coalesce(delay_seconds, head.delay)")}
 END)"""
@@ -194,13 +194,14 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
     return f"""
         SELECT {_names(queue)}, created_at, modified_at,
             map_filter(attributes, (name, value) -> name NOT IN ({hidden})) AS attributes, tags, shards,
-            visible, in_flight, delayed, held, rewindable, oldest_age
+            visible, in_flight, delayed, held, rewindable, oldest_age, undecided
         FROM {_table(layout.queues_path(root))}
         CROSS JOIN (
             SELECT count_if(state = 'visible') AS visible,
                 count_if(state IN ('in_flight', 'moving')) AS in_flight,
                 count_if(state = 'delayed') AS delayed,
                 count_if(state = 'held') AS held,
+                count_if(state = 'undecided') AS undecided,
                 count_if(rewindable) AS rewindable,
                 max(CASE WHEN state IN ({_STORED}) THEN age END) AS oldest_age
             FROM ({_judged(root, queue, now)})
@@ -239,11 +240,12 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
         FROM (
             SELECT *,
                 CASE
-                    WHEN gone_at <= instant THEN 'expired'
+                    WHEN gone_at <= instant AND run.delivery_number IS NULL THEN 'expired'
                     WHEN run IS NULL AND `offset` < head_offset THEN 'deleted'
                     WHEN run.settled THEN 'deleted'
                     WHEN run.state = 'moving' THEN 'moving'
                     WHEN run IS NULL AND `offset` >= held_from THEN 'held'
+                    WHEN available_at <= instant AND run.delivery_number IS NOT NULL THEN 'undecided'
                     WHEN available_at IS NULL OR available_at <= instant THEN 'visible'
                     WHEN run.state = 'in_flight' THEN 'in_flight'
                     ELSE 'delayed'

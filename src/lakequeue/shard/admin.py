@@ -13,6 +13,7 @@ import attrs
 from lakequeue.errors import InvalidParameterValue, PurgeQueueInProgress, UnsupportedOperation
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, from_micros
+from lakequeue.shard import deliver
 from lakequeue.shard import expire as retention
 from lakequeue.shard.commands import (
     Close,
@@ -85,9 +86,11 @@ def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, boo
         return False, False
     delay, before = state.delay, (state.attributes.delayed_limit, state.attributes.reasons)
     state.keep_released()
+    delivery_id = state.attributes.delivery_id
     state.attributes = QueueAttributes.from_wire(command.attributes)
     state.head = attrs.evolve(state.head, attributes=dict(command.attributes), attributes_version=command.version)
     state.forget_tenants()
+    deliver.keep_target(state, delivery_id)
     state.change_pace()
     if state.delay != delay:
         state.change_delay()
@@ -168,9 +171,9 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
     """Ends the delay of the messages of the spans; and the receipts of those in flight, if the command says so.
 
-    A message that is held, moving, or visible already stays as it is; with an instant, what waits becomes visible
-    then (JOB-12). Who held a message last may still delete it until somebody receives it again, except on strict
-    queues (RCP-7, RCP-8).
+    A message that is held, moving, undecided, or visible already stays as it is; with an instant, what waits
+    becomes visible then (JOB-12). Who held a message last may still delete it until somebody receives it again,
+    except on strict queues (RCP-7, RCP-8).
     """
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
@@ -181,7 +184,7 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
                 if command.in_flight:
                     state.hand_back(run)
                     done += run.size
-            elif run.state != MOVING:
+            elif run.state != MOVING and run.mark is None:
                 done += _show_at(state, run, at, command.at is not None)
     return done, done > 0
 

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import QueueServiceError
+from lakequeue.model.deliveries import Mark, Target, Undecided
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.shard.runs import Destination, Head, Run
 
@@ -26,7 +27,9 @@ class Claim:
     message becomes one that no handler has seen (HBN-23). ``leased`` is for a batch: how many messages it has from
     other shards. Of messages that failed as one batch it takes at most half as many, and no others with
     them (DLQ-12). ``tokens``: how many messages the queue's rate limit lets through, whose bucket is in another
-    shard; None: the bucket is in this shard, and the claim charges it.
+    shard; None: the bucket is in this shard, and the claim charges it. ``delivery``: random bits for the mark of a
+    delivery into the queue's table (TAB-2). Such a claim ignores ``attempt_id``. It takes nothing while there are
+    marks of an earlier table or delivery id.
     """
 
     max_messages: int
@@ -38,6 +41,7 @@ class Claim:
     hands: int | None = None
     leased: int | None = None
     tokens: int | None = None
+    delivery: int | None = None
 
 
 @attrs.frozen
@@ -86,7 +90,7 @@ class LeaseDelete:
     """Deletes the messages of ``spans`` that a lease still holds; ``except_offsets`` become visible instead.
 
     ``failure``: why these failed; kept as by ``RecordFailure``. ``reasons``: the same by offset, for
-    messages that have their own.
+    messages that have their own. ``unmark``: see ``LeaseRelease``, for the excepted messages.
     """
 
     lease_id: str
@@ -94,6 +98,7 @@ class LeaseDelete:
     except_offsets: Collection[int] = ()
     failure: DeadLetterReason | None = None
     reasons: Mapping[int, DeadLetterReason] = attrs.field(factory=dict)
+    unmark: bool = False
 
 
 @attrs.frozen
@@ -111,6 +116,8 @@ class LeaseRelease:
 
     ``unread`` ones do so, too, and stay hidden until their timeout: storage cannot read them now.
     ``failure``: see ``LeaseDelete``; ``failed_together``: of how many messages, if they failed as one batch.
+    ``unmark``: no append of the lease's delivery can land any more, because its holder has not begun one, or has
+    blocked the number. Without it, marked messages that somebody saw become undecided instead of visible (TAB-6).
     """
 
     lease_id: str
@@ -119,6 +126,7 @@ class LeaseRelease:
     failed_together: int | None = None
     unseen: bool = False
     unread: bool = False
+    unmark: bool = False
 
 
 @attrs.frozen
@@ -233,6 +241,51 @@ class MarkEmptying:
     """The mark that the log has; 0 if it was never emptied."""
 
 
+@attrs.frozen
+class Decide:
+    """Ends a delivery by its outcome: deletes its messages, or makes them visible (TAB-5).
+
+    The answer is their number; 0 if the mark is gone. Messages that become visible again come in halves (DLQ-12),
+    with ``failure`` as why. ``unrecorded``: the answer is also 0 if the id of a table is recorded, into which a
+    holder may have appended meanwhile (TAB-4).
+    """
+
+    slot: int
+    number: int
+    delivered: bool
+    failure: DeadLetterReason | None = None
+    unrecorded: bool = False
+
+
+@attrs.frozen
+class Remark:
+    """Splits a delivery whose number is blocked: each part gets a new number, with a slot of its own (TAB-7).
+
+    The answer has the mark of each part. It is None, and nothing changes, if the lease does not hold all messages
+    of the parts under the mark, by a receipt that has not ended. Messages of the mark in no part become visible,
+    with ``failure``. ``nonce``: random bits for the numbers.
+    """
+
+    lease_id: str
+    slot: int
+    number: int
+    parts: Sequence[Spans]
+    nonce: int
+    failure: DeadLetterReason | None = None
+
+
+@attrs.frozen
+class RecordTable:
+    """Records the id of the delivery table, as long as a mark is there; the first id stays (TAB-4).
+
+    The answer is the recorded id, or None if the mark is gone.
+    """
+
+    slot: int
+    number: int
+    table_id: str
+
+
 Command = (
     Claim
     | Charge
@@ -255,6 +308,9 @@ Command = (
     | Expire
     | Rewrite
     | MarkEmptying
+    | Decide
+    | Remark
+    | RecordTable
 )
 
 
@@ -276,10 +332,11 @@ class ClaimResult:
     ``lease_id`` identifies the claim, or the earlier claim that it repeats. On FIFO shards ``order`` holds the
     same offsets as ranges in the order of delivery (FIF-5); elsewhere it is empty. Dead letters must move before a
     claim hands out anything: ``moving`` says that a move must be completed, ``unresolved`` names the dead-letter
-    queue whose key is needed; claim again after that. Of what was
-    claimed, ``last`` are for their last receive; ``passed`` were left, as no handler could begin them at once.
-    ``halved``: messages that failed as one batch were met, so the batch is complete. ``unpaid``: number of
-    messages that the claim would have taken with more tokens, if it had none.
+    queue whose key is needed; claim again after that. Of what was claimed, ``last`` are for their last receive;
+    ``passed`` were left, as no handler could begin them at once. ``halved``: messages that failed as one batch
+    were met, so the batch is complete. ``unpaid``: number of messages that the claim would have taken with more
+    tokens, if it had none. ``mark``: of the claimed messages, if the claim is for a delivery. ``undecided``: the
+    undecided deliveries of the shard, oldest first. ``target``: the delivery table of both.
     """
 
     spans: tuple[ClaimedSpan, ...]
@@ -293,6 +350,9 @@ class ClaimResult:
     passed: int = 0
     halved: bool = False
     unpaid: int = 0
+    mark: Mark | None = None
+    undecided: tuple[Undecided, ...] = ()
+    target: Target | None = None
 
     @property
     def message_count(self) -> int:
@@ -363,3 +423,4 @@ class Counts:
     delayed: int
     rewindable: int = 0
     held: int = 0
+    undecided: int = 0

@@ -13,7 +13,8 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
-from lakequeue.shard import admin, move, settle
+from lakequeue.model.deliveries import Target, Undecided
+from lakequeue.shard import admin, deliver, move, settle
 from lakequeue.shard.claim.standard import attempt_lives, charge, claim, quote
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -23,6 +24,7 @@ from lakequeue.shard.commands import (
     Close,
     Command,
     Counts,
+    Decide,
     Decision,
     Delete,
     Discard,
@@ -39,6 +41,8 @@ from lakequeue.shard.commands import (
     Moved,
     Purge,
     RecordFailure,
+    RecordTable,
+    Remark,
     Result,
     Rewind,
     Rewrite,
@@ -188,8 +192,9 @@ class ShardMachine:
         state.scan_all()
         visible, in_flight = state.available.size, state.in_flight + state.moving.size
         held = state.log.end - state.scanned
-        delayed = state.stored - visible - in_flight - held
-        return Counts(visible, in_flight, delayed, state.history.size, held)
+        undecided = state.undecided.size
+        delayed = state.stored - visible - in_flight - held - undecided
+        return Counts(visible, in_flight, delayed, state.history.size, held, undecided)
 
     def oldest_sent_at(self, now: int) -> int | None:
         """When the oldest stored message was sent; None if nothing is stored."""
@@ -198,6 +203,19 @@ class ShardMachine:
     def outgoing(self) -> Outgoing:
         """The unfinished move to another queue, if there is one."""
         return self._state.moving_runs()
+
+    def undecided(self, now: int) -> list[Undecided]:
+        """The deliveries whose receipts have ended, oldest first (TAB-5)."""
+        return deliver.undecided(self._at(now))
+
+    def marked(self, now: int) -> int:
+        """Number of messages with a mark, whether their receipts have ended or not."""
+        return self._at(now).marked.size
+
+    @property
+    def target(self) -> Target:
+        """The delivery table."""
+        return deliver.target(self._state)
 
     def stored(self, now: int) -> int:
         """Messages neither deleted nor expired (STA-10, QUE-21)."""
@@ -208,9 +226,13 @@ class ShardMachine:
 
         A visibility timeout or a delay ends; or the oldest message expires while the shard is at its cap, or while
         hidden messages may block others (RET-10, FAI-4); or the oldest delayed message expires while
-        others are held behind it (INF-9); or the rate limit lets the next message through (JOB-11).
+        others are held behind it (INF-9); or the rate limit lets the next message through (JOB-11); or it is time
+        to try again to decide a delivery (TAB-5).
         """
         change, state = self._next_change(now), self._state
+        if state.undecided.size:
+            again = state.now + deliver.DECIDE_EVERY
+            change = again if change is None else min(change, again)
         pace = state.attributes.pace
         several = state.attributes.shards > 1  # whose messages are charged here, too
         if pace is None or state.pace_left or not (several or state.available.size):
@@ -230,7 +252,7 @@ class ShardMachine:
 
     def next_change(self, now: int) -> int | None:
         """Earliest instant from ``now`` on at which counts change without a commit, or something expires."""
-        if self._at(now).history.size:
+        if self._at(now).history.size or self._state.undecided.size:
             return now
         instants = (self._next_change(now), next_expiry(self._state))
         return min((known for known in instants if known is not None), default=None)
@@ -356,4 +378,7 @@ _RULES: dict[type, Callable[[ShardState, Any], tuple[Any, bool]]] = {
     Expire: admin.expire,
     Rewrite: admin.rewrite,
     MarkEmptying: admin.mark_emptying,
+    Decide: deliver.decide,
+    Remark: deliver.remark,
+    RecordTable: deliver.record_table,
 }

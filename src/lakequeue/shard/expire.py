@@ -20,7 +20,7 @@ def expired_below(state: ShardState) -> int:
 
 
 def expire(state: ShardState) -> None:
-    """Removes what is past retention, from whatever state (STA-5, RET-2, RET-3)."""
+    """Removes what is past retention, from whatever state (STA-5, RET-2, RET-3); marked messages stay (TAB-5)."""
     below, lowest = expired_below(state), state.lowest
     before = state.stored + state.history.size
     if lowest is not None and lowest < below:
@@ -37,9 +37,10 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Instant at which the next stored message expires; None if nothing is stored."""
+    """Instant at which the next stored message expires; None if nothing is stored, or marks keep the oldest."""
     since = oldest_sent_at(state)
-    return None if since is None else since + state.attributes.retention_micros
+    expiry = None if since is None else since + state.attributes.retention_micros
+    return None if expiry is not None and expiry <= state.now and state.marked.size else expiry
 
 
 def oldest_sent_at(state: ShardState) -> int | None:
@@ -76,16 +77,17 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes messages anywhere in the shard, history included; False if they are held."""
+    """Removes messages anywhere in the shard, history included; False if they are held, or a mark keeps some."""
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:
             return False
         state.pass_head(first, last)
-    for run in list(state.runs.pieces(first, last)):
-        state.leave(run)
-    state.withdraw(first, last)
-    state.delayed.discard(first, last)
-    state.runs.cut(first, last)
+    for start, end in state.marked.missing(first, last):
+        for run in list(state.runs.pieces(start, end)):
+            state.leave(run)
+        state.withdraw(start, end)
+        state.delayed.discard(start, end)
+        state.runs.cut(start, end)
     state.history.cut(first, last)
-    return True
+    return not state.marked.within(first, last)

@@ -30,8 +30,9 @@ _STALE = 10_000  # outdated heap entries above which the index is rebuilt
 class ShardIndex:
     """Runs, head and log of a shard with the indexes over them.
 
-    ``available``, ``moving``, ``delayed`` (only with a cap on delayed messages), ``in_flight`` and ``attempts``
-    cover the messages below ``scanned``; those from the head on are fresh: never received.
+    ``available``, ``moving``, ``marked``, ``undecided`` (marked, and the receipt has ended), ``delayed`` (only
+    with a cap on delayed messages), ``in_flight`` and ``attempts`` cover the messages below ``scanned``; those
+    from the head on are fresh: never received.
     """
 
     def __init__(self, head: Head, runs: list[Run], log: Log, history: Iterable[Run] = ()) -> None:
@@ -110,16 +111,20 @@ class ShardIndex:
         coming: list[tuple[int, int, int]] = []
         never_received: list[Run] = []
         moving: list[tuple[int, int]] = []
+        marked: list[tuple[int, int]] = []
+        undecided: list[tuple[int, int]] = []
         for run in runs:
             if run.state == MOVING:
                 moving.append((run.first, run.last))
                 continue
             if run.attempt_id is not None:
                 self.attempts.setdefault(run.attempt_id, []).append((run.first, run.last))
+            if run.mark is not None:
+                marked.append((run.first, run.last))
             if run.visible_at is None:
                 never_received.append(run)
             elif run.visible_at <= now:
-                available.append((run.first, run.last))
+                (available if run.mark is None else undecided).append((run.first, run.last))
             else:
                 coming.append((run.visible_at, run.first, run.last))
                 if run.state == IN_FLIGHT:
@@ -127,6 +132,8 @@ class ShardIndex:
         heapq.heapify(coming)
         self.available = SpanSet(available)
         self.moving = SpanSet(moving)
+        self.marked = SpanSet(marked)
+        self.undecided = SpanSet(undecided)
         self._coming = coming
         self._heap_limit = 2 * len(coming) + _STALE
         for run in never_received:
@@ -153,10 +160,11 @@ class ShardIndex:
         for run in self.runs.overlapping(first, last):
             if run.state != MOVING and (run.visible_at is None or run.visible_at <= self.now):
                 start, end = max(run.first, first), min(run.last, last)
+                arrived = self.available if run.mark is None else self.undecided
                 if run.state == IN_FLIGHT:
-                    for gap in self.available.missing(start, end):
+                    for gap in arrived.missing(start, end):
                         self.count_in_flight(*gap, -1)
-                self.available.add(start, end)
+                arrived.add(start, end)
         if last >= self.head.head_offset:
             self.available.add(max(first, self.head.head_offset), last)
         self._arrived(first, last)

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import attrs
 from sortedcontainers import SortedDict
 
+from lakequeue.model.deliveries import Mark
 from lakequeue.model.failures import MOST_ATTEMPTS, Attempts, DeadLetterReason
 from lakequeue.model.states import MessageState
 
@@ -47,10 +48,10 @@ class Run(NamedTuple):
 
     ``visible_at`` None: never received, so each message becomes available when the log says so. A ``visible`` run
     with a ``lease_id`` was handed back by that lease (VIS-4). An ``in_flight`` run whose ``visible_at`` has passed
-    may be claimed again; until then its lease stays the latest one (RCP-8). A ``deleted`` run is history: deleted
-    messages that a rewind may restore; its ``visible_at`` is when they were deleted, None if no more is kept of
-    them, so that neighbours are one run. A ``moving`` run is on its way to another queue: no receipt holds it, and
-    any process that finds it completes the move.
+    may be claimed again, or is undecided if it has a ``mark`` (TAB-5); until then its lease stays the latest one
+    (RCP-8). A ``deleted`` run is history: deleted messages that a rewind may restore; its ``visible_at`` is when
+    they were deleted, None if no more is kept of them, so that neighbours are one run. A ``moving`` run is on its
+    way to another queue: no receipt holds it, and any process that finds it completes the move.
     """
 
     first: int
@@ -64,6 +65,7 @@ class Run(NamedTuple):
     receives_before: int = 0  # of the receives, those before they came here as dead letters or a move failed
     failed_attempts: Attempts = ()  # the last ones (JOB-10)
     move: MovePart | None = None  # of a `moving` run
+    mark: Mark | None = None  # of a run in flight that a lease delivers into a table (TAB-2)
     attempt_id: str | None = None  # the receive request attempt whose answer the run is a part of (ATT-3)
     attempted_at: int | None = None
     attempt_place: int | None = None  # rank of the run in that answer
@@ -132,7 +134,8 @@ class Head:
     message without a run is deleted. Messages below ``released_offset`` are not held, whatever the cap on delayed
     ones is now (INF-9). ``attributes`` holds wire names and string values. ``paced_to`` is when the
     bucket of the rate limit is full again (``model.rates``). ``emptying`` has the random mark of the log's last
-    emptying, and the marks of emptyings that were announced since.
+    emptying, and the marks of emptyings that were announced since. ``delivery_table`` names the delivery table of
+    the marks (``shard.deliver``).
     """
 
     epoch: int = 0
@@ -148,6 +151,7 @@ class Head:
     released_offset: int = 0
     paced_to: int = 0
     emptying: str | None = None
+    delivery_table: str | None = None
 
     def knows(self, mark: int) -> bool:
         """True if the log was emptied by this ledger, or never: ``mark`` is the log's mark, or 0."""

@@ -24,6 +24,7 @@ from lakequeue.shard.commands import (
     RecordFailure,
     Spans,
 )
+from lakequeue.shard.expire import expire
 from lakequeue.shard.runs import IN_FLIGHT, MOVING, Run
 from lakequeue.shard.spans import apart, ranges
 from lakequeue.shard.state import ShardState
@@ -53,7 +54,8 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
     Raises:
         InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2), 0 is
             not allowed, or the total since the receive would pass twelve hours (VIS-9).
-        MessageNotInflight: the message was handed back, or a strict queue's receipt has ended (RCP-12).
+        MessageNotInflight: the message was handed back, or a strict queue's receipt has ended (RCP-12); or the
+            message is undecided, and the timeout is 0 (TAB-6).
         OverLimit: the receipt has ended, and there is no room to hide the message again (INF-11, FAI-4).
     """
     run = state.runs.at(command.offset)
@@ -69,6 +71,8 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
         raise MessageNotInflight()
     part = run._replace(first=command.offset, last=command.offset)
     if command.timeout == 0:
+        if _handed_back(state, run):
+            raise MessageNotInflight()
         check_visibility_timeout(state.attributes, 0)  # the caller may know older attributes (QUE-25)
         state.hand_back(part)
         return None, True
@@ -103,7 +107,8 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
         spans = ranges(kept[start:end])
         released += end - start
         done += part.size - (end - start)
-        if part.state == IN_FLIGHT:
+        part = _unmarked(part) if command.unmark else part
+        if not _handed_back(state, part):
             failures = {offset: command.reasons.get(offset, command.failure) for offset in kept[start:end]}
             alike = len(set(failures.values())) == 1
             state.remove(part, spans, next(iter(failures.values())) if alike else None)
@@ -116,6 +121,8 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
                 state.remove(part._replace(first=first, last=last))
                 changed = True
     state.serve_groups()
+    if command.unmark:
+        expire(state)  # marks kept messages past their retention
     return _counts(command.spans, done, released), changed
 
 
@@ -149,7 +156,9 @@ def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts
     """Makes the messages that the lease holds visible now."""
     done = 0
     for run in list(held(state, command.lease_id, command.spans)):
-        if run.state == IN_FLIGHT:
+        if command.unmark or command.unseen or command.unread:
+            run = _unmarked(run)
+        if not _handed_back(state, run):
             if (command.unseen or command.unread) and run.deliveries:
                 first = run.first_received_at if run.receive_count > 1 else None
                 run = run._replace(receive_count=run.receive_count - 1, first_received_at=first)
@@ -159,7 +168,18 @@ def lease_release(state: ShardState, command: LeaseRelease) -> tuple[LeaseCounts
             else:
                 state.hand_back(run, command.failure, command.failed_together)
             done += run.size
+    if command.unmark:
+        expire(state)
     return _counts(command.spans, done), done > 0
+
+
+def _unmarked(run: Run) -> Run:
+    return run if run.mark is None else run._replace(mark=None)
+
+
+def _handed_back(state: ShardState, run: Run) -> bool:
+    """True if a release changes nothing: the run is visible already, or undecided (TAB-6)."""
+    return run.state != IN_FLIGHT or (run.mark is not None and not state.live(run))
 
 
 def holds(state: ShardState, run: Run, lease_id: str) -> bool:

@@ -10,7 +10,7 @@ import attrs
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.shard.index import ShardIndex
 from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outgoing, Run, joined_runs
-from lakequeue.shard.spans import Span, apart
+from lakequeue.shard.spans import Span, SpanSet, apart
 
 TIMED_RUNS = 1000
 """Runs of the history that say when their messages were deleted; 8,000 would make deletes a quarter slower."""
@@ -38,7 +38,11 @@ class ShardState(ShardIndex):
         for run in runs:
             self.runs.put(run)
             assert run.visible_at is not None
-            if run.visible_at <= self.now:
+            if run.mark is not None:
+                self.marked.add(run.first, run.last)
+            if run.visible_at <= self.now and run.mark is not None:
+                self.undecided.add(run.first, run.last)
+            elif run.visible_at <= self.now:
                 self.available.add(run.first, run.last)
                 self._arrived(run.first, run.last)
             else:
@@ -62,7 +66,10 @@ class ShardState(ShardIndex):
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
-        """Makes a run visible now; lease and receive count stay with it (VIS-4, VIS-16), and why it failed."""
+        """Makes a run visible now; lease and receive count stay with it (VIS-4, VIS-16), and why it failed.
+
+        A marked run is undecided from now on (TAB-6).
+        """
         self.leave(run)
         self._set_back(run, [(run.first, run.last)], failure, together)
 
@@ -73,11 +80,14 @@ class ShardState(ShardIndex):
 
         All enter the indexes in one step: one by one, half a million of a million took 2.5 times as long.
         """
-        back = run._replace(state=VISIBLE, visible_at=self.now)
+        back = run._replace(state=VISIBLE if run.mark is None else IN_FLIGHT, visible_at=self.now)
         # a failure that was reported before stays: it may be reported again
         kept = back.unattempted()._replace(failure=run.failure)
         back = kept if failure is None else back.failed(failure, together)
         runs = [back._replace(first=first, last=last) for first, last in spans]
+        if run.mark is not None:
+            self.set_runs(runs)
+            return
         self.set_runs(runs[:1])  # only the first and the last can touch what lies around the run
         self.runs.put_apart(runs[1:-1])
         self.available.add_apart(spans[1:-1])
@@ -128,18 +138,19 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes every message below an offset, and moves the head there if it is lower."""
+        """Removes the messages below an offset that have no mark (TAB-5); moves the head there if it is lower."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)
-        first = self.runs.first
-        if first is not None and first < below:
-            for run in list(self.runs.pieces(first, below - 1)):
-                if self.live(run):
-                    self.in_flight -= run.size
-                    self._tenants = None  # the log may not have their groups any more
-            self.runs.cut(first, below - 1)
-            self.moving.discard(first, below - 1)
+        start = self.runs.first
+        if start is not None and start < below:
+            for first, last in self.marked.missing(start, below - 1):
+                for run in list(self.runs.pieces(first, last)):
+                    if self.live(run):
+                        self.in_flight -= run.size
+                        self._tenants = None  # the log may not have their groups any more
+                self.runs.cut(first, last)
+            self.moving.discard(start, below - 1)
         lowest = next(iter(self.available), None)
         if lowest is not None and lowest[0] < below:
             self.withdraw(lowest[0], below - 1)
@@ -148,7 +159,8 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=False)
 
     def remove_all(self) -> None:
-        """Removes every message up to the end of the log, and the history (RWD-23)."""
+        """Removes every message up to the end of the log, and the history (RWD-23); marked ones, too (TAB-8)."""
+        self.marked, self.undecided = SpanSet(), SpanSet()
         self.forget(self.log.end)
         self.forget_history()
 
@@ -183,6 +195,9 @@ class ShardState(ShardIndex):
         """Removes a run, or part of one, from the indexes; this ends the attempt that it belongs to (ATT-5)."""
         self.withdraw(run.first, run.last)
         self.moving.discard(run.first, run.last)
+        if self.marked.size:
+            self.marked.discard(run.first, run.last)
+            self.undecided.discard(run.first, run.last)
         if self.live(run):
             self.count_in_flight(run.first, run.last, -1)
         if run.attempt_id is not None:

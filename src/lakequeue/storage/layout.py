@@ -83,7 +83,7 @@ def message_rows(rows: pa.Table) -> pa.Table:
     return rows if rows.schema.equals(file) else rows.select(file.names).cast(file)
 
 
-class ColumnArrays:
+class Columns:
     """Builds the arrays of some columns from lists of values."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:
@@ -129,7 +129,7 @@ RUN = pa.struct(
         ("delivery_number", pa.int64()),
     ]
 )
-"""State of every message of a run; see ``shard.runs.Run``. NULL on the head row. The last two are unused."""
+"""State of every message of a run; see ``shard.runs.Run``. NULL on the head row."""
 TRACKED = pa.list_(
     pa.struct(
         [
@@ -162,7 +162,7 @@ HEAD = pa.struct(
 )
 """State of the shard, on its head row (first_offset = -1); see ``shard.runs.Head``.
 
-NULL on runs. ``tracked`` and ``delivery_table`` are never written.
+NULL on runs. ``tracked`` is never written.
 """
 # Each top-level column has its cost: a MERGE of 27 took delta-rs 51 ms, of the same data in these six 24-32 ms.
 RECEIPTS = pa.schema(

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from lakequeue.errors import DamagedTable, LakeQueueError
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros, to_micros
+from lakequeue.model.deliveries import Mark
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.states import MessageState
 from lakequeue.shard.commands import Decision, Result
@@ -43,11 +44,13 @@ _CHECK_EVERY = 16
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = layout.FILES["receipts"]
 _RUN = list(layout.RUN)
-_CELLS_OF_RUN = layout.ColumnArrays(_RUN)
+_CELLS_OF_RUN = layout.Columns(_RUN)
 _HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
 """Columns of the struct ``head`` that become fields of ``Head``."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")
 """Columns of the fields of a ``MovePart``."""
+_MARK = ("delivery_slot", "delivery_number")
+"""Columns of the fields of a ``Mark``."""
 _CELLS: Mapping[str, Callable[[Any], Any]] = {
     "failed_attempts": lambda attempts: [attrs.asdict(each) for each in attempts or ()] or None,
     "failure": lambda failure: failure and attrs.asdict(failure),
@@ -307,6 +310,9 @@ def run_rows(
     if any(moves := fields["move"]):
         parts = zip(*(move or (None,) * len(MovePart._fields) for move in moves), strict=True)
         fields |= zip(_MOVE, map(list, parts), strict=True)
+    if any(marks := fields["mark"]):
+        parts = zip(*(mark or (None, None) for mark in marks), strict=True)
+        fields |= zip(_MARK, map(list, parts), strict=True)
     for name, cell in _CELLS.items():
         fields[name] = list(map(cell, fields.get(name, ())))
     cells = _CELLS_OF_RUN.arrays(fields, len(runs))
@@ -339,6 +345,9 @@ def to_runs(rows: pa.Table) -> list[Run]:
     moves = zip(*(values.get(name, repeat(None)) for name in _MOVE), strict=False)
     if "move_number" in values:
         values["move"] = [None if move[0] is None else MovePart._make(move) for move in moves]
+    if "delivery_number" in values:
+        marks = zip(*(values[name] for name in _MARK), strict=True)
+        values["mark"] = [None if mark[1] is None else Mark._make(mark) for mark in marks]
     values |= {"first": values.pop("first_offset", []), "last": values.pop("last_offset", [])}
     defaults = Run._field_defaults
     cells = zip(*(values.get(name) or repeat(defaults[name]) for name in Run._fields), strict=False)

@@ -158,3 +158,13 @@ def _unknown(scheme: str) -> str:
 
 def _refused(root: object, reason: str) -> InvalidParameterValue:
     return InvalidParameterValue.of(hidden(repr(root)), "root", f"{reason}.")
+
+
+def is_inside(place: str, root: str) -> bool:
+    """True if a path or URI is a root, is in it, or contains it."""
+    paths = [local_path(each) for each in (place, root)]
+    if None in paths:
+        first, second = place.rstrip("/"), root.rstrip("/")
+    else:
+        first, second = (os.path.realpath(path or "").rstrip("/") for path in paths)
+    return f"{first}/".startswith(f"{second}/") or f"{second}/".startswith(f"{first}/")

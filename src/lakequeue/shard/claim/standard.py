@@ -11,6 +11,8 @@ import attrs
 
 from lakequeue.errors import OverLimit
 from lakequeue.model.clock import MICROS
+from lakequeue.model.deliveries import Mark
+from lakequeue.shard import deliver
 from lakequeue.shard.commands import Charge, Claim, ClaimedSpan, ClaimResult, Spans
 from lakequeue.shard.move import MOVED_AT_ONCE, dead, set_aside
 from lakequeue.shard.runs import IN_FLIGHT, Run, joined_runs
@@ -28,6 +30,16 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     Raises:
         OverLimit: as many messages are in flight as the shard allows; delete some, or wait (INF-3).
     """
+    if command.delivery is not None:
+        command = attrs.evolve(command, attempt_id=None)
+    result, changed = _claim(state, command)
+    if state.marked.size:
+        found = tuple(deliver.undecided(state))
+        result = attrs.evolve(result, undecided=found, target=deliver.target(state))
+    return result, changed
+
+
+def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     timeout = command.visibility_timeout
     if timeout is None:
         timeout = state.attributes.visibility_timeout_micros
@@ -36,6 +48,11 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
         return _repeat(state, attempt_id, state.now + timeout)
     allowed = _allowed(state, command)
     elsewhere = command.tokens is not None and state.attributes.pace is not None
+    mark: Mark | None = None
+    if command.delivery is not None and state.attributes.delivery_id is not None:
+        if deliver.target(state).changed:
+            return ClaimResult((), state.now, state.now, command.lease_id), False
+        [mark] = deliver.new_marks(state, command.delivery, 1)
     if elsewhere and not command.tokens:
         return quote(state, command), False
     picked = _picked(state, command, allowed)
@@ -54,7 +71,7 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if attempt_id is not None and spans:
         state.forget_attempt(attempt_id)
         state.attempts[attempt_id] = list(spans)
-    claimed = joined_runs(_in_flight(state, command, spans, state.now + timeout))
+    claimed = joined_runs(_in_flight(state, command, spans, state.now + timeout, mark))
     state.set_runs(claimed)
     if state.attributes.fifo:
         state.groups.placed()
@@ -66,7 +83,11 @@ def claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
     if not elsewhere:
         state.pass_pace(number)
     result = _result(state, claimed, state.now + timeout, command.lease_id, order)
-    return attrs.evolve(result, last=last, passed=passed, halved=halved), bool(claimed)
+    if claimed and mark is not None:
+        deliver.begun(state)
+    else:
+        mark = None
+    return attrs.evolve(result, last=last, passed=passed, halved=halved, mark=mark), bool(claimed)
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
@@ -120,7 +141,7 @@ def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
     return taken, taken != 0
 
 
-def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int) -> list[Run]:
+def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int, mark: Mark | None) -> list[Run]:
     """The runs of claimed messages."""
     attempt_id, consumer, now = command.attempt_id, command.consumer, state.now
     return [
@@ -135,6 +156,7 @@ def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int)
             attempted_at=None if attempt_id is None else now,
             attempt_place=None if attempt_id is None else place,
             consumer=consumer if attempt_id is None else None,
+            mark=mark,
         )
         for place, span in enumerate(spans)
         for run in state.take([span])

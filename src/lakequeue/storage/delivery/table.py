@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -17,7 +16,7 @@ from lakequeue.errors import MissingPackage, QueueClientError, RowsRefused, Tabl
 from lakequeue.storage.delivery.identity import CommitRefused, Delivery
 from lakequeue.storage.delivery.rows import columns_of, refused_columns
 from lakequeue.storage.folder import Folder, LocalFolder
-from lakequeue.storage.roots import local_path
+from lakequeue.storage.roots import is_inside
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
@@ -258,13 +257,3 @@ class Snapshot:
 
 
 _WHY_NOT_CATALOG = "a catalog decides its commits, so the table's own log does not say what arrived"
-
-
-def is_inside(uri: str, root: str) -> bool:
-    """True if a path or URI is a root, is in it, or contains it."""
-    paths = [local_path(each) for each in (uri, root)]
-    if None in paths:
-        first, second = uri.rstrip("/"), root.rstrip("/")
-    else:
-        first, second = (os.path.realpath(path or "") for path in paths)
-    return f"{first}/".startswith(f"{second}/")

@@ -1,0 +1,102 @@
+"""Deliveries into a Delta table: the marks in the ledger, and the application ids in the table (TAB)."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from typing import NamedTuple
+
+from lakequeue.model.secrets import hidden
+
+NONCE_BITS = 20
+"""Bits of a number that are random, so that the twin of a copied root has other numbers."""
+
+_CATALOG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){1,2}")
+
+
+class Mark(NamedTuple):
+    """Slot and number of the messages of one delivery (TAB-2).
+
+    Attributes:
+        slot: the lowest slot of the shard that no other delivery used at the claim.
+        number: the epoch of the claim's commit, followed by ``NONCE_BITS`` random bits. Numbers of a slot grow.
+    """
+
+    slot: int
+    number: int
+
+    @classmethod
+    def of(cls, slot: int, epoch: int, nonce: int) -> Mark:
+        return cls(slot, epoch << NONCE_BITS | nonce)
+
+    @property
+    def version(self) -> int:
+        """Version of the application id that an append carries."""
+        return 2 * self.number
+
+    @property
+    def block(self) -> int:
+        """Version of the application id that a block carries."""
+        return 2 * self.number + 1
+
+
+class Target(NamedTuple):
+    """The delivery table of a shard.
+
+    Attributes:
+        table: path, URI, or name in a catalog; None if the queue has no table any more.
+        delivery_id: random id of the queue for this table.
+        table_id: id of the Delta table (``metaData.id``); None as long as nobody recorded it.
+        changed: True if the marks belong to an earlier table or delivery id. Only an operator decides these.
+    """
+
+    table: str | None
+    delivery_id: str | None
+    table_id: str | None
+    changed: bool = False
+
+
+class Undecided(NamedTuple):
+    """A mark whose receipt has ended: nobody knows yet if the rows arrived.
+
+    Attributes:
+        mark: slot and number.
+        lease_id: the lease that delivered.
+        messages: number of messages.
+        since: end of the receipt, in microseconds.
+    """
+
+    mark: Mark
+    lease_id: str
+    messages: int
+    since: int
+
+
+def application_id(delivery_id: str, shard: int, slot: int) -> str:
+    """The id that an append into the table carries in Delta's log."""
+    return f"lakequeue-{delivery_id}-{shard}-{slot}"
+
+
+def parse_table(value: object) -> str:
+    """The place of a delivery table as its queue's owner named it.
+
+    Raises:
+        ValueError: it cannot be one, or it has a password or an access token (TAB-1).
+    """
+    table = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(table, str) or not table.strip() or not table.isprintable():
+        raise ValueError("must be a path, a URI, or the name of a table in a catalog")
+    if hidden(table) != table:
+        raise ValueError("must have no keys or tokens: give them as table_options")
+    return table.strip()
+
+
+def new_nonce() -> int:
+    """Random bits for the number of a mark."""
+    return random.getrandbits(NONCE_BITS)
+
+
+def is_catalog_name(table: str) -> bool:
+    """True for ``schema.table`` and ``catalog.schema.table``; False for a path or URI."""
+    return _CATALOG_NAME.fullmatch(table) is not None

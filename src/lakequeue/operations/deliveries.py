@@ -1,0 +1,65 @@
+"""Deliveries into a table as operators see them: the table of a queue, and undecided messages (TAB)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from lakequeue.errors import InvalidAttributeValue, InvalidParameterValue
+from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.deliveries import is_catalog_name, parse_table
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.root import Root
+from lakequeue.storage.roots import is_inside, root_of
+
+
+def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
+    """Returns the attributes with the delivery table as an absolute path, a URI, or a name in a catalog (TAB-1).
+
+    Raises:
+        InvalidAttributeValue: no table can be there, or the table and the root are in one another.
+    """
+    found = dict(given)
+    for name in {"table", "Table"} & found.keys():
+        if found[name]:
+            found[name] = _place(found[name], root)
+    return found
+
+
+def _place(given: object, root: Root) -> str:
+    try:
+        table = parse_table(given)
+        place = table if is_catalog_name(table) else root_of(table)
+    except (InvalidParameterValue, ValueError) as error:
+        reason = error.message if isinstance(error, InvalidParameterValue) else str(error)
+        raise refused(reason.partition("Reason: ")[2] or reason) from None
+    if not is_catalog_name(table) and is_inside(place, root.path):
+        raise refused(f"{place} and the root {root.path} must not be in one another")
+    return place
+
+
+def identified(attributes: QueueAttributes) -> QueueAttributes:
+    """Returns the attributes with a new delivery id, or without one if the queue has no table (TAB-1)."""
+    return attrs.evolve(attributes, delivery_id=None if attributes.table is None else uuid.uuid4().hex)
+
+
+def check_unmarked(queue: OpenQueue) -> None:
+    """Checks that no delivery is under way, so that the table may change (TAB-1).
+
+    Raises:
+        InvalidAttributeValue: messages are marked.
+    """
+    now = queue.now()
+    marked = sum(shard.ledger.query(lambda machine: machine.marked(now)) for shard in queue.shards)
+    if marked:
+        raise refused(
+            f"{marked:,} messages are being delivered into the table, or are undecided; try again after that"
+        )
+
+
+def refused(reason: str) -> InvalidAttributeValue:
+    """The error for a delivery table."""
+    return InvalidAttributeValue("Invalid value for the parameter {}.", names=["table"], hint=reason)

@@ -1,0 +1,132 @@
+"""Deliveries into a table: marks, and the decision about marks whose receipts have ended (TAB-2 to TAB-8).
+
+A claim for a delivery marks its messages. While the receipt is valid, the lease settles them as any others. Once
+it has ended they are *undecided*: no claim, move, expiry, or redrive takes them until the log of the table has
+shown if their rows arrived.
+
+``Head.delivery_table`` is ``DELIVERY_ID:TABLE_ID``, or ``DELIVERY_ID:`` if no table id is known. It names the
+table of the marks. If its delivery id is not that of the attributes, the marks belong to an earlier table, and
+only an operator decides them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, islice
+
+import attrs
+
+from lakequeue.model.clock import MICROS
+from lakequeue.model.deliveries import Mark, Target, Undecided
+from lakequeue.shard.commands import Decide, RecordTable, Remark
+from lakequeue.shard.expire import expire
+from lakequeue.shard.runs import VISIBLE, Run
+from lakequeue.shard.state import ShardState
+
+DECIDE_EVERY = 30 * MICROS
+"""Time between two attempts to decide a mark, and so between two wake-ups of receives that wait."""
+
+
+def target(state: ShardState) -> Target:
+    """The delivery table of the marks that the shard has or would get."""
+    attributes = state.attributes
+    owner, _, table_id = (state.head.delivery_table or "").partition(":")
+    changed = bool(state.marked.size and owner and owner != attributes.delivery_id)
+    known = table_id if changed or owner == attributes.delivery_id else ""
+    return Target(attributes.table, attributes.delivery_id, known or None, changed)
+
+
+def keep_target(state: ShardState, delivery_id: str | None) -> None:
+    """Notes whose marks are left when the delivery id of the attributes changes from this one."""
+    known = state.head.delivery_table
+    if state.attributes.delivery_id != delivery_id:
+        left = (known or f"{delivery_id}:") if state.marked.size else None
+        state.head = attrs.evolve(state.head, delivery_table=left)
+
+
+def begun(state: ShardState) -> None:
+    """Forgets the table of an earlier delivery id, of which no mark is left."""
+    owner, _, _ = (state.head.delivery_table or "").partition(":")
+    if owner and owner != state.attributes.delivery_id:
+        state.head = attrs.evolve(state.head, delivery_table=None)
+
+
+def new_marks(state: ShardState, nonce: int, number: int) -> list[Mark]:
+    """Marks of a number of deliveries that this commit begins, each with the lowest unused slot (TAB-2)."""
+    used = {run.mark.slot for run in _marked(state) if run.mark is not None}
+    slots = islice((slot for slot in count() if slot not in used), number)
+    return [Mark.of(slot, state.head.epoch + 1, nonce) for slot in slots]
+
+
+def undecided(state: ShardState) -> list[Undecided]:
+    """The marks whose receipts have ended, by the end of the first (TAB-5)."""
+    found: dict[Mark, Undecided] = {}
+    for span in state.undecided:
+        for run in state.runs.pieces(*span):
+            assert run.mark is not None
+            known = found.get(run.mark) or Undecided(run.mark, run.lease_id or "", 0, run.visible_at or 0)
+            since = min(known.since, run.visible_at or 0)
+            found[run.mark] = known._replace(messages=known.messages + run.size, since=since)
+    return sorted(found.values(), key=lambda each: (each.since, each.mark))
+
+
+def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
+    """Deletes the messages of a mark, or makes them visible without a lease, so that no old receipt holds them."""
+    runs = _of(state, Mark(command.slot, command.number))
+    if command.unrecorded and target(state).table_id is not None:
+        return 0, False
+    size = sum(run.size for run in runs)
+    for run in runs:
+        if command.delivered:
+            state.remove(run)
+            continue
+        state.leave(run)
+        back = run._replace(mark=None)
+        back = back.unattempted() if command.failure is None else back.failed(command.failure)
+        together = size if size > 1 else None
+        back = back._replace(state=VISIBLE, lease_id=None, visible_at=state.now)
+        state.set_runs([back._replace(consumer=None, failed_together=together)])
+    state.serve_groups()
+    expire(state)  # marks kept messages past their retention
+    return size, size > 0
+
+
+def remark(state: ShardState, command: Remark) -> tuple[tuple[Mark, ...] | None, bool]:
+    """Gives each part of a delivery a new number; the first part keeps the slot (TAB-7)."""
+    runs = _of(state, Mark(command.slot, command.number))
+    runs = [run for run in runs if run.lease_id == command.lease_id]
+    wanted = [span for part in command.parts for span in part]
+    held = {offset for run in runs if state.live(run) for offset in range(run.first, run.last + 1)}
+    asked = [offset for first, last in wanted for offset in range(first, last + 1)]
+    if not asked or not all(command.parts) or len({*asked} & held) < len(asked):
+        return None, False
+    others = new_marks(state, command.nonce, len(command.parts) - 1)
+    marks = Mark.of(command.slot, state.head.epoch + 1, command.nonce), *others
+    for mark, part in zip(marks, command.parts, strict=True):
+        for span in part:
+            for run in list(state.runs.pieces(*span)):
+                state.runs.put(run._replace(mark=mark))
+    for run in _of(state, Mark(command.slot, command.number)):
+        if run.lease_id == command.lease_id:
+            state.hand_back(run._replace(mark=None), command.failure)
+    expire(state)
+    return marks, True
+
+
+def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, bool]:
+    """Records the id of the table before its first append (TAB-4)."""
+    known = target(state)
+    if known.changed or not _of(state, Mark(command.slot, command.number)):
+        return None, False
+    if known.table_id is not None:
+        return known.table_id, False
+    state.head = attrs.evolve(state.head, delivery_table=f"{known.delivery_id}:{command.table_id}")
+    return command.table_id, True
+
+
+def _marked(state: ShardState) -> Iterator[Run]:
+    return (run for span in state.marked for run in state.runs.pieces(*span))
+
+
+def _of(state: ShardState, mark: Mark) -> list[Run]:
+    return [run for run in _marked(state) if run.mark == mark]
