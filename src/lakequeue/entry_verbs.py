@@ -120,7 +120,7 @@ class Wrapped:
 
 exchange = of_face(rounds.exchange)
 wait_for_more = of_face(waits.wait_for_more)
-receive_for_hands = of_face(receive.receive)
+receive_for_hands = of_face(receive.receive_with_waits)
 give_back = of_face(settle.give_back)
 gone = of_face(settle.gone)
 receive_async = of_face(receive.receive_async)

@@ -15,6 +15,7 @@ from lakequeue import BatchResult, Consumer, Context, DeadLetterReason, LakeQueu
 from lakequeue.entry_verbs import Exchanged, Request, exchange, give_back, receive_for_hands
 from lakequeue.errors import QueueClientError, QueueServiceError
 from lakequeue.model.clock import Duration
+from lakequeue.model.waiting_work import Waits
 from lakequeue.testing import ManualClock
 
 LONG_ENOUGH = 60
@@ -52,10 +53,10 @@ class Recorder(Queue):
         """Seconds since the start."""
         return (self.clock.now() - self.began).total_seconds()
 
-    def receive_for_hands(self, request: Request) -> list[Message]:
+    def receive_for_hands(self, request: Request, wake: threading.Event) -> Waits[list[Message]]:
         asked = ("max_messages", "visibility_timeout", "wait_time")
         self._note("receive", {name: getattr(request, name) for name in asked}, [])
-        messages = receive_for_hands(self, request)
+        messages = yield from receive_for_hands(self, request, wake)
         self.bodies |= {message.receipt_handle: message.body for message in messages}
         return messages
 
@@ -309,9 +310,11 @@ def given_back(queue: Queue, handles: Sequence[str]) -> None:
     give_back(queue, handles)
 
 
-def received(queue: Queue, request: Request) -> list[Message]:
+def received(queue: Queue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
     """In the place of `receive_for_hands`."""
-    return queue.receive_for_hands(request) if isinstance(queue, Recorder) else receive_for_hands(queue, request)
+    if isinstance(queue, Recorder):
+        return queue.receive_for_hands(request, wake)
+    return receive_for_hands(queue, request, wake)
 
 
 def sleeper(duration: float, result: Any = None) -> Callable[[Message, Context], Any]:

@@ -30,6 +30,7 @@ from lakequeue import (
 from lakequeue.consumer import queue_loop
 from lakequeue.consumer.shared_hands import SharedHands
 from lakequeue.entry_verbs import Request
+from lakequeue.model.waiting_work import Waits
 from mutations import Case, Mutation, Patch, each_case, replace
 from serve.serving import free_port
 
@@ -200,6 +201,17 @@ def test_idle_queues_are_not_polled_more_often_than_one(several: Several) -> Non
         assert several.begun == [(200, "other", "0")]
 
 
+def test_queues_that_wait_hold_no_thread(several: Several) -> None:
+    queues = [several.orders, *(several.queue(f"other{number}") for number in range(40))]
+    before = set(threading.enumerate())
+    with several.running(Consumer(queues, several.handler(), 3, wait_time=20)):
+        for queue in queues:
+            queue.send("once")
+        several.advance(30)
+        assert several.by_queue() == {queue.name: 1 for queue in queues}
+        assert len(set(threading.enumerate()) - before) <= 1 + 3 + 2 * 8
+
+
 @pytest.mark.parametrize("slow", [False, True], ids=["at once", "late"])
 def test_a_run_until_empty_ends_when_all_are(several: Several, monkeypatch: Patch, slow: bool) -> None:
     first, second, third = several.orders, several.queue("second"), several.queue("third")
@@ -212,10 +224,10 @@ def test_a_run_until_empty_ends_when_all_are(several: Several, monkeypatch: Patc
             context.sleep(5)
             {"orders": second, "second": third}[context.queue.name].send(message.body)
 
-    def received(queue: Any, request: Request) -> Any:
+    def received(queue: Any, request: Request, wake: threading.Event) -> Waits[list[Message]]:
         """The third queue tells that it is empty when messages have gone through the other two to it."""
         wait(f"before {queue.name}")
-        found = receive(queue, request)
+        found = yield from receive(queue, request, wake)
         wait(f"after {queue.name}")
         return found
 
@@ -380,8 +392,8 @@ def test_no_hand_is_kept_for_a_queue_that_is_deleted(several: Several) -> None:
 
     receive = first.receive_for_hands
 
-    def gone(request: Request) -> list[Message]:
-        messages = receive(request)
+    def gone(request: Request, wake: threading.Event) -> Waits[list[Message]]:
+        messages = yield from receive(request, wake)
         if several.now > 5 and consumer._loops[0].held._kept:
             raise QueueDoesNotExist("it was deleted")
         return messages

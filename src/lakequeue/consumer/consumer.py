@@ -22,13 +22,17 @@ from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.consumer.shared_hands import STOP_TIMEOUT, Controls, SharedHands
 from lakequeue.entry_verbs import races
 from lakequeue.errors import InvalidOptions, LakeQueueError, MissingPackage
-from lakequeue.model.clock import NEVER, Duration, duration_micros, start_thread
+from lakequeue.model.clock import NEVER, Duration, duration_micros
+from lakequeue.model.waiting_work import WaitingThreads, Waits
+from lakequeue.model.waiting_work import run as run_work
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import HeartbeatRenewal, Renewal
 
 if TYPE_CHECKING:
     from lakequeue.consumer.prometheus import Endpoint
 
+_MOST_THREADS = 8
+"""Threads that receive from several queues, and as many that extend receipts: storage is asked in each of them."""
 _DEFAULT_RENEWAL = HeartbeatRenewal()
 _DEFAULT_OUTAGE = Outage()
 
@@ -167,7 +171,7 @@ class Consumer:
                 queues = [options.queue for options in self._options]
                 running.callback(Presence(self.name, queues, self._began).stop)
                 if len(self._loops) == 1:
-                    self._loops[0].run(until_empty)
+                    run_work(self._loops[0].run(until_empty), self._clock, self._loops[0].wake)
                 else:
                     self._run_each(until_empty)
         finally:
@@ -180,12 +184,14 @@ class Consumer:
         return [call.began for loop in self._loops for call in loop.calls.running.copy()]
 
     def _run_each(self, until_empty: bool) -> None:
-        """Runs the loop of each queue in a thread of its own."""
+        """Runs the loops of all queues in a few threads."""
         errors: list[BaseException] = []
+        loops = WaitingThreads(self._clock, _MOST_THREADS, "lakequeue queues")
+        heartbeats = WaitingThreads(self._clock, _MOST_THREADS, "lakequeue heartbeats", late=True)
 
-        def run(loop: QueueLoop, ended: threading.Event) -> None:
+        def run(loop: QueueLoop, ended: threading.Event) -> Waits[None]:
             try:
-                loop.run(until_empty)
+                yield from loop.run(until_empty, heartbeats)
             except BaseException as error:
                 loop.fail(error)  # one that is not of the queue ends the others
                 errors.append(error)
@@ -197,7 +203,7 @@ class Consumer:
         try:
             for loop in self._loops:
                 ended = threading.Event()
-                start_thread(self._clock, partial(run, loop, ended), f"lakequeue {loop.queue.name}")
+                loops.add(run(loop, ended), loop.wake)
                 ends.append(ended)
             for ended in ends:
                 self._clock.wait(NEVER, ended)

@@ -41,6 +41,7 @@ from lakequeue.errors import (
 from lakequeue.model.clock import NEVER, Duration, Interrupt, duration_micros, from_micros, seconds, to_micros
 from lakequeue.model.messages import UNAVAILABLE, Message
 from lakequeue.model.pauses import Pause
+from lakequeue.model.waiting_work import WaitingThreads, Waits
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 
 _REFUSED_PAUSE = timedelta(seconds=0.5)
@@ -68,7 +69,8 @@ class QueueLoop:
         fatal: stops all loops of the consumer.
 
     Attributes:
-        interrupt: wakes the loop.
+        interrupt: has the loop act on what changed.
+        wake: ends the waits of ``run``, with ``interrupt`` or when there may be messages.
         outages: knows whether storage works.
         held: the active messages, and which of them hands take next.
         rounds: settles them, and claims others.
@@ -95,7 +97,7 @@ class QueueLoop:
         self._error: BaseException | None = None
         self._pauses = list[Pause]()
         self.unended = self.handed_back = 0
-        self.interrupt = Interrupt()
+        self.interrupt, self.wake = Interrupt(), Interrupt()
         self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
         run = Run(options, self.outages, observers, self.interrupt.set, self.fail)
         self.held = HeldMessages(options, hands.totals, self.interrupt.set)
@@ -106,14 +108,15 @@ class QueueLoop:
         self.calls = Calls(run, self.held, self.rounds)
         hands.add(self.held, self.calls.work)
 
-    def run(self, until_empty: bool) -> None:
-        """Consumes until stopped, see ``Consumer.run``."""
-        self._heartbeat.start()
-        try:
-            self._consume(until_empty)
-        finally:
-            self._hands.leave(self.held)
-            self._wind_down()
+    def run(self, until_empty: bool, heartbeats: WaitingThreads | None = None) -> Waits[None]:
+        """Consumes until stopped, see ``Consumer.run``; ``wake`` ends its waits."""
+        self._heartbeat.start(heartbeats)
+        with self.interrupt.waking(self.wake.set):
+            try:
+                yield from self._consume(until_empty)
+            finally:
+                self._hands.leave(self.held)
+                yield from self._wind_down()
         if self._error is not None:
             raise self._error
 
@@ -136,14 +139,14 @@ class QueueLoop:
     def _stopping(self) -> bool:
         return self._controls.stopping or self._error is not None
 
-    def _consume(self, until_empty: bool) -> None:
+    def _consume(self, until_empty: bool) -> Waits[None]:
         failures, not_before = 0, self._clock.now()
         while True:
             self.interrupt.clear()
             if self._stopping or self._hands.all_empty:
                 return
             now = self._clock.now()
-            if self._prepare(may_linger=not until_empty and now >= not_before):
+            if (yield from self._prepare(may_linger=not until_empty and now >= not_before)):
                 continue
             try:
                 empty = self._hands.may_be_empty(self.held) if until_empty else None
@@ -153,10 +156,11 @@ class QueueLoop:
                 if found is None:
                     room, event = 0 if self._controls.paused else self.held.room(), self._next_event()
                     if not room or now < not_before:
-                        self._wait_until(event, not_before if room else None)
+                        yield from self._wait_until(event, not_before if room else None)
                         continue
                     hands = self.held.free_hands()
-                    messages = self._receive(room, hands, last or event is not None, held_back)
+                    at_once = last or event is not None
+                    messages = yield from self._receive(room, hands, at_once, held_back)
                     self.held.keep_free(hands, bool(messages))
                 else:
                     messages = found.messages
@@ -186,7 +190,7 @@ class QueueLoop:
             elif found is None and empty is not None and not held_back:
                 self._hands.found_empty(self.held, empty)
             elif found is None:
-                self._clock.wait(event or now + _BETWEEN_RECEIVES, self.interrupt)
+                yield from self._wait_until(event or now + _BETWEEN_RECEIVES)
 
     def _log_pauses(self) -> None:
         """Logs each pause of the queue or of a group once, and its end."""
@@ -198,7 +202,7 @@ class QueueLoop:
             _log.info("%s is no longer paused", name)
         self._pauses = pauses
 
-    def _prepare(self, may_linger: bool) -> bool:
+    def _prepare(self, may_linger: bool) -> Waits[bool]:
         """Adapts what the pool holds before a round, and logs new pauses of the queue.
 
         Lets what was handled wait for messages to claim in the same commit.
@@ -220,13 +224,20 @@ class QueueLoop:
         if self.rounds.unsettled:  # while all hands are busy, what they finish meanwhile goes into the same commit
             self.held.hungry.wait(min(self.held.round_seconds, _LONGEST_GATHER))
         until = self.rounds.lingers_until() if may_linger and not self._controls.paused else None
-        return until is not None and wait_for_more(self.queue, until, self.interrupt, not self.held.any_busy)
+        if until is None:
+            return False
+        idle = not self.held.any_busy
+        return (yield from wait_for_more(self.queue, until, self.interrupt, self.wake, idle))
 
-    def _wait_until(self, *instants: datetime | None) -> None:
+    def _wait_until(self, *instants: datetime | None) -> Waits[None]:
         """Waits until the first of these, or until there is something to do."""
-        self._clock.wait(min((each for each in instants if each is not None), default=NEVER), self.interrupt)
+        self.wake.clear()
+        if not self.interrupt.is_set():
+            yield min((each for each in instants if each is not None), default=NEVER)
 
-    def _receive(self, room: int, hands: FreeHands | None, at_once: bool, held_back: bool) -> Sequence[Message]:
+    def _receive(
+        self, room: int, hands: FreeHands | None, at_once: bool, held_back: bool
+    ) -> Waits[Sequence[Message]]:
         shortest = settings(self.queue).limits("receive_wait_time").low
         request = Request(
             max_messages=room,
@@ -237,7 +248,7 @@ class QueueLoop:
             hands=hands,
             idle=not self.held.any_busy,
         )
-        return receive_for_hands(self.queue, request)
+        return (yield from receive_for_hands(self.queue, request, self.wake))
 
     def _next_event(self) -> datetime | None:
         """When a settlement is tried again, or work that was not begun is given back."""
@@ -311,7 +322,7 @@ class QueueLoop:
 
     # --- the end
 
-    def _wind_down(self) -> None:
+    def _wind_down(self) -> Waits[None]:
         """Hands back what was not begun, waits for the handlers, then hands back what they did not finish."""
         began = to_micros(self._clock.now())
         try:
@@ -322,7 +333,7 @@ class QueueLoop:
                 until = from_micros(began + duration_micros(self._controls.grace))
                 if not self.held or self._clock.now() >= until:
                     break
-                self._clock.wait(min(until, self._next_event() or until), self.interrupt)
+                yield from self._wait_until(until, self._next_event())
         finally:
             self._stop()
 

@@ -29,6 +29,7 @@ from lakequeue.model.clock import Duration, Interrupt, from_micros
 from lakequeue.model.messages import Message
 from lakequeue.model.names import sequence_number
 from lakequeue.model.off_loop import OffLoop, in_loop_threads
+from lakequeue.model.waiting_work import Waits, run
 from lakequeue.operations.claim import ClaimPlan, FreeHands, Part
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, visibility
@@ -153,9 +154,15 @@ def _release(step: _Step) -> bool:
 
 def receive(queue: OpenQueue, request: Request) -> list[Message]:
     """Receives messages; waits in this thread for the first message."""
-    with queue.service("receive") as call, queue.root.clock.participant():
+    wake, clock = threading.Event(), queue.root.clock
+    with clock.participant():
+        return run(receive_with_waits(queue, request, wake), clock, wake)
+
+
+def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
+    """``receive`` for a caller that waits itself, and for ``wake``."""
+    with queue.service("receive") as call:
         poll = _checked(queue, request)
-        wake = threading.Event()
         woken = request.interrupt.waking(wake.set) if request.interrupt else nullcontext()
         with _waiting(queue, poll, wake.set) as waiter, woken:
             polls = _Polls(queue, poll, waiter, wake.clear)
@@ -165,7 +172,7 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
                 if isinstance(step, _Found):
                     call.messages = len(step.messages)
                     return step.messages
-                queue.root.clock.wait(step, wake)
+                yield step
 
 
 async def receive_async(

@@ -11,13 +11,16 @@ import attrs
 
 from lakequeue.model.arguments import SHORTEST_POLL
 from lakequeue.model.clock import MICROS, Interrupt, from_micros
+from lakequeue.model.waiting_work import Waits
 from lakequeue.runtime.log_watch import log_watch
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
-LED_POLL_FACTOR = 10
-"""Interval of polls while another process watches the queue, as a multiple of the longest one."""
+WATCHED_POLL_FACTOR = 10
+"""Interval of polls of the process that watches the queue, as a multiple of the longest one: changes wake it."""
+WATCHED_CLAIM_FACTOR = 60
+"""Interval of claims by processes that watch or follow, which only look whether there are messages before that."""
 
 
 @contextmanager
@@ -35,7 +38,8 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None
             return
         table = queue.shards[0].tables.receipts
         with watch.waking(table, folders, waiters.wake, idle is not False, consumer=idle is not None) as place:
-            waiter.watched, waiter.led_elsewhere = True, place.is_led_elsewhere
+            waiter.watched, waiter.watches = True, place.is_watched_here
+            waiter.led_elsewhere = place.is_led_elsewhere
             yield waiter
 
 
@@ -71,19 +75,22 @@ class VainWait:
     """When the wait ends, in microseconds."""
     _pause: int
     """Until the next poll, in microseconds."""
-    _led: bool = False
+    _watched: bool = False
     _longest: int = attrs.field(init=False)
 
     @_longest.default
     def _longest_wait(self) -> int:
-        return self._queue.now() + LED_POLL_FACTOR * self._queue.root.poll_interval
+        return self._queue.now() + WATCHED_CLAIM_FACTOR * self._queue.root.poll_interval
 
     def next(self) -> datetime:
         """Returns the instant to wait for now."""
-        now, self._led = self._queue.now(), self._is_led()
-        events = [] if self._led else [shard.ledger.next_event(now) for shard in self._queue.shards]
+        now, waiter, interval = self._queue.now(), self._waiter, self._queue.root.poll_interval
+        led = waiter is not None and waiter.led_elsewhere(interval / MICROS)
+        watches = waiter is not None and waiter.watches()
+        pause = WATCHED_POLL_FACTOR * interval if watches else interval if led else self._pause
+        self._watched = watches or led
+        events = [] if led else [shard.ledger.next_event(now) for shard in self._queue.shards]
         known = [event for event in events if event is not None and event > now]
-        pause = self._queue.root.poll_interval if self._led else self._pause
         return from_micros(min([self._deadline, now + pause, *known]))
 
     def is_over(self) -> bool:
@@ -97,21 +104,22 @@ class VainWait:
         ):
             return True
         # the watcher may have left messages to others, so those look, too: at the names of the next entries
-        return not (woken or (self._led and self._is_led())) or not is_drained(self._queue)
-
-    def _is_led(self) -> bool:
-        seconds = self._queue.root.poll_interval / MICROS
-        return self._waiter is not None and self._waiter.led_elsewhere(seconds)
+        return not (woken or self._watched) or not is_drained(self._queue)
 
 
-def wait_for_more(queue: OpenQueue, until: datetime, interrupt: Interrupt, idle: bool) -> bool:
+def wait_for_more(
+    queue: OpenQueue, until: datetime, interrupt: Interrupt, wake: threading.Event, idle: bool
+) -> Waits[bool]:
     """Waits until there may be messages to claim, or for an instant or an event; ``idle``: see ``waiting``.
+
+    Args:
+        wake: set with ``interrupt``, and when there may be messages.
 
     Returns:
         False if there may be some now, so that it did not wait.
     """
-    wake, waited, pause = threading.Event(), False, SHORTEST_POLL
-    with waiting(queue, wake.set, idle) as waiter, interrupt.waking(wake.set):
+    waited, pause = False, SHORTEST_POLL
+    with waiting(queue, wake.set, idle) as waiter:
         while True:
             wake.clear()
             waiter.woken = False
@@ -121,5 +129,5 @@ def wait_for_more(queue: OpenQueue, until: datetime, interrupt: Interrupt, idle:
             if not is_drained(queue):
                 return waited
             waited = True
-            queue.root.clock.wait(min(until, now + timedelta(microseconds=pause)), wake)
+            yield min(until, now + timedelta(microseconds=pause))
             pause = min(2 * pause, queue.root.poll_interval)

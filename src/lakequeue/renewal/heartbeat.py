@@ -12,7 +12,8 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from lakequeue.model.clock import MICROS, NEVER, Clock, from_micros, start_thread, to_micros
+from lakequeue.model.clock import MICROS, NEVER, Clock, Interrupt, from_micros, to_micros
+from lakequeue.model.waiting_work import WaitingThreads, Waits
 from lakequeue.renewal.policies import Hold, Renewal
 
 _IN_TURN = 4
@@ -74,9 +75,9 @@ class HeartbeatScheduler(Generic[Key]):
         self._over: set[Key] = set()
         self._since = 0
         self._until = to_micros(NEVER)
-        self._wake = threading.Event()
+        self._wake = Interrupt()
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._beating = threading.RLock()
 
     def keep(self, holds: Mapping[Key, Hold]) -> None:
         with self._lock:
@@ -98,17 +99,19 @@ class HeartbeatScheduler(Generic[Key]):
         with self._lock:
             return self._holds.get(key)
 
-    def start(self) -> None:
-        self._thread = start_thread(self._clock, self._run, "lakequeue heartbeat", late=True)
+    def start(self, threads: WaitingThreads | None = None) -> None:
+        """Starts to extend, in threads that several schedulers share, or in a thread of its own."""
+        threads = threads or WaitingThreads(self._clock, 1, "lakequeue heartbeat", late=True)
+        threads.add(self._run(), self._wake)
 
     def stop(self) -> None:
-        """Ends the thread. Nothing is extended after this returns."""
+        """Ends the scheduler; nothing is extended after this returns."""
         with self._lock:
             self._holds.clear()
         self._stopped.set()
         self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        with self._beating:  # it may be extending
+            pass
 
     def beat(self) -> datetime:
         """Extends the receipts that are due. Returns when to check again."""
@@ -189,15 +192,17 @@ class HeartbeatScheduler(Generic[Key]):
     def _extended(self, wanted: dict[Key, int]) -> dict[Key, Verdict]:
         return dict(zip(wanted, self._extend(list(wanted.items())), strict=True)) if wanted else {}
 
-    def _run(self) -> None:
+    def _run(self) -> Waits[None]:
         try:
-            until = self.beat()
             while not self._stopped.is_set():
-                self._clock.wait(until, self._wake)
+                with self._beating:
+                    until = self.beat()
+                yield until
                 self._wake.clear()
                 # what ends at this very instant ends first (HBN-10), whatever woke this thread
                 self._clock.wait(self._clock.now(), self._stopped)
-                until = self.beat()
+        except GeneratorExit:
+            raise
         except BaseException as error:
             _log.exception("the heartbeat ended")
             self._broken(error)

@@ -31,6 +31,8 @@ RETRY = 0.005
 died is free after its file is closed."""
 SIGN = 0.2
 """Seconds between two signs of the watcher."""
+SIGNS = 5
+"""It looks once in so many signs whether the lock's file is still there."""
 FORGOTTEN = 60.0
 """Seconds after the last receive at which a queue's files are closed, once another queue is waited for."""
 
@@ -83,6 +85,10 @@ class Place:
         """Whether no receive waits, and none did a moment ago."""
         return not self.waits and time.monotonic() - self.left_at >= self.stay
 
+    def is_watched_here(self) -> bool:
+        """Returns True if this process watches all logs."""
+        return self.leads and len(self.watches) == len(self.folders)
+
     def is_led_elsewhere(self, seconds: float) -> bool:
         """Returns True if another process watches, and has shown itself within so many seconds."""
         return not self.leads and self.lock.is_led(seconds)
@@ -99,6 +105,7 @@ class LogWatch:
         self._kinds, self._closed = flags.CREATE | flags.MOVED_TO, flags.CLOSE_WRITE
         self._places: dict[str, Place] = {}
         self._watched: dict[int, list[Place]] = {}
+        self._shown = 0
         self._stirred = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll = select.poll()
         for descriptor in (self._system.fileno(), self._stirred):
@@ -220,9 +227,13 @@ class LogWatch:
         return max(0, int(1000 * (min(instants) - time.monotonic())) + 1) if instants else None
 
     def _show(self) -> None:
+        self._shown += 1
         for place in self._places.values():
-            if place.leads and place.sign is not None and (place.left or not place.lock.still_leads()):
-                self._pass_on(place)
+            if place.leads and place.sign is not None:
+                if place.left or (self._shown % SIGNS == 0 and not place.lock.still_leads()):
+                    self._pass_on(place)
+                elif self._shown % SIGNS:
+                    place.lock.stamp()
 
     def _changed(self, watches: Iterable[int]) -> list[Place]:
         """Acts on changes; returns the places whose receives are to look."""

@@ -26,6 +26,7 @@ class Waiter:
         woken: it was woken and has not yet begun. A poll clears it first, so that later changes wake it again.
         found: it found messages and is about to leave.
         watched: changes on a disk wake it.
+        watches: returns True if this process watches, so that each change wakes one of its waiters.
         led_elsewhere: returns True if another process watches for it, and has shown a sign within so many seconds.
     """
 
@@ -34,6 +35,7 @@ class Waiter:
     woken: bool = False
     found: bool = False
     watched: bool = False
+    watches: Callable[[], bool] = lambda: False
     led_elsewhere: Callable[[float], bool] = lambda seconds: False
 
     @property

@@ -1,0 +1,164 @@
+"""Work that says where it waits, so that one thread can run it alone, or a few threads much of it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from contextvars import Context, copy_context
+from datetime import datetime
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+import attrs
+
+from lakequeue.model.clock import NEVER, Clock, Interrupt, start_thread
+
+_T = TypeVar("_T")
+Waits: TypeAlias = Generator[datetime, None, _T]
+"""Work that yields an instant to wait for it. An event, which runner and work both know, ends the wait earlier."""
+
+
+def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
+    """Runs work in this thread, with its waits. Returns its result.
+
+    An error that ends a wait, such as KeyboardInterrupt, is raised in the work.
+    """
+    resume: Callable[[], datetime] = partial(next, work)
+    while True:
+        try:
+            until = resume()
+        except StopIteration as ended:
+            result: _T = ended.value
+            return result
+        resume = partial(next, work)
+        try:
+            clock.wait(until, wake)
+        except BaseException as error:
+            resume = partial(work.throw, error)
+
+
+@attrs.define(eq=False)
+class _Piece:
+    """Work of ``WaitingThreads``, with the event that ends its waits."""
+
+    work: Waits[None]
+    wake: Interrupt
+    end: ExitStack = attrs.field(factory=ExitStack)
+    context: Context = attrs.field(factory=copy_context)
+
+
+class WaitingThreads:
+    """Threads that run any number of works. A work that waits holds no thread. Thread-safe.
+
+    Threads start with the first works, and end with the last one.
+
+    Args:
+        clock: the clock of all waits.
+        number: maximum number of threads.
+        name: name of the threads.
+        late: see ``Clock.participant``.
+    """
+
+    def __init__(self, clock: Clock, number: int, name: str, *, late: bool = False) -> None:
+        self._clock = clock
+        self._number = number
+        self._name = name
+        self._late = late
+        self._lock = threading.Lock()
+        self._pieces = self._threads = 0
+        self._ready: deque[_Piece] = deque()
+        self._waiting: dict[_Piece, datetime] = {}
+        self._idle: list[threading.Event] = []
+        """Threads that wait for ready work."""
+        self._timer: threading.Event | None = None
+        """The idle thread that also waits for the first instant of waiting work."""
+        self._timer_until = NEVER
+
+    def add(self, work: Waits[None], wake: Interrupt) -> None:
+        """Runs work until it ends, which no error may do. ``wake`` ends its waits."""
+        piece = _Piece(work, wake)
+        piece.end.enter_context(wake.waking(partial(self._woken, piece)))
+        with self._lock:
+            self._pieces += 1
+            self._ready.append(piece)
+            start = self._threads < self._number and not self._idle
+            self._threads += start
+            if not start:
+                self._stir()
+        if start:
+            start_thread(self._clock, self._run, self._name, late=self._late)
+
+    def _woken(self, piece: _Piece) -> None:
+        with self._lock:
+            if self._waiting.pop(piece, None) is not None:
+                self._ready.append(piece)
+                self._stir()
+
+    def _stir(self) -> None:
+        """Wakes an idle thread, if there is one."""
+        if self._idle:
+            self._idle.pop().set()
+        elif self._timer is not None:
+            self._timer.set()
+
+    def _run(self) -> None:
+        wake = threading.Event()
+        while True:
+            with self._lock:
+                piece = self._next()
+                if piece is None and not self._pieces:
+                    self._threads -= 1
+                    self._stir()  # each thread that ends wakes the next one
+                    return
+                until = NEVER if piece is not None else self._rest(wake)
+            if piece is not None:
+                self._step(piece)
+                continue
+            self._clock.wait(until, wake)
+            with self._lock:
+                wake.clear()
+                if wake in self._idle:
+                    self._idle.remove(wake)
+                if self._timer is wake:
+                    self._timer = None
+
+    def _next(self) -> _Piece | None:
+        """Takes work that need not wait any more; has another thread wait for the instants of the rest."""
+        piece = self._ready.popleft() if self._ready else None
+        if piece is None and self._waiting:
+            first = min(self._waiting, key=self._waiting.__getitem__)
+            if self._waiting[first] <= self._clock.now():
+                del self._waiting[first]
+                piece = first
+        if piece is not None and self._timer is None and self._idle:
+            self._idle.pop().set()
+        return piece
+
+    def _rest(self, wake: threading.Event) -> datetime:
+        """Makes a thread idle; returns until when it rests."""
+        if self._timer is not None:
+            self._idle.append(wake)
+            return NEVER
+        self._timer, self._timer_until = wake, min(self._waiting.values(), default=NEVER)
+        return self._timer_until
+
+    def _step(self, piece: _Piece) -> None:
+        """Runs work until it waits or ends."""
+        try:
+            until = piece.context.run(next, piece.work)
+        except StopIteration:
+            piece.end.close()
+            with self._lock:
+                self._pieces -= 1
+                if not self._pieces:
+                    self._stir()
+            return
+        with self._lock:
+            if piece.wake.is_set():
+                self._ready.append(piece)
+                return
+            self._waiting[piece] = until
+            if self._timer is not None and until < self._timer_until:
+                self._timer.set()
