@@ -93,7 +93,9 @@ def test_a_redrive_whose_condition_fails_on_the_way_says_how_far_it_came(harness
         dead.redrive(where="body::INT < 3")
     assert sorted(stored(harness, "orders")) == ["1", "2"]
     monkeypatch.setattr(sandbox, "SECONDS", 1.0)
-    with pytest.raises(InvalidParameterValue, match=r"too slow: .*judged before: 3. Messages moved before: 1\.$"):
+    with pytest.raises(
+        InvalidParameterValue, match=r"too slow: .*evaluated before: 3. Messages moved before: 1\.$"
+    ):
         dead.redrive(where=f"body = '3' OR {SLOW}")
     assert sorted(stored(harness, "orders")) == ["1", "2", "3"]
     assert stored(harness, "dead") == ["4", "five", SLOW_BODY]

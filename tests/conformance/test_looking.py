@@ -182,7 +182,7 @@ def test_a_condition_that_is_too_slow_ends_a_peek_and_changes_nothing(harness: H
     queue.send_batch([SendEntry("x"), SendEntry(SLOW_BODY)])
     before = harness.versions()
     with pytest.raises(
-        errors.InvalidParameterValue, match="too slow: judging it for 2 messages took more than 2 s"
+        errors.InvalidParameterValue, match="too slow: evaluating it for 2 messages took more than 2 s"
     ):
         queue.peek(SLOW)
     assert harness.versions() == before

@@ -671,7 +671,7 @@ def test_the_command_shows_asks_and_does(victim: Victim) -> None:
     assert run(app, ["repair"]).exit_code == 2 and run(app, ["repair", "orders", "--all"]).exit_code == 2
     empty(entries(victim.messages)[0])
     left = run(app, ["repair", "orders"])
-    assert left.exit_code == 1 and "cannot be mended" in left.stdout and "Traceback" not in left.output
+    assert left.exit_code == 1 and "cannot be repaired" in left.stdout and "Traceback" not in left.output
     assert left.stdout.endswith("\nnothing was repaired\n")
 
 

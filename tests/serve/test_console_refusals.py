@@ -119,12 +119,12 @@ def test_a_refusal_names_the_field_and_changes_nothing(
     ("members", "said"),
     [
         (new(DelaySeconds="901"), "Reason: Must be 0 to 900 whole seconds in profile sqs, not 901."),
-        ({"QueueName": "a/b"}, "'a/b' is no such name"),
+        ({"QueueName": "a/b"}, "'a/b' is not such a name"),
     ],
 )
 def test_a_refusal_says_what_would_be_right_once(console: Console, members: Any, said: str) -> None:
     told = console.http.post("/console/api/queues", json=members, headers=ASKED).json()["message"]
-    assert told.endswith(said) and told.count("no such name") + told.count("901") == 1
+    assert told.endswith(said) and told.count("not such a name") + told.count("901") == 1
 
 
 @pytest.mark.parametrize(("path", "parameters", "status", "said"), LOOKED_FOR)

@@ -71,7 +71,7 @@ def test_every_problem_is_named_at_once(tmp_path):
         "key 'a b': an id has 1 to 128 letters, digits, _, . and -",
         "key 'a b': secret must be 16 to 256 visible characters of ASCII",
         "key 'one': 'role' is not known",
-        "key 'one', rule 1: 'Send' is no action of SQS",
+        "key 'one', rule 1: 'Send' is not an action of SQS",
         "key 'two': secret must be 16 to 256 visible characters of ASCII",
         "key 'two', rules: must be a list that is not empty",
         "key 'three', rule 1, queues: must be a list that is not empty",
@@ -115,7 +115,7 @@ def test_what_is_no_file_of_keys(tmp_path, content, expected):
 def test_a_file_that_others_can_read_is_refused_but_for_the_group_on_request(tmp_path, mode, group_reads, taken):
     path = key_file(tmp_path / "keys.json", FILE)
     path.chmod(mode)
-    with nullcontext() if taken else pytest.raises(InvalidOptions, match="others may read"):
+    with nullcontext() if taken else pytest.raises(InvalidOptions, match="other users may read"):
         Keys.read(path, group_reads)
 
 

@@ -109,7 +109,7 @@ def test_a_wrong_file_of_keys(root, keys):
     keys.write_text("{}", encoding="utf-8")
     assert refused(root, "--keys", keys) == (2, f"error: usage: {keys}: the file: must have a key\n")
     keys.chmod(0o644)
-    assert "others may read" in refused(root, "--keys", keys)[1]
+    assert "other users may read" in refused(root, "--keys", keys)[1]
     code, line = refused(root, "--keys", keys.with_name("none"))
     assert code == 3 and "No such file" in line
 

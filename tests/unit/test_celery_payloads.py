@@ -174,7 +174,7 @@ def test_tasks_that_follow_have_all_parts(name: str) -> None:
     for part in parts:
         for body in (SECOND[:2] + [{name: [whole, whole | part]}], FIRST | {name: [whole | part]}):
             headers = TASK if isinstance(body, list) else {}
-            with pytest.raises(Malformed, match=f"its {name} is no list of tasks"):
+            with pytest.raises(Malformed, match=f"its {name} is not a list of tasks"):
                 taken(json.dumps(sent(body, headers=headers)))
 
 
@@ -182,10 +182,10 @@ def test_tasks_that_follow_have_all_parts(name: str) -> None:
 def test_properties_and_the_way_of_a_message_are_checked(name: str) -> None:
     for value in (5, [], {}, "\ud800"):
         properties = {"body_encoding": "base64", name: value}
-        with pytest.raises(Malformed, match=f"its {name} is no text"):
+        with pytest.raises(Malformed, match=f"its {name} is not a text"):
             taken(json.dumps(sent(SECOND, properties=properties)))
         route = {"body_encoding": "base64", "delivery_info": {"routing_key": value}}
-        with pytest.raises(Malformed, match="its routing_key is no text"):
+        with pytest.raises(Malformed, match="its routing_key is not a text"):
             taken(json.dumps(sent({"a": 1}, headers={}, properties=route)))
 
 

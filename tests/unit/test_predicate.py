@@ -302,7 +302,7 @@ def test_what_is_too_slow_is_ended_and_says_by_how_much(monkeypatch):
     with pytest.raises(InvalidParameterValue) as caught:
         slow.select(rows({"body": SLOW_BODY}, {}))
     assert caught.value.message.endswith(
-        "It is too slow: judging it for 2 messages took more than 2 s, the limit; messages judged before: 3."
+        "It is too slow: evaluating it for 2 messages took more than 2 s, the limit; messages evaluated before: 3."
     )
     assert slow.select(rows({})).tolist() == [0]
 
@@ -311,7 +311,7 @@ def test_what_crashes_is_ended_alone():
     true = Predicate("true", SCHEMA)
     true._text = "json_contains(body, '1')"  # should one get past the checks
     with pytest.raises(
-        InvalidParameterValue, match="The process that judges it ended by SIG[A-Z]+: it needs more "
+        InvalidParameterValue, match="The process that evaluates it ended by SIG[A-Z]+: it needs more "
     ):
         true.select(rows({"body": "[" * 500_000 + "]" * 500_000}))
     assert chosen("true", {}) == [0]

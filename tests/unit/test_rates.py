@@ -24,7 +24,7 @@ def test_what_is_no_limit_is_refused(value: object) -> None:
     ("given", "hint"),
     [
         ({"rate_burst": 5}, "needs rate_limit"),
-        ({"rate_limit": "2/d", "rate_burst": 3}, "must be at most what 2/d lets through in a day, 2"),
+        ({"rate_limit": "2/d", "rate_burst": 3}, "must be at most the messages of a day at 2/d, 2"),
         ({"rate_limit": "9/s", "rate_burst": 0}, "must be 1 to 1,000,000 in profile lake, not 0"),
         ({"rate_limit": "9/s", "rate_burst": "many"}, "must be a number, not the text 'many'"),
     ],

@@ -107,7 +107,7 @@ def test_a_worker_that_needed_much_memory_is_not_asked_again(workers, monkeypatc
 
 def test_a_worker_that_does_not_start_says_why(workers, monkeypatch, tmp_path):
     monkeypatch.setattr(sandbox.sys, "executable", str(tmp_path / "nothing"))
-    with pytest.raises(QueueClientError, match="process of their own, which does not start: .*nothing"):
+    with pytest.raises(QueueClientError, match="separate process, which does not start: .*nothing"):
         workers.ask(judging("true"), rows("a"))
     monkeypatch.undo()
     monkeypatch.setattr(sandbox.sys, "path", [str(tmp_path)])

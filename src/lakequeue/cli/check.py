@@ -98,8 +98,8 @@ def repair(
     queue: str | None = queue_argument(None, "Name of the queue, or give --all.", "[QUEUE]"),
     everything: bool = flag(False, "All queues of the root, and the catalog.", "--all"),
     clock: bool = flag(False, "Only set back the time that a wrong clock set ahead.", "--clock"),
-    force: bool = flag(False, "Also where it is not certain which messages are lost or come again.", "--force"),
-    adopt: bool = flag(False, "Give the name to the queue of this name that the catalog lost.", "--adopt"),
+    force: bool = flag(False, "Repair even if it is uncertain which messages are lost or come again.", "--force"),
+    adopt: bool = flag(False, "Give the name back to a queue that the catalog lost.", "--adopt"),
     yes: Yes = False,
 ) -> None:
     """Repair damage: show the steps and what is lost, ask, then do it. Exit code 1: some is left."""
@@ -117,7 +117,7 @@ def repair(
         done = lake.repair(queue, apply=True, clock=clock, force=force, adopt=adopt)
     last = "nothing was repaired" if done else "nothing to repair"
     if any(each.applied for each in done):
-        last = "repaired; lakequeue check looks again"
+        last = "repaired; lakequeue check verifies it"
     ctx.obj.changed([attrs.asdict(each) for each in done], "\n".join([*map(repair_text, done), last]))
     if not all(each.applied for each in done):
         raise typer.Exit(REFUSED)
@@ -126,7 +126,7 @@ def repair(
 def repair_text(repair: Repair) -> str:
     """Describes a repair in lines: its steps, and the messages that are lost or may come again."""
     done = "would be done with --force" if repair.unknown else "would be done"
-    done = "done" if repair.applied else done if repair.steps else "cannot be mended"
+    done = "done" if repair.applied else done if repair.steps else "cannot be repaired"
     shard = "" if repair.shard is None else f", shard {repair.shard}"
     lines = [
         f"{repair.queue or 'the catalog'}{shard}: {done}",
@@ -176,7 +176,7 @@ def finding_text(finding: Finding) -> str:
     """Describes a finding in lines: the problem, its place, and the effect of a repair."""
     place = f"{finding.table}/{finding.file}" if finding.file else finding.table
     kind, problem = "damage" if finding.damage else "warning", finding.problem
-    if finding.file or problem.startswith(("is ", "has ")):  # a sentence without its subject
+    if finding.file or problem.startswith(("is ", "has ")):  # a sentence without a subject
         problem = f"{finding.file or '/'.join(place.rsplit('/', 2)[1:])} {problem}"
     return "\n".join(
         [
@@ -192,7 +192,9 @@ def _verdict(found: list[Finding], warnings: int = 0) -> str:
     warnings += len(found) - damaged
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     if damaged:
-        return f"{render.count(damaged, 'finding')} of damage; lakequeue repair shows what can be mended ({used})"
+        return (
+            f"{render.count(damaged, 'finding')} of damage; lakequeue repair shows what can be repaired ({used})"
+        )
     above = f", {render.count(warnings, 'warning')} above" if warnings else ""
     return f"sound{above} ({used})"
 

@@ -47,8 +47,8 @@ def consume(
     ),
     visibility_timeout: float | None = duration_option(
         None,
-        "How long a received message stays hidden unless extended: 30 s by default with heartbeat, else what "
-        "the queue says.",
+        "How long a received message stays hidden unless extended: 30 s by default with heartbeat, else the "
+        "queue's timeout.",
     ),
     retry_delay: float | None = duration_option(
         None, "Delay before a failed message comes again; it doubles with each failure, up to 15 minutes."
@@ -58,7 +58,7 @@ def consume(
         False, "End when no message is visible; code 1 if failed ones wait for a retry.", "--until-empty"
     ),
     fail_on_error: bool = flag(
-        False, "End with code 1 if any handler failed, retried well or not.", "--fail-on-error"
+        False, "End with code 1 if any handler failed, even if a retry succeeded.", "--fail-on-error"
     ),
     consumer_name: str | None = option(
         None,
@@ -81,7 +81,7 @@ def consume(
     ),
 ) -> None:
     """Run a handler for each message of the queues, until SIGTERM or SIGINT."""
-    # a background job of a shell without job control begins with SIGINT ignored; whoever sends it here means it
+    # a shell without job control starts background jobs with SIGINT ignored, but a SIGINT sent here is meant
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _configure_logs(ctx.obj)
     function = imported(handler, handler)
@@ -145,7 +145,7 @@ def _left(queues: Sequence[Queue], consumer: Consumer) -> Iterator[str]:
         if (pauses := settings(queue).pauses) and queue.counts().visible:
             yield from (pause.of(queue.name) for pause in pauses)
     if consumer.failed:
-        # they have no consumer, or this one until their timeout ends
+        # failed messages have no consumer, or have this one until their timeout ends
         failed = "receive_count > 0 AND (consumer IS NULL OR consumer = ?)"
         found = sum(len(queue.peek(failed, 100, parameters=[consumer.name])) for queue in queues)
         if found:
@@ -179,11 +179,11 @@ def _policy(name: RenewalName, timeout: float | None) -> Renewal:
             return ComputedRenewal(timeout)
         case "none":
             if timeout is not None:
-                usage("--visibility-timeout: with --renewal none it is the queue's")
+                usage("--visibility-timeout: --renewal none always uses the queue's timeout")
             return NoRenewal()
         case _ if timeout is None:
             return HeartbeatRenewal()
-    # it begins to extend when a sixth of the timeout is left, as 5 of 30 s are by default
+    # extends when a sixth of the timeout is left, as in the default: 5 of 30 s
     threshold = timeout / 6
     return HeartbeatRenewal(timeout, extension_threshold=threshold, heartbeat_interval=min(1, threshold / 5))
 

@@ -88,7 +88,7 @@ def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> 
 
         consumer = Consumer(queue, handle, WORKERS, retry_delay=RETRY_SECONDS)
         consumer.run(until_empty=True)
-        while (counts := queue.counts()).visible or counts.in_flight:  # those of the lost worker, and failed ones
+        while (counts := queue.counts()).visible or counts.in_flight:  # messages of the lost worker, or failed
             lake.clock.wait(lake.clock.now() + timedelta(seconds=0.25), threading.Event())
             consumer.run(until_empty=True)
     console.print(f"Done: {tally.done:,} files with {tally.lines:,} lines, by {WORKERS} workers")

@@ -171,7 +171,7 @@ def _send(source: Queue, target: Queue, group_of: Callable[[Message], str], repo
                     first = result.failed[0]
                     raise InvalidParameterValue(f"message {received[int(first.id)].message_id}: {first.message}")
         finally:
-            if held:  # an error or an interrupt: others may have them at once
+            if held:  # after an error or an interrupt, make the messages visible at once
                 with suppress(LakeQueueError):
                     source.change_visibility_batch([(message.receipt_handle, 0) for message in held.values()])
 

@@ -118,11 +118,11 @@ def report_error(session: Session, error: BaseException) -> int:
         case MemoryError():
             return session.fail(ENVIRONMENT, "environment", str(error) or "there is not enough memory")
         case QueueClientError():
-            unknown = error.outcome_unknown or bool(session.done)  # of the command, not of its last part
+            unknown = error.outcome_unknown or bool(session.done)  # of the whole command, not of its end
             return session.fail(ENVIRONMENT, "storage", error.message, {"outcome_unknown": unknown})
         case InvalidOptions():
             return session.fail(USAGE, "usage", str(error))
-        case typer.Abort():  # a question was not answered with yes; the line of its prompt may be open
+        case typer.Abort():  # the answer was not yes; the line of the prompt may be open
             session.note("")
             return session.fail(USAGE, "usage", "not confirmed, nothing was done")
     if usage_text:
@@ -135,7 +135,7 @@ def report_error(session: Session, error: BaseException) -> int:
 def _usage_text(error: BaseException, text: str) -> str:
     text = text.removeprefix("Invalid value: ").rstrip(".")
     meant = ["--attribute"] if getattr(error, "option_name", None) == "-a" else []
-    if possible := getattr(error, "possibilities", None) or meant:  # of an option that does not exist
+    if possible := getattr(error, "possibilities", None) or meant:  # for an option that does not exist
         text = f"{getattr(error, 'message', text)}; did you mean {' or '.join(sorted(possible))}?"
     elif re.match("-[^-]", getattr(error, "option_name", None) or ""):
         text += "; -- goes before an argument that begins with -"

@@ -41,7 +41,7 @@ def export(
     wrong = [each for each in state or () if each not in STORED]
     if wrong:
         usage(f"--state {wrong[0]}: must be one of {_STATES}")
-    # a device, a pipe, or a link to one; the file would take its place
+    # a device, a pipe, or a link to either, which the file would replace
     if out is not None and ((out.exists() and not out.is_file()) or os.path.realpath(out.parent) == "/dev"):
         usage(f"--out {out}: must be a regular file; without --out, lines go to standard output")
     source = ctx.obj.queue(queue)
@@ -52,7 +52,7 @@ def export(
             f" AND (({where}\n))" if where else ""
         )
     count = 0
-    # beside lines on a terminal, a bar would be in the way
+    # a bar would disturb lines on a terminal
     bar = nullcontext(lambda *_: None) if out is None else render.progress("exporting", None)
     with _lines(ctx.obj, out) as write, bar as advance:
         for message in entry_verbs.export(source, Condition.of(condition, parameter or ()), None):
@@ -70,13 +70,13 @@ def export(
 def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], None]]:
     """Yields a function that writes a line to standard output, or to a file that appears once complete."""
     if out is None:
-        with suppress(OutputClosed):  # `export | head` has what it wants
+        with suppress(OutputClosed):  # `export | head` has read enough
             yield session.line
         return
     part = out.with_name(f"{out.name}.part")
     try:
         part.unlink(missing_ok=True)
-        # for its owner; follows no link
+        # readable only by its owner; follows no link
         with open(part, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             try:
                 yield lambda document: file.writelines([json_text(document), "\n"])
@@ -89,7 +89,7 @@ def _lines(session: Session, out: Path | None) -> Iterator[Callable[[object], No
                     part.unlink()
     except OSError as error:
         if str(error.filename) == str(part):
-            error.filename = str(out)  # that the user named
+            error.filename = str(out)  # the path that the user named
         raise
 
 

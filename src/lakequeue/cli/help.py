@@ -114,7 +114,7 @@ def plain(params: list[Any]) -> list[Any]:
     """Hides Python's types from the help of options and arguments. Shows names of values in capitals."""
     for each in params:
         each.get_runtime_param = partial(_Conversion, each)
-        each.min = each.max = None  # errors name ranges; in the help they would take the room of the texts
+        each.min = each.max = None  # errors name the ranges, which take too much space in the help
         if each.param_type_name == "argument":
             each.display_type_rich = lambda ctx: None
             each.get_usage_pieces = lambda ctx, written=each.metavar: [written]
@@ -134,7 +134,7 @@ class Command(_Plain, TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from typer import rich_utils
 
-        padding: Any = (0, 1, 0, 0)  # as typer has it, long options are cut at 80 columns
+        padding: Any = (0, 1, 0, 0)  # with typer's padding, long options are cut at 80 columns
         rich_utils.STYLE_OPTIONS_TABLE_PADDING = padding
         super().format_help(ctx, formatter)
 

@@ -50,7 +50,7 @@ Engine = Annotated[
 Checkpoint = Annotated[
     str, typer.Option(help="Directory for the progress of this stream; not shared with other streams.")
 ]
-Once = Annotated[bool, flag(..., "Process what is there, then end.", "--once")]
+Once = Annotated[bool, flag(..., "Process the present messages, then end.", "--once")]
 
 Format = Annotated[str, typer.Option(help="Format of the source in Spark: text, json, csv, parquet, delta ...")]
 Path = Annotated[str | None, typer.Option(help="Path of the source; some formats use options instead.")]
@@ -65,7 +65,7 @@ Delay = Annotated[str | None, typer.Option("--delay-column", help="Column with d
 Priority = Annotated[str | None, typer.Option("--priority-column", help="Column with priorities.")]
 OnBadRow = Annotated[
     Literal["fail", "drop", "divert"],
-    typer.Option(help="What becomes of a row that breaks a rule; divert adds it to --bad-rows."),
+    typer.Option(help="How to treat a row that breaks a rule; divert adds it to --bad-rows."),
 ]
 BadRows = Annotated[str | None, option(..., "Delta table for refused rows and the reasons.", "DIR")]
 OrderBy = Annotated[str | None, typer.Option(help="Column that orders the messages of a group (FIFO).")]
@@ -145,7 +145,7 @@ def opened_root(
 
     running = SparkContext._active_spark_context is not None
     spark = build_session(app_name, root=root)
-    if not running:  # errors are exceptions too, which the job prints as one line
+    if not running:  # errors are exceptions, too, and the job prints these as one line
         spark.sparkContext.setLogLevel("OFF")
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
@@ -224,9 +224,9 @@ def _report_error(error: BaseException) -> int:
     from pyspark import errors
 
     if isinstance(error, errors.PySparkException) and (ours := source_schema.error_in(str(error))) is not None:
-        return report_error(Session(), ours)  # of the data source, from a worker of Spark's
+        return report_error(Session(), ours)  # an error of the data source, from a Spark worker
     if isinstance(error, errors.StreamingQueryException) and (raised := _RAISED.findall(str(error))):
-        path, line = raised[-1]  # of the handler
+        path, line = raised[-1]  # the line in the handler
         kind, text = cause_of(error)
         message = text.strip().partition("\n")[0]
         return Session().fail(ENVIRONMENT, kind, f"{message} ({os.path.basename(path)}, line {line})")

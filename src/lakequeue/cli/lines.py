@@ -157,7 +157,7 @@ def document(message: PeekedMessage, now: datetime, fifo: bool) -> dict[str, Any
     """Returns a message as a line of an export. A delayed message has its remaining delay, in seconds."""
     left = None
     if message.state.value == "delayed" and message.visible_at is not None and not fifo:
-        left = max(0, math.ceil((message.visible_at - now).total_seconds()))  # not every profile takes fractions
+        left = max(0, math.ceil((message.visible_at - now).total_seconds()))  # not every profile accepts fractions
     own: dict[str, Any] = {"delay": left, "priority": message.priority or None, "state": message.state.value}
     own |= {"attributes": documents.attributes(message.message_attributes) or None}
     shown = {name: own[name] if name in own else getattr(message, name) for name in (*_FIELDS, *_TOLD)}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def counts(
     ctx: Context,
     queue: OptionalName = None,
-    by_priority: bool = flag(False, "Count those of each priority.", "--by-priority"),
+    by_priority: bool = flag(False, "Count the messages of each priority.", "--by-priority"),
 ) -> None:
     """Count the messages of one queue or of all, by state."""
     counted: list[dict[str, Any]] = []
@@ -161,7 +161,7 @@ def compact(
     queue: OptionalName = None,
     processes: int = option(1, "Processes that share the queues.", "N", min=1),
     now: float | None = duration_option(
-        None, "Free space at once; keep what readers that began within this time need."
+        None, "Free space at once, but keep files for readers that began within this time."
     ),
 ) -> None:
     """Free the space of removed messages, and keep tables and logs small."""
@@ -184,7 +184,7 @@ def compact(
 def copy(
     ctx: Context,
     source: str = argument(..., "Root to copy.", "FROM"),
-    target: str = argument(..., "Root that takes the queues; made if it is missing.", "TO"),
+    target: str = argument(..., "Root that receives the queues; created if it is missing.", "TO"),
     queue: str | None = queue_option(None, "Only this queue.", "--queue"),
     to_storage_option: list[str] | None = option(
         None, "Option for the object store of TO, as --storage-option for FROM.", "KEY=VALUE"

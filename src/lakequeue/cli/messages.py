@@ -60,7 +60,7 @@ def send(
     ),
     group: Group = None,
     dedup_id: str | None = option(
-        None, "Deduplication id, taken once: within five minutes, or what the queue says.", "ID"
+        None, "Deduplication id, accepted once in five minutes or in the queue's own interval.", "ID"
     ),
     priority: int | None = option(
         None, "Higher ones are received first; for queues created with priorities.", "N"

@@ -26,7 +26,7 @@ def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     root = options.get("root")
     if not root:
         return []
-    logging.disable()  # a warning would stand in the middle of the user's line
+    logging.disable()  # a warning would appear in the middle of the user's line
     try:
         from lakequeue import LakeQueue
         from lakequeue.entry_verbs import local_path
@@ -35,7 +35,7 @@ def _queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
             return []
         lake = LakeQueue(str(root), region=options.get("region") or "local")
         return [queue.name for queue in lake.list_queues(incomplete)]
-    except Exception:  # the command itself will tell
+    except Exception:  # the command itself will report it
         return []
     finally:
         logging.disable(logging.NOTSET)
@@ -51,7 +51,7 @@ def profile_names(incomplete: str) -> list[str]:
     return [name for name in PROFILES if name.startswith(incomplete)]
 
 
-# the default of a parameter comes first, as in typer's own; ... where there is none, or where it is told elsewhere
+# the default of a parameter comes first, as in typer; ... if there is none, or if it is given elsewhere
 
 
 def argument(default: Any, help: str, metavar: str, **more: Any) -> Any:
@@ -95,7 +95,7 @@ Group = Annotated[str | None, option(..., "Message group; required for FIFO queu
 OptionalName = Annotated[str | None, queue_argument(..., "All queues if not given.", "[QUEUE]")]
 Names = Annotated[list[str] | None, queue_argument(..., "All queues if none is given.", "[QUEUE]...")]
 Yes = Annotated[bool, flag(..., "Do not ask.", "--yes", "-y")]
-DryRun = Annotated[bool, flag(..., "Only show what it would do.", "--dry-run")]
+DryRun = Annotated[bool, flag(..., "Only show the effect, and change nothing.", "--dry-run")]
 VisibilityTimeout = Annotated[float | None, duration_option(..., "How long a received message stays hidden.")]
 Retention = Annotated[float | None, duration_option(..., "How long messages are kept.")]
 Delay = Annotated[float | None, duration_option(..., "How long a new message stays hidden.")]
@@ -123,7 +123,8 @@ Where = Annotated[
     ),
 ]
 Parameter = Annotated[
-    list[str] | None, option(..., "Value of the next ? in --where, whatever its quotes; repeatable.", "VALUE")
+    list[str] | None,
+    option(..., "Value of the next ? in --where, without quotes of its own; repeatable.", "VALUE"),
 ]
 Tags = Annotated[list[str] | None, option(..., "A tag; repeatable.", "KEY=VALUE", "--tag")]
 

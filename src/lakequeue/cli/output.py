@@ -87,7 +87,7 @@ def rendered(content: RenderableType) -> str:
 
 
 def console() -> Console:
-    # COLUMNS, if somebody sets it, holds for a pipe too
+    # COLUMNS, if set, applies to a pipe, too
     wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else PIPE_WIDTH
     return _console_type()(width=wide, **_AS_IT_IS)
 

@@ -74,7 +74,7 @@ def draw(name: str, shown: Sequence[Depth], path: Path, unknown: Sequence[tuple[
     figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")  # its canvas is Agg, which needs no display
     messages, age = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     at = [from_micros(point.at) for point in shown]
-    marker = {"linewidth": 1.5, "marker": "o" if len(shown) == 1 else ""}  # one point makes no line
+    marker = {"linewidth": 1.5, "marker": "o" if len(shown) == 1 else ""}  # a single point makes no line
     messages.fill_between(at, [point.counts.visible for point in shown], color="tab:blue", alpha=0.15, linewidth=0)
     for label, colour in (("visible", "tab:blue"), ("in flight", "tab:orange"), ("delayed", "tab:green")):
         values = [getattr(point.counts, label.replace(" ", "_")) for point in shown]

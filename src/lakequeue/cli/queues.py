@@ -72,7 +72,7 @@ def create(
     try:
         created = ctx.obj.lake().create_queue(queue, tags=parse_pairs(tag, "--tag"), **arguments)
     except QueueNameExists as error:
-        error.hint = f"lakequeue show {queue} shows what it has, lakequeue set {queue} changes it"
+        error.hint = f"lakequeue show {queue} shows its attributes, lakequeue set {queue} changes them"
         raise
     ctx.obj.changed(documents.queue(created), f"queue {created.name} is ready")
 
@@ -216,7 +216,7 @@ _Group = Annotated[str | None, option(..., "Only one message group.", "ID", "--g
 def pause(
     ctx: Context,
     queue: Name,
-    reason: str = option("paused", "Why, for whoever wonders.", "TEXT"),
+    reason: str = option("paused", "Reason, shown to users and consumers.", "TEXT"),
     group: _Group = None,
 ) -> None:
     """Pause a queue or one of its groups: consumers receive nothing until it is resumed; sends go on."""

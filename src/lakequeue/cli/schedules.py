@@ -33,7 +33,7 @@ def _add(
     cron: str | None = option(None, "Minute, hour, day, month and day of the week, such as '0 2 * * *'.", "CRON"),
     tz: str = option("UTC", "Time zone of --cron, such as Europe/Berlin.", "ZONE"),
     at: Moment | None = instant_option(None, "Instead of --cron: send it once, at this instant"),
-    missed: str = option("last", "Of times without a process to send, send the last, all or none.", "WHICH"),
+    missed: str = option("last", "Missed times to send for, when no process ran: last, all or none.", "WHICH"),
     group: Group = None,
     priority: int = option(0, "For queues created with priorities.", "N"),
     update: bool = flag(False, "Replace another schedule of this name.", "--update"),
@@ -99,7 +99,7 @@ def _remove(ctx: Context, name: ScheduleName) -> None:
 
 def _run(
     ctx: Context,
-    once: bool = flag(False, "Send what is due now, and end.", "--once"),
+    once: bool = flag(False, "Send the messages that are due now, and end.", "--once"),
 ) -> None:
     """Send what is due at the start of each minute, until SIGTERM or SIGINT."""
     schedules = ctx.obj.lake().schedules

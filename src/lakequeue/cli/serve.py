@@ -52,7 +52,7 @@ def serve(
         False, "Keep and show KMS keys of queues, which encrypt nothing here.", "--ignore-kms"
     ),
     sse_managed: bool = flag(
-        False, "Say of every queue that it is encrypted: the storage does it.", "--sse-managed"
+        False, "Report every queue as encrypted, because the storage encrypts it.", "--sse-managed"
     ),
     create_root: bool = flag(
         False, "Create the root if it is missing, which is refused otherwise.", "--create-root"
@@ -60,7 +60,7 @@ def serve(
     access_log: bool = flag(True, "Log each request as a line of JSON.", "--access-log/--no-access-log"),
 ) -> None:
     """Serve SQS clients over HTTP."""
-    # read as pyarrow is imported: its own heaps kept what any of 260 threads once took, 521 MiB instead of 261
+    # pyarrow reads this on import; with its own heaps, 260 threads kept 521 MiB instead of 261
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lakequeue.conditions import sandbox
     from lakequeue.entry_verbs import prepare
@@ -128,7 +128,7 @@ def deploy_files(
         raise QueueClientError(f"{folder} is not empty; nothing was written")
     if (_PACKAGE / "deploy").is_dir():
         _copy(_PACKAGE / "deploy", folder)
-    else:  # a checkout; pyproject.toml puts the same into the wheel
+    else:  # a checkout; pyproject.toml puts the same files into the wheel
         _copy(_PROJECT / "deploy", folder)
         _copy(_PROJECT / "conf" / "grafana", folder / "grafana")
         shutil.copy(_PROJECT / "conf" / "prometheus" / "alerts.yml", folder)
@@ -136,5 +136,5 @@ def deploy_files(
     ctx.obj.changed({"folder": str(folder), "files": written}, f"{render.count(len(written), 'file')} in {folder}")
 
 
-def _copy(source: Path, target: Path) -> None:  # pip compiles what it installs
+def _copy(source: Path, target: Path) -> None:  # pip compiles installed Python files
     shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))

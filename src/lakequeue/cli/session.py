@@ -57,7 +57,7 @@ class Session:
         if spares_pandas and spark is None:
             _spare_pandas()
         if self.root_mode is not None:
-            os.umask(0o777 & ~self.root_mode)  # everybody who shares the root can read and write its files
+            os.umask(0o777 & ~self.root_mode)  # every user of the root can read and write its files
         return LakeQueue(
             self.root,
             spark=spark,

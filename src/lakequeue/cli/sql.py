@@ -85,7 +85,7 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
     for view in views.values():
         if isinstance(view.failure, LakeQueueError):
             raise view.failure
-        if view.failure is not None:  # DuckDB shows its stack, and calls it a fault of the query
+        if view.failure is not None:  # DuckDB shows the stack, and blames the query
             reason = str(view.failure) or "there is not enough memory"
             raise QueueClientError(f"{type(view.failure).__name__}: {reason}") from view.failure
     if isinstance(failure, duckdb.PermissionException):
@@ -96,7 +96,7 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
         nearest = get_close_matches(column[1].lower(), names) if column else []
         if column and nearest:
             usage(f"there is no column {column[1]}{_place(failure)}; did you mean {' or '.join(nearest)}?")
-        relation = _NO_RELATION.search(str(failure))  # DuckDB would propose its own
+        relation = _NO_RELATION.search(str(failure))  # DuckDB would propose its own relations
         if relation:
             near = get_close_matches(relation[1].lower(), views)
             more = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(views)}"
@@ -124,14 +124,14 @@ def _rows(connection: DuckDBPyConnection, query: str, limit: int) -> pa.Table:
     for each, among in (
         (statements[0], allowed),
         (explained[0], allowed[::2]),
-    ):  # what is explained may be carried out
+    ):  # EXPLAIN ANALYZE runs the statement
         if each.type not in among:
             usage(f"only SELECT and EXPLAIN are allowed, not {str(each.type).rpartition('.')[2]}")
-    if statements[0].type == kinds.SELECT:  # an error of a relation tells no place
+    if statements[0].type == kinds.SELECT:  # an error about a relation has no place
         connection.execute(f"EXPLAIN\n{query}")
     found = connection.sql(statements[0])
     if found is None:
-        usage("the statement has no result")
+        usage("the statement returns no rows")
     return found.limit(limit).to_arrow_table()
 
 
@@ -144,7 +144,7 @@ def _message_of(error: Exception) -> str:
     if place is None:
         return text.strip().split("\n")[0]
     message = " ".join(text[: place.start()].split())
-    # else the place in DuckDB's own form of the query
+    # otherwise the place is in DuckDB's own form of the query
     return message + (_place(error) if isinstance(error, duckdb.ProgrammingError) else "")
 
 
@@ -186,7 +186,7 @@ def _plain(found: pa.Table) -> pa.Table:
 
 def _by_spark(session: Session, query: str, limit: int, as_of: datetime | None) -> pa.Table:
     with tempfile.TemporaryDirectory(prefix="lakequeue-sql-") as scratch:
-        # else Spark makes spark-warehouse in the working directory
+        # otherwise Spark creates spark-warehouse in the working directory
         spark = _spark(session, **{"spark.sql.warehouse.dir": scratch})
         from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
 
@@ -196,7 +196,7 @@ def _by_spark(session: Session, query: str, limit: int, as_of: datetime | None) 
                 return spark.sql(query).limit(limit).toArrow()
             except (AnalysisException, ParseException) as error:
                 usage(reason_of(error))
-            except PythonException as error:  # of a task
+            except PythonException as error:  # the error of a task
                 message = reason_of(error)
                 raise QueueClientError(message.partition(": ")[2] or message) from error
             except PySparkException as error:
@@ -208,7 +208,7 @@ def _register(session: Session, schema: str) -> None:
     catalog = spark.catalog.currentCatalog() if "." not in schema else schema.partition(".")[0]
     if catalog == "spark_catalog" and spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
         raise QueueClientError(
-            "this Spark has no catalog that would keep the views: set spark.sql.catalogImplementation to hive, or "
+            "this Spark has no persistent catalog for the views: set spark.sql.catalogImplementation to hive, or "
             "configure a catalog, in spark-defaults.conf"
         )
     session.lake(spark).create_views(spark, schema)

@@ -39,7 +39,7 @@ def duration(given: str | float) -> float:
     """Parses seconds, from a number or a text such as ``5m`` or ``1h30m``."""
     text = str(given).strip()
     try:
-        return float(text)  # also what no queue allows, which then names its range
+        return float(text)  # even if no queue allows it: the queue then names its range
     except ValueError:
         pass
     try:
@@ -139,7 +139,7 @@ def imported(spec: str, given: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module)
         for name in path.split("."):
             found = getattr(found, name)
-    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
+    except (Exception, SystemExit) as error:  # importing a module can raise anything
         usage(f"{given}: {_reason(error, module)}")
     if not callable(found):
         usage(f"{given}: not a function")

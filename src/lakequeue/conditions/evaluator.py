@@ -108,8 +108,8 @@ class Evaluator:
     """Evaluates conditions in a sealed database."""
 
     def __init__(self) -> None:
-        # one thread, so that rows keep their order; the memory is many times what a batch needs, and most queries
-        # that need more get an error from DuckDB
+        # One thread, so that rows keep their order. The memory is many times the need of a batch, and most queries
+        # that need more get an error from DuckDB.
         self.connection = sealed(threads="1", memory_limit="256MB")
 
     def check(self, text: str, columns: pa.Table, values: Sequence[Any] = ()) -> list[str]:
@@ -133,7 +133,7 @@ class Evaluator:
         for name in sorted({call["function_name"].lower() for call in calls} - _CALLABLE):
             raise Refused(f"The function {name} is not one of those that a condition may call")
         for call in calls:
-            if call["schema"] not in ("", "main"):  # body.lower(), where DuckDB tells no column
+            if call["schema"] not in ("", "main"):  # body.lower(), for which DuckDB reports no column
                 raise Refused(f"Functions are called as in {call['function_name']}(body), without a dot")
         for name in sorted({name for part in parts for name in _types(part)}):
             if name.lower() not in _CASTABLE:
@@ -219,7 +219,7 @@ def _types(part: dict[str, Any]) -> Iterator[str]:
     """Yields the names of the types in a part of a condition."""
     if part["class"] == "TYPE":
         yield part["type_name"]
-    elif "cast_type" in part:  # of DuckDB 1
+    elif "cast_type" in part:  # in DuckDB 1
         type_ = part["cast_type"]
         known = type_["type_info"] or {}
         yield known.get("alias") or known.get("name") or type_["id"]
@@ -302,7 +302,7 @@ def _value(given: Any) -> Any:
 
 def wait_for_request(requests: BinaryIO, seconds: float) -> bool:
     """Waits for the next request. Returns False if none arrives in time."""
-    with suppress(ImportError, OSError, ValueError):  # no select on pipes: the read waits
+    with suppress(ImportError, OSError, ValueError):  # without select on pipes, the read waits
         import select
 
         return bool(select.select([requests], [], [], seconds)[0])

@@ -68,20 +68,20 @@ class Predicate:
 
     def _ask(self, what: str, rows: pa.Table) -> sandbox.Reply:
         size = f"{len(rows):,} message{'' if len(rows) == 1 else 's'}"
-        work = "checking it" if what == "check" else f"judging it for {size}"
+        work = "checking it" if what == "check" else f"evaluating it for {size}"
         try:
             reply = sandbox.shared.ask(
                 {"what": what, "text": self._text, "values": self._values}, rows, self._interrupt
             )
         except sandbox.Slow:
-            before = f"; messages judged before: {self._judged:,}" if self._judged else ""
+            before = f"; messages evaluated before: {self._judged:,}" if self._judged else ""
             raise self._refused(
                 f"It is too slow: {work} took more than {sandbox.SECONDS:g} s, the limit{before}"
             ) from None
         except sandbox.Crashed as crash:
             most = sandbox.MEMORY // 2**20
             raise self._refused(
-                f"The process that judges it ended by {crash}: it needs more than {most} MiB, or nests too deeply"
+                f"The process that evaluates it ended by {crash}: it needs more than {most} MiB, or is too nested"
             ) from None
         if "refused" in reply.document:
             raise self._refused(reply.document["refused"])

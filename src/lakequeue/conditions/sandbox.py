@@ -40,8 +40,8 @@ IDLE = 60.0
 """Seconds without a request after which a worker ends."""
 
 _PROGRAM = Path(__file__).with_name("evaluator.py")
-# isolated: imports come only from where this process has its packages, not from the working directory or the
-# environment; without NumPy, Arrow starts in half the time
+# Isolated: imports come only from the package directories of this process, not from the working directory or
+# the environment. Without NumPy, Arrow starts in half the time.
 _START = (
     "import sys; sys.modules['numpy'] = None; path, *sys.path = sys.argv[1:]; "
     "exec(compile(open(path, 'rb').read(), path, 'exec'))"
@@ -64,7 +64,7 @@ class Interrupted(QueueClientError):
     """Raised if the reply is no longer needed."""
 
     def __init__(self) -> None:
-        super().__init__("judging the condition was interrupted")
+        super().__init__("the evaluation of the condition was interrupted")
 
 
 @attrs.frozen
@@ -208,7 +208,7 @@ class Sandbox:
             self._busy -= 1
             if worker is not None:
                 self._idle.append(worker)
-            self._changed.notify_all()  # a single waiter might just be interrupted, and no other would wake
+            self._changed.notify_all()  # a single waiter may be interrupted just now
 
     def close(self) -> None:
         with self._changed:
@@ -222,7 +222,7 @@ class Sandbox:
             if interrupt.is_set():
                 raise Interrupted
             if not free:
-                raise RequestThrottled("too many conditions are being judged; nothing was changed")
+                raise RequestThrottled("too many conditions are being evaluated; nothing was changed")
             self._busy += 1
             worker = self._idle.pop() if self._idle else None
         try:
@@ -257,7 +257,7 @@ def _killed_after(seconds: float, worker: Worker, late: threading.Event) -> Iter
 
 
 def _not_started(reason: str) -> QueueClientError:
-    return QueueClientError(f"conditions are judged in a process of their own, which does not start: {reason}")
+    return QueueClientError(f"conditions are evaluated in a separate process, which does not start: {reason}")
 
 
 shared = Sandbox()

@@ -65,7 +65,7 @@ def _broker(url: str, options: dict[str, Any]) -> Any:
     pid, broker = _brokers.get(key, (None, None))
     if pid != os.getpid():
         parent, address, relay_key = _Relay.served
-        if parent not in (0, os.getpid()):  # it has forked this process
+        if parent not in (0, os.getpid()):  # another process has forked this one
             relay = _Relay(address, relay_key)
             relay.connect()
             broker = relay.broker(url, options)  # type: ignore[attr-defined]
@@ -119,7 +119,7 @@ class Channel(virtual.Channel):
         )
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
-        """Returns one message. Its receipt is not renewed, so consume messages that must be held for long."""
+        """Returns one message, without renewing its receipt. Only consumed messages are renewed."""
         broker = self._receiving
         source, found = broker.used(queue, lambda source: (source, source.receive(1, wait_time=0)))
         for message in found:
@@ -221,7 +221,7 @@ class Channel(virtual.Channel):
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Collection[str]:
         found: Collection[str] = super()._lookup(exchange, routing_key, default)
         if exchange and not found and self.typeof(exchange).type == "direct":
-            self.broker.bindings(exchange, True)  # a queue for replies may be younger than what is known
+            self.broker.bindings(exchange, True)  # the queue for replies may be newer than the cached bindings
             found = super()._lookup(exchange, routing_key, default)
         if exchange and self.typeof(exchange).type == "topic":
             found = self.broker.attended(found)
@@ -232,7 +232,7 @@ class Channel(virtual.Channel):
             self.broker.send(queue, dumps(message), eta_of(message), message["properties"].get("priority") or 0)
         except QueueDoesNotExist:
             if "task" in message["headers"] or "correlation_id" not in message["properties"]:
-                raise  # else it is a reply, and whoever asked is gone
+                raise  # else it is a reply, and its recipient is gone
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         for queue in self.broker.attended({queue for _, _, queue in self.get_table(exchange)}):
@@ -246,7 +246,7 @@ class Transport(virtual.Transport):
     can_parse_url = True
     driver_type = driver_name = "lakequeue"
     default_port = None
-    # a queue that was deleted is declared again when the connection is made again
+    # a new connection declares a deleted queue again
     connection_errors = (
         *virtual.Transport.connection_errors,
         QueueClientError,
@@ -259,7 +259,7 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.inbox: queues.SimpleQueue[tuple[Subscription, Any]] = queues.SimpleQueue()
-        self.broker  # a wrong option is to be refused now  # noqa: B018
+        self.broker  # refuses wrong options now  # noqa: B018
 
     @property
     def broker(self) -> Any:

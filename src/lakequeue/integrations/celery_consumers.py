@@ -95,7 +95,7 @@ class Subscription:
             self._callback(message)
         except Exception as error:
             if not self._no_ack and tag not in self._held:
-                # such as a store of results that does not take the id of a task that Celery has rejected
+                # for example, a result store refuses the id of a task that Celery has rejected
                 _log.error("queue %s: %s after a message was settled", self.name, type(error).__name__)
             elif isinstance(error, (MemoryError, *self._broken)) or not _in_worker():
                 raise
@@ -167,11 +167,11 @@ class Subscription:
         loop, settled = asyncio.get_running_loop(), asyncio.Future[Outcome]()
 
         def settle(outcome: Outcome | Malformed) -> None:
-            with suppress(RuntimeError):  # the loop has ended, and the message was handed back
+            with suppress(RuntimeError):  # the loop has ended, and the message is visible again
                 loop.call_soon_threadsafe(_set, settled, outcome)
 
         self._held[tag] = settle
-        if self._cancelled:  # while it was on its way
+        if self._cancelled:  # cancelled while the message was received
             self.settle(tag, Outcome.FAILED_RETRY_NOW)
         try:
             self._put((self, payload))

@@ -126,7 +126,7 @@ _TASK: _Table = {
         "pair of numbers",
     ),
 }
-"""Checks for the fields of a task that Celery reads in the main process of a worker, from headers and body."""
+"""Checks for the fields of a task, in headers and body, that Celery reads in a worker's main process."""
 _PROPERTIES: _Table = {
     **dict.fromkeys(("correlation_id", "reply_to"), (_is_text, "text")),
     "priority": (_is_number, "number"),
@@ -157,14 +157,14 @@ def envelope_of(message: Message) -> dict[str, Any]:
     """
     with _malformed():
         payload: dict[str, Any] = _loaded(message.body)
-        _need(isinstance(payload, dict), "it is no object")
+        _need(isinstance(payload, dict), "it is not an object")
         _member(payload, "headers")
         properties = _member(payload, "properties")
-        _need(isinstance(payload["body"], str), "its body is no text")
+        _need(isinstance(payload["body"], str), "its body is not a text")
         _check(_PROPERTIES, properties)
         _check(_DELIVERY, _member(properties, "delivery_info"))
         types = payload.get("content-type"), payload.get("content-encoding"), properties.get("body_encoding")
-        _need(all(isinstance(each, str | None) for each in types), "its content-type or an encoding is no text")
+        _need(all(isinstance(each, str | None) for each in types), "its content-type or an encoding is not a text")
         eta_of(payload)
     return payload
 
@@ -190,14 +190,17 @@ def checked(payload: dict[str, Any]) -> None:
             payload["body"], properties["body_encoding"] = body, None
             _need(kind != "application/json" or _is_small(body), f"its body has more than {_MOST:,} elements")
         found: Any = decode(body, kind, encoding, accept={kind}) if kind == "application/json" else ([], {}, None)
-        first = found if isinstance(found, dict) else {}  # the first protocol has all of a task in its body
+        first = found if isinstance(found, dict) else {}  # protocol 1 has the whole task in its body
         task = headers if "task" in headers else first
         if "task" in task:
-            _need(all(map(_is_name, (task.get("task"), task.get("id")))), "its task or id is no short text")
+            _need(
+                all(map(_is_name, (task.get("task"), task.get("id")))),
+                "its task or id is not a printable text of less than 256 characters",
+            )
             _need(kind not in (None, "application/data"), "its body is not encoded as a task")
             args, kwargs, embedded = (first.get("args", []), first.get("kwargs", {}), None) if first else found
-            _need(isinstance(args, list) and isinstance(kwargs, dict), "its body has no arguments")
-            _need(isinstance(embedded, dict | None), "what its body embeds is no object")
+            _need(isinstance(args, list) and isinstance(kwargs, dict), "its body lacks the arguments")
+            _need(isinstance(embedded, dict | None), "the third part of its body is not an object")
             for each in (headers, first, embedded or {}):
                 _check(_TASK, each)
             follow = [task for part in (first, embedded or {}) for name in _FOLLOW for task in part.get(name, ())]
@@ -213,7 +216,7 @@ def _check(table: _Table, found: dict[str, Any]) -> None:
             del found[name]
         else:
             check, kind = table[name]
-            _need(check(found[name]), f"its {name} is no {kind}")
+            _need(check(found[name]), f"its {name} is not a {kind}")
 
 
 def _decompressed(body: bytes, kind: Any) -> bytes:
@@ -238,8 +241,8 @@ def _malformed() -> Iterator[None]:
     except Malformed:
         raise
     except KeyError as error:
-        raise Malformed(f"it has no {error}, or that is unknown") from None
-    except Exception as error:  # a compression may raise its own
+        raise Malformed(f"{error} is missing or unknown") from None
+    except Exception as error:  # a decompressor may raise any error
         raise Malformed(f"it cannot be decoded ({type(error).__name__})") from None
 
 
@@ -256,12 +259,12 @@ def _member(whole: dict[str, Any], name: str) -> dict[str, Any]:
     if whole.get(name) is None:
         whole[name] = {}
     found: dict[str, Any] = whole[name]
-    _need(isinstance(found, dict), f"its {name} is no object")
+    _need(isinstance(found, dict), f"its {name} is not an object")
     return found
 
 
 def _is_name(found: object) -> bool:
-    """Returns True if a value can name a task. Celery's result stores end a worker at any other name."""
+    """Returns True if a value can name a task. Other names make Celery's result stores end a worker."""
     return isinstance(found, str) and len(found) < 256 and found.isprintable()
 
 
@@ -274,7 +277,7 @@ def mark_delivery(payload: dict[str, Any], message: Message) -> str:
     """Completes kombu's message for this delivery, and returns a new tag. All copies share the sender's tag."""
     properties = payload["properties"]
     properties["delivery_info"]["redelivered"] = message.receive_count > 1
-    properties["delivery_info"].pop("consumer_tag", None)  # kombu's own, by which it acknowledges
+    properties["delivery_info"].pop("consumer_tag", None)  # the tag by which kombu acknowledges
     properties["delivery_tag"] = uuid.uuid4().hex
     return str(properties["delivery_tag"])
 

@@ -105,13 +105,13 @@ class Broker:
             self._new = False
         except RootDoesNotExist:
             if self._queues:
-                raise  # it has gone
+                raise  # the root has been deleted
             self._new = True
 
     def queue(self, name: str) -> Queue:
         """Returns a queue. Raises QueueDoesNotExist."""
         if self._new:
-            self.connect()  # another process may have made the root
+            self.connect()  # another process may have created the root
         if self._new:
             raise QueueDoesNotExist()
         if name not in self._queues:
@@ -132,7 +132,7 @@ class Broker:
         tags = {_AUTO_DELETE: "1"} if auto_delete else None
         kept = {"message_retention_period": _KEPT if auto_delete else _LONGEST}
         classes = {"priorities": min(top_priority + 1, MOST_PRIORITIES)} if top_priority else {}
-        with suppress(QueueNameExists):  # another process was first
+        with suppress(QueueNameExists):  # another process created the queue first
             attributes = kept | classes | self._attributes
             self._queues[name] = self._lake.create_queue(self._own(name), tags=tags, **attributes)
         self._new = False
@@ -202,7 +202,7 @@ class Broker:
         if fresh or self._read_at is None or now - self._read_at > _BINDINGS_KEPT:
             found: dict[str, list[Binding]] = {}
             for queue in self._lake.list_queues(self._prefix):
-                with suppress(QueueDoesNotExist):  # it went meanwhile
+                with suppress(QueueDoesNotExist):  # deleted meanwhile
                     for tag, value in queue.tags().items():
                         if tag.startswith(_BINDING):
                             bound = tag[len(_BINDING) :].partition(":")[2]

@@ -92,7 +92,7 @@ def message_sensor(
             queue = getattr(context.resources, resource_key).queue(queue_name)
             requested = json.loads(context.cursor or "{}")
             _delete(queue, [requested[one] for one in _launched(context, name, list(requested))])
-            # what was requested and is not launched comes again
+            # a message whose run was requested but not launched comes again
             messages = queue.receive(max_messages, visibility_timeout, wait_time=0)
             runs, done = _runs(context, name, messages, run_request)
             _delete(queue, done)

@@ -102,7 +102,7 @@ def list_of(parameter: str, values: object, kind: type | tuple[type, ...], expec
 def check_instant(parameter: str, value: object) -> int:
     """Converts an aware instant to microseconds since the epoch. InvalidParameterValue for any other value."""
     if isinstance(value, datetime) and value.tzinfo is not None:
-        with suppress(OverflowError):  # it is beyond the calendar
+        with suppress(OverflowError):  # beyond the calendar
             return to_micros(value.astimezone(timezone.utc))
     reason = "Must be an instant with a time zone, in the years 1 to 9999 of UTC."
     raise InvalidParameterValue.of(value, parameter, reason)
@@ -202,7 +202,7 @@ def check_at(attributes: QueueAttributes, at: Any, delay: Any, now: datetime) ->
     if attributes.fifo and left:
         raise _refused(at, "at", _NOT_FOR_THIS_KIND)
     if high is not None and seconds(left) > high:
-        reason = f"Must be at most {high} s from now; what a schedule sends may be later."
+        reason = f"Must be at most {high} s from now; a schedule can send later messages."
         raise _refused(at, "at", reason)
     return seconds(left)
 

@@ -77,7 +77,7 @@ def _loaded(value: str) -> Any:
 
 
 def parse_reasons(value: Any) -> str | None:
-    wrong = 'must say why, by message group, both as texts that are not empty, such as {"acme": "it is down"}'
+    wrong = 'must map message groups to reasons, both as non-empty texts, such as {"acme": "it is down"}'
     try:
         reasons = _loaded(value) if isinstance(value, str) and value else value
         texts = isinstance(reasons, dict) and [*reasons, *reasons.values()]

@@ -36,8 +36,8 @@ class _Attribute(NamedTuple):
     cmq: str = ""  # name in CMQ's own interface, accepted on cmq queues only
     choices: Mapping[str, str] | None = None  # wire value by allowed value
     limits: Limits | None = None  # range, unless each profile has its own
-    only: str = ""  # which queues have it: fifo, standard, or lake for standard ones of that profile; else all
-    fixed: bool = False  # at the creation
+    only: str = ""  # queues that have it: fifo, standard, or lake for standard queues of that profile; else all
+    fixed: bool = False  # only set at creation
     per_shard: bool = False  # at least one for each shard
     field: str = ""
 
@@ -98,7 +98,7 @@ class QueueAttributes:
     redrive_policy: str | None = _of("RedrivePolicy", "redrive", None)
     redrive_allow_policy: str | None = _of("RedriveAllowPolicy", "redrive allow", None)
     policy: str | None = _of("Policy", "policy", None)
-    # stored likewise, they encrypt nothing
+    # stored like the policy, they encrypt nothing
     sqs_managed_sse_enabled: bool | None = _of("SqsManagedSseEnabled", "mark", None)
     kms_master_key_id: str | None = _of("KmsMasterKeyId", "text", None)
     kms_data_key_reuse_period_seconds: str | None = _of("KmsDataKeyReusePeriodSeconds", "text", None)
@@ -252,7 +252,7 @@ class QueueAttributes:
 
     @classmethod
     def check_stored(cls, wire: Mapping[str, str]) -> None:
-        """Raises KeyError, ValueError or QueueServiceError if no version can have stored these (DUR-71)."""
+        """Checks stored attributes. KeyError, ValueError or QueueServiceError: no version stores them (DUR-71)."""
         found = cls.from_wire({name: text for name, text in wire.items() if name in _BY_WIRE})
         _ = found.profile_rules, found.redrive, found.redrive_allow
 
@@ -412,7 +412,7 @@ class QueueAttributes:
             raise _invalid(_BY_FIELD["shards"], hint=f"must be a multiple of the priorities, {self.priorities}")
         if self.priorities_strict and self.priorities is None:
             raise _invalid(_BY_FIELD["priorities_strict"], hint="the queue was created without priorities")
-        # each of them says in which shard a message is
+        # each of these chooses the shard of a message
         placing = ("priorities", "group_in_flight_limit", *_UNIQUE)
         one, *others = [field for field in placing if getattr(self, field) is not None] or [""]
         if others:
@@ -520,7 +520,7 @@ def _check_kind(fields: Mapping[str, Any], fifo: bool, rules: Profile) -> None:
 
 
 def _absent(fifo: bool, rules: Profile) -> set[str]:
-    """Returns the kinds of queues to which a queue does not belong."""
+    """Returns the kinds (``fifo``, ``standard``, ``lake``) that do not fit a queue."""
     kinds = {"standard": not fifo and rules.fair_groups is not None, _LAKE: not fifo and rules.name == _LAKE}
     return {kind for kind, fits in (kinds | {"fifo": fifo}).items() if not fits}
 

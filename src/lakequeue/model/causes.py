@@ -32,11 +32,11 @@ def cause_of(error: BaseException) -> tuple[str, str]:
     """
     try:
         text = str(error)
-    except Exception:  # of a class that cannot say it
+    except Exception:  # str() of the error fails
         text = ""
     if not of_spark(error):
         return type(error).__name__, text
-    given = getattr(error, "getStackTrace", None)  # of Spark Connect; `_stackTrace` of a session with a JVM
+    given = getattr(error, "getStackTrace", None)  # in Spark Connect; a session with a JVM has `_stackTrace`
     stack = (given() if given else getattr(error, "_stackTrace", None)) or ""
     _, found, causes = stack.partition("\nCaused by: ")
     return _innermost(type(error).__name__, text + found + causes)

@@ -143,7 +143,7 @@ class SystemClock:
 
 
 def start_thread(clock: Clock, work: Callable[[], None], name: str, *, late: bool = False) -> threading.Thread:
-    """Starts a daemon thread. Returns once the clock, which could advance without it, has it as participant."""
+    """Starts a daemon thread. Returns once the thread is a participant of the clock."""
     begun = threading.Event()
 
     def run() -> None:

@@ -77,7 +77,7 @@ def dead_letter_note(reason: DeadLetterReason | None, attempts: Attempts) -> str
     return f'{{"attempts":[{kept}]}}' if reason is None else f'{{"reason":{reason.json()},"attempts":[{kept}]}}'
 
 
-@lru_cache(maxsize=256)  # messages that fail together have the same
+@lru_cache(maxsize=256)  # messages that fail together share a note
 def parse_note(note: str | None) -> tuple[DeadLetterReason | None, Attempts]:
     """Parses a ``dead_letter_note``. Returns the reason and the failed attempts. None and () if it is damaged."""
     try:
@@ -99,7 +99,7 @@ def _fields(reason: DeadLetterReason) -> dict[str, str]:
 
 def _parsed(error: str, text: str, at: str, consumer: str) -> DeadLetterReason:
     for each in (error, text, consumer):
-        str.encode(each)  # TypeError if it is no text, ValueError if it cannot be stored
+        str.encode(each)  # TypeError unless it is a text, ValueError if it cannot be stored
     return DeadLetterReason(error, text[:LONGEST], parse_instant(at).astimezone(timezone.utc), consumer)
 
 

@@ -45,7 +45,7 @@ def validate_name(name: str, profile: Profile | str, fifo: bool) -> None:
     if not isinstance(name, str) or not pattern.fullmatch(name):
         with coded_for(rules.name):
             unmarked = isinstance(name, str) and name.endswith(".fifo") and not fifo
-            unlike = f"{reprlib.repr(name)} is no such name"
+            unlike = f"{reprlib.repr(name)} is not such a name"
             hint = "a name that ends in .fifo needs fifo=True (--fifo)" if unmarked else unlike
             raise InvalidParameterValue(rule, hint=hint)
 

@@ -98,7 +98,7 @@ def _undo(undo: Callable[[Any], object] | None, result: Any) -> None:
         if undo is not None:
             undo(result)
     except Exception as error:
-        _log.warning("what a cancelled call did could not be taken back: %s", error)
+        _log.warning("the result of a cancelled call could not be undone: %s", error)
 
 
 in_loop_threads: OffLoop = LoopThreads()

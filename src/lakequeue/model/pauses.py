@@ -58,7 +58,7 @@ def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | No
 
 
 def started(found: Sequence[Pause], before: Sequence[Pause], now: int) -> str | None:
-    """Returns the start of each pause in microseconds, as JSON. A pause with an old reason keeps its start."""
+    """Returns the start of each pause in microseconds, as JSON. An unchanged pause keeps its start."""
     known = {(pause.group, pause.reason): pause.since for pause in before}
     began = {pause.group or "": known.get((pause.group, pause.reason)) for pause in found}
     micros = {group: now if since is None else to_micros(since) for group, since in began.items()}

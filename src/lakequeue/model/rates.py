@@ -66,7 +66,7 @@ class Pace(NamedTuple):
         return max(now, full_at - (self.burst - 1) * self.step // 1_000)
 
     def bounded(self, full_at: int, now: int) -> int:
-        """Returns ``full_at``, but no later than for an empty bucket. A lower limit may have set it later."""
+        """Limits ``full_at`` to the time at which an empty bucket is full, after the rate was raised."""
         return min(full_at, now - (-self.burst * self.step // 1_000))
 
 
@@ -78,4 +78,4 @@ def burst_problem(rate: str | None, burst: int | None) -> str | None:
         return "needs rate_limit"
     count, time = _parts(rate)
     most = count * 86_400 // time
-    return None if burst <= most else f"must be at most what {rate} lets through in a day, {most:,}"
+    return None if burst <= most else f"must be at most the messages of a day at {rate}, {most:,}"

@@ -47,7 +47,7 @@ class ReceiptHandle:
 
 
 def new_lease_id() -> str:
-    """Returns a new id of a receive that nobody can guess."""
+    """Returns a new, unguessable id for a receive."""
     return secrets.token_hex(16)
 
 

@@ -20,7 +20,7 @@ from lakequeue.model.names import is_name
 MISSED = ("last", "all", "none")
 """Messages to send for the times at which no process could send."""
 LATE = timedelta(minutes=5)
-"""Age from which a time is missed, for ``none``."""
+"""Age from which a due time counts as missed, for ``missed='none'``."""
 SKEW = timedelta(minutes=15)
 """Difference between clocks that is ignored."""
 MOST_AT_ONCE = 100
@@ -186,7 +186,7 @@ class Schedule:
             if (fields := len(cron.split())) != 5:
                 raise CronSimError(f"it has {fields}")
             for time in CronSim(cron, instant.astimezone(zone)):
-                # of an hour that comes twice, it gives times of the first while it stands in the second
+                # in the second pass of a repeated hour, CronSim still yields times of the first pass
                 if (found := time.astimezone(timezone.utc)) > instant:
                     yield found
                     instant = found
@@ -206,6 +206,6 @@ def _zone(name: str) -> ZoneInfo:
     if len(name) <= _LONGEST_ZONE:
         try:
             return ZoneInfo(name)
-        except (KeyError, ValueError, OSError):  # unknown, no name of a zone, a directory of zones
+        except (KeyError, ValueError, OSError):  # unknown, not a name of a zone, or a directory of zones
             pass
     raise InvalidParameterValue.of(name, "tz", "Must be an IANA time zone, such as Europe/Berlin or UTC.")

@@ -45,17 +45,17 @@ STORED = ("visible", "in_flight", "delayed", "held", "moving", "undecided")
 TRANSITIONS = {
     MessageState(before): frozenset(map(MessageState, after.split()))
     for before, after in {
-        # from held to deleted by an erasure only, from delayed also by the last holder of one that was rescheduled
+        # held becomes deleted only by an erasure, delayed also by the last holder of a rescheduled message
         "delayed": "visible deleted expired purged",
         "held": "visible delayed deleted expired purged",
-        # to delayed by being rescheduled; or by a longer delay of its FIFO queue, if it was never received
+        # visible becomes delayed if rescheduled, or by a longer delay of its FIFO queue if never received
         "visible": "in_flight delayed deleted moving expired purged",
         "in_flight": "visible undecided deleted expired purged",
-        # to in_flight by a lease that extends its receipt; to expired by a decision that comes later than that
+        # becomes in_flight if a lease extends its receipt, expired by a later decision
         "undecided": "in_flight visible deleted expired purged",
-        # only what a rewind may bring back
+        # becomes visible only by a rewind
         "deleted": "visible expired purged",
-        # to visible when the other queue is gone
+        # becomes visible if the other queue is gone
         "moving": "moved visible expired purged",
         "moved": "expired",
         "expired": "",

@@ -184,14 +184,14 @@ def _json_body(entry: SendEntry) -> str:
 
     def refuse(value: object) -> None:
         raise InvalidParameterValue.of(
-            reprlib.repr(value), "json", f"An object of type {type(value).__name__} has no JSON."
+            reprlib.repr(value), "json", f"An object of type {type(value).__name__} cannot be written as JSON."
         )
 
     try:
         return json_format.dumps(
             entry.json, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=refuse
         )
-    except (TypeError, ValueError, RecursionError) as error:  # keys that are no texts; nan; cycles
+    except (TypeError, ValueError, RecursionError) as error:  # keys that are not texts, nan, cycles
         raise InvalidParameterValue.of(reprlib.repr(entry.json), "json", f"{error}.") from error
 
 

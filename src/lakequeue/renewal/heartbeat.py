@@ -123,7 +123,7 @@ class HeartbeatScheduler(Generic[Key]):
         if len(batches) <= _IN_TURN:
             for batch in batches:
                 self._renew(batch)
-        else:  # in parallel: they share commits, and none delays the others
+        else:  # in parallel: the batches share commits, and none delays another
             with ThreadPoolExecutor(min(len(batches), _AT_ONCE)) as pool:
                 list(pool.map(self._renew, batches))
         self._look()
@@ -146,7 +146,7 @@ class HeartbeatScheduler(Generic[Key]):
             self._watched = now
         found = self._watch(keys)
         with self._lock:
-            lost = [key for key in found if key in self._holds]  # not those finished meanwhile (HBN-20)
+            lost = [key for key in found if key in self._holds]  # without receipts finished meanwhile (HBN-20)
             self._over.update(lost)
         for key in lost:
             self._lost(key)
@@ -199,7 +199,7 @@ class HeartbeatScheduler(Generic[Key]):
                     until = self.beat()
                 yield until
                 self._wake.clear()
-                # what ends at this very instant ends first (HBN-10), whatever woke this thread
+                # waits that end at this very instant end first (HBN-10), no matter what woke this thread
                 self._clock.wait(self._clock.now(), self._stopped)
         except GeneratorExit:
             raise

@@ -81,10 +81,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio sets this only on listeners with a protocol number; without it the body of each answer waits
-        # 40 ms for the client to acknowledge the head
+        # asyncio sets this only on listeners with a protocol number. Without it, the body of each answer waits
+        # 40 ms for the client to acknowledge the head.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)  # TLS would take eight times as much
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)  # asyncio's default for TLS is eight times as large
         self._wait_for_head()
         if self.turned_away:
             self.turn_away()
@@ -165,13 +165,13 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # else it is a trailer of the body, which must not change what was checked
+        if self._in_head:  # a trailer of the body must not change the checked headers
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.parser.get_http_version() not in ("1.0", "1.1") or self.parser.get_method() == b"CONNECT":
-            raise ValueError("this server speaks HTTP/1.1, and is no proxy")
-        if len(self.pipeline) >= MAX_PIPELINED:  # here, as the rest of what has arrived may be thousands more
+            raise ValueError("this server speaks HTTP/1.1, and is not a proxy")
+        if len(self.pipeline) >= MAX_PIPELINED:  # here, because thousands more may have arrived
             raise ValueError("too many requests wait for an answer")
         if self.parser.should_upgrade():
             return
@@ -184,7 +184,7 @@ class Connection(HttpToolsProtocol):
         self._partial = 0
 
     def on_message_complete(self) -> None:
-        if self._in_head:  # an offer
+        if self._in_head:  # an offer to upgrade
             return
         super().on_message_complete()
         self._partial = 0
@@ -253,7 +253,7 @@ class Connection(HttpToolsProtocol):
         ]
         total = sum(unread for _, unread, _ in waiting)
         for _, unread, transport in sorted(waiting, key=itemgetter(0)):
-            if total > MAX_UNREAD_BYTES:  # those go whose clients have read nothing for longest
+            if total > MAX_UNREAD_BYTES:  # end connections whose clients have read nothing for longest
                 total -= unread
                 transport.abort()
 

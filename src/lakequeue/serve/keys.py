@@ -119,14 +119,16 @@ class Keys:
             if found.st_uid not in (os.geteuid(), 0):
                 raise InvalidOptions([f"{path}: it belongs to another user, who may change it"])
             if found.st_mode & (stat.S_IRWXO | stat.S_IRWXG) & ~(stat.S_IRGRP if group_reads else 0):
-                raise InvalidOptions([f"{path}: others may read or write it; only its owner should (chmod 600)"])
+                raise InvalidOptions(
+                    [f"{path}: other users may read or write it; only its owner should (chmod 600)"]
+                )
             content = file.read()
         return cls({key.name: key for key in _KeyFileParser(str(path)).keys(content)})
 
     def check_head(self, head: RequestHead, now: datetime) -> PendingAuthentication:
         signature = Signature.of(head, now)
         key = self._keys.get(signature.key_id)
-        if key is None:  # key ids are no secrets
+        if key is None:  # key ids are not secret
             raise RequestError("InvalidClientTokenId", "The access key id is not known here.", 403)
         return _PendingSignature(key, signature)
 
@@ -186,7 +188,7 @@ class _KeyFileParser:
                     self._problem(here, f"{pattern!a} can match no name of a queue")
             for action in actions:
                 if action != ANY and action not in ACTIONS:
-                    self._problem(here, f"{action!a} is no action of SQS")
+                    self._problem(here, f"{action!a} is not an action of SQS")
             yield Rule(tuple(queues), frozenset(actions))
 
     def _members(self, given: Any, where: str, known: set[str] | None) -> dict[str, Any]:

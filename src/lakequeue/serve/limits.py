@@ -100,7 +100,7 @@ class Bodies:
     def __init__(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
         self.budget = Budget()
-        self._unverified: dict[Body, anyio.CancelScope] = {}  # those that are being read, the oldest first
+        self._unverified: dict[Body, anyio.CancelScope] = {}  # bodies that are being read, the oldest first
 
     @asynccontextmanager
     async def read(
@@ -137,7 +137,7 @@ class Bodies:
         if int(length) > max_bytes:
             raise too_large
         if http.scope.get("state", {}).get(COMPLETE):
-            # nothing to wait for: the time limit would cost more than all else
+            # the body has arrived, and a time limit would cost more than reading it
             return await self._parts(http, max_bytes, too_large, body)
         content, scope = b"", anyio.CancelScope(deadline=anyio.current_time() + BODY_TIMEOUT)
         try:
@@ -213,7 +213,7 @@ class Answers:
     def __init__(self) -> None:
         self.budget = Budget()
         self._waiting: dict[asyncio.Future[None], tuple[Answer, int]] = {}  # the oldest first
-        self._to_claim: dict[asyncio.Future[None], Answer] = {}  # those that claim later
+        self._to_claim: dict[asyncio.Future[None], Answer] = {}  # answers that may not claim yet
 
     def of(self, key: str | None) -> Answer:
         """Creates an answer to a key. It counts no bytes yet."""
@@ -254,7 +254,7 @@ class Answers:
         finally:
             with self.budget.lock:
                 waiting.pop(turn, None)
-            self._admit()  # those behind it
+            self._admit()  # the next in line
         if turn.done():
             return
         if answer.gone is not None and answer.gone.done():
@@ -288,7 +288,7 @@ class Answers:
     def _take(self, answer: Answer, size: int) -> bool:
         key, total = self.budget.by_key[answer.key], self.budget.total
         most = MAX_ANSWER_BYTES if answer.key is None else MAX_ANSWER_KEY_BYTES
-        # one that is larger than all of it waits until it is alone
+        # an answer larger than the whole limit waits until it is alone
         if (key and key + size > most) or (total and total + size > MAX_ANSWER_BYTES):
             return False
         self.budget.count(answer, size)

@@ -156,7 +156,7 @@ class Listener:
             await self._loop.connect_accepted_socket(lambda: client.connection, accepted, ssl=self._tls, **limits)
             await client.connection.lost.wait()
         except OSError:
-            pass  # no handshake, or not in time
+            pass  # the handshake failed or timed out
         finally:
             client.connection.end()
 
@@ -181,7 +181,7 @@ def _spare_descriptors(connections: int) -> int:
 def descriptors_for(connections: int) -> int:
     """Raises the soft limit on file descriptors. Returns the number of connections it suffices for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections + OTHER_DESCRIPTORS  # as many again are told that there is no room
+    wanted = 2 * connections + OTHER_DESCRIPTORS  # as many again for connections that get a 503
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -58,7 +58,7 @@ class RequestChecks:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
             response = reported(error, scope["state"].setdefault("call", ApiCall()))
-            if not exchange.answered:  # else the server closes the connection, as the answer is incomplete
+            if not exchange.answered:  # otherwise the answer is incomplete, and the server closes the connection
                 answer = error_response(response, headers)
                 await answer(scope, exchange.receive, exchange.send)
 
@@ -95,7 +95,7 @@ class _TrackedExchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.answered = True
-            if self._unread:  # else the server must read the rest, however long it is
+            if self._unread:  # otherwise the server must read the rest of the body, however long
                 message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         body = message.get("body", b"")
         last = max(0, len(body) - 1) // PART_BYTES * PART_BYTES
@@ -103,7 +103,7 @@ class _TrackedExchange:
             self._state[UNREAD] = len(body) - start
             part = {"type": "http.response.body", "body": body[start : start + PART_BYTES], "more_body": True}
             await self._pass_on(part)
-            await asyncio.sleep(0)  # uvloop tells at the end of a round whether the client keeps up
+            await asyncio.sleep(0)  # uvloop pauses writing for a slow client only at the end of a round
         if last:
             message["body"] = body[last:]
         self._state[UNREAD] = 0

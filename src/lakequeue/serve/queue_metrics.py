@@ -129,17 +129,21 @@ class QueueMetrics:
 
     def _gauges(self, queues: Collection[Queue]) -> list[Metric]:
         messages = _gauge("messages", "Messages by state.", "state")
-        active = _gauge("consumers", "Consumers that have messages in flight; those without a name are one.")
+        active = _gauge(
+            "consumers", "Consumers with messages in flight; all consumers without a name count as one."
+        )
         holding = _gauge(
-            "oldest_receive_age_seconds", "Time since the first receive of what a consumer still has."
+            "oldest_receive_age_seconds", "Time since the earliest receive of a message that is still in flight."
         )
         rewindable = _gauge("rewindable_messages", "Deleted messages that a rewind can restore.")
         oldest = _gauge("oldest_message_age_seconds", "Age of the oldest stored message.")
-        appended = _counter("appended", "Messages that the queue ever got, from whomever.")
+        appended = _counter("appended", "All messages that were ever sent or moved to the queue.")
         shards = _gauge("shard_messages", "Stored messages by shard.", "shard")
         commits = _counter("shard_commits", "Commits of this server by shard.", "shard")
         lost = _counter(
-            "shard_lost_races", "Times that this server decided again, as others had committed.", "shard"
+            "shard_lost_races",
+            "Decisions that this server repeated because another process committed first.",
+            "shard",
         )
         left_out = GaugeMetricFamily("lakequeue_queues_left_out", "Queues that should have figures but do not.")
         missing, until = 0, self._now() + SCAN_SECONDS

@@ -26,7 +26,7 @@ from lakequeue.serve.shares import Shares
 
 MAX_CONNECTIONS = 2_000
 ADDRESS_SHARE = 4
-"""On servers with keys, one in this many connections may be of one address without a verified request."""
+"""Of all connections, one in this many may be from one address without a verified request (with keys)."""
 SHUTDOWN_SECONDS = 30
 LARGE_BLOCK = 128 * 1024
 """Bytes of the smallest block of memory that returns to the system as soon as it is freed."""
@@ -62,7 +62,7 @@ class Certificate:
         if self.key.stat().st_mode & stat.S_IRWXO:
             raise InvalidOptions([f"{self.key}: every user may read or write it (chmod 600)"])
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        # Debian's Python leaves both to the machine's OpenSSL, which allows more
+        # Debian's Python uses the machine's OpenSSL settings, which allow more
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_ciphers(_CIPHERS)
         try:
@@ -70,7 +70,7 @@ class Certificate:
         except ssl.SSLError as error:
             reason = (error.reason or "NOT_PEM").replace("_", " ").lower()
             raise InvalidOptions(
-                [f"{self.cert} and {self.key} are no certificate and its private key without a password: {reason}"]
+                [f"{self.cert} and {self.key} must be a certificate and its key without a password: {reason}"]
             ) from None
         return context
 
@@ -129,7 +129,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         _return_large_blocks()
-        await super().startup(sockets=[])  # it listens itself to none
+        await super().startup(sockets=[])  # uvicorn itself listens to no socket
         if self._socket is None:
             self.bind()
         assert self._socket is not None
@@ -152,7 +152,7 @@ class Server(uvicorn.Server):
         self._listener.stop()
         self._application.stop()
         await super().shutdown(sockets)
-        self._captured_signals.clear()  # else uvicorn raises the signals again
+        self._captured_signals.clear()  # otherwise uvicorn raises the signals again
 
 
 def _return_large_blocks() -> None:

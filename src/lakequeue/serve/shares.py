@@ -67,7 +67,7 @@ class Shares:
         if after.key is not None and not known and after.address not in self._proxies:
             self._check_share("address", self._addresses[after.address])
         if before is None and self._total >= (self._crowded if of_key >= self._few else self._most):
-            what = f"{self._total} connections are open; the others are kept for other clients."
+            what = f"{self._total} connections are open; the rest is reserved for other clients."
             raise RequestError("ServiceUnavailable", what, 503, False, RETRY_SECONDS)
 
     def _check_share(self, whose: str, held: int) -> None:

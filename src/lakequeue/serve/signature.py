@@ -88,7 +88,7 @@ class Signature:
         if body_hash is not None and not _SIGNATURE.fullmatch(body_hash):
             raise _incomplete("The body must be signed: X-Amz-Content-SHA256 must be its hash.")
         _check_window(timestamp, made, now, lifetime)
-        # botocore signs a URL as it travels, where a space may be +
+        # botocore signs the URL as sent, where a space may be +
         queries = {_canonical_query(request.query, own, encode) for encode in (_encoded, str)}
         return cls(key_id, timestamp, region, request, headers, parts["Signature"], queries)
 

@@ -155,12 +155,12 @@ class Actions:
             raise UnsupportedOperation(f"The action {action} is not supported.")
         try:
             return self._by_name[action](given, base_url)
-        except QueueServiceError as error:  # it may repeat a policy as it would be stored
+        except QueueServiceError as error:  # the error may repeat a policy in its stored form
             stored = redrive_policies.arn(self.lake.region, "")
             shown = f"arn:aws:sqs:{self.lake.region}:{self.account}:"
             error.template, error.names = wire_message(error).replace(stored, shown), ()
             if isinstance(error, InvalidAttributeValue):
-                error.hint = None  # it is in the message
+                error.hint = None  # the message contains the hint
             raise
 
     def on_queue(self, url: str, call: Callable[[Queue], _Result]) -> _Result:
@@ -176,7 +176,7 @@ class Actions:
         if opened is not None:
             try:
                 return call(opened)
-            except QueueDoesNotExist:  # this queue was deleted; there may be a new one of the name
+            except QueueDoesNotExist:  # the queue was deleted; a new queue may have its name
                 self._queues.pop(name, None)
         return call(self.queue(name))
 
@@ -218,7 +218,7 @@ class Actions:
         return {"QueueUrl": queue_url(base_url, self.account, queue.name)}
 
     def _check_shards(self, shards: Any, before: int = 0) -> None:
-        with suppress(ValueError):  # no number: the queue refuses it
+        with suppress(ValueError):  # not a number: the queue refuses it
             if parse_whole(shards) > max(before, self._max_shards):
                 raise InvalidAttributeValue(
                     f"Invalid value for the parameter Shards. Reason: Must be at most {self._max_shards} here."

@@ -117,7 +117,7 @@ class Endpoint:
                 model = operation(query_protocol.action(fields, http.scope["path"]))
                 parse = partial(query_protocol.parameters, model, fields, http.scope["path"])
             call.action = model.name
-            if by_get and pending.key is None and model.name not in READING:  # any page can cause a GET
+            if by_get and pending.key is None and model.name not in READING:  # any web page can cause a GET
                 raise RequestError("AccessDeniedException", _no_key(head), 403)
             if not caller.may_on_any_queue(model.name):  # refused without parsing the parameters
                 raise access_denied(caller, model.name, "any queue")
@@ -157,7 +157,7 @@ class Endpoint:
         http.scope["state"][RECEIVES] = True
         if http.scope["state"].get(HALF_CLOSED):
             raise ClientDisconnect
-        queue = self._actions.opened(given["QueueUrl"])  # usually open, which saves a thread
+        queue = self._actions.opened(given["QueueUrl"])  # usually open already, which saves a thread
         if queue is None:
             queue = await asyncio.to_thread(self._actions.queue, queue_name(given["QueueUrl"]))
         polls = given.get("WaitTimeSeconds", settings(queue).wait_micros) > 0

@@ -37,10 +37,10 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
     """Returns the body of a response. Empty if the action has no result. The request id is in a header."""
     if operation.output_shape is None:
         return b""
-    # JSON's escape, for half a pair
+    # half a surrogate pair becomes a JSON escape
     if not any(len(message["Body"]) >= LARGE for message in result.get("Messages", ())):
         return _encoder.encode(result).encode(errors="backslashreplace")
-    # text by text, so that other threads get their turn between them
+    # text by text, so that other threads run in between
     return b"".join(part.encode(errors="backslashreplace") for part in _encoder.iterencode(result))
 
 
@@ -54,9 +54,9 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(constant)
 
 
-# once, as json.loads() and json.dumps() would make them for each request
+# built once; json.loads() and json.dumps() would build them for each request
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
-# not escaped: six bytes a letter would double or triple the memory of an answer
+# without escapes, whose six bytes a letter would double or triple the memory of an answer
 _encoder = json.JSONEncoder(
     ensure_ascii=False, default=lambda value: base64.b64encode(value).decode(), separators=(",", ":")
 )

@@ -66,7 +66,7 @@ def _attribute_values(attributes: Mapping[str, Structure]) -> dict[str, Attribut
         if text is not None and binary is not None:
             raise InvalidParameterValue(f"The message attribute '{name}' has several values.")
         type_ = attribute["DataType"]
-        # none is refused as an empty one is, in a batch the entry alone (BAT-4)
+        # a missing value is refused like an empty one; in a batch, only its entry is refused (BAT-4)
         value = (binary or b"") if type_.startswith("Binary") else (text or "")
         found[name] = AttributeValue(type_, value)
     return found

@@ -28,13 +28,13 @@ ReceiveRequestAttemptId SourceArn StringListValues StringValue TagKeys Tags Task
 WaitTimeSeconds tags
 """
 MEMBERS = frozenset(_MEMBERS.split())
-"""Names of members that this server knows. It refuses, not ignores, members of a newer botocore."""
+"""Names of members that this server knows. Members that a newer botocore adds are refused, not ignored."""
 
 
 @cache
 def operations() -> Mapping[str, OperationModel]:
     """Returns every action of SQS by name."""
-    # not from ~/.aws/models, where anything may be
+    # not from ~/.aws/models, which may hold any file
     loader = Loader([Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
     service = ServiceModel(loader.load_service_model("sqs", "service-2", VERSION), "sqs")
     return {name: service.operation_model(name) for name in service.operation_names}

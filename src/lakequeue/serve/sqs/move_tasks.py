@@ -189,7 +189,7 @@ class MoveTasks:
             started=now,
             written=now,
             source=queue_arn(source.arn, self._account),
-            destination=None if destination is None else destination.arn,  # what was given may be long
+            destination=None if destination is None else destination.arn,  # the given text may be long
             rate=rate,
             to_move=source.counts().visible,
             sources=None if caller.may("SendMessage", None) else sources,
@@ -289,7 +289,7 @@ class MoveTasks:
             more = moved == step
             left = None
             if not more:
-                self._destination(task)  # raises if it was deleted meanwhile: then the task is not complete
+                self._destination(task)  # raises if it was deleted meanwhile: the task is not complete
                 left = None if task.destination else self._why_left(source)
             step_taken = partial(MoveTask.after_step, moved=moved, more=more, failure=left)
             if not self._is_mine(self._update_mine(source, task, step_taken)):

@@ -152,7 +152,7 @@ def _value(shape: Shape, given: Any, where: str) -> Any:
         case StructureShape():
             return _structure(shape, _tree(given, where))
         case ListShape():
-            if isinstance(given, str):  # AttributeName=All, as the samples of the reference have it
+            if isinstance(given, str):  # AttributeName=All, as in the samples of the reference
                 return [_value(shape.member, given, where)] if given else []
             single = _members_of(shape.member) if isinstance(shape.member, StructureShape) else frozenset()
             return [_value(shape.member, item, where) for item in _elements(given, single, where)]
@@ -176,7 +176,7 @@ def _members_of(shape: StructureShape) -> dict[str, str]:
 def _structure(shape: StructureShape, given: Tree) -> dict[str, Any]:
     names = _members_of(shape)
     found: dict[str, Any] = {}
-    for key in [key for key in given if key in names]:  # as in SQS, others are ignored
+    for key in [key for key in given if key in names]:  # as in SQS, unknown fields are ignored
         name = names[key]
         if name in found:
             raise malformed(f"The parameter {key} contradicts another one.")
