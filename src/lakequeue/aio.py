@@ -50,7 +50,7 @@ _Result = TypeVar("_Result")
 _Answer = TypeVar("_Answer")
 
 
-class _Face(Generic[_Sync]):
+class _AsyncFace(Generic[_Sync]):
     """A synchronous object, and the threads that run its methods."""
 
     def __init__(self, sync: _Sync, threads: LoopThreads) -> None:
@@ -73,7 +73,7 @@ def _verb(
     signature = inspect.signature(method)
 
     @functools.wraps(method)
-    async def verb(self: _Face[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+    async def verb(self: _AsyncFace[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         given = signature.bind(self._sync, *args, **kwargs)
         if "interrupt" not in signature.parameters or given.arguments.get("interrupt") is not None:
             return await self._threads(lambda: method(*given.args, **given.kwargs), undo)
@@ -96,7 +96,7 @@ def _answering(
     run = _verb(method, undo)
 
     @functools.wraps(method)
-    async def verb(self: _Face[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
+    async def verb(self: _AsyncFace[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
         return answer(await run(self, *args, **kwargs), self._threads)
 
     return verb
@@ -151,7 +151,7 @@ def _collected(
     return verb
 
 
-class Lease(_Face[sync_lease.Lease]):
+class Lease(_AsyncFace[sync_lease.Lease]):
     """``lakequeue.Lease`` for asyncio; get one from ``Queue.lease``."""
 
     @property
@@ -201,7 +201,7 @@ def _page(page: sync_client.QueuePage[sync_queue.Queue], threads: LoopThreads) -
     return sync_client.QueuePage(_queues(page, threads), page.next_after)
 
 
-class Queue(Wrapped, _Face[sync_queue.Queue], sync_queue.QueueProperties):
+class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
     """``lakequeue.Queue`` for asyncio; get one from ``LakeQueue``."""
 
     async def __aenter__(self) -> Queue:
@@ -293,7 +293,7 @@ class Queue(Wrapped, _Face[sync_queue.Queue], sync_queue.QueueProperties):
     remove_tags = _verb(sync_queue.Queue.remove_tags)
 
 
-class Sender(_Face[sync_sender.Sender]):
+class Sender(_AsyncFace[sync_sender.Sender]):
     """``lakequeue.Sender`` for asyncio; get one from ``Queue.sender``. ``async with`` calls ``flush`` at the end.
 
     ``send`` returns the result once the message is stored, so messages of concurrent tasks share commits. They are
@@ -322,7 +322,7 @@ def _sync_of(destination: Queue | None) -> sync_queue.Queue | None:
     return destination.sync
 
 
-class Schedules(_Face[sync_schedules.Schedules]):
+class Schedules(_AsyncFace[sync_schedules.Schedules]):
     """``lakequeue.Schedules`` for asyncio; get them from ``LakeQueue.schedules``."""
 
     add = _verb(sync_schedules.Schedules.add)
@@ -344,7 +344,7 @@ class Schedules(_Face[sync_schedules.Schedules]):
             await self._threads(lambda: block.__exit__(None, None, None))
 
 
-class LakeQueue(Wrapped, _Face[sync_client.LakeQueue], sync_client.RootProperties):
+class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProperties):
     """``lakequeue.LakeQueue`` for asyncio, with its own threads. ``async with`` ends them.
 
     Leaving the block also waits for the work of cancelled calls. Without a block, the threads end with the object.

@@ -76,18 +76,18 @@ _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 
 
-class _Face(Protocol[_Read]):
+class _HasRuntime(Protocol[_Read]):
     @property
     def _runtime(self) -> _Read: ...
 
 
 def of_face(
     operation: Callable[Concatenate[_Below, _P], _Result],
-) -> Callable[Concatenate[_Face[_Below], _P], _Result]:
+) -> Callable[Concatenate[_HasRuntime[_Below], _P], _Result]:
     """Makes an operation take a LakeQueue, Queue or Lease instead of its runtime."""
 
     @functools.wraps(operation)
-    def verb(face: _Face[_Below], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+    def verb(face: _HasRuntime[_Below], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         return operation(face._runtime, *args, **kwargs)
 
     return verb

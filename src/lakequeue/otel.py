@@ -51,7 +51,7 @@ def instrument(
     tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
     instruments = _Instruments(metrics.get_meter(_SCOPE, meter_provider=meter_provider))
     send.tracing = _Sends(tracer, instruments)
-    observers.installed.append(lambda queue: _Consumer(queue, tracer, instruments))
+    observers.installed.append(lambda queue: _ConsumerObserver(queue, tracer, instruments))
 
 
 def uninstrument() -> None:
@@ -100,7 +100,7 @@ class _Sends:
                 self._instruments.sent.add(len(entries), common | error_type)
 
 
-class _Consumer:
+class _ConsumerObserver:
     """Observes a consumer."""
 
     def __init__(self, queue: Queue, tracer: trace.Tracer, instruments: _Instruments) -> None:

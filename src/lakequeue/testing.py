@@ -20,7 +20,7 @@ _Who: TypeAlias = "threading.Thread | asyncio.Task[object]"
 
 
 @attrs.define(eq=False)
-class _Waiter:
+class _ClockWait:
     """A wait in progress. ``stir`` makes it check the clock again."""
 
     who: _Who
@@ -51,7 +51,7 @@ class ManualClock:
         """The time for late participants. They act at an instant after all others have come to rest."""
         self._patience = patience
         self._changed = threading.Condition()
-        self._waiters: list[_Waiter] = []
+        self._waiters: list[_ClockWait] = []
         self._busy: Counter[_Who] = Counter()
         self._late: Counter[_Who] = Counter()
         self._advancing: Counter[_Who] = Counter()
@@ -74,7 +74,7 @@ class ManualClock:
     def wait(self, until: datetime, wake: threading.Event) -> None:
         with self._changed:
             who = _current()
-            waiter = _Waiter(who, until, wake, None, self._changed.notify_all, self._late[who] > 0)
+            waiter = _ClockWait(who, until, wake, None, self._changed.notify_all, self._late[who] > 0)
             with self._waiting(waiter):
                 while not self._due(waiter) and not wake.is_set():
                     self._changed.wait(_POLL)
@@ -82,7 +82,7 @@ class ManualClock:
     async def wait_async(self, until: datetime, wake: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         due = asyncio.Event()
-        waiter = _Waiter(_current(), until, wake, loop, lambda: loop.call_soon_threadsafe(due.set))
+        waiter = _ClockWait(_current(), until, wake, loop, lambda: loop.call_soon_threadsafe(due.set))
         with self._waiting(waiter):
             if self._now >= until or wake.is_set():
                 return
@@ -155,7 +155,7 @@ class ManualClock:
                 self._advancing[me] -= 1
 
     @contextmanager
-    def _waiting(self, waiter: _Waiter) -> Iterator[None]:
+    def _waiting(self, waiter: _ClockWait) -> Iterator[None]:
         with self._changed:
             self._waiters.append(waiter)
             self._changed.notify_all()
@@ -166,7 +166,7 @@ class ManualClock:
                 self._waiters.remove(waiter)
                 self._changed.notify_all()
 
-    def _due(self, waiter: _Waiter) -> bool:
+    def _due(self, waiter: _ClockWait) -> bool:
         return waiter.until <= (self._late_now if waiter.late else self._now)
 
     def _stir(self) -> None:

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 
 from lakequeue.operations import compact
 from lakequeue.spark import streams
-from lakequeue.spark.options import Options, Use
+from lakequeue.spark.options import SourceOptions, Use
 from lakequeue.spark.source import QueueStreamWriter
 from lakequeue.storage.engines.point import Table
 from pyspark_lakequeue import DefaultSource
@@ -80,7 +80,7 @@ class _DeadlyWriter(QueueStreamWriter):
 
 class _DeadlySource(DefaultSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> _DeadlyWriter:
-        return _DeadlyWriter(Options.parse(self.options, Use.STREAM_WRITE), schema, overwrite)
+        return _DeadlyWriter(SourceOptions.parse(self.options, Use.STREAM_WRITE), schema, overwrite)
 
 
 @contextmanager

@@ -11,13 +11,13 @@ from pyspark.sql import datasource
 from lakequeue import LakeQueue, SendEntry, errors
 from lakequeue.operations import tasks
 from lakequeue.spark import source, source_schema
-from lakequeue.spark.options import Options, Use
+from lakequeue.spark.options import SourceOptions, Use
 from lakequeue.storage.folder import LocalFolder
 from lakequeue.testing import ManualClock
 
 
 def reader(lq: LakeQueue, **options: str) -> source.QueueReader:
-    parsed = Options.parse({"root": lq.root, **options}, Use.READ)
+    parsed = SourceOptions.parse({"root": lq.root, **options}, Use.READ)
     return source.QueueReader(parsed, source_schema.schema())
 
 

@@ -32,7 +32,7 @@ from lakequeue.storage.delta_log import LiveFile, read_entry
 from lakequeue.storage.engines import commit, disk_turn
 from lakequeue.storage.engines.disk_turn import turn
 from lakequeue.storage.engines.file_lock import FileLock
-from lakequeue.storage.folder import Entry, Folder
+from lakequeue.storage.folder import Folder, ListedFile
 from lakequeue.storage.messages import append, merge_segments, staged_sends
 from lakequeue.storage.messages.read import LogFile
 
@@ -116,11 +116,11 @@ def test_files_of_later_versions_are_not_read_to_the_end_of_the_list() -> None:
     """A copy has the names of its source, whose log may have had many more versions."""
     seen = 0
 
-    def files(*_: object) -> Iterator[Entry]:
+    def files(*_: object) -> Iterator[ListedFile]:
         nonlocal seen
         for version in range(100_000):
             seen += 1
-            yield Entry(f"{staged_sends._begin(version)}-0-1-p-{'0' * 32}.parquet", 1, 0.0, ())
+            yield ListedFile(f"{staged_sends._begin(version)}-0-1-p-{'0' * 32}.parquet", 1, 0.0, ())
 
     state = SimpleNamespace(newest_files=lambda: (0, {}))
     table: Any = SimpleNamespace(version=7, folder=SimpleNamespace(files=files), files=list, state=state)

@@ -38,7 +38,7 @@ from lakequeue.storage.messages import merge_segments
 from lakequeue.storage.messages.forgotten import Forgotten
 from lakequeue.storage.messages.merge_segments import MergeCounts
 from lakequeue.storage.messages.read import LogFile, ShardLog
-from lakequeue.storage.repair.steps import Step
+from lakequeue.storage.repair.steps import RepairStep
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace
 
@@ -163,7 +163,7 @@ def damage_files(queue: Queue, version: Table | None = None) -> None:
 def killed_after_the_first_step(lq: LakeQueue) -> None:
     done = []
 
-    def killed(report: Repair, steps: Sequence[Step], _: object) -> Iterator[Repair]:
+    def killed(report: Repair, steps: Sequence[RepairStep], _: object) -> Iterator[Repair]:
         for step in steps[:1]:
             done.append(step.apply())
         yield report
@@ -426,9 +426,9 @@ def what_only_memory_knows_is_not_emptied(lq: LakeQueue, clock: ManualClock) -> 
         given[-1]()  # it reads the ledger now
         return MergeCounts()
 
-    def fenced(*given: Any) -> Step:
+    def fenced(*given: Any) -> RepairStep:
         step = fence(*given)
-        return Step(step.text, lambda: (step.apply(), queue.compact()))
+        return RepairStep(step.text, lambda: (step.apply(), queue.compact()))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repairing, "fence_step", fenced)
@@ -628,7 +628,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a repair leaves `forgotten` and `files`",
-        replace(repairing, "fence_step", lambda *_: Step("", lambda: None)),
+        replace(repairing, "fence_step", lambda *_: RepairStep("", lambda: None)),
         {
             a_ledger_that_is_made_anew_is_copied: "DUR-41",
             a_compactor_that_slept_through_a_repair_empties_nothing: "DUR-32",

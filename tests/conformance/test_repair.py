@@ -60,7 +60,7 @@ from lakequeue.storage.inspection.unnamed_files import ids_of
 from lakequeue.storage.repair import messages as mending
 from lakequeue.storage.repair.ledger import MendedLedger, mended
 from lakequeue.storage.repair.logs import log_steps
-from lakequeue.storage.repair.steps import ASIDE, Step
+from lakequeue.storage.repair.steps import ASIDE, RepairStep
 from lakequeue.storage.snapshot import Snapshot
 from lakequeue.testing import ManualClock
 from mutations import Case, Mutation, Patch, each_case, replace, shown_by
@@ -304,7 +304,7 @@ def test_nothing_is_repaired_while_another_process_commits(
 def killed_before(step: int) -> Callable[..., Iterator[Repair]]:
     """A run that ends before one of its steps."""
 
-    def finished(report: Repair, steps: Sequence[Step], apply: bool) -> Iterator[Repair]:
+    def finished(report: Repair, steps: Sequence[RepairStep], apply: bool) -> Iterator[Repair]:
         for number, each in enumerate(steps if apply else ()):
             if number == step:
                 raise Killed

@@ -11,7 +11,7 @@ import pytest
 from concurrency.harness import apart
 from lakequeue import SendEntry
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.storage.folder import Entry, LocalFolder
+from lakequeue.storage.folder import ListedFile, LocalFolder
 from lakequeue.storage.messages import read
 from lakequeue.testing import ManualClock
 
@@ -24,7 +24,7 @@ def test_a_process_that_was_stopped_while_it_listed_a_log_looks_again(
     here.create_queue("orders").send("a")
     files, gone = LocalFolder.files, []
 
-    def trimmed_meanwhile(self: LocalFolder, *names: Any) -> Iterator[Entry]:
+    def trimmed_meanwhile(self: LocalFolder, *names: Any) -> Iterator[ListedFile]:
         if self.uri.endswith("receipts") and not gone:
             gone.append(self.uri)  # all that the listing named was removed before it was looked at
             return iter([])

@@ -12,7 +12,7 @@ import pytest
 
 from insides import place_of
 from lakequeue import InvalidOptions, LakeQueue, Queue, QueueDoesNotExist, SendEntry
-from lakequeue.spark.options import Options, Use
+from lakequeue.spark.options import SourceOptions, Use
 from lakequeue.spark.source_schema import error_in
 from lakequeue.spark.streams import started
 from lakequeue.testing import ManualClock
@@ -42,10 +42,10 @@ def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
     monkeypatch.setattr("lakequeue.spark.source.time.monotonic", lambda: clock.now().timestamp())
     readers: list[QueueStreamReader] = []
 
-    def open_queue(options: Options) -> Queue:
+    def open_queue(options: SourceOptions) -> Queue:
         return LakeQueue(options.root, clock=clock).queue(queue.name)
 
-    monkeypatch.setattr(Options, "open_queue", open_queue)
+    monkeypatch.setattr(SourceOptions, "open_queue", open_queue)
 
     def kill() -> None:
         for reader in readers:
@@ -57,7 +57,7 @@ def restart(queue: Queue, clock: ManualClock, monkeypatch: Patch) -> Restart:
     def start(**options: object) -> QueueStreamReader:
         kill()
         given = {"root": place_of(queue), "queue": queue.name} | options
-        parsed = Options.parse({name: str(value) for name, value in given.items()}, Use.STREAM_READ)
+        parsed = SourceOptions.parse({name: str(value) for name, value in given.items()}, Use.STREAM_READ)
         readers.append(QueueStreamReader(parsed, schema()))
         return readers[-1]
 
@@ -221,7 +221,7 @@ def test_a_checkpoint_of_another_queue_is_refused(
     lq.delete_queue("orders")
     other = lq.create_queue(name)
     other.send("b")
-    monkeypatch.setattr(Options, "open_queue", lambda options: other)
+    monkeypatch.setattr(SourceOptions, "open_queue", lambda options: other)
     for refused in lambda: restart().latestOffset(stored(end)), lambda: restart().partitions({"lease": ""}, end):
         with pytest.raises(InvalidOptions, match=f"checkpointLocation: .* another queue than {name}, or of one"):
             refused()

@@ -258,12 +258,12 @@ def written(
     spark: SparkSession, queue: Queue, df: DataFrame | None = None, **options: str
 ) -> tuple[QueueWriter, Any]:
     """A writer as Spark makes one, and what a task of it answers that has written rows; by default three."""
-    from lakequeue.spark.options import Options, Use
+    from lakequeue.spark.options import SourceOptions, Use
     from lakequeue.spark.source import QueueWriter
 
     df = rows(spark, 3, 1) if df is None else df
     given = {"root": place_of(queue), "queue": queue.name, **options}
-    writer = QueueWriter(Options.parse(given, Use.WRITE), df.schema, False)
+    writer = QueueWriter(SourceOptions.parse(given, Use.WRITE), df.schema, False)
 
     def run(batches: Any) -> Any:
         import pyarrow as pa

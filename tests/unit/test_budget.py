@@ -9,9 +9,9 @@ import pytest
 
 from lakequeue import LakeQueue
 from lakequeue.storage.messages import read
-from lakequeue.storage.messages.append import Place, Segment
+from lakequeue.storage.messages.append import AppendPlace, OpenSegment
 from lakequeue.storage.messages.body_cache import TABLE_BYTES, BodyCache
-from lakequeue.storage.messages.read import BUDGET, Budget
+from lakequeue.storage.messages.read import BUDGET, CacheBudget
 
 CELLS = {"message_id": "id", "message_attributes": [], "group_id": None, "dedup_id": None, "sender_id": None}
 
@@ -19,7 +19,7 @@ CELLS = {"message_id": "id", "message_attributes": [], "group_id": None, "dedup_
 def rows(first: int, count: int = 1, size: int = 300) -> pa.Table:
     """Rows as a send makes them."""
     more = {"trace_header": None, "delay_seconds": None, "body": "x" * size}
-    return Place(Segment(0, 0, 0), first, 0, False).rows([{**CELLS, **more}] * count)
+    return AppendPlace(OpenSegment(0, 0, 0), first, 0, False).rows([{**CELLS, **more}] * count)
 
 
 def cached(cache: BodyCache) -> list[int]:
@@ -28,7 +28,7 @@ def cached(cache: BodyCache) -> list[int]:
 
 @pytest.mark.spec("DUR-60")
 def test_a_small_send_counts_for_the_table_that_it_keeps() -> None:
-    budget = Budget(40 * TABLE_BYTES)
+    budget = CacheBudget(40 * TABLE_BYTES)
     cache = BodyCache(budget)
     for offset in range(100):
         cache.remember(offset, rows(offset))
@@ -38,7 +38,7 @@ def test_a_small_send_counts_for_the_table_that_it_keeps() -> None:
 
 @pytest.mark.spec("DUR-60")
 def test_the_shards_of_a_process_share_its_budget() -> None:
-    budget = Budget(40 * TABLE_BYTES)
+    budget = CacheBudget(40 * TABLE_BYTES)
     caches = [BodyCache(budget) for _ in range(10)]
     for offset in range(10):
         for cache in caches:
@@ -51,7 +51,7 @@ def test_the_shards_of_a_process_share_its_budget() -> None:
 
 @pytest.mark.spec("DUR-60")
 def test_a_part_of_a_row_group_keeps_nothing_of_the_rest() -> None:
-    budget = Budget(2**23)
+    budget = CacheBudget(2**23)
     cache = BodyCache(budget)
     cache.remember(5, rows(0, 4096, 1_000).slice(5, 10))
     assert cached(cache) == list(range(5, 15)) and budget.bytes < TABLE_BYTES + 2**16
@@ -61,7 +61,7 @@ def test_a_part_of_a_row_group_keeps_nothing_of_the_rest() -> None:
 
 @pytest.mark.spec("DUR-60")
 def test_columns_of_a_fifo_log_count_for_what_they_take(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "BUDGET", budget := Budget(2**14))
+    monkeypatch.setattr(read, "BUDGET", budget := CacheBudget(2**14))
     queue = LakeQueue(str(tmp_path / "root"), engine="point").create_queue("q.fifo", fifo=True)
     for number in range(30):
         queue.send(str(number), group_id=f"group-{number}", dedup_id=str(number))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakequeue import LakeQueue, QueueClientError
-from lakequeue.spark.options import Options, Use
+from lakequeue.spark.options import SourceOptions, Use
 from lakequeue.spark.streams import _Batches
 from lakequeue.testing import ManualClock
 
@@ -19,18 +19,18 @@ def test_the_work_of_a_batch_travels_and_opens_the_same_queue(tmp_path: Path) ->
 
     lq = LakeQueue(str(tmp_path / "root"), storage_options={"aws_secret_access_key": "secret"})
     queue = lq.create_queue("orders")
-    place = Options.of(queue)
+    place = SourceOptions.of(queue)
     sent = _Batches(place, print, None)
     assert "secret" not in repr(sent)
     there = cloudpickle.loads(cloudpickle.dumps(sent))
     assert there.place.open_queue().key == queue.key
-    assert Options.parse(place.spelled(), Use.STREAM_READ) == place
+    assert SourceOptions.parse(place.spelled(), Use.STREAM_READ) == place
 
 
 def test_a_clock_of_one_s_own_does_not_travel(tmp_path: Path) -> None:
     queue = LakeQueue(str(tmp_path / "root"), clock=ManualClock()).create_queue("orders")
     with pytest.raises(QueueClientError, match="clock"):
-        Options.of(queue)
+        SourceOptions.of(queue)
 
 
 def test_without_spark_connect_neither_pandas_nor_grpc_is_needed() -> None:

@@ -33,7 +33,7 @@ from lakequeue.shard.commands import Claim, Move, MoveBack, Moved, Result
 from lakequeue.shard.runs import Destination, MovePart, Outgoing, Run
 from lakequeue.shard.spans import ranges
 from lakequeue.storage.catalog import QueueRow
-from lakequeue.storage.messages.deliver_moved import Cells, Source
+from lakequeue.storage.messages.deliver_moved import Cells, MoveSource
 from lakequeue.storage.store_failures import first_line
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
 def _bring(queue: OpenQueue, shard: OpenShard, outgoing: Outgoing, target: QueueRow) -> bool:
     """Copies the messages to the log of the target; False if that was deleted."""
     _, move = outgoing[0]
-    source = Source(queue.key, shard.number, move.number)
+    source = MoveSource(queue.key, shard.number, move.number)
     attributes = QueueAttributes.from_wire(target.attributes)
     fifo, dedup = attributes.fifo, attributes.dedup_micros
     # a message keeps its priority, or gets the highest one there (JOB-5); both numbers of priorities are fixed

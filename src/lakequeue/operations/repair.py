@@ -35,7 +35,7 @@ from lakequeue.storage.repair.clock import clock_steps, row_set_back
 from lakequeue.storage.repair.ledger import MendedLedger, ledger_steps, mended, new_ledger
 from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
 from lakequeue.storage.repair.messages import fence_step, log_step, more_than_fit
-from lakequeue.storage.repair.steps import Step, files_step
+from lakequeue.storage.repair.steps import RepairStep, files_step
 from lakequeue.storage.roots import is_local_folder
 from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
@@ -73,7 +73,9 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
     return done
 
 
-def _own_clock_steps(root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]) -> Iterator[Step]:
+def _own_clock_steps(
+    root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]
+) -> Iterator[RepairStep]:
     """What sets the instants of the root's own tables back: of all queues, or of those that have a name."""
     now, keys = root.now(), {row.key for row in rows}
 
@@ -84,22 +86,24 @@ def _own_clock_steps(root: Root, engine: Engine, name: str | None, rows: Sequenc
     with root.lock:
         changed = sorted({row.name for row in earlier()})
     if changed:
-        yield Step(f"sets instants of the catalog back: {', '.join(changed)}", lambda: root.put_rows(earlier))
+        yield RepairStep(
+            f"sets instants of the catalog back: {', '.join(changed)}", lambda: root.put_rows(earlier)
+        )
     path = layout.stats_path(root.path)
     for key in (sorted(keys) if name is not None else [None]) if engine.exists(path) else []:
         table = engine.open(path)
         if stats.later(table, key, now):
             text = "drops statistics of minutes yet to come"
-            yield Step(text, lambda table=table, key=key: stats.set_back(table, key, now))  # type: ignore[misc]
+            yield RepairStep(text, lambda table=table, key=key: stats.set_back(table, key, now))  # type: ignore[misc]
     ended = passes.load(engine.store, root.path).ended_at
     if name is None and ended is not None and ended > now:
         text = "forgets the notes of a compaction yet to come"
-        yield Step(text, lambda: passes.save(engine.store, root.path, passes.Passes()))
+        yield RepairStep(text, lambda: passes.save(engine.store, root.path, passes.Passes()))
     schedules = OpenSchedules(root)
     silent = schedules.set_back(name, from_micros(now))
     if silent:
         names = ", ".join(sorted(row.name for row in silent.values()))
-        yield Step(f"sets schedules back, which go on after now: {names}", lambda: schedules.replace(silent))
+        yield RepairStep(f"sets schedules back, which go on after now: {names}", lambda: schedules.replace(silent))
 
 
 @contextmanager
@@ -123,7 +127,7 @@ def _locked(tables: Sequence[str], making: Steps | None) -> Iterator[None]:
         yield
 
 
-def _finished(report: Repair, steps: Sequence[Step], making: Steps | None) -> Iterator[Repair]:
+def _finished(report: Repair, steps: Sequence[RepairStep], making: Steps | None) -> Iterator[Repair]:
     if steps or report.notes or report.unknown:
         if making is not None:
             for step in steps:
@@ -149,7 +153,7 @@ def _repair_shard(
         report = Repair(row.name, row.region, shard, [])
         if found.messages is None and found.was_unused:
             report = attrs.evolve(report, unknown=["what was in the shard, if anything, is lost"])
-            steps = [Step("makes its tables anew", lambda: make_tables(root, row, shard))]
+            steps = [RepairStep("makes its tables anew", lambda: make_tables(root, row, shard))]
             yield from _finished(report, steps, making if force else None)
             return
         if found.messages is None or without_features(found.messages).log.start is None:
@@ -212,7 +216,7 @@ class _Before:
 
 def _plan(
     root: Root, engine: Engine, row: QueueRow, shard: int, found: FoundShard, report: Repair
-) -> tuple[_Before, Repair, list[Step]]:
+) -> tuple[_Before, Repair, list[RepairStep]]:
     state = found.state
     assert found.messages is not None and state is not None
     messages, receipts = without_features(found.messages), None
@@ -355,7 +359,7 @@ def _still_hidden(root: Root, key: str, name: str | None) -> str:
     return f"{root.path}/q/{key} has messages, and no row in the catalog; {how}"
 
 
-def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow]) -> Step:
+def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow]) -> RepairStep:
     newest = catalog.log.newest()
     files = [] if newest is None else newest.files()
     tables, text = [table_of(rows)] if rows else [], f"writes the catalog anew; it has {len(rows)} rows"

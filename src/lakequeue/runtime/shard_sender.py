@@ -28,7 +28,7 @@ from lakequeue.storage.engines.transaction import Answer, Change, Decision, Foun
 from lakequeue.storage.ledger import check_head
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
-from lakequeue.storage.messages.deliver_moved import Cells, Source, deliver
+from lakequeue.storage.messages.deliver_moved import Cells, MoveSource, deliver
 from lakequeue.storage.messages.merge_segments import merge_recent
 from lakequeue.storage.messages.staged_sends import StagedSend, unknown
 from lakequeue.storage.snapshot import OtherHistory
@@ -266,7 +266,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         except OtherHistory as error:
             raise error.unknown() from error
 
-    def deliver(self, source: Source, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
+    def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
         """Appends messages that are moved here, unless they arrived before; False if the log is closed.
 
         Raises:

@@ -89,7 +89,7 @@ _PARSED: Mapping[str, tuple[Callable[[str], Any], str]] = {
 
 
 @attrs.frozen
-class Options:
+class SourceOptions:
     """The parsed options. A copy opens the same queue on another machine: ``root`` is absolute."""
 
     root: str
@@ -111,7 +111,7 @@ class Options:
     sent_before: datetime | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], use: Use) -> Options:
+    def parse(cls, given: Mapping[str, str], use: Use) -> SourceOptions:
         """Checks and parses options. Spark passes names in lower case. ``_`` between words is allowed.
 
         Raises:
@@ -146,7 +146,7 @@ class Options:
         return cls(root_of(found.pop("root")), storage=storage, **found)
 
     @classmethod
-    def of(cls, queue: Queue) -> Options:
+    def of(cls, queue: Queue) -> SourceOptions:
         """Returns the options with which another process opens the same queue.
 
         Raises:

@@ -28,7 +28,7 @@ from lakequeue.model.states import MessageState
 from lakequeue.queue import Queue
 from lakequeue.renewal.policies import ComputedRenewal
 from lakequeue.spark import source_schema
-from lakequeue.spark.options import Options, Use
+from lakequeue.spark.options import SourceOptions, Use
 from lakequeue.spark.source_schema import arrow_schema, one_line
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class QueueReader(datasource.DataSourceReader):
     even both sides of a self-join. So ``df.where(a)`` and then ``df`` would show the messages of ``a`` only.
     """
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         source_schema.check(schema)
         self._options = options
         self._schema = schema
@@ -95,7 +95,7 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
     ``commit`` comes with the next batch that has messages, which may be hours later.
     """
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         source_schema.check(schema)
         self._options, self._schema = options, schema
         self._renewal = ComputedRenewal(options.visibility_timeout, options.lease_seconds)
@@ -239,7 +239,7 @@ class WrittenPart(datasource.WriterCommitMessage):
 class _Writer:
     """Sends rows in one commit per shard. A copy writes in the executors, without opening the queue."""
 
-    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise InvalidOptions(['mode overwrite: messages can only be added; say .mode("append")'])
         self._options = options
@@ -319,7 +319,7 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
 @one_line
 def columns(given: Mapping[str, str]) -> StructType:
     """Returns the columns of batch reads and streams. Spark does not say which of the two it plans."""
-    options = Options.parse(given, Use.ANY_READ)
+    options = SourceOptions.parse(given, Use.ANY_READ)
     if options.queue is not None:
         options.open_queue()  # Reports a wrong root or queue where it is named.
     return source_schema.schema()
@@ -327,19 +327,19 @@ def columns(given: Mapping[str, str]) -> StructType:
 
 @one_line
 def reader(given: Mapping[str, str], schema: StructType) -> QueueReader:
-    return QueueReader(Options.parse(given, Use.READ), schema)
+    return QueueReader(SourceOptions.parse(given, Use.READ), schema)
 
 
 @one_line
 def writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> QueueWriter:
-    return QueueWriter(Options.parse(given, Use.WRITE), schema, overwrite)
+    return QueueWriter(SourceOptions.parse(given, Use.WRITE), schema, overwrite)
 
 
 @one_line
 def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> QueueStreamWriter:
-    return QueueStreamWriter(Options.parse(given, Use.STREAM_WRITE), schema, overwrite)
+    return QueueStreamWriter(SourceOptions.parse(given, Use.STREAM_WRITE), schema, overwrite)
 
 
 @one_line
 def stream_reader(given: Mapping[str, str], schema: StructType) -> QueueStreamReader:
-    return QueueStreamReader(Options.parse(given, Use.STREAM_READ), schema)
+    return QueueStreamReader(SourceOptions.parse(given, Use.STREAM_READ), schema)

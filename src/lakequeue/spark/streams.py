@@ -17,7 +17,7 @@ from lakequeue.model.arguments import check_visibility_timeout
 from lakequeue.model.causes import cause_of
 from lakequeue.model.clock import MICROS, Duration
 from lakequeue.spark import faults
-from lakequeue.spark.options import Options, Use
+from lakequeue.spark.options import SourceOptions, Use
 from lakequeue.spark.session import register
 from lakequeue.spark.source_schema import schema
 
@@ -84,8 +84,8 @@ def stream_to_queue(
     spark = df.sparkSession
     bad_rows = bad_rows and frame_verbs.root_of(bad_rows)
     given = {"orderBy": order_by, "onBadRow": on_bad_row, "badRows": bad_rows}
-    said = Options.of(q).spelled() | {name: value for name, value in given.items() if value is not None}
-    more = Options.parse(said, Use.STREAM_WRITE)
+    said = SourceOptions.of(q).spelled() | {name: value for name, value in given.items() if value is not None}
+    more = SourceOptions.parse(said, Use.STREAM_WRITE)
     columns = frame_verbs.columns_of(df.schema)
     frame_verbs.plan_send(q, columns, order_by, None, more.on_bad_row, more.bad_rows)
     problems = _trigger_problems(spark, trigger)
@@ -162,7 +162,7 @@ def stream_from_queue(
         except errors.QueueServiceError as error:
             problems.append(f"visibility_timeout {visibility_timeout}: {error.message}")
     spark = frame_verbs.require_spark(q, "stream_from_queue")
-    place = Options.of(q)
+    place = SourceOptions.of(q)
     problems += _trigger_problems(spark, trigger)
     if problems:
         raise errors.InvalidOptions(problems)
@@ -179,7 +179,7 @@ def stream_from_queue(
 class _Batches:
     """The function of ``foreachBatch``. Spark Connect sends it to its server."""
 
-    place: Options
+    place: SourceOptions
     handle: Callable[[DataFrame, int], Any]
     renewal: Renewal | None
     report: Callable[[int, LeaseCounts], Any] | None = None

@@ -25,7 +25,7 @@ from lakequeue.storage.delta_log import LiveFile, listed
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import trim_below, trim_log, wants_checkpoint
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.folder import Entry, Folder, Freed
+from lakequeue.storage.folder import Folder, Freed, ListedFile
 from lakequeue.storage.found_names import shard_folders
 from lakequeue.storage.snapshot import Snapshot
 from lakequeue.storage.store_failures import first_line
@@ -177,11 +177,11 @@ def _newest(table: Table, folder: Folder) -> list[LiveFile]:
     return Snapshot(folder).files()
 
 
-def _lists(folder: Folder) -> list[Entry]:
+def _lists(folder: Folder) -> list[ListedFile]:
     return sorted(folder.files(_NEEDED), key=attrgetter("modified"))
 
 
-def _wants_list(lists: list[Entry], now: float, keep: float) -> bool:
+def _wants_list(lists: list[ListedFile], now: float, keep: float) -> bool:
     return not lists or lists[-1].modified <= now - keep / _LISTS
 
 

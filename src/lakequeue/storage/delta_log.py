@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
-from lakequeue.storage.folder import Entry as File
-from lakequeue.storage.folder import Folder, Mark
+from lakequeue.storage.folder import Folder, ListedFile, Mark
 from lakequeue.storage.found_names import Misplaced, file_below
 from lakequeue.storage.parquet_files import reader
 
@@ -130,8 +129,8 @@ def is_table(folder: Folder) -> bool:
 class Listing:
     """Entries and checkpoints of a log by version. Omits checkpoints of several parts or with a unique name."""
 
-    entries: dict[int, File]
-    checkpoints: dict[int, File]
+    entries: dict[int, ListedFile]
+    checkpoints: dict[int, ListedFile]
 
     @property
     def readable_from(self) -> int:
@@ -150,7 +149,7 @@ class Listing:
 
 def listed(folder: Folder, after: str | None = None) -> Listing:
     """Lists a log, or only the names that sort after a name."""
-    kinds: dict[str, dict[int, File]] = {"json": {}, "checkpoint.parquet": {}}
+    kinds: dict[str, dict[int, ListedFile]] = {"json": {}, "checkpoint.parquet": {}}
     for file in folder.files(LOG, after):
         match = _LOG_FILE.fullmatch(file.name.rpartition("/")[2])
         if match and int(match[1]) <= LAST_VERSION:
@@ -158,7 +157,7 @@ def listed(folder: Folder, after: str | None = None) -> Listing:
     return Listing(*(dict(sorted(found.items())) for found in kinds.values()))
 
 
-def data_files(folder: Folder) -> list[File]:
+def data_files(folder: Folder) -> list[ListedFile]:
     """Lists the Parquet files of a table, named by its log or not, oldest first. Omits files moved aside."""
     found = (file for file in folder.files() if file.name.endswith(".parquet") and not file.name.startswith("_"))
     return sorted(found, key=lambda file: file.modified)

@@ -64,7 +64,7 @@ Mark: TypeAlias = tuple[int | str | None, ...]
 """Identity of a file, even among files of the same name: size, time and inode on a disk, else size and ETag."""
 
 
-class Entry(NamedTuple):
+class ListedFile(NamedTuple):
     """A file in a listing."""
 
     name: str
@@ -74,7 +74,7 @@ class Entry(NamedTuple):
     mark: Mark
 
 
-class _Shared(ABC):
+class _BaseFolder(ABC):
     """Common base of local and remote directories."""
 
     def __init__(self, uri: str, prefix: str = "") -> None:
@@ -144,7 +144,7 @@ class _Shared(ABC):
         return freed
 
 
-class LocalFolder(_Shared):
+class LocalFolder(_BaseFolder):
     """A local directory, which need not exist yet.
 
     With ``syncs``, files and their directories are on the disk before a writing call returns (DUR-1). With a
@@ -213,10 +213,10 @@ class LocalFolder(_Shared):
             return True
         return False
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> ListedFile:
         """Returns a file as in a listing. FileNotFoundError if it does not exist."""
         status = self._stat(name)
-        return Entry(name, status.st_size, status.st_mtime, _mark(status))
+        return ListedFile(name, status.st_size, status.st_mtime, _mark(status))
 
     def _stat(self, name: str) -> os.stat_result:
         return os.stat(self._path(name), dir_fd=self.descriptor)
@@ -372,7 +372,7 @@ class LocalFolder(_Shared):
             if error.errno != errno.EINVAL:  # Some file systems cannot sync directories.
                 raise
 
-    def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
+    def files(self, prefix: str = "", after: str | None = None) -> Iterator[ListedFile]:
         """Yields the files below a subdirectory, at any depth. ``after`` skips names that do not sort after it."""
         for folder, folders, names in self._walk(prefix):
             inside = os.path.relpath(folder, self._path(""))
@@ -423,7 +423,7 @@ class LocalFolder(_Shared):
         self._sync(os.path.dirname(self.path(target)))
 
 
-class RemoteFolder(_Shared):
+class RemoteFolder(_BaseFolder):
     """A directory of an object store, at ``prefix`` below the client's root. Same methods as ``LocalFolder``."""
 
     local: None = None
@@ -458,7 +458,7 @@ class RemoteFolder(_Shared):
             return False
         return True
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> ListedFile:
         return _remote_entry(name, obstore.head(self._store, self._at(name)))
 
     def read_marked(self, name: str) -> tuple[bytes, Mark]:
@@ -511,7 +511,7 @@ class RemoteFolder(_Shared):
     def sync(self, names: Iterable[str], *, above: bool = True) -> None:
         pass
 
-    def files(self, prefix: str = "", after: str | None = None) -> Iterator[Entry]:
+    def files(self, prefix: str = "", after: str | None = None) -> Iterator[ListedFile]:
         for found in self._listed(prefix, after):
             yield _remote_entry(found["path"].removeprefix(self._prefix).lstrip("/"), found)
 
@@ -556,8 +556,8 @@ def _store_mark(found: ObjectMeta) -> Mark:
     return found["size"], _etag(found["e_tag"])
 
 
-def _remote_entry(name: str, found: ObjectMeta) -> Entry:
-    return Entry(name, found["size"], found["last_modified"].timestamp(), _store_mark(found))
+def _remote_entry(name: str, found: ObjectMeta) -> ListedFile:
+    return ListedFile(name, found["size"], found["last_modified"].timestamp(), _store_mark(found))
 
 
 def _etag(text: str | None) -> str | None:

@@ -83,7 +83,7 @@ def message_rows(rows: pa.Table) -> pa.Table:
     return rows if rows.schema.equals(file) else rows.select(file.names).cast(file)
 
 
-class Columns:
+class ColumnArrays:
     """Builds the arrays of some columns from lists of values."""
 
     def __init__(self, fields: Iterable[pa.Field]) -> None:

@@ -44,7 +44,7 @@ _CHECK_EVERY = 16
 _SOURCE = layout.RECEIPTS.append(pa.field("op", pa.string()))
 _DATA = layout.FILES["receipts"]
 _RUN = list(layout.RUN)
-_CELLS_OF_RUN = layout.Columns(_RUN)
+_CELLS_OF_RUN = layout.ColumnArrays(_RUN)
 _HEAD = [field.name for field in layout.HEAD if field.name in attrs.fields_dict(Head)]
 """Columns of the struct ``head`` that become fields of ``Head``."""
 _MOVE = ("move_number", "move_target", "move_note", "move_redrive")

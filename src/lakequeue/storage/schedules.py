@@ -20,7 +20,7 @@ from lakequeue.storage.engines.transaction import Answer, Decision, repeated, tr
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.store_failures import first_line
 
-Change = Callable[[Sequence[Schedule]], Mapping[str, Schedule | None]]
+ScheduleChange = Callable[[Sequence[Schedule]], Mapping[str, Schedule | None]]
 """Takes all schedules. Returns the changed ones by id, None for each to remove."""
 
 
@@ -45,7 +45,7 @@ class ScheduleTable:
         with self._lock, self._dropping():
             return self._rows()
 
-    def change(self, change: Change) -> list[Schedule]:
+    def change(self, change: ScheduleChange) -> list[Schedule]:
         """Applies a change to the newest rows, again after each lost race. Returns all rows after the change.
 
         Raises:

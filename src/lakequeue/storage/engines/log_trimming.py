@@ -32,7 +32,7 @@ from lakequeue.storage.delta_log import (
 )
 from lakequeue.storage.engines.interface import partition_text
 from lakequeue.storage.engines.locks import committing
-from lakequeue.storage.folder import Entry, Folder, Freed
+from lakequeue.storage.folder import Folder, Freed, ListedFile
 from lakequeue.storage.layout import Retention
 from lakequeue.storage.parquet_files import write_table
 
@@ -110,7 +110,7 @@ def _trim_log(table: Folder, retention: Retention, patience: float) -> Freed:
     local, now = table.local is not None, storage_now(table)
     seconds = _kept_seconds(table, retention)
 
-    def old_enough(number: int, entry: Entry) -> bool:
+    def old_enough(number: int, entry: ListedFile) -> bool:
         age = now - entry.modified
         return age >= seconds or (local and number <= last - LOG_ENTRIES and age >= READING)
 

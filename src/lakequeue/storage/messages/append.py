@@ -29,7 +29,7 @@ SEGMENT_COMMITS = 64
 SEGMENT_AGE = 3600 * MICROS
 STAGED_SENDS = 16
 """Sends that a process stages after it met other senders."""
-_COLUMNS = layout.Columns(layout.MESSAGES)
+_COLUMNS = layout.ColumnArrays(layout.MESSAGES)
 
 
 @attrs.frozen
@@ -51,7 +51,7 @@ class Appended:
 
 
 @attrs.frozen
-class Segment:
+class OpenSegment:
     """The open segment, which takes small appends."""
 
     base: int
@@ -66,16 +66,16 @@ class _Loaded:
     version: int
     send_version: int
     last_sent_at: int
-    open: Segment | None
+    open: OpenSegment | None
     staged: int
     """Files of staged sends that are not merged yet."""
 
 
 @attrs.frozen
-class Place:
+class AppendPlace:
     """Where to append messages: a segment, and offsets from ``first`` on."""
 
-    segment: Segment
+    segment: OpenSegment
     first: int
     sent_at: int
     closes: bool
@@ -178,7 +178,7 @@ class Appender:
         )
         return Change(fence, ids, write, partial(self._appended, place, messages, rows), counts=counts)
 
-    def _appended(self, place: Place, messages: Sequence[NewMessage], rows: pa.Table) -> Appended:
+    def _appended(self, place: AppendPlace, messages: Sequence[NewMessage], rows: pa.Table) -> Appended:
         if self._window is not None:
             by_group = self._window.by_group
             keys = [dedup_key(message.entry.group_id, message.entry.dedup_id, by_group) for message in messages]
@@ -215,7 +215,7 @@ class Appender:
 
     def stage(self, messages: Sequence[NewMessage], attributes_version: int, *, alone: bool) -> StagedSend:
         """Writes messages to a file for ``append_staged``; see ``staged_sends.stage``."""
-        rows = Place(Segment(0, 0, 0), 0, 0, False).rows([_cells(message) for message in messages])
+        rows = AppendPlace(OpenSegment(0, 0, 0), 0, 0, False).rows([_cells(message) for message in messages])
         return staged_sends.stage(self.table, _sent_at(rows, None), attributes_version, alone=alone)
 
     def can_commit(self, staged: StagedSend) -> bool:
@@ -284,7 +284,7 @@ class Appender:
         self.table.folder.sync(folders - self._synced)
         self._synced = folders
 
-    def place(self, now: int) -> Place:
+    def place(self, now: int) -> AppendPlace:
         """Returns the place for messages appended to the loaded snapshot at an instant.
 
         Raises:
@@ -294,9 +294,9 @@ class Appender:
         first, sent_at = self.end, max(now, self.last_sent_at)
         segment = before = self._loaded.open
         if segment is None or self._opens(now):
-            segment = Segment(first, sent_at, 0)
+            segment = OpenSegment(first, sent_at, 0)
         closes = segment is not before and before is not None
-        return Place(segment, first, sent_at, closes)
+        return AppendPlace(segment, first, sent_at, closes)
 
     def close(self) -> Change[None]:
         """Returns the change that closes the log for good. Its empty commit refuses appends on older snapshots."""
@@ -343,7 +343,7 @@ class Appender:
         last = max(files, key=lambda file: file.base, default=None)
         segment = None
         if last is not None and not last.bulk:
-            segment = Segment(last.base, last.opened_at, sum(file.base == last.base for file in files))
+            segment = OpenSegment(last.base, last.opened_at, sum(file.base == last.base for file in files))
         return _Loaded(
             self.table.version,
             self.table.transaction(layout.SEND_ID),

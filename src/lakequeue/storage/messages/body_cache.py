@@ -15,7 +15,7 @@ from sortedcontainers import SortedDict
 from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.messages.read import BUDGET, Budget, LogFile, ShardLog
+from lakequeue.storage.messages.read import BUDGET, CacheBudget, LogFile, ShardLog
 
 TABLE_BYTES = 32 * 1024
 """Memory that a table takes in addition to its buffers. A send of 300 bytes already keeps 12 columns."""
@@ -32,7 +32,7 @@ _COLUMNS = [name for name in layout.FILES["messages"].names if name not in _UNRE
 class BodyCache:
     """Cache of the messages of a shard, within the budget of the process. Thread-safe."""
 
-    def __init__(self, budget: Budget = BUDGET) -> None:
+    def __init__(self, budget: CacheBudget = BUDGET) -> None:
         self._budget = budget
         # A second lock, because a send must not wait for a read. Its receiver would not find the message cached.
         self._fetching = threading.Lock()

@@ -22,7 +22,7 @@ Cells = Mapping[str, Any]
 
 
 @attrs.frozen
-class Source:
+class MoveSource:
     """The source shard of a move, and the number of the move."""
 
     key: str
@@ -30,7 +30,7 @@ class Source:
     number: int
 
 
-def arrived(table: Table, source: Source) -> bool:
+def arrived(table: Table, source: MoveSource) -> bool:
     """Returns True if the loaded snapshot of a target shard has this move or a later one."""
     return table.transaction(layout.move_id(source.key, source.shard)) >= source.number
 
@@ -40,7 +40,7 @@ Settle = Callable[[int, int, Table], Mapping[str, int]]
 
 
 def deliver(
-    table: Table, source: Source, messages: Sequence[Cells], now: Callable[[], int], settle: Settle
+    table: Table, source: MoveSource, messages: Sequence[Cells], now: Callable[[], int], settle: Settle
 ) -> bool:
     """Appends messages to a shard of the target in one commit, unless they arrived before.
 

@@ -22,7 +22,7 @@ from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Answer, Committed, Decision, repeated, transact
-from lakequeue.storage.folder import Entry, Folder, Freed
+from lakequeue.storage.folder import Folder, Freed, ListedFile
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_files
 
@@ -114,7 +114,7 @@ def _remove_former(table: Table, folder: Folder, message_id: str) -> Freed:
     return freed
 
 
-def _holds(folder: Folder, entry: Entry, message_id: str) -> bool:
+def _holds(folder: Folder, entry: ListedFile, message_id: str) -> bool:
     """Returns True if a file holds the message. False for a file that is being written, or was removed."""
     try:
         return len(_rows_of(folder.rows(entry.name, entry.size, ["message_id"]), message_id)) > 0

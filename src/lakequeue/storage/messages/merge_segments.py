@@ -38,7 +38,7 @@ CUT_ROWS = 100_000
 _FILE = layout.FILES["messages"]
 _BUSY = "the log of the queue is too busy"
 
-Segment = list[LogFile]
+SegmentFiles = list[LogFile]
 
 
 @attrs.frozen
@@ -98,7 +98,7 @@ def merge_all(
     history, done, announced = table.history, set[int](), 0
     known = forgotten and cache(forgotten)
 
-    def step(seen: _Snapshot) -> _Step | None:
+    def step(seen: _LogSegments) -> _MergeStep | None:
         nonlocal announced, known
         if table.history is not history:
             return None  # The log was restored, so its messages may be others.
@@ -131,7 +131,7 @@ def rewrite(table: Table, offset: int, change: Callable[[pa.Table], pa.Table]) -
     def rows(table: Table) -> Iterator[pa.Table]:
         return map(change, _rows_of(segment)(table))
 
-    step = _Step([segment], rows, MergeCounts(), with_send=segment is seen.open_one)
+    step = _MergeStep([segment], rows, MergeCounts(), with_send=segment is seen.open_one)
     return _replacement(table, seen, step, lambda: None)
 
 
@@ -152,14 +152,14 @@ def put_in_order(table: Table, first: int, last: int) -> None:
 
 
 @attrs.frozen
-class _Snapshot:
+class _LogSegments:
     """The segments of a snapshot, and the versions that fence a replacement."""
 
-    segments: list[Segment]
+    segments: list[SegmentFiles]
     """The closed segments."""
     ends: list[int]
     """For each closed segment, when the next was opened. No message in it was sent later."""
-    open_one: Segment | None
+    open_one: SegmentFiles | None
     number: int
     """The application id ``files``."""
     send_version: int
@@ -167,10 +167,10 @@ class _Snapshot:
 
 
 @attrs.frozen
-class _Step:
+class _MergeStep:
     """A replacement of segments by some of their rows."""
 
-    segments: list[Segment]
+    segments: list[SegmentFiles]
     rows: Callable[[Table], Iterable[pa.Table]]
     outcome: MergeCounts
     with_send: bool = False
@@ -181,7 +181,9 @@ class _Step:
     """Mark of the emptying. 0 if nothing is emptied."""
 
 
-def _run(table: Table, next_step: Callable[[_Snapshot], _Step | None], confirm: Callable[[], None]) -> MergeCounts:
+def _run(
+    table: Table, next_step: Callable[[_LogSegments], _MergeStep | None], confirm: Callable[[], None]
+) -> MergeCounts:
     def decide(lost: int) -> Decision[MergeCounts]:
         seen = _snapshot(table)
         step = None if lost else next_step(seen)  # Another process merges, and goes on.
@@ -193,11 +195,11 @@ def _run(table: Table, next_step: Callable[[_Snapshot], _Step | None], confirm: 
     return done
 
 
-def _snapshot(table: Table) -> _Snapshot:
+def _snapshot(table: Table) -> _LogSegments:
     files = log_files(table)
     segments = [list(group) for _, group in groupby(files, key=lambda file: file.base)]
     ends = [segment[0].opened_at for segment in segments[1:]]
-    return _Snapshot(
+    return _LogSegments(
         segments[:-1],
         ends,
         segments[-1] if segments else None,
@@ -208,11 +210,11 @@ def _snapshot(table: Table) -> _Snapshot:
 
 
 def _next_step(
-    seen: _Snapshot,
+    seen: _LogSegments,
     floor: int,
     drop_before: int | None,
-    small: Callable[[list[Segment], int], list[Segment]],
-) -> _Step | None:
+    small: Callable[[list[SegmentFiles], int], list[SegmentFiles]],
+) -> _MergeStep | None:
     gone = [
         segment
         for segment, end in zip(seen.segments, seen.ends, strict=True)
@@ -230,9 +232,9 @@ def _next_step(
     return None
 
 
-def _newest_small(segments: list[Segment], limit: int) -> list[Segment]:
+def _newest_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
     """Returns the last adjacent small segments. Stops at bulk sends, which the compactor merges."""
-    found: list[Segment] = []
+    found: list[SegmentFiles] = []
     for segment in reversed(segments):
         bulk = segment[0].bulk and not is_staged(segment[0].file.name)
         if bulk or _size(segment) > limit or sum(map(_size, found)) + _size(segment) > JOINED_BYTES:
@@ -241,10 +243,10 @@ def _newest_small(segments: list[Segment], limit: int) -> list[Segment]:
     return found
 
 
-def _any_small(segments: list[Segment], limit: int) -> list[Segment]:
+def _any_small(segments: list[SegmentFiles], limit: int) -> list[SegmentFiles]:
     """Returns the first sequence of enough adjacent small segments, up to ``JOINED_BYTES``."""
     for is_small, group in groupby(segments, key=lambda segment: _size(segment) <= limit):
-        found: list[Segment] = []
+        found: list[SegmentFiles] = []
         for segment in group:
             if sum(map(_size, found)) + _size(segment) > JOINED_BYTES:
                 break
@@ -254,15 +256,17 @@ def _any_small(segments: list[Segment], limit: int) -> list[Segment]:
     return []
 
 
-def _drop(segments: list[Segment]) -> _Step:
-    return _Step(segments, lambda table: [], MergeCounts(dropped=len(segments)))
+def _drop(segments: list[SegmentFiles]) -> _MergeStep:
+    return _MergeStep(segments, lambda table: [], MergeCounts(dropped=len(segments)))
 
 
-def _merge(segments: list[Segment]) -> _Step:
-    return _Step(segments, lambda table: [_merged(table, segments)], MergeCounts(merged=len(segments)))
+def _merge(segments: list[SegmentFiles]) -> _MergeStep:
+    return _MergeStep(segments, lambda table: [_merged(table, segments)], MergeCounts(merged=len(segments)))
 
 
-def _open_step(table: Table, seen: _Snapshot, floor: int, now: int, drop_before: int | None) -> _Step | None:
+def _open_step(
+    table: Table, seen: _LogSegments, floor: int, now: int, drop_before: int | None
+) -> _MergeStep | None:
     """Returns a step for the open segment, which keeps its base: a sender may be about to append to it."""
     segment, last_sent_at = seen.open_one, seen.last_sent_at
     if segment is None:
@@ -273,34 +277,34 @@ def _open_step(table: Table, seen: _Snapshot, floor: int, now: int, drop_before:
         if len(segment) > 1:
             return attrs.evolve(_merge([segment]), with_send=True)
         if _is_foreign(table, segment):
-            return _Step([segment], _rows_of(segment), MergeCounts(merged=1), with_send=True)
+            return _MergeStep([segment], _rows_of(segment), MergeCounts(merged=1), with_send=True)
     return None
 
 
-def _is_foreign(table: Table, segment: Segment) -> bool:
+def _is_foreign(table: Table, segment: SegmentFiles) -> bool:
     """Returns True if another program wrote a file of a segment. Its rows may be in another order."""
     return not table.commits_alone and any(file.is_foreign for file in segment)
 
 
-def _foreign_step(table: Table, seen: _Snapshot) -> _Step | None:
+def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
     """Returns a rewrite of a closed segment in which another program wrote a file."""
     segment = next((each for each in seen.segments if _is_foreign(table, each)), None)
-    return None if segment is None else _Step([segment], _rows_of(segment), MergeCounts(merged=1))
+    return None if segment is None else _MergeStep([segment], _rows_of(segment), MergeCounts(merged=1))
 
 
-def _cut_step(seen: _Snapshot, floor: int, drop_before: int | None) -> _Step | None:
+def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _MergeStep | None:
     """Returns a rewrite of a segment with half of its rows below the floor, so that rows are rarely copied."""
     for segment, end in zip(seen.segments, seen.ends, strict=True):
         first, last = segment[0].first, segment[-1].last
         worth = _size(segment) >= CUT_BYTES and floor - first >= (last - first + 1) / 2
         if len(segment) == 1 and first < floor <= last and worth and (drop_before is None or end < drop_before):
-            return _Step([segment], _Rest(segment[0], floor), MergeCounts(cut=1))
+            return _MergeStep([segment], _Rest(segment[0], floor), MergeCounts(cut=1))
     return None
 
 
 def _empty_step(
-    seen: _Snapshot, now: int, drop_before: int | None, forgotten: Callable[[], Forgotten], done: set[int]
-) -> _Step | None:
+    seen: _LogSegments, now: int, drop_before: int | None, forgotten: Callable[[], Forgotten], done: set[int]
+) -> _MergeStep | None:
     """Returns a rewrite of a segment in which half of the messages can be emptied, so that rows are rarely copied.
 
     ``done`` has the first offsets of segments that this pass has rewritten.
@@ -315,15 +319,15 @@ def _empty_step(
         if count > 0 and 2 * count >= last - first + 1 - before:
             done.add(first)
             is_open = segment is seen.open_one
-            return _Step([segment], _rows_of(segment), MergeCounts(cut=1), with_send=is_open)
+            return _MergeStep([segment], _rows_of(segment), MergeCounts(cut=1), with_send=is_open)
     return None
 
 
-def _emptied_in(segment: Segment) -> int:
+def _emptied_in(segment: SegmentFiles) -> int:
     return sum(file.emptied for file in segment)
 
 
-def _emptied(step: _Step, forgotten: Forgotten, drop_before: int | None) -> _Step:
+def _emptied(step: _MergeStep, forgotten: Forgotten, drop_before: int | None) -> _MergeStep:
     """Returns the step with emptied rows."""
 
     def rows(table: Table) -> Iterator[pa.Table]:
@@ -332,7 +336,7 @@ def _emptied(step: _Step, forgotten: Forgotten, drop_before: int | None) -> _Ste
     return attrs.evolve(step, rows=rows, epoch=forgotten.epoch)
 
 
-def _rows_of(segment: Segment) -> Callable[[Table], Iterable[pa.Table]]:
+def _rows_of(segment: SegmentFiles) -> Callable[[Table], Iterable[pa.Table]]:
     """Returns a reader of a segment's rows. A bulk send may exceed memory, so it is read and written in pieces."""
     if segment[0].bulk:
         return _Rest(segment[0], segment[0].first)
@@ -361,11 +365,11 @@ class _Rest:
             yield _segment_rows(rows, first, first, opened_at)
 
 
-def _size(segment: Segment) -> int:
+def _size(segment: SegmentFiles) -> int:
     return sum(file.size for file in segment)
 
 
-def _merged(table: Table, segments: Sequence[Segment]) -> pa.Table:
+def _merged(table: Table, segments: Sequence[SegmentFiles]) -> pa.Table:
     files = [file for segment in segments for file in segment]
     parts = table.folder.for_each(lambda file: file.rows_of(table, _FILE.names), files)
     stamped = [_stamped(part, file) for part, file in zip(parts, files, strict=True)]
@@ -393,7 +397,9 @@ def _segment_rows(rows: pa.Table, first: int, base: int, opened_at: int) -> pa.T
     return pa.Table.from_arrays([*partition, *rows.columns], schema=layout.MESSAGES)
 
 
-def _replacement(table: Table, seen: _Snapshot, step: _Step, confirm: Callable[[], None]) -> Change[MergeCounts]:
+def _replacement(
+    table: Table, seen: _LogSegments, step: _MergeStep, confirm: Callable[[], None]
+) -> Change[MergeCounts]:
     bases = [segment[0].base for segment in step.segments]
     fence = {layout.FILES_ID: seen.number}
     ids = {layout.FILES_ID: seen.number + 1}

@@ -28,7 +28,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-class Budget:
+class CacheBudget:
     """Memory limit of several caches. Drops the oldest values, but never the newest. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
@@ -66,7 +66,7 @@ class Budget:
             self.bytes = sum(size for _, size in self._order.values())
 
 
-BUDGET = Budget(128 * 2**20)
+BUDGET = CacheBudget(128 * 2**20)
 
 
 Integers = npt.NDArray[np.int64]
@@ -76,7 +76,7 @@ _ARRAYS_BYTES = 6 * 1024
 """Memory that the columns of a file take in addition to their values."""
 
 
-class Columns(NamedTuple):
+class FileColumns(NamedTuple):
     """Cached columns of a file. Times and delays are in microseconds. ``group`` indexes ``names``.
 
     Dead letters have also a receive count (else 0), the first send time if it differs (else 0), and the first
@@ -213,7 +213,7 @@ class ShardLog:
         end: int,
         closed: bool,
         version: int,
-        columns: Callable[[LogFile], Columns],
+        columns: Callable[[LogFile], FileColumns],
         forgotten: int = 0,
         emptying: int = 0,
     ) -> None:
@@ -406,7 +406,7 @@ class LogReader:
         emptying = self.table.transaction(layout.EMPTYING_ID)
         return ShardLog(files, end, closed, self.table.version, self._columns, forgotten, emptying)
 
-    def _columns(self, file: LogFile) -> Columns:
+    def _columns(self, file: LogFile) -> FileColumns:
         # After a restore, a file of a bulk send may be committed again, with another send time.
         name = f"{self.table.path}/{file.file.path} {file.opened_at} {len(file.more)}"
         known = _known.get(name)
@@ -415,7 +415,7 @@ class LogReader:
             sent = file.sent_at(rows).to_numpy()
             delay = pc.fill_null(rows["delay_seconds"], 0.0).to_numpy()
             group = pc.fill_null(rows["group_id"], "").combine_chunks().dictionary_encode()
-            known = Columns(
+            known = FileColumns(
                 _folded(sent),
                 _folded(np.rint(delay * MICROS).astype(np.int64)),
                 _folded(group.indices.to_numpy().astype(np.min_scalar_type(len(group.dictionary)))),
@@ -442,7 +442,7 @@ def _only_group(file: LiveFile) -> str | None:
     return low if nulls == 0 and isinstance(low, str) and low == high and len(low) < 32 else None
 
 
-_known: dict[str, Columns] = {}
+_known: dict[str, FileColumns] = {}
 """Cached columns, by file path and opening time. The opening time is the send time of a bulk send's messages."""
 
 

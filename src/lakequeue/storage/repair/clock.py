@@ -19,7 +19,7 @@ from lakequeue.storage.engines.transaction import Change
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import LogFile, log_files
-from lakequeue.storage.repair.steps import Step, commit_once
+from lakequeue.storage.repair.steps import RepairStep, commit_once
 
 _OF_MESSAGES, _OF_QUEUES = (
     [field.name for field in schema if field.type == layout.INSTANT] for schema in (layout.MESSAGES, layout.QUEUES)
@@ -28,7 +28,7 @@ _OF_TASKS = ("started", "written")
 """Fields of a move task that are instants, in milliseconds."""
 
 
-def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[Step]:
+def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[RepairStep]:
     """Yields the steps that set log and ledger of a shard back to ``now``. Yields nothing if neither is ahead."""
     clock, ledger, ahead = messages.transaction(layout.CLOCK_ID), Ledger(receipts), _files_ahead(messages, now)
     head, runs, history = ledger.load()
@@ -36,14 +36,14 @@ def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[Step]:
         sent = sum(count for _, count in ahead)
         since = f" from {from_micros(clock)}" if clock > now else ""
         text = f"sets the log's clock back{since}; {sent} messages count as sent now"
-        yield Step(text, lambda: _set_log_back(messages, [file for file, _ in ahead], now))
+        yield RepairStep(text, lambda: _set_log_back(messages, [file for file, _ in ahead], now))
     if is_ahead(head, [*runs, *history], now):
         back, mended, settled = set_back(head, runs, history, now)
         hidden = sum(run.size for run in runs if (run.visible_at or 0) > now)
         hidden -= sum(run.size for run in mended if (run.visible_at or 0) > now)
         new, ids = attrs.evolve(back, epoch=head.epoch + 1), {layout.PAUSE_ID: 0}
         text = f"sets the ledger's clock back from {from_micros(head.committed_at)}"
-        yield Step(
+        yield RepairStep(
             f"{text}; {hidden} messages are visible now",
             lambda: commit_once(receipts, ledger.rewrite(head.epoch, new, mended, settled, ids)),
         )

@@ -15,7 +15,7 @@ from lakequeue.storage.inspection.ledger_rows import LedgerRows
 from lakequeue.storage.inspection.message_files import Range, missing_ranges
 from lakequeue.storage.inspection.shards import FoundShard
 from lakequeue.storage.ledger import Ledger, create_ledger
-from lakequeue.storage.repair.steps import Step, commit_once, done, moved_aside
+from lakequeue.storage.repair.steps import RepairStep, commit_once, done, moved_aside
 
 
 @attrs.frozen
@@ -54,7 +54,7 @@ def mended(
     return MendedLedger(head, rows, settled, changed)
 
 
-def ledger_steps(engine: Engine, found: FoundShard, rows: MendedLedger, why: str) -> list[Step]:
+def ledger_steps(engine: Engine, found: FoundShard, rows: MendedLedger, why: str) -> list[RepairStep]:
     """Returns the steps that write the rows. A log without a readable beginning is moved aside first."""
     log = found.receipts
     if log is not None and log.start is not None:
@@ -66,12 +66,14 @@ def ledger_steps(engine: Engine, found: FoundShard, rows: MendedLedger, why: str
             ledger = Ledger(table)
             commit_once(table, ledger.rewrite(ledger.epoch, rows.head, rows.runs, rows.history))
 
-        return [Step(f"writes the ledger anew: {why}", apply)]
+        return [RepairStep(f"writes the ledger anew: {why}", apply)]
     folder = engine.store.folder(found.receipts_path)
     head = attrs.evolve(rows.head, epoch=0)  # A new table starts at epoch 0.
     return [
         *(moved_aside(folder, file.name, "belongs to a log without a beginning") for file in folder.files(LOG)),
-        Step(f"makes a new ledger: {why}", lambda: create_ledger(engine, found.receipts_path, head, rows.runs)),
+        RepairStep(
+            f"makes a new ledger: {why}", lambda: create_ledger(engine, found.receipts_path, head, rows.runs)
+        ),
     ]
 
 

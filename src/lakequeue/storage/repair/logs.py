@@ -14,7 +14,7 @@ from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.inspection.found_log import FoundLog
 from lakequeue.storage.parquet_files import ANY
-from lakequeue.storage.repair.steps import Step, moved_aside, replaced
+from lakequeue.storage.repair.steps import RepairStep, moved_aside, replaced
 
 
 @attrs.frozen
@@ -54,7 +54,7 @@ def has_deleted_rows(undone: Undone) -> bool:
     return False
 
 
-def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[Step]:
+def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep]:
     """Yields the steps after which the whole log can be read.
 
     Args:
@@ -83,11 +83,11 @@ def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[Step]:
         yield moved_aside(folder, name, log.problems[name])
     old = max((version for version in map(version_of, log.problems) if version < start), default=-1)
     if old >= 0:
-        yield Step(f"moves what is older than version {old + 1} aside", lambda: _move_older(folder, old))
+        yield RepairStep(f"moves what is older than version {old + 1} aside", lambda: _move_older(folder, old))
 
 
-def checkpoint_step(engine: Engine, path: str) -> Step:
-    return Step("writes a checkpoint", lambda: engine.open(path).checkpoint())
+def checkpoint_step(engine: Engine, path: str) -> RepairStep:
+    return RepairStep("writes a checkpoint", lambda: engine.open(path).checkpoint())
 
 
 def _move_older(folder: Folder, last: int) -> None:

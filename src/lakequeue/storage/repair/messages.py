@@ -21,7 +21,7 @@ from lakequeue.storage.inspection.message_files import Displaced, FoundFile, Ran
 from lakequeue.storage.inspection.shards import FoundShard
 from lakequeue.storage.messages.merge_segments import CUT_ROWS
 from lakequeue.storage.messages.read import Integers, stretches
-from lakequeue.storage.repair.steps import Step, commit_once, done
+from lakequeue.storage.repair.steps import RepairStep, commit_once, done
 
 _FILE = layout.FILES["messages"]
 _MOST_ROWS = 20_000_000
@@ -29,7 +29,7 @@ _MOST_ROWS = 20_000_000
 
 
 @attrs.frozen
-class Segment:
+class NeighbourSegment:
     """A message's segment, and the time of the last send before the message. Instants are in microseconds."""
 
     base: int
@@ -37,7 +37,7 @@ class Segment:
     sent_at: int
 
 
-def fence_step(engine: Engine, found: FoundShard) -> Step:
+def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
     """Returns the commit that stops compactors from emptying messages by a ledger read before the repair.
 
     Keeps ``forgotten`` if a ledger exists. The repaired ledger then gets a later epoch.
@@ -53,7 +53,7 @@ def fence_step(engine: Engine, found: FoundShard) -> Step:
         ids = {**fence, layout.FILES_ID: files + 1, layout.FORGOTTEN_ID: forgotten}
         commit_once(table, Change(fence, ids, partial(table.exchange, [], []), None))
 
-    return Step("keeps compactors from emptying by what they read before", apply)
+    return RepairStep("keeps compactors from emptying by what they read before", apply)
 
 
 def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
@@ -65,7 +65,9 @@ def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
     return f"{path}: {number:,} messages are missing, and {limit}; restore it from a copy"
 
 
-def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int) -> Step | None:
+def log_step(
+    engine: Engine, found: FoundShard, missing: Sequence[Range], end: int, version: int
+) -> RepairStep | None:
     """Returns the commit, on ``version``, after which the log holds each offset once. None if it already does.
 
     A lost offset gets an empty row, because a reader finds a message by its row number in the file. The ledger
@@ -103,7 +105,7 @@ def log_step(engine: Engine, found: FoundShard, missing: Sequence[Range], end: i
         f"; message {each.message_id} of offset {each.offset} gets offset {offset}"
         for offset, each in enumerate(twice, end)
     )
-    return Step(f"writes {what} of the log anew{f'; it replaces {taken}' if taken else ''}{moved}", apply)
+    return RepairStep(f"writes {what} of the log anew{f'; it replaces {taken}' if taken else ''}{moved}", apply)
 
 
 def _again(folder: Folder, twice: Sequence[Displaced], base: int, clock: int) -> Iterator[pa.Table]:
@@ -169,7 +171,7 @@ def _rows(
         if before is None and known_from < len(known.offsets) and known.offsets[known_from] <= last:
             # Takes the segment of the first known message, which was sent no earlier than the segment was opened.
             opened = int(known.opened_at[known_from])
-            segment = Segment(min(first, int(known.base[known_from])), opened, opened)
+            segment = NeighbourSegment(min(first, int(known.base[known_from])), opened, opened)
         # For each offset, the index of the nearest known offset at or before it. -1 if there is none.
         at = np.searchsorted(known.offsets, np.arange(first, last + 1), side="right") - 1
         at[at < known_from] = -1
@@ -197,7 +199,7 @@ def _rows(
 
 def _segment_at(
     folder: Folder, before: FoundFile | None, after: FoundFile | None, first: int, clock: int
-) -> Segment:
+) -> NeighbourSegment:
     """Returns a segment for a lost message at offset ``first``, derived from the neighbouring files."""
     if before is not None:
         file = before.file
@@ -205,11 +207,11 @@ def _segment_at(
         with folder.parquet(file.name, file.size) as parquet:
             last = parquet.num_row_groups - 1
             sent = parquet.read_row_group(last, ["sent_at"], use_threads=False)["sent_at"][-1]
-        return Segment(_base(file), opened, opened if not sent.is_valid else to_micros(sent.as_py()))
+        return NeighbourSegment(_base(file), opened, opened if not sent.is_valid else to_micros(sent.as_py()))
     if after is not None:
         opened = to_micros(after.file.partition["opened_at"])
-        return Segment(min(first, _base(after.file)), opened, opened)
-    return Segment(first, clock, clock)
+        return NeighbourSegment(min(first, _base(after.file)), opened, opened)
+    return NeighbourSegment(first, clock, clock)
 
 
 def _base(file: LiveFile) -> int:

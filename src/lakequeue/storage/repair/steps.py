@@ -19,23 +19,23 @@ ASIDE = "_damaged"
 
 
 @attrs.frozen
-class Step:
+class RepairStep:
     """A change to a table. A repair killed before or after a step can be repeated."""
 
     text: str
     apply: Callable[[], object]
 
 
-def moved_aside(folder: Folder, name: str, why: str) -> Step:
+def moved_aside(folder: Folder, name: str, why: str) -> RepairStep:
 
     def apply() -> None:
         if folder.exists(name):
             folder.move(name, _place(name))
 
-    return Step(f"moves {name} aside: it {why}", apply)
+    return RepairStep(f"moves {name} aside: it {why}", apply)
 
 
-def replaced(folder: Folder, name: str, data: bytes, why: str) -> Step:
+def replaced(folder: Folder, name: str, data: bytes, why: str) -> RepairStep:
     """Returns the step that replaces a file in one operation, and keeps a copy of the old file."""
 
     def apply() -> None:
@@ -43,12 +43,12 @@ def replaced(folder: Folder, name: str, data: bytes, why: str) -> Step:
             folder.write(_place(name), folder.read(name))
         folder.replace(name, data)
 
-    return Step(f"replaces {name}, which {why}; the old one is kept in {ASIDE}", apply)
+    return RepairStep(f"replaces {name}, which {why}; the old one is kept in {ASIDE}", apply)
 
 
 def files_step(
     engine: Engine, path: str, version: int, files: Sequence[LiveFile], rows: Sequence[pa.Table], text: str
-) -> Step:
+) -> RepairStep:
     """Returns the commit, on ``version``, that replaces ``files`` by a new file for each table of ``rows``."""
 
     def apply() -> None:
@@ -61,7 +61,7 @@ def files_step(
 
         commit_once(table, Change({}, {}, write, None))
 
-    return Step(text, apply)
+    return RepairStep(text, apply)
 
 
 def commit_once(table: Table, change: Change[object]) -> None:
