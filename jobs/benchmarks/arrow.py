@@ -1,4 +1,4 @@
-"""The row of Arrow without Spark. ``python arrow.py SIDE INPUT PATH`` runs one of its sides."""
+"""The benchmark of Arrow without Spark. ``python arrow.py SIDE INPUT PATH`` runs one of its sides."""
 
 from __future__ import annotations
 

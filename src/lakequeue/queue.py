@@ -548,7 +548,7 @@ class Queue(QueueProperties):
         self.update_attributes(lambda attributes: changes)
 
     def update_attributes(self, update: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-        """Changes attributes to the result of ``update``, which takes the current attributes.
+        """Applies the changes that ``update`` returns, given the current attributes.
 
         Calls ``update`` again if another process changes attributes at the same time, or if shards are added.
         Raises the errors of ``set_attributes``.

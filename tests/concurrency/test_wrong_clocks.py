@@ -53,7 +53,7 @@ def test_a_compactor_says_by_how_much_its_clock_is_wrong(
     clock_jumps(monkeypatch, by)
     failures = [failure for summary in lq.compact() for failure in summary.failures]
     assert failures
-    assert all(f"{says} that of the storage" in each and "days, " in each for each in failures)
+    assert all(f"{says} the clock of the storage" in each and "days, " in each for each in failures)
 
 
 @pytest.mark.spec("DUR-62", "DUR-84")

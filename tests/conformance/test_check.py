@@ -115,7 +115,7 @@ def test_short_space_and_a_clock_that_was_set_back_are_warnings(
     early = LakeQueue(victim.root, clock=ManualClock(victim.clock.now() - timedelta(hours=1)))
     found = early.check()
     assert not any(each.damage for each in found)
-    assert ["yet to come" in each.problem for each in found] == [True, True, False]
+    assert ["in the future" in each.problem for each in found] == [True, True, False]
     assert "MiB are free" in found[-1].problem
 
 
@@ -249,8 +249,8 @@ def test_what_a_log_lacks_is_told_once_for_each_gap(victim: Victim) -> None:
     rest[-2].rename(rest[-2].with_name(f"{100:020}.json"))
     found = {each.file: each.problem for each in victim.lake().check("orders") if each.file}
     assert found == {
-        f"_delta_log/{3:020}.json": "is missing, and so are those up to version 4",
-        f"_delta_log/{6:020}.json": "is missing, and so are those up to version 99",
+        f"_delta_log/{3:020}.json": "is missing, and so are all up to version 4",
+        f"_delta_log/{6:020}.json": "is missing, and so are all up to version 99",
     }
     victim.lake().repair(apply=True, force=True)
     assert victim.lake().check() == []

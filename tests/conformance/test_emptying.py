@@ -332,7 +332,7 @@ def a_ledger_that_was_put_back_is_told_and_loses_nothing(lq: LakeQueue, clock: M
         lambda: reopen(lq).queue("orders").receive(),
         lambda: reopen(lq).queue("orders").counts(),
     ):
-        with pytest.raises(DamagedTable, match="it was put back, and `lakequeue repair` mends it"):
+        with pytest.raises(DamagedTable, match="it was put back, and `lakequeue repair` repairs it"):
             call()
     killed_after_the_first_step(lq)
     goes_on_without_what_was_emptied(lq, clock)
@@ -358,7 +358,7 @@ def a_compactor_that_slept_through_a_restore_hides_nothing(lq: LakeQueue, clock:
     left = full(queue)
     assert "a" not in left
     for call in (lambda queue: queue.receive(10), Queue.counts, Queue.peek):
-        with pytest.raises(DamagedTable, match="it was put back, and `lakequeue repair` mends it"):
+        with pytest.raises(DamagedTable, match="it was put back, and `lakequeue repair` repairs it"):
             call(reopen(lq).queue("orders"))
             pytest.fail("messages are hidden, and nobody says so", pytrace=False)
     assert ["it was put back" in each.problem for each in reopen(lq).check()] == [True]

@@ -257,6 +257,6 @@ def test_a_path_that_leads_elsewhere_is_damage_and_is_not_read(engine: Engine, l
     [file] = log.files()
     folder.remove([entry, "_delta_log/.00000000000000000001.json.crc"])  # the second one is of Spark's file system
     folder.create(entry, data.replace(file.path, "../../../beside.parquet").encode())
-    with pytest.raises(DamagedTable, match="is no file below its table"):
+    with pytest.raises(DamagedTable, match="is not a file below its table"):
         table = engine.open(log.path)
         table.read(table.files())

@@ -41,7 +41,7 @@ def test_an_error_of_our_own_is_none(kind: type[Exception]) -> None:
         (
             "An error occurred while calling o1.parquet.\n: org.apache.spark.SparkException: Job aborted.\n"
             "\tat org.apache.Spark\nCaused by: java.nio.file.AccessDeniedException: s3a://lake/q\n\tat java\n",
-            "Spark is denied access, and its rights may be others than Python's (see conf/): "
+            "Spark is denied access, and its rights may differ from Python's (see conf/): "
             "java.nio.file.AccessDeniedException: s3a://lake/q",
         ),
         (

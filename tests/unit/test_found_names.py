@@ -88,7 +88,7 @@ def test_an_entry_that_names_a_file_elsewhere_is_damage(tmp_path: Path, action: 
     folder.create(
         entry_name(0), sound.replace(b"a.parquet", path.encode()).replace(b'"add"', f'"{action}"'.encode())
     )
-    with pytest.raises(DamagedTable, match="is no file below its table") as told:
+    with pytest.raises(DamagedTable, match="is not a file below its table") as told:
         read_entry(folder, 0)
     assert told.value.file == entry_name(0)
 
@@ -122,7 +122,7 @@ def test_a_manifest_that_names_files_of_others_is_damage(tmp_path: Path, path: s
     assert manifests.load_manifest(folder, "mine") is not None
     written = tmp_path / "manifests" / "mine.json"
     written.write_text(written.read_text().replace("bulk/mine/1/a.parquet", path))
-    with pytest.raises(DamagedTable, match="which is no file"):
+    with pytest.raises(DamagedTable, match="which is no(t a)? file"):
         manifests.load_manifest(folder, "mine")
 
 
@@ -143,7 +143,7 @@ def test_a_manifest_for_no_shard_is_damage(tmp_path: Path, shard: object) -> Non
 @pytest.mark.parametrize("number", [-1, 2**63, "1", [1], None, float("inf")], ids=str)
 @pytest.mark.parametrize("member", ["size", "rows", "version"])
 def test_a_number_of_a_manifest_that_is_none_is_damage(tmp_path: Path, member: str, number: object) -> None:
-    with pytest.raises(DamagedTable, match="a number that is none"):
+    with pytest.raises(DamagedTable, match="an invalid number"):
         stored_manifest(LocalFolder(str(tmp_path)), **{member: number})
 
 

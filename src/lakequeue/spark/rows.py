@@ -91,7 +91,7 @@ def append_results(
     try:
         failed = None if failed is None else frame_verbs.failed_of(failed)
     except InvalidParameterValue as error:
-        raise InvalidOptions([f"the handler returned other things as failed messages: {error.message}"]) from error
+        raise InvalidOptions([f"the handler returned invalid failed messages: {error.message}"]) from error
     if table is not None and rows is not None:
         rows.write.format("delta").mode("append").save(table)
     return failed

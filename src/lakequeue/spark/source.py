@@ -159,10 +159,9 @@ class QueueStreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvaila
         return [datasource.InputPartition(task) for task in tasks]
 
     def _lease(self, end: Offset) -> Lease | None:
-        """Returns the lease of a batch, or None if it has no messages any more.
+        """Returns the lease of a batch, or None if the lease has lost all its messages.
 
-        For a batch that an earlier process began, it has the messages still held. The others come with later
-        batches.
+        Messages that the batch of an earlier process has lost come with later batches.
         """
         lease_id = self._id(end)
         if lease_id in self._kept:
@@ -282,7 +281,7 @@ class QueueWriter(_Writer, datasource.DataSourceArrowWriter):
 class QueueStreamWriter(_Writer, _StreamWriter):
     """Sends micro-batches. Spark creates a writer to write a batch, and another to commit it.
 
-    The id of its query identifies the stream. Only the tasks know it, so their commit messages carry it.
+    The id of its query identifies the stream. Only the tasks know that id, so their commit messages carry it.
     """
 
     def _send_of_task(self) -> PlannedSend:
@@ -292,7 +291,7 @@ class QueueStreamWriter(_Writer, _StreamWriter):
         assert context is not None
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
-            raise QueueClientError("this Spark does not tell its tasks the query that they belong to")
+            raise QueueClientError("this Spark does not pass its tasks the id of their query")
         return self._send.of_batch(query, int(batch))
 
 

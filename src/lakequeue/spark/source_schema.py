@@ -1,6 +1,6 @@
 """The columns that the data source reads, and its errors as one line.
 
-Spark shows the text of an exception in its Python workers.
+Spark shows the text that its Python workers make of an exception.
 """
 
 from __future__ import annotations

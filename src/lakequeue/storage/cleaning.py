@@ -33,7 +33,7 @@ from lakequeue.storage.store_failures import first_line
 VACUUM_EVERY = 100
 """Commits to a table of a local disk between two attempts to remove its unused files."""
 VACUUMING = "lakequeue-vacuum"
-"""Name of the thread that removes them."""
+"""Name of the thread that removes unused files."""
 PATIENCE = 5.0
 """Seconds for which the compactor waits for the exclusive lock of a table."""
 _BATCH = 100

@@ -89,7 +89,7 @@ class ClockGuard:
         pause, says = timedelta(microseconds=abs(instant - last)), from_micros(instant)
         when = f"{pause} {'after' if instant > last else 'before'} the last commit"
         doubt = f"{where}: the clock says {says:%Y-%m-%d %H:%M}, {when}"
-        _log.warning("%s; it is compared with that of the storage", doubt)
+        _log.warning("%s; comparing it with the storage's clock", doubt)
         if local_path(self._store.root) is not None and instant > last:
             time.sleep(SECOND_LOOK)
         difference = self._difference(self.now, create)
@@ -193,7 +193,7 @@ def storage_now(table: Folder) -> float:
     ahead = time.time() - now
     if abs(ahead) > TOLERANCE:
         raise QueueClientError(
-            f"this machine's clock is {_told(ahead)} that of the storage of {table.uri}; "
+            f"this machine's clock is {_told(ahead)} the clock of the storage of {table.uri}; "
             "nothing was removed: set it right"
         )
     return now

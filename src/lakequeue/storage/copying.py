@@ -120,7 +120,7 @@ class Copier:
             folder.uri, schema, partitions, properties, map(_data_file, snapshot.files), transactions
         )
         if not folder.create(entry_name(0), data):
-            raise QueueClientError(f"{folder.uri} was written by somebody else meanwhile")
+            raise QueueClientError(f"{folder.uri} was written by another process meanwhile")
 
     def _folder(self, snapshot: TableSnapshot) -> Folder:
         return self._target.folder(f"{self._target.root}/{snapshot.path}")

@@ -40,7 +40,7 @@ _READER, _WRITER = 1, 2
 _NAMED_FEATURES = (3, 7)
 """Versions of the protocol that name each feature."""
 _FEATURES = {"appendOnly", "invariants"}
-"""Features of version 2. These tables do not use them."""
+"""Features of version 2, which these tables do not use."""
 _TEXTS, _LIST = pa.map_(pa.string(), pa.string()), pa.list_(pa.string())
 _ACTIONS: dict[str, dict[str, Any]] = {
     "protocol": {
@@ -184,7 +184,7 @@ def live_file(add: Mapping[str, Any]) -> LiveFile:
 def whole(number: Any) -> int:
     """Checks a number of an action or a manifest. ValueError unless it is an integer from 0 to 2**63 - 1."""
     if type(number) is not int or not 0 <= number < 2**63:
-        raise ValueError(f"has a number that is none: {str(number):.40}")
+        raise ValueError(f"has an invalid number: {str(number):.40}")
     return number
 
 

@@ -334,7 +334,7 @@ class LocalFolder(_BaseFolder):
         self._make(self._sound("", stat.S_ISDIR).rstrip("/"))
 
     def _make(self, path: str) -> None:
-        """Creates a directory and those above it, and syncs each of those above. Follows no link."""
+        """Creates a directory and its missing parents, and syncs each parent. Follows no link."""
         with suppress(OSError):
             if stat.S_ISDIR(os.stat(path or ".", dir_fd=self.descriptor).st_mode):
                 return
@@ -595,7 +595,7 @@ class _Remote(io.RawIOBase):
 
 
 def _whole(request: Callable[[], _T]) -> _T:
-    """Repeats a request whose answer was cut off. obstore repeats requests without an answer, but few of these."""
+    """Repeats a request whose answer was cut off, because obstore repeats few of these."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return request()

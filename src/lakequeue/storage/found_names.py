@@ -44,7 +44,7 @@ def file_below(name: object, *, encoded: bool = False) -> str:
     """
     found = unquote(name) if encoded and isinstance(name, str) else name
     if not isinstance(found, str) or len(found) > LONGEST or not _FILE.fullmatch(found) or _HIDDEN.search(found):
-        raise Misplaced(f"names {shown(name)}, which is no file below its table")
+        raise Misplaced(f"names {shown(name)}, which is not a file below its table")
     return found
 
 

@@ -255,10 +255,10 @@ def check_head(head: Head, end: int, table: str) -> None:
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Describes a ledger that was put back: its log was emptied by a later or another one; see ``forgotten``."""
+    """Describes a ledger that was put back: its log was emptied by another ledger; see ``forgotten``."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
-    return f"{problem}: it was put back, and `lakequeue repair` mends it"
+    return f"{problem}: it was put back, and `lakequeue repair` repairs it"
 
 
 def create_ledger(engine: Engine, path: str, head: Head, runs: Sequence[Run] = ()) -> None:

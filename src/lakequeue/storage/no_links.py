@@ -70,7 +70,7 @@ class Opener(NamedTuple):
 
 
 def touch(folder: str, name: str) -> None:
-    """Sets a file's time to now, and creates it if missing. The superuser does this only in own directories."""
+    """Sets a file's time to now, and creates it if missing. The superuser skips directories of other users."""
     if os.geteuid() == 0 != os.stat(folder).st_uid:
         return
     stamp(f"{folder}/{name}", create=True)
@@ -95,7 +95,7 @@ def open_lock(path: str, flags: int) -> int:
 
 
 def open_lock_in(folder: int, name: str, flags: int) -> int:
-    """Opens such a file in an open directory."""
+    """Opens a file that all users of a table write, in an open directory."""
     owner = os.fstat(folder)
     if os.geteuid() == 0 != owner.st_uid and flags & os.O_CREAT:
         with suppress(FileExistsError):  # An existing file may belong to any user.

@@ -39,7 +39,7 @@ class Note:
     """Versions of ledger and messages of each shard, before that pass."""
     attributes_version: int
     since: int
-    """The first pass that found it so."""
+    """The first pass that found nothing to do."""
     at: int
     """The last whole pass."""
     stands_until: int | None

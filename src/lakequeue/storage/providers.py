@@ -26,11 +26,11 @@ class Provider:
     hadoop_scheme: str = ""
     """Scheme of the URIs for Spark."""
     connector: str = ""
-    """Connector for Spark with Hadoop before 3.5, which has no such module."""
+    """Connector for Spark with Hadoop before 3.5, which lacks the module."""
     sdk: tuple[str, ...] = ()
     """Packages that the module needs in addition."""
     sdk_releases: Mapping[str, str] = attrs.field(factory=dict)
-    """Release of these packages by release of Hadoop."""
+    """Release of the packages in ``sdk``, by release of Hadoop."""
     excluded: tuple[str, ...] = ()
     """Dependencies of the module that a session does not need."""
     spark_overwrites: bool = False

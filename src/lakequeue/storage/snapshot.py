@@ -33,7 +33,7 @@ from lakequeue.storage.folder import Folder, Mark
 _log = logging.getLogger("lakequeue")
 
 _ONE_BY_ONE = 2
-"""Entries that a snapshot on an object store reads one by one. Further ones are listed and read together."""
+"""Entries that a snapshot on an object store reads one by one. Further entries are listed and read together."""
 _CONFIRMED, _IDLE = 1.0, 60.0
 """Seconds for which a snapshot on an object store applies new entries, and finds none, without a check of the log.
 
@@ -297,7 +297,7 @@ class Snapshot(State):
         return list(self.metadata["partitionColumns"])
 
     def newest_files(self) -> tuple[int, dict[str, LiveFile]]:
-        """Returns the version after which all commits are known, and the files they added, by name."""
+        """Returns the version after which all commits are known, and the files of those commits, by name."""
         added = {file.name: file for entry in self._newest.values() for file in entry.added}
         return self.version - len(self._newest), added
 

@@ -178,7 +178,7 @@ def _explained(text: str) -> str | None:
 
 
 def _of_spark(text: str) -> str | None:
-    """Returns the error by Java or by a task's Python. Spark's own first lines only name the failed call."""
+    """Returns the error of Java, or of a task's Python. Spark's first lines only name the failed call."""
     if "from the Python worker" in text:
         lines = [line for line in text.splitlines() if line[:1].strip() and not line.startswith("SQLSTATE")]
         return lines[-1].removeprefix("lakequeue.errors.QueueClientError: ")
@@ -187,7 +187,7 @@ def _of_spark(text: str) -> str | None:
     causes = [line.removeprefix("Caused by").lstrip(": ") for line in text.splitlines() if _CAUSE.match(line)]
     denied = next((cause for cause in causes if "AccessDenied" in cause), None)
     if denied is not None:
-        return f"Spark is denied access, and its rights may be others than Python's (see conf/): {denied}"
+        return f"Spark is denied access, and its rights may differ from Python's (see conf/): {denied}"
     return causes[-1] if causes else None
 
 

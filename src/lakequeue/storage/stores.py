@@ -171,7 +171,7 @@ class Store:
         """Checks that a local root is not on a network file system.
 
         Raises:
-            QueueClientError: it is. The text says which setting allows this if only one machine uses the root.
+            QueueClientError: it is on one. The text names the setting that allows this, for a single machine.
         """
         local = local_path(self.root)
         if local is not None:

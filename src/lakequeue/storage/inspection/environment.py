@@ -35,7 +35,7 @@ def lock_problem(table: str) -> tuple[str, str] | None:
         problem = f"user {os.geteuid()} has no right to write there"
         return problem, f"needs that right; run it as user {os.stat(local).st_uid}, who owns the table"
     except OSError as error:
-        return f"cannot be locked: {error}", "cannot be done before that is mended"
+        return f"cannot be locked: {error}", "cannot be done before that is fixed"
 
 
 def space_problems(path: str) -> Iterator[str]:

@@ -174,7 +174,7 @@ def read_log(folder: Folder) -> FoundLog:
 def _left_over(
     folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, State]
 ) -> list[int]:
-    """Returns versions that a restore left over: from the first that does not follow its base on."""
+    """Returns versions left over by a restore: the first that does not follow its base, and later ones."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []
@@ -210,5 +210,5 @@ def _gaps(entries: Sequence[int], last: int) -> Iterator[tuple[str, str]]:
     """Yields name and problem of the first missing entry of each gap up to ``last``."""
     for before, after in pairwise([*entries, last + 1]):
         if missing := after - before - 1:
-            more = f", and so are those up to version {after - 1}" if missing > 1 else ""
+            more = f", and so are all up to version {after - 1}" if missing > 1 else ""
             yield entry_name(before + 1), f"is missing{more}"

@@ -145,7 +145,7 @@ def _contradiction(file: LiveFile, rows: pa.Table, sent: Integers) -> str | None
             return f"has {name} from {bounds['min']} to {bounds['max']}, and its log says {low} to {high}"
     opened = to_micros(file.partition["opened_at"])
     if len(sent) and (np.any(np.diff(sent) < 0) or sent[0] < opened):
-        return "has messages that were sent before others of lower offsets, or before its segment was opened"
+        return "has messages sent before messages of lower offsets, or before its segment was opened"
     if len(sent) and file.minimum["position"] == 0 and sent[0] != opened:
         return f"begins its segment, and was not sent at its opening, {from_micros(opened)}"
     return None

@@ -121,7 +121,7 @@ class FoundShard:
         return sorted([*gone, *blank])
 
     def blank(self, ledger: LedgerRows | None) -> list[Range]:
-        """Returns offsets whose rows are empty although the ledger, then an older one, has their messages."""
+        """Returns offsets whose rows are empty, but whose messages the ledger, an older one, still has."""
         if ledger is None:
             return []
         held = SpanSet((run.first, run.last) for run in sorted([*ledger.runs, *ledger.history]))
@@ -195,7 +195,7 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
         yield finding(found.receipts_path, None, put_back(ledger.head.epoch, found.forgotten), _PUT_BACK)
     if gone := found.gone(ledger, found.blank(ledger) if found.is_newest else []):
         problem = f"the log has no message at {shown(gone)}"
-        yield finding(found.messages_path, None, problem, "what was not deleted yet is reported as lost")
+        yield finding(found.messages_path, None, problem, "messages not deleted yet are reported as lost")
     if found.intact_log:  # A repair that was killed leaves a log like this.
         for each in found.files:
             if not each.named:
@@ -211,7 +211,7 @@ def shard_findings(found: FoundShard, queue: str, region: str, now: int) -> Iter
         (found.receipts_path, committed),
     ):
         if instant > now + CLOCK_AHEAD:
-            problem = f"was committed at {_shown(instant)}, which is yet to come: its time stands until then"
+            problem = f"was committed at {_shown(instant)}, which is in the future: time stands still until then"
             yield finding(path, None, problem, "set this machine's clock, or wait", damage=False)
 
 
@@ -238,7 +238,7 @@ def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
         if own.opened_at < before if own.base != base else own.opened_at != opened:
             yield (
                 each.file.name,
-                f"says that its segment was opened at {_shown(own.opened_at)}, and others not",
+                f"says that its segment was opened at {_shown(own.opened_at)}, and other files say otherwise",
             )
         elif begun < before:
             yield each.file.name, f"has a message of {_shown(begun)} behind one of {_shown(before)}"
@@ -252,7 +252,7 @@ def doubts(found: FoundShard) -> Iterator[tuple[str | None, str]]:
             continue  # The entry is no send.
         instants = last.opened_at if last.bulk else (sent.get(last.file.path) or (0, clock))[1]
         if (last.last + 1, instants) != (layout.end_of(end), clock):
-            yield entry_name(version), "tells another end or instant of its send than its files"
+            yield entry_name(version), "names another end or time of its send than its files"
     if before > (clock := state.transaction(layout.CLOCK_ID)):
         yield None, f"has a message of {_shown(before)}, and its clock is at {_shown(clock)}"
 
@@ -265,8 +265,8 @@ def _shown(micros: int) -> datetime | str:
         return f"{micros} microseconds after 1970"
 
 
-_REBUILD = "goes back to its newest readable version, or to none; what was received since then comes again"
-_PUT_BACK = "what was deleted since comes again unless it was emptied"
+_REBUILD = "goes back to its newest readable version, or starts empty; messages received since come again"
+_PUT_BACK = "messages deleted since come again unless they were emptied"
 RESTORE = "nothing; restore it from a copy"
 
 
@@ -283,9 +283,9 @@ def log_findings(log: FoundLog, lost: str) -> Iterator[tuple[str | None, str, st
         elif file in log.strays:
             repair = "is moved aside"
         elif file in needed:
-            repair = "is moved aside; what it changed is found in other files where possible"
+            repair = "is moved aside; its changes are found in other files where possible"
         else:
-            repair = "is moved aside with what is older; a checkpoint has what it said"
+            repair = "is moved aside with older files; a checkpoint has its content"
         yield file, problem, repair
     newest = log.newest()
     if newest is not None and (found := obstacles(newest.state)):

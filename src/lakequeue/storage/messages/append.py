@@ -246,7 +246,7 @@ class Appender:
     def append_staged(
         self, staged: StagedSend, now: int, more_ids: Ids, patient: bool
     ) -> Change[Callable[[], Appended]]:
-        """Returns the change that appends staged sends, this one first. ``patient``: see ``Change``."""
+        """Returns the change that appends ``staged`` and staged sends of others. ``patient``: see ``Change``."""
         self.check_open()
         others = [] if staged.alone else staged_sends.others(self.table, staged)
         first, sent_at = self.end, max(now, self.last_sent_at)

@@ -24,7 +24,7 @@ from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
 
 TIERS = [256 * 1024, 2 * 1024 * 1024, 16 * 1024 * 1024]
-"""Upper sizes in bytes. ``TIER_SEGMENTS`` adjacent segments of at most one of these sizes are merged."""
+"""Sizes in bytes. ``TIER_SEGMENTS`` adjacent segments up to such a size are merged."""
 TIER_SEGMENTS = 8
 JOINED_BYTES = 128 * 1024 * 1024
 """Most bytes merged at once, because they are held in memory."""

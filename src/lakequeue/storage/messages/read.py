@@ -120,7 +120,7 @@ class LogFile:
     group: str | None
     """The message group of all its messages, "" for no group. None if there are several, or if unknown."""
     more: tuple[LiveFile, ...] = ()
-    """Further files of the segment after another program rewrote it. Only together they hold each offset."""
+    """Further files of a segment that another program rewrote. Only all files together hold each offset."""
 
     @property
     def rows(self) -> int:
@@ -455,7 +455,7 @@ def log_files(table: TableVersion) -> list[LogFile]:
     try:
         files = sorted(map(LogFile.of, table.files()), key=lambda file: file.first)
     except (KeyError, TypeError, AttributeError) as error:
-        reason = "its log does not tell which messages its files hold; another program wrote it"
+        reason = "its log does not say which messages its files hold; another program wrote it"
         raise DamagedTable(table.path, None, reason) from error
     if (misfit := _misfit(files)) is not None:
         files = _joined(files)

@@ -132,7 +132,7 @@ def others(table: Table, own: StagedSend) -> list[DataFile]:
         found = table.folder.files(FOLDER, _begin(after))
         listed = list(takewhile(lambda each: each.name < later, found))
     except Exception as error:
-        _log.warning("staged sends of others to %s cannot be listed: %s", table.path, first_line(error))
+        _log.warning("staged sends of other processes to %s cannot be listed: %s", table.path, first_line(error))
         return []
     mine = next((each.modified for each in listed if each.name == own.file.path), None)
     fitting: list[DataFile] = []

@@ -1,1 +1,1 @@
-"""Mending damaged tables, in steps that are each one atomic change of a file or one commit under a fence."""
+"""Repairs damaged tables in steps. Each is an atomic change of a file, or a commit under a fence."""

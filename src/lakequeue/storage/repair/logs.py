@@ -83,7 +83,7 @@ def log_steps(undone: Undone, barrier: Mapping[str, int]) -> Iterator[RepairStep
         yield moved_aside(folder, name, log.problems[name])
     old = max((version for version in map(version_of, log.problems) if version < start), default=-1)
     if old >= 0:
-        yield RepairStep(f"moves what is older than version {old + 1} aside", lambda: _move_older(folder, old))
+        yield RepairStep(f"moves files older than version {old + 1} aside", lambda: _move_older(folder, old))
 
 
 def checkpoint_step(engine: Engine, path: str) -> RepairStep:

@@ -53,7 +53,7 @@ def fence_step(engine: Engine, found: FoundShard) -> RepairStep:
         ids = {**fence, layout.FILES_ID: files + 1, layout.FORGOTTEN_ID: forgotten}
         commit_once(table, Change(fence, ids, partial(table.exchange, [], []), None))
 
-    return RepairStep("keeps compactors from emptying by what they read before", apply)
+    return RepairStep("keeps compactors from emptying messages by an older ledger", apply)
 
 
 def more_than_fit(path: str, missing: Sequence[Range]) -> str | None:
