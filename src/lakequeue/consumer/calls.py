@@ -65,17 +65,24 @@ class Calls:
     @contextmanager
     def _calling(self, jobs: Sequence[Job]) -> Iterator[tuple[Call, Sequence[Any]]]:
         """Yields a call and what the handler gets: the messages whose receipts are not lost or over, if any."""
-        call, results = Call(self._run.now()), list[object]()
+        call, spans = Call(self._run.now()), dict[Job, ExitStack | None]()
         self.running.add(call)
         try:
-            with ExitStack() as ending:
-                for job in reversed(jobs):  # the last one first, so that they end in order
-                    ending.enter_context(self._handling(job, call, results))
-                try:
-                    yield call, self._given(call.jobs)
-                except BaseException as error:  # SystemExit would end an event loop under the other handlers
-                    call.raised = self._raised(error, call.jobs)
-                results += reversed(call.results()) if self._batches else [call.result]
+            for job in reversed(jobs):  # the last one first, so that they end in order
+                with self._breaking(job):
+                    span = None if job.context.lost or self._rounds.is_over(job) else ExitStack()
+                    if span is not None:
+                        span.enter_context(self._run.observers.handling(job.context.message))
+                        call.jobs.appendleft(job)
+                    spans[job] = span
+            try:
+                yield call, self._given(call.jobs)
+            except BaseException as error:  # SystemExit would end an event loop under the other handlers
+                call.raised = self._raised(error, call.jobs)
+            results = dict(zip(call.jobs, call.results() if self._batches else [call.result], strict=False))
+            for job, span in reversed(spans.items()):
+                with self._breaking(job):
+                    self._end(job, call, span, results.get(job))
         finally:
             self.running.discard(call)
             self._held.left(len(jobs))
@@ -97,25 +104,26 @@ class Calls:
         return raised
 
     @contextmanager
-    def _handling(self, job: Job, call: Call, results: list[object]) -> Iterator[None]:
-        """Has a message take part in a call, unless its receipt is lost or over; acts on the last result."""
+    def _breaking(self, job: Job) -> Iterator[None]:
+        """Ends the consumer after an error that is not from a handler."""
         try:
-            if job.context.lost:
-                yield
-                return self._rounds.finish([job, *self._held.end_rest(job)])
-            if self._rounds.is_over(job):
-                yield
-                return self._rounds.return_late(job)
-            call.jobs.appendleft(job)
-            with self._run.observers.handling(job.context.message):
-                yield
-                took = self._run.now() - call.began
-                outcome = self._outcome(job, call, results.pop(), took)
-            self._rounds.ended(job, outcome, took)
-        except BaseException as error:  # not from a handler
+            yield
+        except BaseException as error:
             _log.error("the consumer of %s failed", self._run.options.queue.name, exc_info=error)
             self._run.broken(error)
             self._rounds.forget([job, *self._held.end_rest(job)])
+
+    def _end(self, job: Job, call: Call, span: ExitStack | None, result: object) -> None:
+        """Acts on the result of a message, or gives it up as its receipt was lost or over before the call."""
+        if span is not None:
+            with span:
+                took = self._run.now() - call.began
+                outcome = self._outcome(job, call, result, took)
+            self._rounds.ended(job, outcome, took)
+        elif job.context.lost:
+            self._rounds.finish([job, *self._held.end_rest(job)])
+        else:
+            self._rounds.return_late(job)
 
     def _outcome(self, job: Job, call: Call, result: object, took: int) -> Outcome:
         outcome, raised, message = Outcome.FAILED, call.raised, job.context.message
