@@ -28,7 +28,7 @@ def check(root: Root, name: str | None = None) -> list[Finding]:
     """Everything that is wrong with a root or one of its queues, see ``LakeQueue.check``."""
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)
-        found = _repeated(lambda: _catalog_findings(store, root, name))
+        found = _agreed(lambda: _catalog_findings(store, root, name))
         for row, shard in shards:
             found += _shard_findings(store, root, row, shard)
         found += [
@@ -56,7 +56,7 @@ def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
 
 
 def _shard_findings(store: Store, root: Root, row: QueueRow, shard: int) -> Iterator[Finding]:
-    yield from _repeated(
+    yield from _agreed(
         lambda: shard_findings(find_shard(store, root.path, row.key, shard), row.name, row.region, root.now())
     )
     for path in (layout.messages_path, layout.receipts_path):
@@ -93,7 +93,7 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
             yield Finding(None, None, path, None, "has messages, and no row in the catalog", repair)
 
 
-def _repeated(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def _agreed(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
     """What several reads agree on: between two files of one read, others may have removed some."""
     found = list(read())
     for _ in range(READS - 1):

@@ -24,7 +24,6 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.clock_guard import Doubt
 from lakequeue.storage.delta_log import State
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.engines.transaction import repeated
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger, check_head
 from lakequeue.storage.messages.read import LogFile, LogReader, check_order
@@ -75,7 +74,7 @@ class JudgedShard:
         """
         messages = layout.messages_path(root, row.key, shard)
         ledger = Ledger(open_(layout.receipts_path(root, row.key, shard)))
-        head, rows = repeated(ledger.table, ledger.rows)
+        head, rows = ledger.table.repeated(ledger.rows)
         # the ledger first, so that the log is at least as new as the head that refers to it
         log = LogReader(open_(messages)).log
         check_head(head, log.end, ledger.table.path)

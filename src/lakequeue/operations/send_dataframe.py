@@ -5,13 +5,15 @@ And completes interrupted bulk sends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import pyarrow as pa
 
 from lakequeue.errors import InvalidOptions, InvalidParameterValue, QueueClientError
+from lakequeue.model.attributes import QueueAttributes
 from lakequeue.operations.json_rows import Bodies
 from lakequeue.operations.results import SentRows
 from lakequeue.operations.send import in_turn
@@ -25,6 +27,7 @@ from lakequeue.storage.bulk.commit_files import Stage, check_rows, send_rows
 from lakequeue.storage.bulk.manifests import Manifest, SendKey, forget, load_manifest
 from lakequeue.storage.bulk.staging import Staging
 from lakequeue.storage.engines.commit import StaleAttributes
+from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.roots import root_of
 from lakequeue.storage.store_failures import first_line
@@ -118,7 +121,7 @@ def send_staged(
                 if send.turn is not None:
                     target = attrs.evolve(target, shards=shards_of_turn(queue, send.turn))
                 first = target.shards[0]
-                rows = send_rows(target, send.key, queue.now, stage, send.order_by)
+                rows = send_rows(target, send.key, stage, send.order_by)
             except StaleAttributes:
                 queue.renew()
                 continue
@@ -152,7 +155,7 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
     """Completes bulk sends that reached only some shards because their process was killed."""
     target = bulk_target(queue)
     for manifest in commit_files.abandoned(target):
-        commit_files.complete(target, manifest, queue.now)
+        commit_files.complete(target, manifest)
         for shard in manifest.shards:
             queue.shards[shard].shared.waiters.wake()
 
@@ -162,7 +165,7 @@ def complete_batch(queue: OpenQueue, key: SendKey) -> None:
     target = bulk_target(queue)
     manifest = load_manifest(target.tables, key.files)
     if manifest is not None and commit_files.reached_shards(target.open, manifest):
-        commit_files.complete(target, manifest, queue.now)
+        commit_files.complete(target, manifest)
         forget(target.tables, key.files)
 
 
@@ -175,20 +178,35 @@ def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.Target:
     """The queue as bulk sends see it, with its attributes as last read, and the priority of rows without one."""
     shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
-    return commit_files.Target(
-        queue.root.engine,
-        queue.root.path,
-        queue.key,
-        shards,
-        attributes,
-        version,
-        lambda shard: queue.shards[shard].sender.room(attributes, queue.now()),
-        lambda shard: queue.shards[shard].sender.paused(),
-        lambda shard: queue.shards[shard].ledger.purged_offset(),
-        calls.committed,
-        lambda shard, *more: queue.shards[shard].ledger.settle_clock(*more),
-        priority,
-    )
+    engine, path = queue.root.engine, queue.root.path
+    here = _Shards(queue, attributes)
+    return commit_files.Target(engine, path, queue.key, shards, attributes, version, here, priority)
+
+
+@attrs.frozen
+class _Shards:
+    """``BulkShards`` of a queue."""
+
+    _queue: OpenQueue
+    _attributes: QueueAttributes
+
+    def now(self) -> int:
+        return self._queue.now()
+
+    def room(self, shard: int) -> int | None:
+        return self._queue.shards[shard].sender.room(self._attributes, self.now())
+
+    def holding(self, shard: int) -> AbstractContextManager[None]:
+        return self._queue.shards[shard].sender.paused()
+
+    def purged(self, shard: int) -> int:
+        return self._queue.shards[shard].ledger.purged_offset()
+
+    def committed(self, shard: int, lost_races: int) -> None:
+        calls.committed(shard, lost_races)
+
+    def settle_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
+        return self._queue.shards[shard].ledger.settle_clock(instant, last, table)
 
 
 def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") -> SentRows:

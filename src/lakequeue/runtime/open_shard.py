@@ -19,7 +19,6 @@ from lakequeue.runtime.shard_sender import ShardSender
 from lakequeue.runtime.shard_table import ShardTables, Shared
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.engines.transaction import repeated
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import erase
 from lakequeue.storage.messages.forgotten import Forgotten
@@ -112,7 +111,7 @@ class OpenShard:
         was read before the repair raised the log's fence.
         """
         ledger = Ledger(self.tables.engine.open(self.tables.receipts))
-        return repeated(ledger.table, lambda: ledger.forgotten(self.ledger.log))
+        return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
         """Clears a message in the log and removes the local files that held it; returns whether any was left."""

@@ -43,7 +43,6 @@ from lakequeue.storage.engines.transaction import (
     Decision,
     Stale,
     assert_never,
-    repeated,
 )
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
@@ -217,7 +216,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             return answer
 
         with self._held():
-            return repeated(self._open_ledger().table, answered)
+            return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
         """For each message that was received: True if it is stored, False if it was deleted since.
@@ -447,10 +446,10 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         """Reads the loaded snapshot of the ledger."""
         ledger = self._open_ledger()
         try:
-            machine = repeated(ledger.table, lambda: ledger.machine(self._newest_log))
+            machine = ledger.table.repeated(lambda: ledger.machine(self._newest_log))
         except DamagedTable:
             ledger.table.confirm()  # a log that was put back may be shorter than the ledger read before that
-            machine = repeated(ledger.table, lambda: ledger.machine(self._newest_log))
+            machine = ledger.table.repeated(lambda: ledger.machine(self._newest_log))
         self._machine = machine
         if (grow := self._shared.grow()) is not None:
             grow(int(machine.head.attributes.get("Shards", 1)))

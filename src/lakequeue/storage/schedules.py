@@ -16,7 +16,7 @@ from lakequeue.model.schedules import Schedule
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.engines import transaction
 from lakequeue.storage.engines.point import Engine, Table
-from lakequeue.storage.engines.transaction import Answer, Decision, repeated, transact
+from lakequeue.storage.engines.transaction import Answer, Decision, transact
 from lakequeue.storage.folder import Freed
 from lakequeue.storage.store_failures import first_line
 
@@ -106,7 +106,7 @@ class ScheduleTable:
         table.refresh()
         newest = table.version, table.history
         if newest != self._read[0]:
-            parts = repeated(table, lambda: table.read(table.files()))
+            parts = table.repeated(lambda: table.read(table.files()))
             self._stored, rows = _judged(parts, self._path)
             self._read = newest, rows
         return self._read[1]

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache, partial
+from typing import Protocol
 
 import attrs
 
@@ -44,7 +45,6 @@ from lakequeue.storage.engines.transaction import (
     Committed,
     Decision,
     Ids,
-    repeated,
     transact,
 )
 from lakequeue.storage.folder import Folder
@@ -55,6 +55,34 @@ PATIENCE = 4
 
 UNFINISHED = 60.0
 """Seconds that a bulk send has for its commits, milliseconds each, before other processes complete it."""
+
+
+class BulkShards(Protocol):
+    """The shards of a queue in this process, by number."""
+
+    def now(self) -> int:
+        """The clock's time in microseconds, read for each commit: delays and deduplication count from that."""
+        ...
+
+    def room(self, shard: int) -> int | None:
+        """Returns the number of messages that a shard has room for; None without a cap (QUE-21)."""
+        ...
+
+    def holding(self, shard: int) -> AbstractContextManager[None]:
+        """Blocks this process's small sends to a shard for the milliseconds of the commit."""
+        ...
+
+    def purged(self, shard: int) -> int:
+        """Reads the purge mark of a shard. Called only if the log has duplicates (DDP-13)."""
+        ...
+
+    def committed(self, shard: int, lost_races: int) -> None:
+        """Counts a commit to a shard, with the number of lost races before it."""
+        ...
+
+    def settle_clock(self, shard: int, instant: int, last: int, table: Table) -> Mapping[str, int]:
+        """See ``ShardLedger``."""
+        ...
 
 
 @attrs.frozen
@@ -68,16 +96,7 @@ class Target:
     """In the order in which they get files."""
     attributes: QueueAttributes
     attributes_version: int
-    room: Callable[[int], int | None]
-    """Number of messages that a shard has room for, None without a cap (QUE-21)."""
-    holding: Callable[[int], AbstractContextManager[None]]
-    """Blocks this process's small sends to a shard for the milliseconds of the commit."""
-    purged: Callable[[int], int]
-    """The purge mark of a shard, read anew; asked only when duplicates are found in the log (DDP-13)."""
-    committed: Callable[[int, int], None] = lambda shard, lost_races: None
-    """Called after each commit to a shard, with the number of lost races before it."""
-    settle_clock: Callable[[int, int, int, Table], Mapping[str, int]] = lambda *_: {}
-    """That of ``ShardLedger``, for a shard."""
+    here: BulkShards
     priority: int = 0
     """That of rows without one."""
 
@@ -115,7 +134,7 @@ def sweep_manifests(target: Target) -> dict[int, list[str]]:
     return waiting_files
 
 
-def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
+def complete(target: Target, manifest: Manifest) -> int:
     """Commits the files for the shards that were not reached yet; returns the number of messages.
 
     Raises:
@@ -131,7 +150,7 @@ def complete(target: Target, manifest: Manifest, now: Callable[[], int]) -> int:
         if shard in reached:
             continue
         try:
-            rows += _ShardCommit(target, manifest, shard, now).commit(reached_another=bool(reached))
+            rows += _ShardCommit(target, manifest, shard).commit(reached_another=bool(reached))
         except Exception as error:
             if not reached:
                 raise
@@ -151,7 +170,7 @@ def reached_shards(open_log: Callable[[int], Table], manifest: Manifest) -> list
 
 
 def _check_room(target: Target, shard: int, files: Sequence[DataFile]) -> None:
-    room, rows = target.room(shard), sum(file.rows for file in files)
+    room, rows = target.here.room(shard), sum(file.rows for file in files)
     if room is not None and rows > max(0, room):
         where = "The queue" if len(target.shards) == 1 else f"Shard {shard} of the queue"
         raise OverLimit(f"{where} has room for {max(0, room)} messages, not for {rows}.")
@@ -160,16 +179,15 @@ def _check_room(target: Target, shard: int, files: Sequence[DataFile]) -> None:
 class _ShardCommit:
     """The commit of a bulk send to one shard."""
 
-    def __init__(self, target: Target, manifest: Manifest, shard: int, now: Callable[[], int]) -> None:
+    def __init__(self, target: Target, manifest: Manifest, shard: int) -> None:
         self._target = target
         self._manifest = manifest
         self._shard = shard
-        self._now = now
         self._table = target.open(shard)
         self._staged = manifest.of(shard)
         self._duplicates: Duplicates | None = None
         if target.attributes.fifo:
-            by_group, purged = target.attributes.dedup_by_group, lambda: target.purged(shard)
+            by_group, purged = target.attributes.dedup_by_group, partial(target.here.purged, shard)
             self._duplicates = Duplicates(self._table.folder, self._staged, by_group, purged)
 
     def commit(self, reached_another: bool) -> int:
@@ -182,14 +200,14 @@ class _ShardCommit:
         for patient in [*[True] * PATIENCE, False]:
             if self._duplicates is not None:
                 # before the lock, as reading the log and writing files may take seconds
-                repeated(table, self._find_duplicates)
-            with self._target.holding(self._shard):
+                table.repeated(self._find_duplicates)
+            with self._target.here.holding(self._shard):
                 table.refresh()
                 decide = partial(self._decide, patient, reached_another)
                 sent = transact(table, decide, busy="too many lost races; nothing was sent")
             match sent:
                 case Committed(int(rows), lost):
-                    self._target.committed(self._shard, lost)
+                    self._target.here.committed(self._shard, lost)
                     return rows
                 case Answered(int(rows)):
                     return rows
@@ -198,12 +216,13 @@ class _ShardCommit:
     def _find_duplicates(self) -> None:
         assert self._duplicates is not None
         self._table.refresh()
-        self._duplicates.check(self._table, self._now())
+        self._duplicates.check(self._table, self._target.here.now())
         self._duplicates.files()
 
     def _decide(self, patient: bool, reached_another: bool, _: int) -> Decision[int | None]:
         """Decides on the number of messages; None: files with new duplicates are to be rewritten first."""
-        table, manifest, files, instant = self._table, self._manifest, self._staged, self._now()
+        table, manifest, files, here = self._table, self._manifest, self._staged, self._target.here
+        instant = here.now()
         if manifest.reached(table):
             return Answer(0)  # another process committed the same files meanwhile
         if self._duplicates is not None:
@@ -229,7 +248,7 @@ class _ShardCommit:
             ids[manifest.app_id] = manifest.version
         if added:
             last = table.transaction(layout.CLOCK_ID)
-            ids |= self._target.settle_clock(self._shard, instant, last, table)
+            ids |= here.settle_clock(self._shard, instant, last, table)
         if not ids:
             return Answer(0)  # all rows are duplicates, and nobody repeats this send
         return Change(fence, ids, partial(self._add, added), rows, counts={"send": rows})
@@ -282,14 +301,11 @@ def row_rules(attributes: QueueAttributes, order_by: str | None = None, priority
     )
 
 
-def send_rows(
-    target: Target, key: SendKey, now: Callable[[], int], stage: Stage, order_by: str | None = None
-) -> int:
+def send_rows(target: Target, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
     """Sends the rows that ``stage`` writes; returns how many were added, 0 if ``key`` was sent before.
 
-    Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``now`` is called for
-    each commit, as writing may take minutes, and delays and deduplication count from the commit. ``stage`` is not
-    called if the files of an earlier attempt wait.
+    Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``stage`` is not called
+    if the files of an earlier attempt wait.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
@@ -317,7 +333,7 @@ def send_rows(
             manifests.discard(target.tables, key.files)
         return 0
     try:
-        rows = complete(target, manifest, now)
+        rows = complete(target, manifest)
     except (StaleAttributes, QueueServiceError) as error:
         if key.anonymous:
             manifests.discard(target.tables, key.files)

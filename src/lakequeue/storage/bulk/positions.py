@@ -34,6 +34,6 @@ def move(target: Target, app_id: str, version: int, more: Mapping[str, int], fir
             {app_id: known, layout.SEND_ID: end}, {app_id: version, **more}, partial(table.add, []), None
         )
 
-    with target.holding(shard):
+    with target.here.holding(shard):
         table.refresh()
         transact(table, decide, busy="too many lost races; the position of the relay was not moved")

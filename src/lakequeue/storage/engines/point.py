@@ -42,8 +42,8 @@ _ROW_GROUP = 4 * 2**20
 """Bytes of a row group in memory, about."""
 _UNPACKED = 2**14
 """Bytes in memory. A smaller file is not compressed, which took 2 % of a receive and saved some 200 bytes."""
-_LOADS = 3
-"""Tries to load the newest snapshot while its log is being trimmed, before the last one."""
+_READS = 3
+"""Failed reads of the newest version before the error reaches the caller."""
 _PUT_BACK = "was replaced during a commit, whose outcome is unknown: a backup was restored, or a repair was made"
 
 
@@ -141,7 +141,7 @@ class Table(TableVersion):
         """
         self.state.strays = []
         # anew if an entry goes between the listing and its read: the restore removes entries itself
-        strays = self._repeated(lambda: Snapshot(self._writes, put_back=put_back)).strays
+        strays = self._load(lambda: Snapshot(self._writes, put_back=put_back)).strays
         if not strays:
             return
         # the newest first: what is left by a process that is killed still follows a gap, or another base
@@ -250,26 +250,28 @@ class Table(TableVersion):
             write_checkpoint(folder, self._newest(folder))
 
     def _newest(self, folder: Folder) -> Snapshot:
-        snapshot = self._repeated(lambda: Snapshot(folder))
+        snapshot = self._load(lambda: Snapshot(folder))
         # here as in `settle`: others may not have synced yet what is answered or built on now. Only here that
         # includes the directory above: beside eight senders, whose drafts are in it, its sync takes milliseconds.
         folder.sync([LOG])
         return snapshot
 
-    def _repeated(self, read: Callable[[], _T]) -> _T:
-        """Reads the newest version; starts again if its log is trimmed meanwhile."""
-        for _ in range(_LOADS):
-            try:
-                return read()
-            except LogTrimmed:
-                pass
-            except FileNotFoundError:  # all that was listed is gone, if there is a table
-                if self.folder.local is None or not is_table(self.folder):
-                    raise
+    def _load(self, load: Callable[[], Snapshot]) -> Snapshot:
+        """Loads the newest version; starts again if its log is trimmed meanwhile."""
+
+        def renew(error: Exception) -> None:
+            lists = self.folder.local is not None and is_table(self.folder)
+            if isinstance(error, FileNotFoundError) and not lists:
+                raise error  # no table is there; else all that was listed is gone
+
         try:
-            return read()
+            return _again(load, renew, (LogTrimmed, FileNotFoundError))
         except LogTrimmed as error:
             raise DamagedTable(self.path, None, f"its log has a gap, {error}") from error
+
+    def repeated(self, read: Callable[[], _T]) -> _T:
+        """Calls a function that reads the table; again on the newest snapshot if its files were removed."""
+        return _again(read, lambda _: self.refresh(), OSError)
 
     def write_file(self, rows: pa.Table) -> DataFile:
         """Writes rows of one partition as a file below the table, not yet committed."""
@@ -383,6 +385,18 @@ class Engine:
         folder = self.store.folder(path)
         files = [write_file(folder, rows, partitions, new_folder=True)] if rows is not None else []
         folder.create(entry_name(0), entries.first_entry(path, schema, partitions, properties, files))
+
+
+def _again(
+    read: Callable[[], _T], renew: Callable[[Exception], None], gone: type[Exception] | tuple[type[Exception], ...]
+) -> _T:
+    """Reads; if what is read is ``gone``, as others may remove it at any time, reads again after ``renew``."""
+    for _ in range(_READS):
+        try:
+            return read()
+        except gone as error:
+            renew(error)
+    return read()
 
 
 def _within(file: LiveFile, partition: Mapping[str, Sequence[int | bool | str]]) -> bool:

@@ -25,8 +25,6 @@ ATTEMPTS = 60
 """Decisions before the caller gets RequestThrottled (ERR-9)."""
 REPEATS = 30
 """Attempts at a commit that loses to commits outside its fence."""
-LOADS = 3
-"""Failed reads of the newest rows before the error reaches the caller."""
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
 Ids = Mapping[str, int]
@@ -187,16 +185,6 @@ def commit(table: Table, change: Change[object]) -> bool:
 def back_off(attempt: int) -> None:
     """Sleeps a jittered moment that grows with the attempts, on machine time, at most 0.02 s."""
     time.sleep(random.uniform(0, min(0.02, 0.002 * 2 ** min(attempt, 4))))
-
-
-def repeated(table: Table, read: Callable[[], _T]) -> _T:
-    """Calls a function that reads a table; again if files were rewritten and removed since they were listed."""
-    for _ in range(LOADS):
-        try:
-            return read()
-        except OSError:
-            table.refresh()
-    return read()
 
 
 def assert_never(value: NoReturn) -> NoReturn:

@@ -21,7 +21,7 @@ from lakequeue.storage.delta_log import data_files
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.engines.transaction import Answer, Committed, Decision, repeated, transact
+from lakequeue.storage.engines.transaction import Answer, Committed, Decision, transact
 from lakequeue.storage.folder import Folder, Freed, ListedFile
 from lakequeue.storage.messages.merge_segments import rewrite
 from lakequeue.storage.messages.read import Integers, LogFile, LogReader, log_files
@@ -59,7 +59,7 @@ def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = Non
             found += (file.first + _rows_of(file.rows_of(table, ["message_id"]), message_id)).tolist()
         return found
 
-    return repeated(table, find)
+    return table.repeated(find)
 
 
 def erase(table: Table, message_id: str, offsets: Sequence[int], keep_from: int) -> bool:
