@@ -135,7 +135,7 @@ def overlook_that_others_sent(patch: Patch) -> None:
     patch.setattr(
         append, "Change", lambda fence, ids, write, value, *_, **more: change(fence, ids, write, value, **more)
     )
-    patch.setattr("lakequeue.runtime.shard_sender._Batch.shared", None)
+    patch.setattr("lakequeue.runtime.shard_sender._SharedFile.find", lambda *_: None)
 
 
 def offer_what_a_power_cut_tears(patch: Patch) -> None:

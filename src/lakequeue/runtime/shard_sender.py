@@ -24,7 +24,7 @@ from lakequeue.runtime.shard_table import Now, ShardTable, ShardTables, Shared
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.engines.transaction import Answer, Change, Decision, Found, transact
+from lakequeue.storage.engines.transaction import Answer, Change, Decision, Found, Ids, transact
 from lakequeue.storage.ledger import check_head
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
@@ -140,7 +140,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
                 outcome = self._transact(appender.table, partial(self._decide, batch), busy=busy, home=home)
                 done = outcome.value()
             except Exception as error:
-                failure = batch.failure(error)
+                failure = batch.way.failure(error)
                 if failure is not error:
                     raise failure from error
                 raise
@@ -151,15 +151,14 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             if done.closed_segment:
                 self._shared.sends.leave(self._tables.number)
                 self._merge_segments(sends[0].now(), sends[0].attributes.dedup_micros)
-            return batch.answers_at(done.first)
+            return batch.way.answers(batch, done.first)
 
     def _decide(self, batch: _Batch, lost: int) -> Decision[Callable[[], Appended | None]]:
         """Decides on the loaded snapshot of the log, as it is by the newest ledger."""
         appender = self._open_appender()
-        # on a disk no race is lost in a turn: there waiting for it says that others commit
-        if lost and (batch.staged is not None or appender.table.folder.local is None):
-            appender.stage_next()
-        if batch.shared is not None and (found := appender.find(batch.shared)) is not None:
+        if lost:
+            batch.way.lost(appender)
+        if (found := batch.way.find(appender)) is not None:
             return Found(lambda: found)
         now = max(send.now() for send in batch.sends)
         appender.check_open()
@@ -171,15 +170,11 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             return Answer(lambda: None)
         batches = dict(message.entry.batch for message in places.new if message.entry.batch is not None)
         ids = {**self._ledger.settle_clock(now, appender.last_sent_at, appender.table), **batches}
-        if appender.stages and not batch.has_staged(places.new, appender):
-            if batch.shared is not None and batch.shared.attributes_version == version:
-                raise unknown("it is too old")
+        if appender.stages:
             # of these messages, a later decision may leave some out
             limited = attributes.dedup_window is not None or attributes.stored_limit is not None or bool(batches)
-            batch.staged = appender.stage(places.new, version, alone=limited)
-        if batch.staged is None:
-            return appender.append(places.new, now, version, ids)
-        return appender.append_staged(batch.staged, now, ids, batch.is_patient())
+            batch.way = batch.way.stage(appender, places.new, version, alone=limited)
+        return batch.way.change(appender, places.new, now, version, ids)
 
     def _places(self, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int) -> _Places:
         appender = self._open_appender()
@@ -311,25 +306,7 @@ class _Batch:
 
     sends: Sequence[ShardSend]
     answers: list[Sent | BaseException] = attrs.field(factory=list)
-    staged: StagedSend | None = None
-    looks: int = 0
-    """Commits of others in which it was looked for instead of waiting on."""
-
-    @property
-    def shared(self) -> StagedSend | None:
-        """The staged file, if other processes may commit it."""
-        return None if self.staged is None or self.staged.alone else self.staged
-
-    def has_staged(self, messages: Sequence[NewMessage], appender: Appender) -> bool:
-        """Whether the file that is staged, if any, is of these messages and can be committed."""
-        ids = [message.message_id for message in messages]
-        staged = self.staged
-        return staged is not None and appender.can_commit(staged) and staged.rows["message_id"].to_pylist() == ids
-
-    def is_patient(self) -> bool:
-        """Whether to wait for a turn beyond the next commit, which may be one of these messages, too."""
-        self.looks += 1
-        return self.shared is None or self.looks > LOOKS
+    way: _Plain = attrs.field(factory=lambda: _Plain())
 
     def attributes(self, version: int) -> QueueAttributes:
         """The attributes of this version, if a sender knows them."""
@@ -344,16 +321,94 @@ class _Batch:
             for send in self.sends
         ]
 
-    def answers_at(self, first: int) -> list[Sent | BaseException]:
-        """Returns the answers for messages that are in the log from an offset on; others may have chosen it."""
-        shared = self.shared
-        return self.answers if shared is None else self.answers_of(shared.attributes_version, _Places(first, None))
+
+class _Plain:
+    """The way into the log of messages that are written in their own commit."""
+
+    def lost(self, appender: Appender) -> None:
+        """Notes that the last race was lost."""
+        if appender.table.folder.local is None:  # on a disk other senders show in the wait for a turn
+            appender.stage_next()
+
+    def find(self, appender: Appender) -> Appended | None:
+        """Finds the messages in the loaded snapshot. None if no other process has committed them."""
+        return None
+
+    def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> _OwnFile:
+        """Returns the way of messages in a staged file. See ``staged_sends.stage``."""
+        staged = appender.stage(messages, version, alone=alone)
+        return _OwnFile(staged) if alone else _SharedFile(staged)
+
+    def change(
+        self, appender: Appender, messages: Sequence[NewMessage], now: int, version: int, ids: Ids
+    ) -> Change[Callable[[], Appended]]:
+        """Returns the change that appends the messages."""
+        return appender.append(messages, now, version, ids)
+
+    def answers(self, batch: _Batch, first: int) -> list[Sent | BaseException]:
+        """Returns the answers for messages that are in the log from offset ``first`` on."""
+        return batch.answers
 
     def failure(self, error: Exception) -> Exception:
-        """Returns the error of the sends after a failure: other processes may still commit what was staged."""
-        if self.shared is None or (isinstance(error, QueueClientError) and error.outcome_unknown):
-            return error
+        """Returns the error of the sends after a failure."""
+        return error
+
+
+@attrs.define
+class _OwnFile(_Plain):
+    """The way of messages in a staged file that only their sender commits."""
+
+    staged: StagedSend
+
+    def lost(self, appender: Appender) -> None:
+        appender.stage_next()
+
+    def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> _OwnFile:
+        ids = [message.message_id for message in messages]
+        if appender.can_commit(self.staged) and self.staged.rows["message_id"].to_pylist() == ids:
+            return self
+        self.give_up(version)
+        return super().stage(appender, messages, version, alone=alone)
+
+    def change(
+        self, appender: Appender, messages: Sequence[NewMessage], now: int, version: int, ids: Ids
+    ) -> Change[Callable[[], Appended]]:
+        return appender.append_staged(self.staged, now, ids, self.is_patient())
+
+    def is_patient(self) -> bool:
+        """Returns True to wait for a turn beyond the next commit of another process."""
+        return True
+
+    def give_up(self, version: int) -> None:
+        """Drops the file, as the messages that are valid under a version of the attributes need another one."""
+
+
+@attrs.define
+class _SharedFile(_OwnFile):
+    """The way of messages in a staged file that any process may commit."""
+
+    looks: int = 0
+    """Commits of other processes in which this process looked for the file, instead of waiting on."""
+
+    def find(self, appender: Appender) -> Appended | None:
+        return appender.find(self.staged)
+
+    def give_up(self, version: int) -> None:
+        if self.staged.attributes_version == version:
+            raise unknown("it is too old")
+
+    def is_patient(self) -> bool:
+        self.looks += 1
+        return self.looks > LOOKS
+
+    def answers(self, batch: _Batch, first: int) -> list[Sent | BaseException]:
+        return batch.answers_of(self.staged.attributes_version, _Places(first, None))
+
+    def failure(self, error: Exception) -> Exception:
+        """Returns an error of unknown outcome, as other processes may still commit the file."""
         match error:
+            case QueueClientError(outcome_unknown=True):
+                return error
             case RequestThrottled():
                 return unknown("too many lost races")
             case QueueServiceError() | StaleAttributes():
