@@ -41,6 +41,7 @@ from lakequeue.operations.settle import Outcome as SettleOutcome
 from lakequeue.operations.settle import Wanted
 from lakequeue.queue import Queue
 from lakequeue.runtime.calls import EVENTS
+from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.root import Root
 from lakequeue.storage import passes, stats
 from lakequeue.storage.reserve import Space, space_of
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPACTION_SECONDS",
     "EVENTS",
+    "GroupCommit",
     "ActiveConsumer",
     "Depth",
     "Exchanged",

@@ -16,7 +16,9 @@ HEAL = 0.5
 """Seconds after which a waiter checks whether an interrupt left the group without a leader."""
 
 
-class _Item(Generic[Request, Answer]):
+class Item(Generic[Request, Answer]):
+    """A request of a group, and its answer once it is ``done``."""
+
     def __init__(self, request: Request) -> None:
         self.request = request
         self.event = threading.Event()
@@ -33,6 +35,12 @@ class _Item(Generic[Request, Answer]):
         self.done = True
         self.event.set()
 
+    def result(self) -> Answer:
+        """Returns the answer, or raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self.answer  # type: ignore[return-value]
+
 
 class GroupCommit(Generic[Request, Answer]):
     """Runs the requests of concurrent callers in batches; one of the callers, the leader, runs each batch.
@@ -40,6 +48,8 @@ class GroupCommit(Generic[Request, Answer]):
     A caller that finds no batch running leads: it runs one, then wakes a caller that arrived meanwhile. There is
     no extra thread, and at most one batch runs at a time. The lead is a lock, so an interrupted leader always
     releases it, and a waiter that no one wakes takes it.
+
+    Callers on an event loop do not lead: they ``offer`` requests, and have a thread ``run`` those that wait.
     """
 
     def __init__(
@@ -55,16 +65,36 @@ class GroupCommit(Generic[Request, Answer]):
         self._turn = turn
         self._mutex = threading.Lock()
         self._leading = threading.Lock()
-        self._pending: list[_Item[Request, Answer]] = []
+        self._pending: list[Item[Request, Answer]] = []
 
     @property
     def busy(self) -> bool:
         """Whether a batch is running."""
         return self._leading.locked()
 
+    @property
+    def waiting(self) -> int:
+        """Number of requests for the next batch."""
+        return len(self._pending)
+
+    def offer(self, request: Request) -> Item[Request, Answer]:
+        """Adds a request to the next batch."""
+        item: Item[Request, Answer] = Item(request)
+        with self._mutex:
+            self._pending.append(item)
+        return item
+
+    def run(self) -> list[Item[Request, Answer]]:
+        """Runs the requests that wait as one batch, possibly next to others. Returns them, with their answers."""
+        with self._mutex:
+            batch, self._pending = self._pending, []
+        if batch:
+            self._answer(batch)
+        return batch
+
     def submit(self, request: Request) -> Answer:
         """Runs a request in the next batch; returns its answer or raises its error."""
-        item: _Item[Request, Answer] = _Item(request)
+        item: Item[Request, Answer] = Item(request)
         try:
             with self._mutex:
                 self._pending.append(item)
@@ -82,32 +112,33 @@ class GroupCommit(Generic[Request, Answer]):
         except BaseException:  # Ctrl-C, here or in the batch that this caller led
             self._leave(item)
             raise
-        if item.error is not None:
-            raise item.error
-        return item.answer  # type: ignore[return-value]
+        return item.result()
 
-    def _lead(self, leader: _Item[Request, Answer]) -> None:
+    def _lead(self, leader: Item[Request, Answer]) -> None:
         with self._turn():
             with self._mutex:
                 if leader not in self._pending:  # another leader took it and was interrupted before it answered
                     raise _interrupted()
                 batch, self._pending = self._pending, []
-            # an interrupt is meant for this caller only; for the others the outcome is unknown
-            answers: Sequence[Answer | BaseException] = [_interrupted()] * len(batch)
-            try:
-                answers = self._run([item.request for item in batch])
-            except Exception as error:
-                answers = [error] * len(batch)
-            finally:
-                for item, answer in zip(batch, answers, strict=True):
-                    item.finish(answer)
+            self._answer(batch)
+
+    def _answer(self, batch: Sequence[Item[Request, Answer]]) -> None:
+        # an interrupt is meant for this caller only; for the others the outcome is unknown
+        answers: Sequence[Answer | BaseException] = [_interrupted()] * len(batch)
+        try:
+            answers = self._run([item.request for item in batch])
+        except Exception as error:
+            answers = [error] * len(batch)
+        finally:
+            for item, answer in zip(batch, answers, strict=True):
+                item.finish(answer)
 
     def _wake_next(self) -> None:
         with self._mutex:
             if self._pending:
                 self._pending[0].event.set()
 
-    def _leave(self, item: _Item[Request, Answer]) -> None:
+    def _leave(self, item: Item[Request, Answer]) -> None:
         with self._mutex:
             if item in self._pending:
                 self._pending.remove(item)
