@@ -18,6 +18,7 @@ from benchmarks.harness import BODY, LONG, Bench, Figure
 from lakequeue import Consumer, LakeQueue, Queue, SendEntry
 from lakequeue.consumer.queue_loop import QueueLoop
 from lakequeue.operations import receive
+from lakequeue.operations.claim import ClaimPlan
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.decide import ShardMachine
@@ -44,7 +45,7 @@ PARTS: Parts = {
     "bodies and handles": (receive, "_messages"),
 }
 ROUND: Parts = {
-    "claim": (receive, "claim"),
+    "claim": (ClaimPlan, "run"),
     **COMMIT,
     "bodies and handles": (receive, "read"),
     "begin": (QueueLoop, "_begin"),

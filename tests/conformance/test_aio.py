@@ -22,7 +22,7 @@ from conformance.harness import Harness, batch, bodies, local_only
 from insides import shard_of
 from lakequeue import HeartbeatRenewal, aio, errors
 from lakequeue.model.clock import Interrupt
-from lakequeue.operations import browse
+from lakequeue.operations import browse, move
 from lakequeue.operations import receive as receiving
 from lakequeue.runtime.shard_reader import ShardReader
 from lakequeue.runtime.shard_sender import ShardSender
@@ -287,8 +287,8 @@ def test_a_receive_cancelled_before_its_thread_begins_claims_nothing(
 
 POINTS = {
     # where the claiming thread stands when its caller is cancelled
-    "before the claim": (receiving.move, "claim", False),
-    "after the claim": (receiving.move, "claim", True),
+    "before the claim": (move.DeadLetters, "claim", False),
+    "after the claim": (move.DeadLetters, "claim", True),
     "while it reads bodies": (ShardReader, "messages", False),
     "with the answer": (receiving, "_messages", True),
 }
@@ -391,7 +391,7 @@ def test_a_hand_back_that_fails_is_logged_and_ends_with_the_timeout(
 @local_only
 def test_a_cancelled_lease_is_released(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     harness.create(visibility_timeout=600).send_batch(batch("a", "b"))
-    gate = Gate().close(monkeypatch, receiving.move, "claim", after=True)
+    gate = Gate().close(monkeypatch, move.DeadLetters, "claim", after=True)
     cut_off(harness, gate, aio.Queue.lease)
     assert bodies(harness.queue().receive(10)) == ["a", "b"]
 
@@ -429,7 +429,7 @@ def test_a_cancelled_search_ends(harness: Harness, monkeypatch: pytest.MonkeyPat
         reached.set()
         ended.append(interrupt.wait(20))
 
-    monkeypatch.setattr(browse if verb == "peek" else receiving.move, verb, search)
+    monkeypatch.setattr(browse if verb == "peek" else move, verb, search)
 
     async def scenario() -> None:
         async with opened(harness) as queue:

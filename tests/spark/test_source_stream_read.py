@@ -240,16 +240,16 @@ def test_a_batch_that_ended_before_the_restart_is_deleted_by_the_next_run(queue:
 def test_an_idle_stream_commits_nothing_and_looks_twice_a_second(
     queue: Queue, restart: Restart, clock: ManualClock, monkeypatch: Patch
 ) -> None:
-    from lakequeue.operations import lease
+    from lakequeue.operations.claim import ClaimPlan
 
-    reader, looks, claim = restart(), 0, lease.claim
+    reader, looks, claim = restart(), 0, ClaimPlan.run
 
-    def counted(*args: Any, **more: Any) -> Any:
+    def counted(plan: ClaimPlan) -> Any:
         nonlocal looks
         looks += 1
-        return claim(*args, **more)
+        return claim(plan)
 
-    monkeypatch.setattr(lease, "claim", counted)
+    monkeypatch.setattr(ClaimPlan, "run", counted)
     version = queue._runtime.shards[0].ledger.query(lambda machine: machine.head.epoch)
     for _ in range(100):
         assert reader.latestOffset(reader.initialOffset()) == reader.initialOffset()

@@ -70,11 +70,10 @@ class Calls:
         try:
             for job in reversed(jobs):  # the last one first, so that they end in order
                 with self._breaking(job):
-                    span = None if job.context.lost or self._rounds.is_over(job) else ExitStack()
-                    if span is not None:
-                        span.enter_context(self._run.observers.handling(job.context.message))
+                    takes_part = not (job.context.lost or self._rounds.is_over(job))
+                    spans[job] = self._run.observers.handling(job.context.message) if takes_part else None
+                    if takes_part:
                         call.jobs.appendleft(job)
-                    spans[job] = span
             try:
                 yield call, self._given(call.jobs)
             except BaseException as error:  # SystemExit would end an event loop under the other handlers
