@@ -20,9 +20,9 @@ from lakequeue.runtime.root import Root
 from lakequeue.shard.spans import SpanSet
 from lakequeue.storage import layout, passes, stats
 from lakequeue.storage.catalog import QueueRow, table_of
+from lakequeue.storage.checked_names import shard_folders
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.point import Engine
-from lakequeue.storage.found_names import shard_folders
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
 from lakequeue.storage.inspection.found_log import FoundLog, read_log
 from lakequeue.storage.inspection.ledger_rows import LedgerRows, newest_readable

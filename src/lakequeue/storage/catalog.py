@@ -20,13 +20,13 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.names import is_name, name_hash
 from lakequeue.model.redrive_policies import Place, RedrivePolicy
 from lakequeue.storage import cleaning, layout
+from lakequeue.storage.checked_names import Misplaced, queue_folder, shard_count, shard_folders, shown
 from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.delta_log import listed
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.transaction import Change, Decision, Ids, transact
 from lakequeue.storage.folder import Folder, Freed
-from lakequeue.storage.found_names import Misplaced, queue_folder, shard_count, shard_folders, shown
 from lakequeue.storage.reserve import take
 from lakequeue.storage.roots import local_path, make_directory, obstacle, strangers
 from lakequeue.storage.store_failures import first_line

@@ -20,13 +20,13 @@ from contextlib import ExitStack
 from operator import attrgetter
 
 from lakequeue.storage import layout, no_links
+from lakequeue.storage.checked_names import shard_folders
 from lakequeue.storage.clock_guard import storage_now
 from lakequeue.storage.delta_log import LiveFile, listed
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.log_trimming import trim_below, trim_log, wants_checkpoint
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder, Freed, ListedFile
-from lakequeue.storage.found_names import shard_folders
 from lakequeue.storage.snapshot import Snapshot
 from lakequeue.storage.store_failures import first_line
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from lakequeue.errors import DamagedTable
 from lakequeue.storage import layout
+from lakequeue.storage.checked_names import Misplaced, file_below
 from lakequeue.storage.folder import Folder, ListedFile, Mark
-from lakequeue.storage.found_names import Misplaced, file_below
 from lakequeue.storage.parquet_files import reader
 
 LOG = "_delta_log"

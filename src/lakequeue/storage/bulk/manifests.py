@@ -16,11 +16,11 @@ from lakequeue.errors import DamagedTable
 from lakequeue.model.arguments import check_text
 from lakequeue.storage import layout
 from lakequeue.storage.bulk.staged_files import safe_name
+from lakequeue.storage.checked_names import MOST_SHARDS, Misplaced, file_below, shown
 from lakequeue.storage.delta_log import whole
 from lakequeue.storage.engines.interface import DataFile
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.found_names import MOST_SHARDS, Misplaced, file_below, shown
 
 _FOLDER = "manifests"
 LONGEST_WAIT = 12 * 3600.0

@@ -10,6 +10,7 @@ from typing import TypeVar
 import attrs
 
 from lakequeue.errors import DamagedTable
+from lakequeue.storage.checked_names import file_below
 from lakequeue.storage.delta_log import (
     LAST_VERSION,
     LOG,
@@ -24,7 +25,6 @@ from lakequeue.storage.delta_log import (
 )
 from lakequeue.storage.engines.log_trimming import version_of
 from lakequeue.storage.folder import Folder
-from lakequeue.storage.found_names import file_below
 from lakequeue.storage.snapshot import NOT_FOLLOWING
 from lakequeue.storage.table_version import TableVersion
 
