@@ -43,7 +43,7 @@ from lakequeue.queue import Queue
 from lakequeue.runtime.calls import EVENTS
 from lakequeue.runtime.group_commit import GroupCommit
 from lakequeue.runtime.root import Root
-from lakequeue.storage import passes, stats
+from lakequeue.storage import compaction_notes, stats
 from lakequeue.storage.reserve import Space, space_of
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.store_failures import is_permanent
@@ -258,7 +258,7 @@ check_catalog = of_face(lambda root: root.check())
 
 def last_compaction(lake: LakeQueue) -> int | None:
     """Returns when the last pass over the whole root ended, in microseconds. None before the first."""
-    return passes.load(lake._runtime.engine.store, lake.root).ended_at
+    return compaction_notes.load(lake._runtime.engine.store, lake.root).ended_at
 
 
 def space(lake: LakeQueue) -> Space | None:

@@ -37,7 +37,7 @@ from lakequeue import (
 from lakequeue.operations import compact, depth, selected
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.shard.commands import Rewrite
-from lakequeue.storage import cleaning, layout, ledger, passes
+from lakequeue.storage import cleaning, compaction_notes, layout, ledger
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.interface import DataFile
@@ -755,12 +755,12 @@ def _what_changed_is_counted_anew(harness: Harness, patch: Patch) -> None:
 MUTATIONS = [
     Mutation(
         "overlook commits",
-        replace("lakequeue.storage.passes.is_unchanged", lambda *_: True),
+        replace("lakequeue.storage.compaction_notes.is_unchanged", lambda *_: True),
         {_what_changed_is_counted_anew: "DLT-5"},
     ),
     Mutation(
         "notes have no end",
-        replace("lakequeue.storage.passes.Note.stands", lambda *_: True),
+        replace("lakequeue.storage.compaction_notes.Note.stands", lambda *_: True),
         {_what_changed_is_counted_anew: "DLT-5"},
     ),
     Mutation("no history in the floor", no_history_in_the_floor, {_history_is_kept: "RWD-4"}),
@@ -904,7 +904,7 @@ def test_a_queue_that_did_not_change_costs_one_look_until_it_was_idle_twice_as_l
 def test_a_look_that_fails_ends_no_pass(harness: Harness, monkeypatch):
     harness.create("a"), harness.create("b")
     let_rest(harness)
-    unchanged = passes.is_unchanged
+    unchanged = compaction_notes.is_unchanged
 
     def fails(store, root, row, note):
         if row.name == "a":
@@ -912,7 +912,7 @@ def test_a_look_that_fails_ends_no_pass(harness: Harness, monkeypatch):
         return unchanged(store, root, row, note)
 
     with monkeypatch.context() as patch:
-        patch.setattr(passes, "is_unchanged", fails)
+        patch.setattr(compaction_notes, "is_unchanged", fails)
         done = whole_passes(harness, patch)
         assert succeeded(harness.open().compact()) and done == ["a"]
 

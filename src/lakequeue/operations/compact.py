@@ -3,7 +3,7 @@
 It changes no answer and commits under the same fences as every other operation. Each step may fail, be killed or
 run twice at once; a failed step is logged, named in the summary, and repeated by the next pass.
 A queue in which a pass found nothing to do rests until somebody commits to it, or until it has been idle twice as
-long, see ``storage.passes``.
+long, see ``storage.compaction_notes``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root, root_of_worker
 from lakequeue.shard.commands import Expire
-from lakequeue.storage import cleaning, consumer_files, layout, passes, stats
+from lakequeue.storage import cleaning, compaction_notes, consumer_files, layout, stats
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.clock_guard import storage_now
+from lakequeue.storage.compaction_notes import CompactionNotes, Note
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.messages.merge_segments import MergeCounts
@@ -114,7 +115,7 @@ class CompactionSummary:
         self.segments_cut += merged.cut
 
 
-Passed: TypeAlias = tuple[CompactionSummary, list[stats.StatsRow], passes.Note | None]
+Passed: TypeAlias = tuple[CompactionSummary, list[stats.StatsRow], Note | None]
 """What a pass did; the depth afterwards, unless that cannot be read; a note if there was nothing to do."""
 
 
@@ -126,7 +127,7 @@ class QueuePass:
     queue: str
     region: str
     key: str
-    note: passes.Note | None
+    note: Note | None
     within: float | None = None
     """See ``compact_root``."""
 
@@ -224,7 +225,7 @@ def compact_root(
             progress(next(steps), len(rows), row.name)
 
         store = root.engine.store
-        before, done = passes.load(store, root.path), passes.Passes()
+        before, done = compaction_notes.load(store, root.path), CompactionNotes()
         summaries: dict[str, CompactionSummary] = {}
         depths: list[stats.StatsRow] = []
         busy: list[QueueRow] = []
@@ -235,7 +236,7 @@ def compact_root(
                 resting, rests = CompactionSummary(row.name, row.region), False
                 with resting.step("the look for changes"):
                     if note and note.rests(root.now()):
-                        rests = passes.is_unchanged(store, root.path, row, note)
+                        rests = compaction_notes.is_unchanged(store, root.path, row, note)
                 if note and rests:
                     begin(row)
                     summaries[row.key] = resting
@@ -296,7 +297,7 @@ def _check_within(root: Root, within: float | None) -> None:
         )
 
 
-def compact_queue(queue: OpenQueue, before: passes.Note | None = None, within: float | None = None) -> Passed:
+def compact_queue(queue: OpenQueue, before: Note | None = None, within: float | None = None) -> Passed:
     """One whole pass over a queue."""
     summary, note = CompactionSummary(queue.name, queue.region), None
     depths: list[stats.StatsRow] = []
@@ -323,7 +324,7 @@ def compact_queue(queue: OpenQueue, before: passes.Note | None = None, within: f
                         shard.ledger.query(lambda machine: machine.next_change(now)) for shard in queue.shards
                     ]
                     until = min((each for each in changes if each is not None), default=None)
-                    note = passes.Note(versions, attributes_version, since, now, until, attrs.asdict(depths[0]))
+                    note = Note(versions, attributes_version, since, now, until, attrs.asdict(depths[0]))
     except QueueDoesNotExist:  # deleted meanwhile, or partly before: ``service`` has completed that
         pass
     return summary, depths, note
@@ -384,12 +385,12 @@ def _remove(root: Root, row: QueueRow) -> CompactionSummary:
     return summary
 
 
-def _compact_own_tables(root: Root, depths: list[stats.StatsRow], done: passes.Passes) -> CompactionSummary:
+def _compact_own_tables(root: Root, depths: list[stats.StatsRow], done: CompactionNotes) -> CompactionSummary:
     summary = CompactionSummary(None)
     with summary.step("the table of statistics"):
         root.check_clock("the statistics")
         stats.record(root.engine, root.path, depths, root.now())
-        passes.save(root.engine.store, root.path, done)
+        compaction_notes.save(root.engine.store, root.path, done)
         summary.freed(stats.sweep(root.engine, root.path))
     with summary.step("the table of queues"), root.lock:
         summary.freed(root.catalog.sweep())

@@ -16,7 +16,7 @@ from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Claim, Counts
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.storage import passes
+from lakequeue.storage import compaction_notes
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats import StatsRow
 
@@ -190,7 +190,11 @@ def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
     def counted(row: QueueRow) -> Depth | None:
         note = notes.get(row.key)
         try:
-            if note is None or not note.stands(now) or not passes.is_unchanged(store, root.path, row, note):
+            if (
+                note is None
+                or not note.stands(now)
+                or not compaction_notes.is_unchanged(store, root.path, row, note)
+            ):
                 return None
         except Exception:  # whoever opens the queue reports it
             return None

@@ -20,7 +20,7 @@ from lakequeue.operations.results import ShardCounts
 from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
-from lakequeue.storage import clock_guard, passes
+from lakequeue.storage import clock_guard, compaction_notes
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
@@ -142,7 +142,7 @@ def doctor(root: Root) -> Health:
             health.unreadable.append(f"{row.name}: {error}")
         finally:
             queue.release()
-    now, ended = root.now(), passes.load(root.engine.store, root.path).ended_at
+    now, ended = root.now(), compaction_notes.load(root.engine.store, root.path).ended_at
     health.compacted_seconds_ago = None if ended is None else (now - ended) / MICROS
     health.clock_behind = max(0, newest - now) / MICROS
     health.shards.sort(key=lambda each: -each.ledger_runs)

@@ -18,9 +18,10 @@ from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.root import Root
 from lakequeue.shard.spans import SpanSet
-from lakequeue.storage import layout, passes, stats
+from lakequeue.storage import compaction_notes, layout, stats
 from lakequeue.storage.catalog import QueueRow, table_of
 from lakequeue.storage.checked_names import shard_folders
+from lakequeue.storage.compaction_notes import CompactionNotes
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog, find_catalog
@@ -95,10 +96,10 @@ def _own_clock_steps(
         if stats.later(table, key, now):
             text = "drops statistics of minutes yet to come"
             yield RepairStep(text, lambda table=table, key=key: stats.set_back(table, key, now))  # type: ignore[misc]
-    ended = passes.load(engine.store, root.path).ended_at
+    ended = compaction_notes.load(engine.store, root.path).ended_at
     if name is None and ended is not None and ended > now:
         text = "forgets the notes of a compaction yet to come"
-        yield RepairStep(text, lambda: passes.save(engine.store, root.path, passes.Passes()))
+        yield RepairStep(text, lambda: compaction_notes.save(engine.store, root.path, CompactionNotes()))
     schedules = OpenSchedules(root)
     silent = schedules.set_back(name, from_micros(now))
     if silent:

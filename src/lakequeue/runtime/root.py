@@ -19,11 +19,11 @@ from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.shard_table import Shared
 from lakequeue.storage.catalog import Catalog, QueueRow
 from lakequeue.storage.clock_guard import ClockGuard, Doubt
+from lakequeue.storage.compaction_notes import NotesCache
 from lakequeue.storage.engines import process, spark_access
 from lakequeue.storage.engines.interface import is_storage_failure
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.engines.transaction import Answer, Change, Decision
-from lakequeue.storage.passes import Notes
 from lakequeue.storage.roots import local_path
 from lakequeue.storage.snapshot import OtherHistory
 from lakequeue.storage.store_failures import first_line, hide_secrets
@@ -74,7 +74,7 @@ class _Tables:
         self.path = path = engine.store.root
         self.catalog = Catalog(engine, path)
         self.guard = ClockGuard(engine.store)
-        self.notes = Notes(engine.store)
+        self.notes = NotesCache(engine.store)
         self.lock = threading.RLock()
         self._shards: weakref.WeakValueDictionary[str, _Shards] = weakref.WeakValueDictionary()
         self._recent: OrderedDict[str, _Shards] = OrderedDict()

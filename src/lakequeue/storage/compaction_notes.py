@@ -66,7 +66,7 @@ class Note:
 
 
 @attrs.define
-class Passes:
+class CompactionNotes:
     """The notes of a root."""
 
     ended_at: int | None = None
@@ -75,12 +75,12 @@ class Passes:
     """By key of the queue."""
 
 
-class Notes:
+class NotesCache:
     """The notes of a root in this process. Reads them again after their file changed. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._loaded: tuple[Mark, Passes] | None = None
+        self._loaded: tuple[Mark, CompactionNotes] | None = None
 
     def newest(self) -> Mapping[str, Note]:
         """Returns the notes of the last pass by queue key. Reading 10,000 takes a tenth of a second."""
@@ -94,9 +94,9 @@ class Notes:
         return loaded[1].notes
 
 
-def load(store: Store, root: str) -> Passes:
+def load(store: Store, root: str) -> CompactionNotes:
     """Reads the notes of the last pass. Returns no notes if the file is missing or cannot be read."""
-    passes = Passes()
+    loaded = CompactionNotes()
     try:
         found = json.loads(store.folder(layout.stats_path(root)).read(_FILE))
         from_micros(found["ended_at"] or 0)  # Raises an error unless it is a valid instant.
@@ -105,18 +105,18 @@ def load(store: Store, root: str) -> Passes:
             row, _ = note.row(note.at), note.rests(note.at)
             if not all(type(count) is int for count in (row.visible, row.in_flight, row.delayed, row.rewindable)):
                 raise ValueError(f"the depth of {row.queue} has no numbers")
-        passes.ended_at, passes.notes = found["ended_at"], notes
+        loaded.ended_at, loaded.notes = found["ended_at"], notes
     except FileNotFoundError:
         pass
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         # The file is torn, or of another version of lakequeue.
         _log.warning("the compactor's notes of %s cannot be read: %s", root, first_line(error))
-    return passes
+    return loaded
 
 
-def save(store: Store, root: str, passes: Passes) -> None:
+def save(store: Store, root: str, notes: CompactionNotes) -> None:
     """Replaces the notes. The statistics table must exist."""
-    store.folder(layout.stats_path(root)).replace(_FILE, json.dumps(attrs.asdict(passes)).encode())
+    store.folder(layout.stats_path(root)).replace(_FILE, json.dumps(attrs.asdict(notes)).encode())
 
 
 def is_unchanged(store: Store, root: str, row: QueueRow, note: Note) -> bool:
