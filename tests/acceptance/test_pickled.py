@@ -17,7 +17,7 @@ import pytest
 
 from concurrency.harness import drain
 from lakequeue import LakeQueue, Queue, QueueClientError, QueueDoesNotExist, aio
-from lakequeue.model.redrive_policies import Place
+from lakequeue.model.redrive_policies import QueueLocation
 from lakequeue.runtime.root import Root
 from lakequeue.storage.stores import Store
 from lakequeue.testing import ManualClock
@@ -265,7 +265,7 @@ def test_tasks_of_spark_send_and_settle(tmp_path: Path, spark: SparkSession) -> 
 def take_any_queue_of_the_name(patch: pytest.MonkeyPatch) -> None:
     living = Root.living
     patch.setattr(
-        Root, "living", lambda self, key: self.living_at(Place(self.region, "orders")) or living(self, key)
+        Root, "living", lambda self, key: self.living_at(QueueLocation(self.region, "orders")) or living(self, key)
     )
 
 

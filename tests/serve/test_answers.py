@@ -13,7 +13,7 @@ import pytest
 from lakequeue import Queue
 from lakequeue.serve import limits
 from lakequeue.serve.keys import Key, Keys
-from lakequeue.serve.limits import MEMORY_FACTOR, Answers
+from lakequeue.serve.limits import MEMORY_FACTOR, CountedAnswers
 from serve.raw_requests import everything, request, signed_head, told
 from serve.serving import PATIENCE, Running, serving, wait_until
 
@@ -58,7 +58,7 @@ def unread(server: Running, key: str) -> socket.socket:
     return connection
 
 
-def answers(server: Running) -> Answers:
+def answers(server: Running) -> CountedAnswers:
     return server.application.endpoint.answers
 
 

@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from lakequeue.cli.serve import serve
 from lakequeue.serve import limits
-from lakequeue.serve.keys import Key, Keys, Rule
-from lakequeue.serve.limits import MAX_BODY_BYTES, MAX_OTHER_BODY_BYTES, UNCOUNTED_BYTES, Bodies
+from lakequeue.serve.keys import AccessRule, Key, Keys
+from lakequeue.serve.limits import MAX_BODY_BYTES, MAX_OTHER_BODY_BYTES, UNCOUNTED_BYTES, RequestBodies
 from lakequeue.serve.middleware import RequestChecks
 from serve.raw_requests import FORM, JSON, Told, everything, post, request, signed_head, told, told_raw
 from serve.serving import Running, serving, wait_until
@@ -28,7 +28,7 @@ KEYS = Keys(
     {
         ONE: Key(ONE, "one-secret"),
         OTHER: Key(OTHER, "other-secret"),
-        READER: Key(READER, "reader-secret", (Rule(("*",), frozenset({"ReceiveMessage"})),)),
+        READER: Key(READER, "reader-secret", (AccessRule(("*",), frozenset({"ReceiveMessage"})),)),
     }
 )
 SECRETS = {ONE: "one-secret", OTHER: "other-secret", READER: "reader-secret"}
@@ -168,7 +168,7 @@ def test_an_answer_in_json_is_utf_8_without_escapes(server: Running):
 def test_the_bodies_of_all_requests_together_have_a_limit(monkeypatch):
     monkeypatch.setattr(limits, "MAX_TOTAL_BODY_BYTES", 1_000)
     monkeypatch.setattr(limits, "UNCOUNTED_BYTES", 0)
-    reader = Bodies()
+    reader = RequestBodies()
 
     async def read(request):
         async with reader.read(request) as body:

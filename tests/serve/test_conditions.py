@@ -18,13 +18,13 @@ from hostile import SLOW, SLOW_BODY
 from lakequeue import LakeQueue
 from lakequeue.conditions import sandbox
 from lakequeue.serve.cancellation import MAX_PER_CALLER
-from lakequeue.serve.keys import Key, Keys, Rule
+from lakequeue.serve.keys import AccessRule, Key, Keys
 from serve.serving import PATIENCE, Running, serving, wait_until
 
 READER, OTHER = "AKIDREADER", "AKIDOTHER"
 KEYS = Keys(
     {
-        READER: Key(READER, "reader-secret", (Rule(("orders",), frozenset({"ReceiveMessage"})),)),
+        READER: Key(READER, "reader-secret", (AccessRule(("orders",), frozenset({"ReceiveMessage"})),)),
         OTHER: Key(OTHER, "other-secret"),
     }
 )

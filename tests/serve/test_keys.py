@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 from lakequeue.errors import InvalidOptions
 from lakequeue.serve.auth import BasicAuthentication
 from lakequeue.serve.errors import RequestError
-from lakequeue.serve.keys import _UNKNOWN_KEY_SECRET, Key, Keys, Rule
+from lakequeue.serve.keys import _UNKNOWN_KEY_SECRET, AccessRule, Key, Keys
 from serve.raw_requests import FORM, JSON, told
 from serve.serving import Running, key_file, serving, sqs, wait_until
 
@@ -133,11 +133,11 @@ def test_a_file_of_another_user_is_refused(tmp_path, monkeypatch):
 
 
 def test_rules_allow_actions_on_queues():
-    rule = Rule(("orders*", "a?c"), frozenset({"SendMessage", "ListQueues"}))
+    rule = AccessRule(("orders*", "a?c"), frozenset({"SendMessage", "ListQueues"}))
     assert rule.allows("SendMessage", "orders.fifo") and rule.allows("SendMessage", "abc")
     assert not rule.allows("SendMessage", "Orders") and not rule.allows("ReceiveMessage", "orders")
     assert not rule.allows("ListQueues", None)
-    assert Rule(("*",), frozenset({"*"})).allows("ListQueues", None)
+    assert AccessRule(("*",), frozenset({"*"})).allows("ListQueues", None)
     assert Key("a", "s").may("PurgeQueue", "any") and not Key("a", "s", (rule,)).may("PurgeQueue", "orders")
 
 

@@ -29,7 +29,7 @@ from lakequeue.model.log_lines import JsonLines
 from lakequeue.runtime.root import Root
 from lakequeue.serve import metrics as metrics_module
 from lakequeue.serve import queue_metrics
-from lakequeue.serve.app import Application, Health
+from lakequeue.serve.app import Application, HealthCheck
 from lakequeue.serve.logs import MAX_VALUE_LENGTH
 from lakequeue.serve.queue_metrics import OTHER, QueueMetrics
 from lakequeue.storage.layout import messages_path
@@ -128,7 +128,7 @@ def ask(lake: Slow, answer: Callable[[Request], Awaitable[Response]], when_close
 
 def test_health_waits_for_storage_only_so_long_and_with_one_thread(root: Path) -> None:
     lake = Slow(root)
-    health = Health(lake, lambda: False, timeout=0.01)
+    health = HealthCheck(lake, lambda: False, timeout=0.01)
     ask(lake, health.answer, lambda text: "The storage of the queues did not answer within 0.01 s." in text)
 
 

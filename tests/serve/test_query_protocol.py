@@ -15,7 +15,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from lakequeue import LakeQueue
-from lakequeue.serve.keys import Key, Keys, Rule
+from lakequeue.serve.keys import AccessRule, Key, Keys
 from lakequeue.serve.sqs import query_protocol
 from lakequeue.serve.sqs.model import operations
 from serve.protocols import FORM, READING, Form, Refused, read, result
@@ -288,7 +288,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     root = tmp_path_factory.mktemp("keyed") / "root"
     for name in ("orders", "others"):
         LakeQueue(str(root)).create_queue(name, profile="sqs")
-    rule = Rule(("orders",), frozenset({"SendMessage"}))
+    rule = AccessRule(("orders",), frozenset({"SendMessage"}))
     keys = Keys({"ALL": Key("ALL", "secret"), "SEND": Key("SEND", "secret", (rule,))})
     with serving(root, access=keys) as running:
         yield running

@@ -11,12 +11,12 @@ import pytest
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.redrive_policies import (
-    Place,
+    QueueLocation,
     RedriveAllowPolicy,
     RedrivePolicy,
     arn,
     located,
-    place,
+    parse_arn,
     redrive_allow_policy,
     redrive_policy,
 )
@@ -151,7 +151,7 @@ def test_names_become_arns_of_the_region():
 
 
 def test_an_arn_names_a_queue_by_region_and_name():
-    assert place(arn("r1", "q")) == place("arn:aws:sqs:r1:123456789012:q") == Place("r1", "q")
-    assert [place(text) for text in ("q", "arn:aws:sns:r1:1:q", "arn:aws:sqs::1:q", "arn:aws:sqs:r1:1:")] == [
+    assert parse_arn(arn("r1", "q")) == parse_arn("arn:aws:sqs:r1:123456789012:q") == QueueLocation("r1", "q")
+    assert [parse_arn(text) for text in ("q", "arn:aws:sns:r1:1:q", "arn:aws:sqs::1:q", "arn:aws:sqs:r1:1:")] == [
         None
     ] * 4

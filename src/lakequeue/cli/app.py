@@ -13,7 +13,7 @@ import typer.main
 from lakequeue.cli.errors import Commands
 from lakequeue.cli.help import COMMANDS, Command, RewindCommand, epilog, name_of
 from lakequeue.cli.options import duration_option, flag, option, parse_pairs
-from lakequeue.cli.session import USAGE, Context, usage
+from lakequeue.cli.session import USAGE, CommandContext, usage
 from lakequeue.cli.values import DURATION_HELP
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ def _mode(text: str) -> int:
 
 @app.callback(invoke_without_command=True)
 def options(
-    ctx: Context,
+    ctx: CommandContext,
     root: str | None = option(None, "Directory or URI that holds the queues.", "DIR", envvar="LAKEQUEUE_ROOT"),
     root_mode: str | None = option(
         None,

@@ -11,7 +11,7 @@ import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.options import OptionalName, Yes, flag, queue_argument
-from lakequeue.cli.session import REFUSED, Context, usage
+from lakequeue.cli.session import REFUSED, CommandContext, usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ SHOWN = 20
 """Maximum number of ranges of offsets, ids and concerns that are printed of each kind."""
 
 
-def check(ctx: Context, queue: OptionalName = None) -> None:
+def check(ctx: CommandContext, queue: OptionalName = None) -> None:
     """Read every file of a queue, or of all, and report damage; change nothing. Exit code 1: damage."""
     lake = ctx.obj.lake()
     with render.spinner(f"checking {queue or lake.root}"):
@@ -39,7 +39,7 @@ def check(ctx: Context, queue: OptionalName = None) -> None:
 
 
 def doctor(
-    ctx: Context,
+    ctx: CommandContext,
     strict: bool = flag(False, "Exit code 1 for warnings, too, for use by monitoring.", "--strict"),
 ) -> None:
     """Check all queues, and report what needs attention. Exit code 1: damage."""
@@ -94,7 +94,7 @@ def _shards(health: Health) -> render.Fitting | str:
 
 
 def repair(
-    ctx: Context,
+    ctx: CommandContext,
     queue: str | None = queue_argument(None, "Name of the queue, or give --all.", "[QUEUE]"),
     everything: bool = flag(False, "All queues of the root, and the catalog.", "--all"),
     clock: bool = flag(False, "Only set back the time that a wrong clock set ahead.", "--clock"),

@@ -13,7 +13,7 @@ import typer
 
 from lakequeue.cli.options import argument, duration_option, flag, option, queue_argument
 from lakequeue.cli.output import printable
-from lakequeue.cli.session import REFUSED, Context, Session, usage
+from lakequeue.cli.session import REFUSED, CommandContext, Session, usage
 from lakequeue.cli.values import at_least, imported
 from lakequeue.model.log_lines import FAILED_WITH, JsonLines
 
@@ -25,7 +25,7 @@ RenewalName = Literal["heartbeat", "computed", "none"]
 
 
 def consume(
-    ctx: Context,
+    ctx: CommandContext,
     names: list[str] = queue_argument(..., "Names of the queues.", "QUEUE..."),
     handler: str = argument(..., "Handler of a message and its context; may be async.", "MODULE:FUNCTION"),
     weights: str | None = option(

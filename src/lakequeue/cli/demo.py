@@ -16,7 +16,7 @@ import typer
 from lakequeue.cli import output
 from lakequeue.cli.demo_files import package_directory, python_files
 from lakequeue.cli.options import flag, option
-from lakequeue.cli.session import DONE, Context
+from lakequeue.cli.session import DONE, CommandContext
 from lakequeue.errors import MissingPackage
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _PLAIN: Any = {"highlight": False, "soft_wrap": True}
 
 
 def demo(
-    ctx: Context,
+    ctx: CommandContext,
     input_dir: Path | None = option(
         None,
         "Directory of Python files to send; an installed package if not given.",

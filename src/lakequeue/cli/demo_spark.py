@@ -48,7 +48,7 @@ WHERE m.queue = 'lakequeue-demo' GROUP BY m.state ORDER BY m.state
 
 
 @attrs.define
-class _Tally:
+class _BatchTally:
     """The work of the consumer, in numbers of batches and messages."""
 
     batches: int = 0
@@ -91,9 +91,9 @@ def _demo(root: str, entries: Sequence[tuple[str, str]], spark: SparkSession, co
 
 def _consume(
     lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, console: Console
-) -> _Tally:
+) -> _BatchTally:
     """Leases until the queue is empty: no message is visible, in flight or delayed."""
-    tally = _Tally()
+    tally = _BatchTally()
     size = -(-sent // BATCHES)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
@@ -151,7 +151,13 @@ def _process(lease: Lease, spark: SparkSession, results: str, first: bool) -> tu
 
 
 def _summarise(
-    lake: LakeQueue, queue: Queue, spark: SparkSession, results: str, sent: int, tally: _Tally, console: Console
+    lake: LakeQueue,
+    queue: Queue,
+    spark: SparkSession,
+    results: str,
+    sent: int,
+    tally: _BatchTally,
+    console: Console,
 ) -> bool:
     modules = spark.read.format("delta").load(results).dropDuplicates(["message_id"]).cache()
     modules.createOrReplaceTempView("demo_results")

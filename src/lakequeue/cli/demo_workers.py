@@ -45,7 +45,7 @@ FROM messages WHERE queue = 'lakequeue-demo-dead-letters' ORDER BY path LIMIT 10
 
 
 @attrs.define
-class _Tally:
+class _WorkerTally:
     """The work of all workers together."""
 
     done: int = 0
@@ -67,7 +67,7 @@ def process(root: str, entries: Sequence[tuple[str, str]], console: Console) -> 
     lost = queue.receive(LOST, visibility_timeout=LOST_SECONDS)
     console.print(f"A worker is lost with {len(lost)} messages; they come back after {LOST_SECONDS} s")
     console.print(_answer(lake, "SQL, now", _STATES_SQL))
-    tally = _Tally()
+    tally = _WorkerTally()
     counting = threading.Lock()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:

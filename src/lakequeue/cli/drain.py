@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lakequeue.cli import render
 from lakequeue.cli.lines import MAX_LINE_BYTES, batches, max_batch
 from lakequeue.cli.options import DryRun, Name, Yes, duration_option, option, queue_argument
-from lakequeue.cli.session import Context, usage
+from lakequeue.cli.session import CommandContext, usage
 from lakequeue.cli.values import at_least
 from lakequeue.errors import InvalidParameterValue, LakeQueueError, QueueClientError, UnsupportedOperation
 from lakequeue.model.clock import shown_duration
@@ -36,7 +36,7 @@ MOST = 1_000
 
 
 def drain(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     to: str = queue_argument(..., "Name of the queue that receives them.", "TO"),
     group_by: str | None = option(

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 from lakequeue.cli import lines, render
 from lakequeue.cli.options import Name, Parameter, Where, option
 from lakequeue.cli.output import OutputClosed
-from lakequeue.cli.session import Context, Session, json_text, usage
+from lakequeue.cli.session import CommandContext, Session, json_text, usage
 from lakequeue.errors import QueueClientError
 from lakequeue.model.arguments import Condition
 from lakequeue.model.states import STORED
@@ -23,7 +23,7 @@ _STATES = ", ".join(STORED)
 
 
 def export(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     out: Path | None = option(None, "File to write; standard output if not given.", "FILE", dir_okay=False),
     state: list[str] | None = option(

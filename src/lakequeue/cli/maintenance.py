@@ -21,7 +21,7 @@ from lakequeue.cli.options import (
     queue_option,
 )
 from lakequeue.cli.queues import depths_of
-from lakequeue.cli.session import Context, usage
+from lakequeue.cli.session import CommandContext, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def counts(
-    ctx: Context,
+    ctx: CommandContext,
     queue: OptionalName = None,
     by_priority: bool = flag(False, "Count the messages of each priority.", "--by-priority"),
 ) -> None:
@@ -64,7 +64,7 @@ def counts(
         raise error
 
 
-def consumers(ctx: Context, queue: OptionalName = None) -> None:
+def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
     """List the consumers of one queue or of all, idle ones too."""
     from lakequeue import entry_verbs
 
@@ -120,7 +120,7 @@ def _handlers(process: ConsumerProcess) -> str:
     return f"{process.handlers}, oldest {render.age(oldest)}"
 
 
-def purge(ctx: Context, queue: Name, yes: Yes = False) -> None:
+def purge(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:
     """Remove all messages of a queue."""
     purged = ctx.obj.queue(queue)
     if not yes:
@@ -131,7 +131,7 @@ def purge(ctx: Context, queue: Name, yes: Yes = False) -> None:
     ctx.obj.changed({"queue": queue, "purged": True}, f"queue {queue} is purged")
 
 
-def erase(ctx: Context, queue: Name, message_id: MessageId, yes: Yes = False) -> None:
+def erase(ctx: CommandContext, queue: Name, message_id: MessageId, yes: Yes = False) -> None:
     """Erase the content of one message for good, wherever it is in the queue."""
     owner = ctx.obj.queue(queue)
     if not yes:
@@ -143,7 +143,7 @@ def erase(ctx: Context, queue: Name, message_id: MessageId, yes: Yes = False) ->
     )
 
 
-def upgrade(ctx: Context, yes: Yes = False) -> None:
+def upgrade(ctx: CommandContext, yes: Yes = False) -> None:
     """Bring a root of layout 5 to this version's layout, in place."""
     lake = ctx.obj.lake()
     if not yes:
@@ -157,7 +157,7 @@ def upgrade(ctx: Context, yes: Yes = False) -> None:
 
 
 def compact(
-    ctx: Context,
+    ctx: CommandContext,
     queue: OptionalName = None,
     processes: int = option(1, "Processes that share the queues.", "N", min=1),
     now: float | None = duration_option(
@@ -182,7 +182,7 @@ def compact(
 
 
 def copy(
-    ctx: Context,
+    ctx: CommandContext,
     source: str = argument(..., "Root to copy.", "FROM"),
     target: str = argument(..., "Root that receives the queues; created if it is missing.", "TO"),
     queue: str | None = queue_option(None, "Only this queue.", "--queue"),

@@ -28,7 +28,7 @@ from lakequeue.cli.options import (
     parse_pairs,
 )
 from lakequeue.cli.output import OutputFailed
-from lakequeue.cli.session import REFUSED, Context, Session, usage
+from lakequeue.cli.session import REFUSED, CommandContext, Session, usage
 from lakequeue.cli.values import Moment, duration, from_now
 from lakequeue.errors import InvalidParameterValue
 from lakequeue.model.clock import shown_duration
@@ -42,7 +42,7 @@ SHOWN = 10
 
 
 def send(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     body: str | None = argument(None, "Body of the message; - reads one message per line from stdin.", "[BODY]"),
     lines: Path | None = option(
@@ -92,7 +92,7 @@ def send(
 
 
 def receive(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     max_messages: int = option(1, "Maximum number of messages.", "N", "--max"),
     visibility_timeout: float | None = duration_option(None, "How long the messages stay hidden from others."),
@@ -123,7 +123,7 @@ def receive(
 
 
 def delete(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     handles: list[str] = argument(..., "Receipt handles.", "HANDLE..."),
 ) -> None:
@@ -148,7 +148,7 @@ def delete(
 
 
 def change_visibility(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     handle: str = argument(..., "Receipt handle.", "HANDLE"),
     seconds: float = argument(
@@ -161,7 +161,7 @@ def change_visibility(
     ctx.obj.changed({"queue": queue, "receipt_handle": handle, "visibility_timeout": seconds}, text)
 
 
-def cancel(ctx: Context, queue: Name, message_id: MessageId) -> None:
+def cancel(ctx: CommandContext, queue: Name, message_id: MessageId) -> None:
     """Delete one message by its id, even while a consumer has it."""
     cancelled = ctx.obj.queue(queue).cancel(message_id)
     outcome = "is cancelled" if cancelled else "was gone before"
@@ -171,7 +171,7 @@ def cancel(ctx: Context, queue: Name, message_id: MessageId) -> None:
 
 
 def reschedule(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     message_id: MessageId,
     at: Moment | None = instant_option(None, "When"),
@@ -189,7 +189,7 @@ def reschedule(
 
 
 def peek(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     where: Where = None,
     parameter: Parameter = None,

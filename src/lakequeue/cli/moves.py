@@ -20,7 +20,7 @@ from lakequeue.cli.options import (
     option,
     queue_option,
 )
-from lakequeue.cli.session import Context, usage
+from lakequeue.cli.session import CommandContext, usage
 from lakequeue.cli.values import INSTANT_HELP, Moment, from_now, moment
 from lakequeue.errors import QueueDoesNotExist
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def rewind(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     to: Moment | None = argument(None, f"An instant, {INSTANT_HELP}.", "[INSTANT]", parser=moment),
     ago: float | None = duration_option(None, "Time before now, instead of an instant.", parser=from_now),
@@ -72,7 +72,7 @@ def _within_range(queue: Queue, wanted: Moment) -> tuple[datetime, bool]:
 
 
 def redrive(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     max_messages: int | None = option(None, "Maximum number of messages; all if not given.", "N", "--max"),
     where: Where = None,

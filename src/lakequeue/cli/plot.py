@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lakequeue.cli import documents, render
 from lakequeue.cli.options import Name, instant_option, option
-from lakequeue.cli.session import Context, usage
+from lakequeue.cli.session import CommandContext, usage
 from lakequeue.cli.values import LONGEST, Moment
 from lakequeue.errors import MissingPackage
 from lakequeue.model.clock import from_micros
@@ -27,7 +27,7 @@ _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60), ("seconds", 1))
 
 
 def plot(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     out: Path | None = option(None, "Image to write: .png, .svg or .pdf.", "FILE", dir_okay=False),
     hours: float = option(24, "Number of hours back from now.", "N", min=0, max=LONGEST // 3_600),

@@ -29,7 +29,7 @@ from lakequeue.cli.options import (
     profile_names,
     queue_option,
 )
-from lakequeue.cli.session import Context, Session, usage
+from lakequeue.cli.session import CommandContext, Session, usage
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist, QueueNameExists
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def create(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     profile: str | None = option(
         None,
@@ -78,7 +78,7 @@ def create(
 
 
 def list_(
-    ctx: Context,
+    ctx: CommandContext,
     prefix: str = typer.Option("", help="Only names with this prefix."),
     limit: int | None = option(None, "Maximum number of queues.", "N"),
     after: str | None = queue_option(None, "Only names after this one."),
@@ -124,7 +124,7 @@ def list_(
 
 
 def show(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     message_id: str | None = argument(None, "Show this message instead, in whatever state.", "[MESSAGE_ID]"),
 ) -> None:
@@ -171,7 +171,7 @@ def _parts(parts: list[dict[str, Any]]) -> render.Fitting | str:
 
 
 def set_(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     visibility_timeout: VisibilityTimeout = None,
     retention: Retention = None,
@@ -195,7 +195,7 @@ def set_(
     ctx.obj.changed({"queue": changed.name, "attributes": attributes}, f"queue {changed.name} is changed")
 
 
-def tag(ctx: Context, queue: Name, tags: list[str] = typer.Argument(..., metavar="KEY=VALUE...")) -> None:
+def tag(ctx: CommandContext, queue: Name, tags: list[str] = typer.Argument(..., metavar="KEY=VALUE...")) -> None:
     """Add or overwrite tags of a queue."""
     added = parse_pairs(tags, "a tag")
     tagged = ctx.obj.queue(queue)
@@ -203,7 +203,7 @@ def tag(ctx: Context, queue: Name, tags: list[str] = typer.Argument(..., metavar
     _answer_tags(ctx.obj, tagged)
 
 
-def untag(ctx: Context, queue: Name, keys: list[str] = typer.Argument(..., metavar="KEY...")) -> None:
+def untag(ctx: CommandContext, queue: Name, keys: list[str] = typer.Argument(..., metavar="KEY...")) -> None:
     """Remove tags of a queue."""
     untagged = ctx.obj.queue(queue)
     untagged.remove_tags(*keys)
@@ -214,7 +214,7 @@ _Group = Annotated[str | None, option(..., "Only one message group.", "ID", "--g
 
 
 def pause(
-    ctx: Context,
+    ctx: CommandContext,
     queue: Name,
     reason: str = option("paused", "Reason, shown to users and consumers.", "TEXT"),
     group: _Group = None,
@@ -224,7 +224,7 @@ def pause(
     _answer_pause(ctx.obj, queue, group, reason)
 
 
-def resume(ctx: Context, queue: Name, group: _Group = None) -> None:
+def resume(ctx: CommandContext, queue: Name, group: _Group = None) -> None:
     """Let consumers receive again from a paused queue or group."""
     ctx.obj.queue(queue).resume(group)
     _answer_pause(ctx.obj, queue, group, None)
@@ -236,7 +236,7 @@ def _answer_pause(session: Session, queue: str, group: str | None, reason: str |
     session.changed(document, f"{what} is {'resumed' if reason is None else 'paused'}")
 
 
-def delete_queue(ctx: Context, queue: Name, yes: Yes = False) -> None:
+def delete_queue(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:
     """Delete a queue with everything in it."""
     deleted = ctx.obj.queue(queue)
     if not yes:

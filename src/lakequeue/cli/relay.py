@@ -11,7 +11,7 @@ import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.options import duration_option, flag, option, parse_pairs, queue_argument
-from lakequeue.cli.session import Context, usage
+from lakequeue.cli.session import CommandContext, usage
 from lakequeue.cli.values import INSTANT_HELP, Moment, at_least, moment
 from lakequeue.errors import OverLimit, RequestThrottled
 
@@ -24,7 +24,7 @@ def _start(given: str | int | Moment) -> str | int | Moment:
 
 
 def relay(
-    ctx: Context,
+    ctx: CommandContext,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")],
     queue: Annotated[str, queue_argument(..., "Name of the queue.", "QUEUE")],
     once: bool = flag(False, "Send what is there, and end.", "--once"),

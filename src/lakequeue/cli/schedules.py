@@ -12,7 +12,7 @@ import typer
 from lakequeue.cli import documents, render
 from lakequeue.cli.help import Command, CommandGroup
 from lakequeue.cli.options import Group, argument, flag, instant_option, option, queue_option
-from lakequeue.cli.session import Context
+from lakequeue.cli.session import CommandContext
 from lakequeue.cli.values import Moment
 
 ScheduleName = Annotated[str, argument(..., "Name of the schedule.", "NAME")]
@@ -26,7 +26,7 @@ schedule = typer.Typer(
 
 
 def _add(
-    ctx: Context,
+    ctx: CommandContext,
     name: ScheduleName,
     queue: str = queue_option(..., "Queue that gets the message."),
     body: str = option(..., "Body of the message.", "BODY"),
@@ -55,7 +55,7 @@ def _add(
     ctx.obj.changed(attrs.asdict(added), f"schedule {name}: next message at {render.instant(added.next_due)}")
 
 
-def _list(ctx: Context) -> None:
+def _list(ctx: CommandContext) -> None:
     """List the schedules: when they are due, and why the last message was not sent."""
     found = ctx.obj.lake().schedules.list()
     rows = [
@@ -73,32 +73,32 @@ def _list(ctx: Context) -> None:
     ctx.obj.answer([attrs.asdict(each) for each in found], render.table(columns, rows))
 
 
-def _pause(ctx: Context, name: ScheduleName) -> None:
+def _pause(ctx: CommandContext, name: ScheduleName) -> None:
     """Send nothing for a schedule until it is resumed."""
     ctx.obj.lake().schedules.pause(name)
     ctx.obj.changed({"schedule": name, "paused": True}, f"schedule {name} is paused")
 
 
-def _resume(ctx: Context, name: ScheduleName) -> None:
+def _resume(ctx: CommandContext, name: ScheduleName) -> None:
     """Resume a schedule; times during the pause are not sent."""
     ctx.obj.lake().schedules.resume(name)
     ctx.obj.changed({"schedule": name, "paused": False}, f"schedule {name} runs")
 
 
-def _run_now(ctx: Context, name: ScheduleName) -> None:
+def _run_now(ctx: CommandContext, name: ScheduleName) -> None:
     """Send the message of a schedule at once; its times stay."""
     sent = ctx.obj.lake().schedules.run_now(name)
     ctx.obj.changed(documents.sent(sent), render.sent_text(sent, None))
 
 
-def _remove(ctx: Context, name: ScheduleName) -> None:
+def _remove(ctx: CommandContext, name: ScheduleName) -> None:
     """Remove a schedule; messages that it sent stay."""
     ctx.obj.lake().schedules.remove(name)
     ctx.obj.changed({"schedule": name, "removed": True}, f"schedule {name} is removed")
 
 
 def _run(
-    ctx: Context,
+    ctx: CommandContext,
     once: bool = flag(False, "Send the messages that are due now, and end.", "--once"),
 ) -> None:
     """Send what is due at the start of each minute, until SIGTERM or SIGINT."""

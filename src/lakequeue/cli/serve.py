@@ -12,7 +12,7 @@ import typer
 
 from lakequeue.cli import render
 from lakequeue.cli.options import argument, flag, option
-from lakequeue.cli.session import Context, usage
+from lakequeue.cli.session import CommandContext, usage
 from lakequeue.errors import MissingPackage, QueueClientError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _PROJECT = _PACKAGE.parents[1]
 
 
 def serve(
-    ctx: Context,
+    ctx: CommandContext,
     host: str = option("127.0.0.1", "Address to listen at; any except loopback needs --keys.", "ADDRESS"),
     port: int = typer.Option(9324, min=0, max=65535, help="Port to listen at; 0 chooses a free port."),
     keys: Path | None = option(
@@ -120,7 +120,7 @@ def _check_root(lake: LakeQueue) -> None:
 
 
 def deploy_files(
-    ctx: Context,
+    ctx: CommandContext,
     folder: Path = argument(..., "New or empty directory.", "DIR"),
 ) -> None:
     """Write dashboards, alerts, and files for containers, Kubernetes and systemd into a directory."""

@@ -143,7 +143,7 @@ class _NoPandas:
             raise ModuleNotFoundError(name=name)
 
 
-class Context(typer.Context):
+class CommandContext(typer.Context):
     """The context of a command."""
 
     obj: Session

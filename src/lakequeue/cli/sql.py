@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from lakequeue.cli import output, render
 from lakequeue.cli.errors import reason_of
 from lakequeue.cli.options import argument, flag, instant_option, option
-from lakequeue.cli.session import Context, Session, usage
+from lakequeue.cli.session import CommandContext, Session, usage
 from lakequeue.cli.values import Moment
 from lakequeue.errors import LakeQueueError, MissingPackage, QueueClientError
 
@@ -34,7 +34,7 @@ _PLACE = re.compile(r"\s*\nLINE (\d+): (.*)\n( *)\^", re.DOTALL)
 
 
 def sql(
-    ctx: Context,
+    ctx: CommandContext,
     query: str | None = argument(
         None, "SELECT over queues, messages and other relations, as in DuckDB.", "[QUERY]"
     ),
@@ -105,7 +105,7 @@ def by_duckdb(lake: LakeQueue, query: str, limit: int, as_of: datetime | None = 
     raise QueueClientError(_message_of(failure)) from failure
 
 
-def views(ctx: Context, as_of: AsOf = None) -> None:
+def views(ctx: CommandContext, as_of: AsOf = None) -> None:
     """Print the SQL that creates the views, for spark-sql and other sessions; needs no JVM."""
     lake = ctx.obj.lake()
     statements = lake.view_statements(as_of=None if as_of is None else as_of.instant(lake.clock))

@@ -15,7 +15,7 @@ import typer
 from lakequeue.cli import documents, output, render
 from lakequeue.cli.options import Names, duration_option, option
 from lakequeue.cli.queues import named
-from lakequeue.cli.session import Context, Session, usage
+from lakequeue.cli.session import CommandContext, Session, usage
 from lakequeue.cli.values import at_least
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.model.states import STORED
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def watch(
-    ctx: Context,
+    ctx: CommandContext,
     queues: Names = None,
     prefix: str = typer.Option("", help="Only names with this prefix."),
     every: float = duration_option(2, "Interval between two updates.", parser=at_least(0)),

@@ -49,7 +49,7 @@ def parse_duration(text: str) -> float:
     compact = text.lower().replace(" ", "")
     if not _TEXT.fullmatch(compact):
         raise ValueError(f"not a duration: {text!r}")
-    # rounded, as 0.1 + 0.2 is a little more than 0.3
+    # rounded, because 0.1 + 0.2 is slightly more than 0.3
     return round(sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(compact)), 6)
 
 

@@ -251,7 +251,7 @@ class BatchResult:
         return self
 
 
-class Settler(Protocol):
+class MessageQueue(Protocol):
     """The part of a queue that a received message needs."""
 
     def delete(self, receipt_handle: str) -> Any: ...
@@ -262,7 +262,7 @@ class _Attached:
     """A slot for the queue. Unlike a field, it is left out of copies, comparisons, ``repr`` and pickles."""
 
     __slots__ = ("_settler",)
-    _settler: Settler
+    _settler: MessageQueue
 
 
 @attrs.frozen(kw_only=True)
@@ -367,14 +367,14 @@ class Message(_Attached):
         settler_of(self).change_visibility(self.receipt_handle, visibility_timeout)
 
 
-def attach(message: Message, settler: Settler) -> None:
+def attach(message: Message, settler: MessageQueue) -> None:
     """Gives a received message its queue, so that it can settle itself."""
     object.__setattr__(message, "_settler", settler)
 
 
-def settler_of(message: Message) -> Settler:
+def settler_of(message: Message) -> MessageQueue:
     """Returns the queue of a received message. Raises UnsupportedOperation for a copy."""
-    settler: Settler | None = getattr(message, "_settler", None)
+    settler: MessageQueue | None = getattr(message, "_settler", None)
     if settler is None:
         raise UnsupportedOperation(
             f"Message {message.message_id} is a copy and knows no queue: call the method of its Queue."

@@ -34,7 +34,7 @@ _COUNT = re.compile("[0-9]{1,9}")
 _refused = InvalidParameterValue.of
 
 
-class Place(NamedTuple):
+class QueueLocation(NamedTuple):
     """The region and name in a queue's ARN."""
 
     region: str
@@ -102,11 +102,11 @@ def arn(region: str, name: str) -> str:
     return f"arn:lakequeue:sqs:{region}:{ACCOUNT}:{name}"
 
 
-def place(text: str) -> Place | None:
+def parse_arn(text: str) -> QueueLocation | None:
     """Returns region and name in a queue's ARN, of any partition and account. None for any other text."""
     parts = text.split(":")
     if len(parts) == 6 and parts[0] == "arn" and parts[2] == "sqs" and parts[3] and parts[5]:
-        return Place(parts[3], parts[5])
+        return QueueLocation(parts[3], parts[5])
     return None
 
 
@@ -182,7 +182,7 @@ def located(given: Mapping[str, Any], region: str) -> dict[str, Any]:
 
 
 def _located(queue: str, region: str) -> str:
-    return arn(*(place(queue) or Place(region, queue)))
+    return arn(*(parse_arn(queue) or QueueLocation(region, queue)))
 
 
 def _fields(given: Any, attribute: str, known: Sequence[str]) -> Mapping[str, Any]:

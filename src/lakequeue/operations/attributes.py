@@ -186,7 +186,7 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
     policy, refused = attributes.redrive, InvalidParameterValue.of
     if policy is None:
         return
-    place = redrive_policies.place(policy.dead_letter_queue)
+    place = redrive_policies.parse_arn(policy.dead_letter_queue)
     if place is None or place.region != region:
         raise refused(policy, "redrive_policy", "The dead-letter queue must be of the same region.")
     row = root.living_at(place)

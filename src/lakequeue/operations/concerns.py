@@ -120,11 +120,11 @@ def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: i
             yield Concern(name, "full", text, f"lakequeue set {shlex.quote(name)} -a {attribute}=N raises it")
 
 
-def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.Place, list[str]]:
+def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation, list[str]]:
     """The names of the queues whose dead letters go to a queue, by the place of that queue."""
-    sources: dict[redrive_policies.Place, list[str]] = {}
+    sources: dict[redrive_policies.QueueLocation, list[str]] = {}
     for row in sorted(rows, key=lambda row: row.name):
-        place = None if row.redrive is None else redrive_policies.place(row.redrive.dead_letter_queue)
+        place = None if row.redrive is None else redrive_policies.parse_arn(row.redrive.dead_letter_queue)
         if place is not None and place != row.place:
             sources.setdefault(place, []).append(row.name)
     return sources

@@ -357,7 +357,7 @@ def _chosen(source: Root, name: str | None) -> list[QueueRow]:
         if name is None:
             rows = [row for row in source.rows() if row.deleted_at is None]
         else:
-            row = source.living_at(redrive_policies.Place(source.region, name))
+            row = source.living_at(redrive_policies.QueueLocation(source.region, name))
             if row is None:
                 raise missing(source, name)
             rows = [row]

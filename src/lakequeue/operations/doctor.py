@@ -123,7 +123,7 @@ def doctor(root: Root) -> Health:
         queue = OpenQueue(root, row)
         try:
             if (policy := queue.attributes.redrive) is not None:
-                place = redrive_policies.place(policy.dead_letter_queue)
+                place = redrive_policies.parse_arn(policy.dead_letter_queue)
                 target = None if place is None else root.living_at(place)
                 if target is None or target.key == row.key:
                     health.letterless.append(row.name)

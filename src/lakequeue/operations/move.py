@@ -262,7 +262,7 @@ def _move(
 
 def _living(queue: OpenQueue, arn: str) -> QueueRow | None:
     """The living queue that an ARN names."""
-    place = redrive_policies.place(arn)
+    place = redrive_policies.parse_arn(arn)
     return None if place is None else queue.root.living_at(place)
 
 

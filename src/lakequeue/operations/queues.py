@@ -17,7 +17,7 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.names import new_key, validate_name
 from lakequeue.model.pauses import started
-from lakequeue.model.redrive_policies import Place
+from lakequeue.model.redrive_policies import QueueLocation
 from lakequeue.operations import attributes as queue_attributes
 from lakequeue.operations import deliveries
 from lakequeue.operations.attributes import check_redrive, make_tables, warn_of_small_burst
@@ -61,7 +61,7 @@ def create(
         with root.lock:
             found = root.catalog.live(root.region, name)
             # from the snapshot in which the queue does not exist; the checks load newer ones
-            fence = root.catalog.fence(Place(root.region, name))
+            fence = root.catalog.fence(QueueLocation(root.region, name))
             if found is None:
                 _check_new(root, name, wanted)
         if found is None:
@@ -149,7 +149,7 @@ def find(root: Root, name: str) -> OpenQueue:
 
 
 def _opened(root: Root, name: str) -> OpenQueue:
-    row = root.living_at(Place(root.region, name))
+    row = root.living_at(QueueLocation(root.region, name))
     if row is None:
         raise missing(root, name)
     return OpenQueue(root, row)

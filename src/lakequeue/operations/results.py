@@ -12,7 +12,7 @@ from lakequeue.model import notebook
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros, shown_duration
 from lakequeue.model.failures import DeadLetterReason, parse_note, parse_reason
-from lakequeue.model.messages import AttributeValue, Message, Settler, attach, select_attributes
+from lakequeue.model.messages import AttributeValue, Message, MessageQueue, attach, select_attributes
 from lakequeue.model.states import MessageState
 from lakequeue.shard.commands import ClaimedSpan, ClaimResult
 
@@ -186,7 +186,7 @@ def received_message(
     handle: str,
     names: Sequence[str],
     sequence: str | None,
-    settler: Settler,
+    settler: MessageQueue,
     priority: int = 0,
 ) -> Message:
     """A received message; ``names`` selects its attributes (MSA-4)."""

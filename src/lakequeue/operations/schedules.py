@@ -22,7 +22,7 @@ import attrs
 from lakequeue.errors import InvalidParameterValue, QueueClientError
 from lakequeue.model.clock import format_instant, from_micros, start_thread, to_micros
 from lakequeue.model.messages import SendEntry, SendResult
-from lakequeue.model.redrive_policies import Place
+from lakequeue.model.redrive_policies import QueueLocation
 from lakequeue.model.schedules import Schedule
 from lakequeue.model.validation import validate_entry
 from lakequeue.operations.pool import each
@@ -102,7 +102,7 @@ class OpenSchedules:
 
     def last_sent(self, row: Schedule) -> datetime | None:
         """When a schedule's newest message in its queue was due; None if the queue has no such message."""
-        queue = self.root.living_at(Place(row.region, row.queue))
+        queue = self.root.living_at(QueueLocation(row.region, row.queue))
         if queue is None:
             return None
         version = last_version(OpenQueue(self.root, queue), stream_id(_stream(row)))

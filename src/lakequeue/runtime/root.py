@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lakequeue.errors import LakeQueueError, MissingPackage, QueueClientError, QueueDoesNotExist
 from lakequeue.model.clock import Clock, SystemClock, to_micros
-from lakequeue.model.redrive_policies import Place
+from lakequeue.model.redrive_policies import QueueLocation
 from lakequeue.runtime.calls import Tallies
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.shard_table import Shared
@@ -260,7 +260,7 @@ class Root:
                     raise
                 return known
 
-    def living_at(self, place: Place) -> QueueRow | None:
+    def living_at(self, place: QueueLocation) -> QueueRow | None:
         """The current row of the living queue with a region and name."""
         with self.lock:
             return self.catalog.live(place.region, place.name)

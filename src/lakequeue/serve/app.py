@@ -19,17 +19,17 @@ from lakequeue.entry_verbs import check_catalog
 from lakequeue.errors import LakeQueueError
 from lakequeue.model.redrive_policies import ACCOUNT
 from lakequeue.serve.auth import BASIC_CHALLENGE, Authenticator, BasicAuthentication, NoAuthentication
+from lakequeue.serve.combining import SingleFlight
 from lakequeue.serve.console.routes import PATH, Console
 from lakequeue.serve.errors import RequestError
-from lakequeue.serve.groups import SingleFlight
 from lakequeue.serve.instrumentation import Instrumentation
-from lakequeue.serve.limits import MAX_BODY_BYTES, Bodies
+from lakequeue.serve.limits import MAX_BODY_BYTES, RequestBodies
 from lakequeue.serve.logs import AccessLog
 from lakequeue.serve.metrics import Metrics
 from lakequeue.serve.middleware import RequestChecks
 from lakequeue.serve.queue_metrics import QUEUES
 from lakequeue.serve.sqs.actions import MAX_SHARDS, Actions
-from lakequeue.serve.sqs.endpoint import Endpoint
+from lakequeue.serve.sqs.endpoint import SqsEndpoint
 from lakequeue.serve.sqs.queue_attributes import Encryption
 
 THREADS = 256
@@ -78,14 +78,14 @@ class Application:
     ) -> None:
         self.has_keys = access is not None
         authenticator = access or NoAuthentication()
-        bodies = Bodies(max_body_bytes)
+        bodies = RequestBodies(max_body_bytes)
         self.actions = Actions(lake, account, account if access is None else None, max_shards, encryption)
-        self.endpoint = Endpoint(self.actions, authenticator, bodies, public_url)
+        self.endpoint = SqsEndpoint(self.actions, authenticator, bodies, public_url)
         basic = BasicAuthentication(authenticator)
         self.console = Console(self.actions, basic, bodies)
         any_host = access is not None and not allowed_hosts  # the host name is part of the signature
         metrics = Metrics(lake, lambda: self.endpoint.waiting, metrics_queues)
-        health = Health(lake, lambda: self.endpoint.receives.stopping)
+        health = HealthCheck(lake, lambda: self.endpoint.receives.stopping)
         self.pages = Starlette(
             routes=[
                 Route("/health", health.answer),
@@ -135,7 +135,7 @@ class Application:
             await asyncio.sleep(ADOPT_INTERVAL)
 
 
-class Health:
+class HealthCheck:
     """Answers ``/health``: 200 if the catalog of the root can be read, else 503 with the reason."""
 
     def __init__(self, lake: LakeQueue, stopping: Callable[[], bool], timeout: float = CATALOG_TIMEOUT) -> None:

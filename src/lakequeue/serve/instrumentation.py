@@ -55,7 +55,7 @@ class RequestRecord:
     bytes_out: int = 0
 
 
-class Observer(Protocol):
+class RequestObserver(Protocol):
     """Receives the start and the end of every request."""
 
     def begun(self) -> None: ...
@@ -67,7 +67,7 @@ class Observer(Protocol):
 class Instrumentation:
     """ASGI middleware that reports requests to observers."""
 
-    def __init__(self, app: ASGIApp, clock: Clock, observers: tuple[Observer, ...]) -> None:
+    def __init__(self, app: ASGIApp, clock: Clock, observers: tuple[RequestObserver, ...]) -> None:
         self._app = app
         self._clock = clock
         self._observers = observers

@@ -44,7 +44,7 @@ _UNKNOWN_KEY_SECRET = "nobody's secret, as long as those of SDKs"
 
 
 @attrs.frozen
-class Rule:
+class AccessRule:
     """Allows actions on queues whose names match a pattern."""
 
     queues: tuple[str, ...]
@@ -69,7 +69,7 @@ class Key:
 
     name: str
     secret: str = attrs.field(repr=False)
-    rules: tuple[Rule, ...] | None = None
+    rules: tuple[AccessRule, ...] | None = None
 
     @property
     def key(self) -> str:
@@ -177,7 +177,7 @@ class _KeyFileParser:
             return Key(id, str(secret))
         return Key(id, str(secret), tuple(self._rules(members["rules"], where)))
 
-    def _rules(self, given: Any, where: str) -> Iterator[Rule]:
+    def _rules(self, given: Any, where: str) -> Iterator[AccessRule]:
         for number, rule in enumerate(self._list(given, f"{where}, rules"), 1):
             here = f"{where}, rule {number}"
             members = self._members(rule, here, {"queues", "actions"})
@@ -189,7 +189,7 @@ class _KeyFileParser:
             for action in actions:
                 if action != ANY and action not in ACTIONS:
                     self._problem(here, f"{action!a} is not an action of SQS")
-            yield Rule(tuple(queues), frozenset(actions))
+            yield AccessRule(tuple(queues), frozenset(actions))
 
     def _members(self, given: Any, where: str, known: set[str] | None) -> dict[str, Any]:
         if not isinstance(given, _Object):

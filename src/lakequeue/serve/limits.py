@@ -58,7 +58,7 @@ class Counted:
     counted: int = 0
 
 
-class Budget:
+class MemoryBudget:
     """Counts the bytes of current requests, in total and by key. Thread-safe."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Body(Counted):
     dropped: bool = False
 
 
-class Bodies:
+class RequestBodies:
     """Reads bodies, and counts them until their requests end. Drops the oldest unverified bodies for new requests.
 
     Args:
@@ -99,7 +99,7 @@ class Bodies:
 
     def __init__(self, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
-        self.budget = Budget()
+        self.budget = MemoryBudget()
         self._unverified: dict[Body, anyio.CancelScope] = {}  # bodies that are being read, the oldest first
 
     @asynccontextmanager
@@ -183,14 +183,14 @@ class Bodies:
 
 
 @attrs.define(eq=False)
-class Answer(Counted):
+class CountedAnswer(Counted):
     """The memory for the messages of one receive. Implements the protocol ``Room``.
 
     Attributes:
         gone: done once the client has disconnected.
     """
 
-    answers: Answers = attrs.field(kw_only=True)
+    answers: CountedAnswers = attrs.field(kw_only=True)
     gone: asyncio.Future[None] | None = None
 
     def take(self, size: int) -> bool:
@@ -204,28 +204,28 @@ class Answer(Counted):
         self.answers.count(self, size)
 
 
-class Answers:
+class CountedAnswers:
     """Counts received messages from before they are read until their answers are sent. Limits their memory.
 
     A long poll that waits for messages does not count.
     """
 
     def __init__(self) -> None:
-        self.budget = Budget()
-        self._waiting: dict[asyncio.Future[None], tuple[Answer, int]] = {}  # the oldest first
-        self._to_claim: dict[asyncio.Future[None], Answer] = {}  # answers that may not claim yet
+        self.budget = MemoryBudget()
+        self._waiting: dict[asyncio.Future[None], tuple[CountedAnswer, int]] = {}  # the oldest first
+        self._to_claim: dict[asyncio.Future[None], CountedAnswer] = {}  # answers that may not claim yet
 
-    def of(self, key: str | None) -> Answer:
+    def of(self, key: str | None) -> CountedAnswer:
         """Creates an answer to a key. It counts no bytes yet."""
-        return Answer(key, answers=self)
+        return CountedAnswer(key, answers=self)
 
-    def take(self, answer: Answer, size: int) -> bool:
+    def take(self, answer: CountedAnswer, size: int) -> bool:
         """Counts an answer if there is memory and no earlier receive of the key waits. Else False. Thread-safe."""
         with self.budget.lock:
             before = any(other.key == answer.key for other, _ in self._waiting.values())
             return not before and self._take(answer, size)
 
-    async def wait(self, answer: Answer, size: int) -> None:
+    async def wait(self, answer: CountedAnswer, size: int) -> None:
         """Counts an answer once there is memory.
 
         Raises:
@@ -234,7 +234,7 @@ class Answers:
         """
         await self._turn(self._waiting, answer, (answer, size))
 
-    async def begin(self, answer: Answer) -> None:
+    async def begin(self, answer: CountedAnswer) -> None:
         """Waits until few receives of the key wait for memory, because returning a claim costs a commit.
 
         Raises:
@@ -243,7 +243,9 @@ class Answers:
         if len(self._waiting) >= MAX_CLAIMED and self._claimed()[answer.key] >= MAX_CLAIMED:
             await self._turn(self._to_claim, answer, answer)
 
-    async def _turn(self, waiting: dict[asyncio.Future[None], _Waiting], answer: Answer, what: _Waiting) -> None:
+    async def _turn(
+        self, waiting: dict[asyncio.Future[None], _Waiting], answer: CountedAnswer, what: _Waiting
+    ) -> None:
         turn = asyncio.get_running_loop().create_future()
         with self.budget.lock:
             waiting[turn] = what
@@ -264,7 +266,7 @@ class Answers:
     def _claimed(self) -> Counter[str | None]:
         return Counter(answer.key for answer, _ in self._waiting.values())
 
-    def count(self, answer: Answer, size: int) -> None:
+    def count(self, answer: CountedAnswer, size: int) -> None:
         self.budget.count(answer, size)
         self._admit()
 
@@ -285,7 +287,7 @@ class Answers:
                     del self._to_claim[turn]
                     turn.set_result(None)
 
-    def _take(self, answer: Answer, size: int) -> bool:
+    def _take(self, answer: CountedAnswer, size: int) -> bool:
         key, total = self.budget.by_key[answer.key], self.budget.total
         most = MAX_ANSWER_BYTES if answer.key is None else MAX_ANSWER_KEY_BYTES
         # an answer larger than the whole limit waits until it is alone

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lakequeue.client import LakeQueue
-from lakequeue.serve.groups import SingleFlight
+from lakequeue.serve.combining import SingleFlight
 from lakequeue.serve.instrumentation import RequestRecord
 from lakequeue.serve.queue_metrics import QUEUES, QueueMetrics, readable
 

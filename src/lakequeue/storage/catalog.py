@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakequeue.errors import DamagedTable, LakeQueueError, QueueClientError, RootDoesNotExist
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.names import is_name, name_hash
-from lakequeue.model.redrive_policies import Place, RedrivePolicy
+from lakequeue.model.redrive_policies import QueueLocation, RedrivePolicy
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.checked_names import Misplaced, queue_folder, shard_count, shard_folders, shown
 from lakequeue.storage.clock_guard import storage_now
@@ -62,8 +62,8 @@ class QueueRow:
     layout_version: int = layout.LAYOUT_VERSION
 
     @property
-    def place(self) -> Place:
-        return Place(self.region, self.name)
+    def place(self) -> QueueLocation:
+        return QueueLocation(self.region, self.name)
 
     @property
     def redrive(self) -> RedrivePolicy | None:
@@ -157,7 +157,7 @@ class Catalog:
         ids = {name: changes + 1 for name, changes in fence.items()}
         return Change(fence, ids, partial(self._open().merge, source, "key"), value)
 
-    def fence(self, *places: Place) -> Ids:
+    def fence(self, *places: QueueLocation) -> Ids:
         """Returns how often queues with these names were written, by the loaded snapshot."""
         names = (f"queue-{name_hash(place.region, place.name)}" for place in places)
         return {name: self._open().transaction(name) for name in names}

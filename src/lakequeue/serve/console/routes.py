@@ -33,7 +33,7 @@ from lakequeue.serve.console.api import PAUSE, Answer, ConsoleApi
 from lakequeue.serve.console.parameters import Parameters, field_of
 from lakequeue.serve.errors import RequestError, malformed, new_id, reported
 from lakequeue.serve.instrumentation import ApiCall
-from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, Bodies
+from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, RequestBodies
 from lakequeue.serve.sqs.actions import Actions
 
 PATH = "/console"
@@ -70,7 +70,7 @@ class Console:
         conditions: runs requests with a condition.
     """
 
-    def __init__(self, actions: Actions, basic: BasicAuthentication, bodies: Bodies) -> None:
+    def __init__(self, actions: Actions, basic: BasicAuthentication, bodies: RequestBodies) -> None:
         api = ConsoleApi(actions)
         self.depths = api.depths
         self.conditions = ConditionRunner()

@@ -40,8 +40,8 @@ from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Interrupt
 from lakequeue.model.messages import BatchResult, Message
 from lakequeue.model.validation import check_batch_ids
+from lakequeue.serve.combining import Batcher
 from lakequeue.serve.errors import wire_message
-from lakequeue.serve.groups import Groups
 from lakequeue.serve.sqs import queue_attributes
 from lakequeue.serve.sqs.messages import (
     CALLER,
@@ -93,8 +93,8 @@ class Actions:
         self._encryption = encryption
         self.tasks = MoveTasks(lake, account)
         self._queues: dict[str, Queue] = {}
-        self._sends: Groups[Send, Any] = Groups(self._send_each, self._shards)
-        self._settles: Groups[Wanted, None] = Groups(self._settle_each, self._shards)
+        self._sends: Batcher[Send, Any] = Batcher(self._send_each, self._shards)
+        self._settles: Batcher[Wanted, None] = Batcher(self._settle_each, self._shards)
         self._by_name: dict[str, Callable[[Structure, str], Structure]] = {
             "AddPermission": self._add_permission,
             "CancelMessageMoveTask": self._cancel_move_task,

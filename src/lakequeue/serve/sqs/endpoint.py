@@ -22,7 +22,13 @@ from lakequeue.serve.cancellation import Interrupts
 from lakequeue.serve.connection import HALF_CLOSED, RECEIVES, hold
 from lakequeue.serve.errors import ErrorResponse, RequestError, new_id, reported
 from lakequeue.serve.instrumentation import ApiCall
-from lakequeue.serve.limits import MAX_OTHER_BODY_BYTES, MEMORY_FACTOR, Answer, Answers, Bodies
+from lakequeue.serve.limits import (
+    MAX_OTHER_BODY_BYTES,
+    MEMORY_FACTOR,
+    CountedAnswer,
+    CountedAnswers,
+    RequestBodies,
+)
 from lakequeue.serve.sqs import json_protocol, query_json, query_protocol
 from lakequeue.serve.sqs.actions import Actions
 from lakequeue.serve.sqs.authorization import check_permissions, named_queues
@@ -58,7 +64,7 @@ class _Format(Protocol):
     def error(self, response: ErrorResponse) -> tuple[dict[str, str], bytes]: ...
 
 
-class Endpoint:
+class SqsEndpoint:
     """Answers the requests of SQS clients.
 
     Attributes:
@@ -69,13 +75,13 @@ class Endpoint:
     """
 
     def __init__(
-        self, actions: Actions, authenticator: Authenticator, bodies: Bodies, public_url: str | None = None
+        self, actions: Actions, authenticator: Authenticator, bodies: RequestBodies, public_url: str | None = None
     ) -> None:
         self._actions = actions
         self._public_url = public_url
         self._authenticator = authenticator
         self.bodies = bodies
-        self.answers = Answers()
+        self.answers = CountedAnswers()
         self.receives = Interrupts()
         self.waiting = 0
 
@@ -152,7 +158,7 @@ class Endpoint:
         if action == "StartMessageMoveTask":
             given[CALLER] = caller
 
-    async def _receive(self, http: Request, given: dict[str, Any], answer: Answer) -> dict[str, Any]:
+    async def _receive(self, http: Request, given: dict[str, Any], answer: CountedAnswer) -> dict[str, Any]:
         """Receives messages. Stops waiting when the client disconnects or the server stops."""
         http.scope["state"][RECEIVES] = True
         if http.scope["state"].get(HALF_CLOSED):
@@ -176,7 +182,7 @@ class Endpoint:
         return result
 
     async def _receive_from_newest(
-        self, queue: Queue, given: dict[str, Any], interrupt: Interrupt, answer: Answer
+        self, queue: Queue, given: dict[str, Any], interrupt: Interrupt, answer: CountedAnswer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
         """Receives from a queue, or from its successor if it was deleted. Returns the queue, too."""
         try:
@@ -189,7 +195,7 @@ class Endpoint:
 class _Response(Response):
     """A response whose messages count for the memory limit until it is sent."""
 
-    def __init__(self, answer: Answer, content: bytes, **more: Any) -> None:
+    def __init__(self, answer: CountedAnswer, content: bytes, **more: Any) -> None:
         super().__init__(content, **more)
         self._answer = answer
         if answer.counted:

@@ -364,7 +364,7 @@ class MoveTasks:
         return found
 
     def _queue(self, arn: str, parameter: str) -> Queue:
-        parsed = redrive_policies.place(arn)
+        parsed = redrive_policies.parse_arn(arn)
         if parsed is not None and parsed.region == self._lake.region and is_own(arn, self._account):
             try:
                 return self._lake.queue(parsed.name)

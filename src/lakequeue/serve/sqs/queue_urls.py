@@ -15,13 +15,13 @@ def queue_url(base_url: str, account: str, name: str) -> str:
 
 def queue_arn(arn: str, account: str) -> str:
     """Converts the ARN of a queue to AWS's form. Returns any other text unchanged."""
-    place = redrive_policies.place(arn)
+    place = redrive_policies.parse_arn(arn)
     return arn if place is None else f"arn:aws:sqs:{place.region}:{account}:{place.name}"
 
 
 def is_own(arn: str, account: str) -> bool:
     """Returns False for the ARN of a queue in another account. ARNs of the Python API fit every account."""
-    return redrive_policies.place(arn) is None or arn.split(":")[4] in (account, redrive_policies.ACCOUNT)
+    return redrive_policies.parse_arn(arn) is None or arn.split(":")[4] in (account, redrive_policies.ACCOUNT)
 
 
 def queue_name(url: str) -> str:

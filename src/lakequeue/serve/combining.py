@@ -31,12 +31,12 @@ class SingleFlight(Generic[_Result]):
         return await asyncio.shield(self._running)
 
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
-_Group = GroupCommit[tuple[Asked, "asyncio.Future[Answer]"], Answer]
+Item = TypeVar("Item")
+Reply = TypeVar("Reply")
+_Batch = GroupCommit[tuple[Item, "asyncio.Future[Reply]"], Reply]
 
 
-class Groups(Generic[Asked, Answer]):
+class Batcher(Generic[Item, Reply]):
     """Gathers the items of a queue while earlier items are processed, and runs them as one batch in one thread.
 
     The items would share a commit anyway. A thread for each item costs 15 to 20 % more CPU a request with 64
@@ -48,25 +48,25 @@ class Groups(Generic[Asked, Answer]):
     """
 
     def __init__(
-        self, run: Callable[[str, list[Asked]], Sequence[Answer | Exception]], at_once: Callable[[str], int]
+        self, run: Callable[[str, list[Item]], Sequence[Reply | Exception]], at_once: Callable[[str], int]
     ) -> None:
         self._run = run
         self._at_once = at_once
-        self._groups: dict[str, _Group[Asked, Answer]] = {}
+        self._batches: dict[str, _Batch[Item, Reply]] = {}
         self._running: dict[str, set[asyncio.Task[None]]] = {}
 
-    async def answer(self, queue: str, item: Asked) -> Answer:
+    async def answer(self, queue: str, item: Item) -> Reply:
         """Returns the answer to an item, or raises its error."""
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        if (group := self._groups.get(queue)) is None:
-            group = self._groups[queue] = GroupCommit(lambda asked: self._run(queue, [item for item, _ in asked]))
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        if (group := self._batches.get(queue)) is None:
+            group = self._batches[queue] = GroupCommit(lambda asked: self._run(queue, [item for item, _ in asked]))
         group.offer((item, answered))
         running = self._running.setdefault(queue, set())
         if len(running) < self._at_once(queue):
             running.add(asyncio.create_task(self._lead(queue, group)))
         return await answered
 
-    async def _lead(self, queue: str, group: _Group[Asked, Answer]) -> None:
+    async def _lead(self, queue: str, group: _Batch[Item, Reply]) -> None:
         while group.waiting:
             for done in await asyncio.to_thread(group.run):
                 _, answered = done.request
@@ -79,4 +79,4 @@ class Groups(Generic[Asked, Answer]):
         running = self._running[queue]
         running.discard(asyncio.current_task())
         if not running:
-            del self._running[queue], self._groups[queue]
+            del self._running[queue], self._batches[queue]
