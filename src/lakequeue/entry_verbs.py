@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from lakequeue.operations.copy import CopiedQueue as CopiedQueue
     from lakequeue.operations.doctor import Health as Health
     from lakequeue.operations.results import SentRows as SentRows
+    from lakequeue.operations.shortage import Shortage as Shortage
 
 __all__ = [
     "COMPACTION_SECONDS",
@@ -264,6 +265,13 @@ def last_compaction(lake: LakeQueue) -> int | None:
 def space(lake: LakeQueue) -> Space | None:
     """Returns the space of the root's file system. None on an object store."""
     return space_of(lake.root)
+
+
+def shortage(lake: LakeQueue) -> Shortage | None:
+    """What the root's disk is short of; None if it has enough, and on an object store."""
+    from lakequeue.operations import shortage  # imports what inspects tables
+
+    return shortage.shortage(lake._runtime)
 
 
 def doctor(lake: LakeQueue) -> Health:

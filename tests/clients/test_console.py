@@ -718,7 +718,7 @@ def test_a_narrow_page_shows_messages_first_and_other_tabs_have_no_chart(lake: L
     with visiting(viewport={"width": 390, "height": 800}) as visit:
         page = visit.open("#/q/narrow")
         shows(page.locator("td.at-body")).to_be_visible()
-        heights = [page.locator(part).bounding_box()["y"] for part in ("td.at-body", ".chart")]
+        heights = [page.locator(part).bounding_box()["y"] for part in ("td.at-body", ".depths")]
         assert heights[0] < 500 < heights[1] + 200 and heights == sorted(heights)
         shows(page.get_by_label("SQL condition")).to_be_hidden()
         page.get_by_text("Filters", exact=True).click()
@@ -728,7 +728,7 @@ def test_a_narrow_page_shows_messages_first_and_other_tabs_have_no_chart(lake: L
         shows(row).to_have_text("VisibilityTimeout300 s (5m)")
         row = page.locator("tr", has_text="MaximumMessageSize")
         shows(row).to_have_text("MaximumMessageSize1,048,576 bytes (1 MiB)")
-        shows(page.locator(".chart")).to_be_hidden()
+        shows(page.locator(".chart").first).to_be_hidden()
 
 
 def test_only_what_can_have_an_effect_is_offered(lake: LakeQueue, visit: Visit):
@@ -910,7 +910,7 @@ def test_a_chart_says_that_it_loads_and_marks_what_nobody_counted(lake: LakeQueu
     begin = 1_767_225_600_000
 
     def late(route: Any) -> None:
-        shows(page.locator(".chart")).to_contain_text("Loading…")
+        shows(page.locator(".chart").first).to_contain_text("Loading…")
         answer = route.fetch()
         told = answer.json() | {"unknown": [[begin, begin + 1_000_000]]}
         told["points"] = [told["points"][-1] | {"at": begin + at} for at in (0, 1_000_000, 2_000_000)]
@@ -918,8 +918,8 @@ def test_a_chart_says_that_it_loads_and_marks_what_nobody_counted(lake: LakeQueu
 
     page.route("**/points?**", late)
     visit.open("#/q/loading")
-    shows(page.locator(".chart .unknown")).to_have_count(1)
-    shows(page.locator(".chart")).not_to_contain_text("Loading…")
+    shows(page.locator(".depths .plot").first.locator(".unknown")).to_have_count(1)
+    shows(page.locator(".chart").first).not_to_contain_text("Loading…")
 
 
 def test_a_phone_shows_the_whole_way_and_two_lines_for_a_queue(lake: LakeQueue, visiting: Visiting):
@@ -941,7 +941,7 @@ def test_the_axis_of_a_young_queue_fits_its_data_and_times_have_a_zone(lake: Lak
     lake.create_queue("young").send("a")
     with visiting(timezone_id="Asia/Kolkata") as visit:
         page = visit.open("#/q/young")
-        ticks = page.locator(".chart .tick[text-anchor=start], .chart .tick[text-anchor=end]")
+        ticks = page.locator(".plot").first.locator(".tick[text-anchor=start], .tick[text-anchor=end]")
         shows(page.locator(".chart .line.visible")).to_have_attribute("d", re.compile("L"))
         shown = [text for text in ticks.all_text_contents() if re.fullmatch(r"\d\d:\d\d:\d\d", text)]
         begin, end = (timedelta(**dict(zip(UNITS, map(int, text.split(":")), strict=True))) for text in shown)
@@ -958,7 +958,9 @@ def test_rates_are_told_once_they_are_known(lake: LakeQueue, visit: Visit):
 
     def rated(route: Any) -> None:
         answer = route.fetch()
-        told = answer.json() | {"rates": {"minutes": 5.0, "sent": 12.34, "received": 6, "deleted": 0}}
+        told = answer.json() | {
+            "rates": {"minutes": 5.0, "sent": 12.34, "received": 6, "deleted": 0, "stay": 90.0}
+        }
         route.fulfill(response=answer, json=told)
 
     visit.open("#/q/rated")
@@ -966,3 +968,4 @@ def test_rates_are_told_once_they_are_known(lake: LakeQueue, visit: Visit):
     page.route("**/api/queues/rated", rated)
     shows(page.locator(".rates")).to_contain_text("Per minute: 12 sent")
     shows(page.locator(".rates")).to_contain_text("6 received here  0 deleted  over the last 5 minutes")
+    shows(page.locator(".rates")).to_contain_text("A message stays 1m30s on average.")

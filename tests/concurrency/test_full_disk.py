@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,36 +13,13 @@ from lakequeue import LakeQueue, Queue, QueueClientError, SendEntry
 from lakequeue.operations.doctor import doctor
 from lakequeue.storage import layout
 from lakequeue.storage.reserve import PLENTY, RESERVED, RESERVED_FILES
+from small_disk import mounted, take_bytes, take_inodes
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 32 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    size = f"size={8 * PLENTY},nr_inodes=1500"
-    mount = ["mount", "-t", "tmpfs", "-o", size, "lakequeue", str(place)]
-    if shutil.which("mount") is None or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
-        pytest.skip("needs root, to mount a file system")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def take_bytes(others: Path) -> None:
-    """Writes until nothing fits."""
-    with (others / "file").open("wb", buffering=0) as file:
-        for size in (1 << 20, 1 << 12, 1):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
-
-
-def take_inodes(others: Path) -> None:
-    with pytest.raises(OSError, match="No space left"):
-        for number in range(2000):
-            (others / str(number)).touch()
+    with mounted(tmp_path / "disk") as place:
+        yield place
 
 
 def reserved_bytes(root: Path) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lakequeue import LakeQueue, QueueDoesNotExist, SendEntry
+from lakequeue.operations.depth import Depth
+from lakequeue.operations.results import QueueCounts
 from lakequeue.serve.console import documents
+from lakequeue.serve.console.depth_history import throughput
 from lakequeue.testing import ManualClock
 from serve.consoles import ASKED, Console, keyed, rewindable, with_letters
 
@@ -147,11 +150,32 @@ def test_rates_are_messages_a_minute_over_the_last_minutes(console: Console, lak
             "sent": pytest.approx(12),
             "received": pytest.approx(6),
             "deleted": pytest.approx(3),
+            "stay": found["stay"],
         }
+        assert found["stay"] > 0
     clock.advance(240)
     console.get("queues/orders")
     clock.advance(240)
-    assert console.get("queues/orders")["rates"] == {"minutes": 4.0, "sent": 0, "received": 0, "deleted": 0}
+    assert console.get("queues/orders")["rates"] == {
+        **{"minutes": 4.0, "sent": 0, "received": 0, "deleted": 0},
+        "stay": None,
+    }
+
+
+def test_throughput_and_stay_follow_from_the_depths_of_a_minute():
+    """100 messages wait, and 20 of them go each minute: by Little's law each stays for 300 seconds."""
+
+    def at(seconds: float, sent: int, waiting: int, delayed: int = 0) -> Depth:
+        return Depth(round(seconds * 1e6), QueueCounts(waiting - 10, 10, delayed, 0, 1.0), sent)
+
+    steady = [at(60 * minute, 120 + 20 * minute, 100, delayed=50) for minute in range(3)]
+    unknown = {"sent": None, "deleted": None, "stay": None}
+    assert throughput(steady) == [unknown, *[{"sent": 20.0, "deleted": 20.0, "stay": 300.0}] * 2]
+    commits = [at(number / 1_000, number, 10 + number) for number in range(1_000)]
+    assert throughput(commits) == [unknown] * 1_000, "a send a millisecond says nothing of a minute"
+    rewound = throughput([at(0, 10, 10), at(60, 10, 15)])
+    assert rewound[1] == {"sent": 0.0, "deleted": 0, "stay": None}
+    assert throughput([]) == []
 
 
 @pytest.mark.spec("QUE-28")

@@ -192,9 +192,8 @@ def _verdict(found: list[Finding], warnings: int = 0) -> str:
     warnings += len(found) - damaged
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     if damaged:
-        return (
-            f"{render.count(damaged, 'finding')} of damage; lakequeue repair shows what can be repaired ({used})"
-        )
+        cure = "lakequeue repair --all shows its steps, and asks"
+        return f"{render.count(damaged, 'finding')} of damage; {cure} ({used})"
     above = f", {render.count(warnings, 'warning')} above" if warnings else ""
     return f"sound{above} ({used})"
 

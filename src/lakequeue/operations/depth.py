@@ -95,6 +95,16 @@ class Depth:
         sent = self.sent - before.sent
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
+    def stay_since(self, before: Depth) -> float | None:
+        """Seconds from the moment a message is visible to its deletion, on average since an earlier depth.
+
+        By Little's law these are the messages that wait or are in flight, divided by those consumed per second.
+        None if no message was consumed.
+        """
+        _, consumed = self.rates_since(before)
+        waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2
+        return waiting / consumed if consumed is not None and consumed > 0 else None
+
 
 def stored(counts: QueueCounts | Counts) -> int:
     """Messages in any state, without the history."""

@@ -18,6 +18,7 @@ from lakequeue.operations.consumers import running_consumers
 from lakequeue.operations.depth import by_shard
 from lakequeue.operations.results import ShardCounts
 from lakequeue.operations.schedules import OpenSchedules
+from lakequeue.operations.shortage import Shortage, shortage
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.root import Root
 from lakequeue.storage import clock_guard, compaction_notes
@@ -76,6 +77,8 @@ class Health:
     """Queues that an operator should look at, and why."""
     schedules: list[str] = attrs.field(factory=list)
     """What is wrong with schedules of the region, one text each."""
+    shortage: Shortage | None = None
+    """What the root's disk is short of, and what makes room; None if it has enough."""
     unreserved: list[str] = attrs.field(factory=list)
     """What a disk that is full would lack, see ``storage.reserve``."""
 
@@ -86,6 +89,8 @@ class Health:
 
     def of_the_root(self) -> Iterator[str]:
         """The warnings that are no concern about a single queue."""
+        if self.shortage is not None:
+            yield str(self.shortage)
         ago = self.compacted_seconds_ago
         if self.queues and ago is None:
             yield "the root was never compacted: run lakequeue compact, once a minute to once a day"
@@ -146,6 +151,7 @@ def doctor(root: Root) -> Health:
     health.compacted_seconds_ago = None if ended is None else (now - ended) / MICROS
     health.clock_behind = max(0, newest - now) / MICROS
     health.shards.sort(key=lambda each: -each.ledger_runs)
+    health.shortage = shortage(root)
     health.schedules, health.unreserved = _schedules(root), [*missing(root.path)]
     return health
 

@@ -33,7 +33,7 @@ from lakequeue.model.clock import format_instant, from_micros, to_micros
 from lakequeue.serve.auth import Caller, require
 from lakequeue.serve.console import documents
 from lakequeue.serve.console.attention import Attention
-from lakequeue.serve.console.depth_history import SPAN, DepthHistory
+from lakequeue.serve.console.depth_history import SPAN, DepthHistory, throughput
 from lakequeue.serve.console.parameters import Parameters, about, about_one_of, refusal
 from lakequeue.serve.errors import ErrorResponse
 from lakequeue.serve.group_depths import GroupDepths
@@ -277,10 +277,10 @@ class ConsoleApi:
         points, begin = self._on_queue(name, read)
         spans = unknown_spans(points, begin)
         step = -(-len(points) // MAX_POINTS)
-        chosen = points[::-step][::-1]  # always includes the last one
+        chosen = [*zip(points, throughput(points), strict=True)][::-step][::-1]  # always includes the last one
         return {
             "hours": hours,
-            "points": [{"at": point.at // 1_000} | attrs.asdict(point.counts) for point in chosen],
+            "points": [{"at": point.at // 1_000} | attrs.asdict(point.counts) | rates for point, rates in chosen],
             "unknown": [[to_micros(first) // 1_000, to_micros(last) // 1_000] for first, last in spans],
         }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -20,7 +20,7 @@ from lakequeue.entry_verbs import (
     last_compaction,
     running_consumers,
     settings,
-    space,
+    shortage,
 )
 from lakequeue.errors import LakeQueueError, QueueDoesNotExist
 from lakequeue.model.clock import MICROS, NEVER, shown_duration, to_micros
@@ -28,12 +28,15 @@ from lakequeue.serve.auth import Caller
 from lakequeue.serve.console import documents
 from lakequeue.serve.console.depth_history import DepthHistory
 from lakequeue.serve.errors import ErrorResponse
+from lakequeue.serve.keys import ANY
+
+if TYPE_CHECKING:
+    from lakequeue.entry_verbs import Shortage
 
 KEPT_SECONDS = 30
 """Age up to which depths and consumers are used again."""
 MOST = 200
 """Concerns that are listed."""
-LEAST_FREE = 0.2
 KINDS = ("full", "stuck", "unread", "dead letters", "growing", "paused")
 """In the order in which they are listed."""
 
@@ -47,6 +50,8 @@ class _Seen:
     """Each with its depth and its consumers, or with the error of reading them."""
     earlier: dict[str, int]
     """Visible messages an hour before, by the queue's key."""
+    shortage: Shortage | None
+    """What the root's disk is short of."""
 
 
 class Attention:
@@ -99,7 +104,7 @@ class Attention:
                 found += map(attrs.asdict, of_it)
         found.sort(key=lambda each: KINDS.index(each["kind"]) if each["kind"] in KINDS else -1)
         return {
-            "root": self._root(to_micros(self._lake.clock.now())),
+            "root": [*_space(caller, seen.shortage), *self._compaction(to_micros(self._lake.clock.now()))],
             "concerns": found[:MOST],
             "total": len(found),
         }
@@ -120,18 +125,21 @@ class Attention:
             error = next((each for each in (depth, holding) if isinstance(each, LakeQueueError)), None)
             if not isinstance(error, QueueDoesNotExist):  # deleted since it was listed
                 kept.append((queue, (depth, holding) if error is None else error))
-        return _Seen(now, kept, self._depths.an_hour_ago(queues))
+        return _Seen(now, kept, self._depths.an_hour_ago(queues), shortage(self._lake))
 
-    def _root(self, now: int) -> list[dict[str, str]]:
-        found, ended, disk = [], last_compaction(self._lake), space(self._lake)
+    def _compaction(self, now: int) -> list[dict[str, str]]:
+        found, ended = [], last_compaction(self._lake)
         compact = "run lakequeue compact, once a minute to once a day"
         if ended is None:
             found.append({"text": "The root was never compacted: files and logs grow.", "cure": compact})
         elif now - ended > COMPACTION_SECONDS * MICROS:
             ago = shown_duration((now - ended) / MICROS)
             found.append({"text": f"The root was last compacted {ago} ago.", "cure": compact})
-        if disk is not None and disk.free_bytes < LEAST_FREE * disk.size_bytes:
-            free = f"{disk.free_bytes / disk.size_bytes:.0%}"
-            cure = "make room, or run lakequeue compact --now 1h"
-            found.append({"text": f"Only {free} of the root's disk is free.", "cure": cure})
         return found
+
+
+def _space(caller: Caller, short: Shortage | None) -> Iterator[dict[str, str]]:
+    if short is not None:
+        named = short.largest if caller.may(ANY, None) else ""
+        cure = f"{short.cure}; {named}" if named else short.cure
+        yield {"text": f"{short.text[0].upper()}{short.text[1:]}.", "cure": cure}

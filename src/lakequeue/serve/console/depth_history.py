@@ -63,7 +63,7 @@ class DepthHistory:
             if not received or received[-1][0] // _MINUTE != depth.at // _MINUTE:
                 received.append((depth.at, tally(queue)["received"]))
 
-    def rates(self, queue: Queue, now: Depth) -> dict[str, float] | None:
+    def rates(self, queue: Queue, now: Depth) -> dict[str, float | None] | None:
         """Messages a minute over the last minutes, up to ``_RATES``; None before the second minute.
 
         ``deleted`` counts what is no longer stored, so also what expired or was purged; ``received`` is what this
@@ -84,6 +84,7 @@ class DepthHistory:
             "sent": 60 * (sent or 0),
             "received": received * _MINUTE / (now.at - at),
             "deleted": max(0, 60 * (deleted or 0)),
+            "stay": now.stay_since(depths[0]),
         }
 
     def latest(self, queue: Queue) -> Depth | None:
@@ -137,4 +138,26 @@ def _sparkline(points: Sequence[tuple[int, int]], now: int) -> list[int | None]:
         bucket = BUCKETS - 1 - max(0, now - at) * BUCKETS // _SPAN
         if bucket >= 0:
             found[bucket] = max(visible, found[bucket] or 0)
+    return found
+
+
+def throughput(points: Sequence[Depth]) -> list[dict[str, float | None]]:
+    """For each depth the messages sent and deleted per minute, and how long they stayed, in the minute before it.
+
+    The values are None where no depth is known that is a minute older.
+    """
+    found = list[dict[str, float | None]]()
+    first = 0
+    for point in points:
+        while first + 1 < len(points) and points[first + 1].at <= point.at - _MINUTE:
+            first += 1
+        before = points[first]
+        sent, deleted = point.rates_since(before) if before.at <= point.at - _MINUTE else (None, None)
+        found.append(
+            {
+                "sent": None if sent is None else 60 * sent,
+                "deleted": None if deleted is None else max(0, 60 * deleted),
+                "stay": None if deleted is None else point.stay_since(before),
+            }
+        )
     return found

@@ -33,9 +33,7 @@ export function pauseMark(name, { group, reason, since }, may, reload) {
   return el(
     "span",
     { class: "badge paused" },
-    `${what} `,
-    since ? ago(since) : null,
-    `, reason: ${reason}`,
+    el("span", { title: reason }, `${what} `, since ? ago(since) : null, `, reason: ${reason}`),
     may ? el("button", { type: "button", class: "small", "aria-label": `Resume ${group === null ? name : `group ${group} of ${name}`}`, click: () => resume(name, group, reload) }, "Resume") : null,
   );
 }

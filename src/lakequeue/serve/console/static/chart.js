@@ -1,6 +1,6 @@
 // Depth over time: a sparkline for the list of queues, a chart with axes for the page of a queue.
 
-import { clockTime, el, number, offset, setText, svg } from "./dom.js";
+import { clockTime, el, number, offset, rate, setText, svg } from "./dom.js";
 
 const WIDTH = 200;
 const HEIGHT = 24;
@@ -30,26 +30,30 @@ function path(points) {
   return points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 }
 
-const SERIES = [
-  ["visible", "visible"],
-  ["in_flight", "in flight"],
-  ["delayed", "delayed"],
+// Name, label, and text of a value. The first line has an area below it.
+export const DEPTH = [
+  ["visible", "visible", number],
+  ["in_flight", "in flight", number],
+  ["delayed", "delayed", number],
+];
+export const THROUGHPUT = [
+  ["deleted", "deleted a minute", rate],
+  ["sent", "sent a minute", rate],
 ];
 const SHORTEST = 12_000; // ms that the axis spans at least
-const TALL = 168;
 const LEFT = 52;
 const RIGHT = 10;
 const TOP = 10;
 const BOTTOM = 24;
 
-export function chart() {
-  const picture = svg("svg", { class: "chart", role: "img", "aria-label": "Messages over time" });
-  const values = SERIES.map(() => el("b"));
+export function chart(series, label, height) {
+  const picture = svg("svg", { class: "chart", role: "img", "aria-label": label });
+  const values = series.map(() => el("b"));
   const at = el("span", { class: "quiet" });
   const legend = el(
     "p",
     { class: "legend" },
-    SERIES.map(([name, label], index) => el("span", { class: `key ${name}` }, `${label} `, values[index])),
+    series.map(([name, what], index) => el("span", { class: `key ${name}` }, `${what} `, values[index])),
     at,
   );
   const node = el("div", { class: "plot" }, legend, picture);
@@ -63,20 +67,20 @@ export function chart() {
 
   function draw() {
     const width = Math.max(280, node.clientWidth || 800);
-    picture.setAttribute("viewBox", `0 0 ${width} ${TALL}`);
-    picture.setAttribute("height", TALL);
+    picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    picture.setAttribute("height", height);
     const end = points.length ? points.at(-1).at : 0;
     // what is known of a young queue fills the width
     const begin = Math.max(end - hours * 3_600_000, Math.min(points[0]?.at ?? 0, end - SHORTEST));
     const seconds = end - begin < 600_000;
-    const top = roundUp(Math.max(1, ...points.flatMap((point) => SERIES.map(([name]) => point[name]))));
+    const top = roundUp(Math.max(1, ...points.flatMap((point) => series.map(([name]) => point[name]))));
     const x = (when) => LEFT + ((when - begin) / (end - begin)) * (width - LEFT - RIGHT);
-    const y = (value) => TALL - BOTTOM - (value / top) * (TALL - TOP - BOTTOM);
+    const y = (value) => height - BOTTOM - (value / top) * (height - TOP - BOTTOM);
     const parts = unknown.map(([first, last]) => {
       const from = Math.max(LEFT, x(first));
-      return svg("rect", { class: "unknown", x: from, y: TOP, width: Math.max(0, x(last) - from), height: TALL - TOP - BOTTOM }, svg("title", {}, "not known: nobody counted"));
+      return svg("rect", { class: "unknown", x: from, y: TOP, width: Math.max(0, x(last) - from), height: height - TOP - BOTTOM }, svg("title", {}, "not known: nobody counted"));
     });
-    if (!points.length) parts.push(svg("text", { class: "tick", x: width / 2, y: TALL / 2, "text-anchor": "middle" }, "Loading…"));
+    if (!points.length) parts.push(svg("text", { class: "tick", x: width / 2, y: height / 2, "text-anchor": "middle" }, "Loading…"));
     for (const value of new Set([0, top / 2, top].filter(Number.isInteger))) {
       parts.push(
         svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
@@ -88,19 +92,19 @@ export function chart() {
       const when = begin + ((end - begin) * tick) / ticks;
       const anchor = tick === ticks ? "end" : tick === 0 ? "start" : "middle";
       parts.push(
-        svg("text", { class: "tick", x: x(when), y: TALL - 6, "text-anchor": anchor }, clockTime(when, end - begin > 86_400_000, seconds)),
+        svg("text", { class: "tick", x: x(when), y: height - 6, "text-anchor": anchor }, clockTime(when, end - begin > 86_400_000, seconds)),
       );
     }
     const drawn = points.length === 1 ? [{ ...points[0], at: end - (end - begin) / 60 }, ...points] : points;
-    for (const [name] of [...SERIES].reverse()) {
+    for (const [name] of [...series].reverse()) {
       const line = drawn.map((point) => [x(point.at), y(point[name])]);
-      if (name === "visible" && line.length) {
+      if (name === series[0][0] && line.length) {
         const area = `${path(line)}V${y(0)}H${line[0][0].toFixed(1)}Z`;
         parts.push(svg("path", { class: `area ${name}`, d: area }));
       }
       parts.push(svg("path", { class: `line ${name}`, d: path(line) }));
     }
-    rule = svg("line", { class: "rule", y1: TOP, y2: TALL - BOTTOM, x1: -9, x2: -9 });
+    rule = svg("line", { class: "rule", y1: TOP, y2: height - BOTTOM, x1: -9, x2: -9 });
     picture.replaceChildren(...parts, rule);
     nearest = (when) => {
       const chosen = points.reduce(
@@ -113,7 +117,7 @@ export function chart() {
   }
 
   function showPoint(point, where) {
-    SERIES.forEach(([name], index) => setText(values[index], point ? number(point[name]) : ""));
+    series.forEach(([name, , text], index) => setText(values[index], point ? text(point[name]) : ""));
     setText(at, where === undefined || !point ? "" : `${clockTime(point.at, true, true)} ${offset(point.at)}`);
     rule?.setAttribute("x1", where ?? -9);
     rule?.setAttribute("x2", where ?? -9);
@@ -129,7 +133,8 @@ export function chart() {
   return {
     node,
     update(found) {
-      ({ points, unknown, hours } = found);
+      ({ unknown, hours } = found);
+      points = found.points.filter((point) => point[series[0][0]] !== null);
       draw();
     },
     // The legend and the tiles of the page show the same.

@@ -229,6 +229,7 @@ function detail(name, listName, first, signal, actions) {
     first.source_queue === null ? null : pair("Source queue", queueLink(first.source_queue)),
     first.dead_letter_reason === null ? null : pair("Reason", `${reason(first.dead_letter_reason)} (${first.dead_letter_reason.consumer}, `, time(first.dead_letter_reason.at), ")"),
     first.attempts.length === 0 ? null : pair("Failed attempts", el("dd", {}, ...first.attempts.map((each) => el("div", {}, time(each.at), ` ${reason(each)} (${each.consumer})`)))),
+    first.attempts.length === 0 ? null : pair("Stack traces", "are in the logs of these consumers, at these times, under the message id. Kept here are the last 10 failures, up to 1 KiB of text each."),
     pair("Length", count(first.length, "character")),
   );
   draw();

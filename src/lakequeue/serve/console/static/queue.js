@@ -4,7 +4,7 @@ import { destinations, pause, purge, redrive, rewind, send } from "./actions.js"
 import { queueHash } from "./address.js";
 import { pauseMark } from "./attention.js";
 import { get, queuePath } from "./api.js";
-import { chart } from "./chart.js";
+import { chart, DEPTH, THROUGHPUT } from "./chart.js";
 import { CONSUMER, UNSEEN } from "./consumers.js";
 import { count, duration, el, instant, number, offset, rate, setText, show, stored, time } from "./dom.js";
 import { queueLink } from "./list.js";
@@ -50,7 +50,9 @@ const INSTANTS = new Set(["CreatedTimestamp", "LastModifiedTimestamp"]);
 export function queue(name, tab, signal, reload) {
   const values = TILES.map(() => el("dd"));
   const badges = el("span", { class: "badges" });
-  const picture = chart();
+  const picture = chart(DEPTH, "Messages over time", 168);
+  const speed = chart(THROUGHPUT, "Messages sent and deleted per minute over time", 96);
+  show(speed.node, false); // nothing is known of a queue's first minute
   let hours = 3;
   let drawnAt = -Infinity;
   const spans = SPANS.map(([value, label]) =>
@@ -77,7 +79,8 @@ export function queue(name, tab, signal, reload) {
     { class: "queue" },
     el("div", { class: "head" }, el("h1", { title: name }, name), badges, el("fieldset", { class: "tools" }, actions.map(([button]) => button))),
     el("dl", { class: "tiles" }, TILES.map(([, label], index) => el("div", {}, el("dt", {}, label), values[index]))),
-    el("div", { class: "card depths", hidden: tab !== "messages" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node, rates),
+    rates,
+    el("div", { class: "card depths", hidden: tab !== "messages" }, el("div", { class: "spans", role: "group", "aria-label": "Hours shown" }, spans), picture.node, speed.node),
     el("nav", { class: "tabs", "aria-label": "Parts of the queue" }, tabs),
     part.root,
   );
@@ -242,9 +245,10 @@ export function queue(name, tab, signal, reload) {
             "Per minute: ",
             ...parts.flatMap(([key, label]) => [el("b", {}, rate(found[key])), ` ${label}  `]),
             el("span", {}, `over the last ${count(Math.round(found.minutes), "minute")}`),
+            ...(found.stay === null ? [] : [". A message stays ", el("b", {}, duration(found.stay)), " on average."]),
           ]),
     );
-    rates.title = "Received here: through this server; other consumers are not counted. Deleted: also what expired or was purged.";
+    rates.title = "Received here: through this server; other consumers are not counted. Deleted: also what expired or was purged. Stays: from when it is visible to when it is deleted, by what waits and what is deleted.";
   }
 
   function span(value) {
@@ -289,7 +293,10 @@ export function queue(name, tab, signal, reload) {
       showRates(last.rates);
       await part.update(last);
       if (tab === "messages" && performance.now() - drawnAt > CHART_INTERVAL) {
-        picture.update(await get(queuePath(name, "/points"), { hours }, signal));
+        const found = await get(queuePath(name, "/points"), { hours }, signal);
+        picture.update(found);
+        speed.update(found);
+        show(speed.node, found.points.some((point) => point.deleted !== null));
         drawnAt = performance.now();
       }
       return last;

@@ -1,0 +1,72 @@
+"""Says that the disk of a root is short of space, which queues take most of it, and what makes room."""
+
+from __future__ import annotations
+
+import attrs
+
+from lakequeue.operations.pool import each
+from lakequeue.runtime.root import Root
+from lakequeue.storage import layout
+from lakequeue.storage.catalog import QueueRow
+from lakequeue.storage.inspection.environment import FREE_BYTES, FREE_FILES
+from lakequeue.storage.reserve import Space, space_of
+
+LEAST_FREE = 0.2
+"""Share of the disk below which a shortage is reported."""
+FULL_BYTES = 2**20
+"""Free bytes below which the disk counts as full, as a commit may need so many."""
+_SHOWN = 3
+
+
+@attrs.frozen
+class Shortage:
+    """What a root's disk is short of.
+
+    Attributes:
+        text: a sentence.
+        cure: the commands that make room.
+        largest: the names and sizes of the largest queues; empty if there is no queue, or it is no emergency.
+    """
+
+    text: str
+    cure: str
+    largest: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.text, self.cure, self.largest)))
+
+
+def shortage(root: Root) -> Shortage | None:
+    """What the root's disk is short of; None if it has enough, and on an object store.
+
+    Below ``FREE_BYTES`` or ``FREE_FILES`` it looks at every file, to name the largest queues.
+    """
+    space = space_of(root.path)
+    if space is None:
+        return None
+    few = space.free_files is not None and space.free_files < FREE_FILES
+    if not few and space.free_bytes >= LEAST_FREE * space.size_bytes:
+        return None
+    if not few and space.free_bytes >= FREE_BYTES:
+        return Shortage(_text(space), "make room, or run lakequeue compact --now 1h")
+    rows = [row for row in root.rows() if row.deleted_at is None]
+    largest = sorted(each(lambda row: (_bytes(root, row), row.name), rows), reverse=True)[:_SHOWN]
+    shown = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for size, name in largest)
+    return Shortage(
+        _text(space),
+        "lakequeue purge QUEUE drops what nobody needs, then lakequeue compact --now 0 frees its space",
+        shown and f"the largest queues: {shown}",
+    )
+
+
+def _text(space: Space) -> str:
+    if space.free_bytes < FULL_BYTES or space.free_files == 0:
+        return "the root's disk is full: sends, receives and deletes fail"
+    free = f"{space.free_bytes / space.size_bytes:.0%} of the root's disk, {space.free_bytes / 2**20:,.0f} MiB,"
+    files = "" if space.free_files is None else f" with room for {space.free_files:,} files"
+    return f"only {free} is free{files}"
+
+
+def _bytes(root: Root, row: QueueRow) -> int:
+    folder = root.engine.store.folder(layout.tables_path(root.path, row.key))
+    return sum(file.size for file in folder.files())

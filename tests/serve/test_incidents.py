@@ -1,0 +1,144 @@
+"""Five incidents, as an operator meets them: doctor and console name each one and its cure, and the cure works."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from conformance.damage import live
+from insides import messages_of
+from lakequeue import Consumer, Context, LakeQueue, Message, QueueClientError, SendEntry
+from lakequeue.cli import app
+from lakequeue.entry_verbs import doctor
+from lakequeue.operations.concerns import STUCK_SECONDS
+from lakequeue.testing import ManualClock
+from serve.consoles import Console, visited
+from small_disk import mounted, take_bytes
+
+
+@contextmanager
+def opened(root: Path) -> Iterator[tuple[LakeQueue, Console]]:
+    lake = LakeQueue(str(root))
+    with visited(lake) as http:
+        yield lake, Console(lake, http)
+
+
+def warned(lake: LakeQueue) -> str:
+    """What `lakequeue doctor` says."""
+    health = doctor(lake)
+    return "\n".join([*(f"{each.problem}; {each.repair}" for each in health.findings), *health.warnings])
+
+
+def shown(console: Console) -> str:
+    """What the first page of the console begins with."""
+    found = console.get("attention")
+    return "\n".join(f"{each['text']} - {each['cure']}" for each in [*found["root"], *found["concerns"]])
+
+
+def run(lake: LakeQueue, *command: str) -> str:
+    done = CliRunner().invoke(app, ["--root", lake.root, *command])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk") as place, opened(place / "root") as (lake, console):
+        orders, old = lake.create_queue("orders"), lake.create_queue("old")
+        for _ in range(4):
+            old.send_batch([SendEntry(os.urandom(100_000).hex())])
+        take_bytes(place)
+        with pytest.raises(QueueClientError, match="No space left"):
+            orders.send("a")
+        for told in (warned(lake), shown(console)):
+            assert "disk is full: sends, receives and deletes fail" in told
+            assert "lakequeue purge QUEUE drops what nobody needs, then lakequeue compact --now 0 frees" in told
+            assert "the largest queues: old 0." in told
+        run(lake, "purge", "old", "--yes")
+        run(lake, "compact", "--now", "0")
+        orders.send("a")
+        assert "sends, receives and deletes fail" not in warned(lake)
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    with opened(tmp_path / "root") as (lake, console):
+        orders = lake.create_queue("orders")
+        for body in "abc":
+            orders.send(body)
+        file = live(Path(messages_of(orders)))[1]
+        whole = file.read_bytes()
+        file.write_bytes(whole[:20] + bytes(40) + whole[60:])
+        checked = CliRunner().invoke(app, ["--root", lake.root, "doctor"])
+        assert checked.exit_code == 1 and f"damage: orders: {file.name} cannot be read" in checked.output
+        assert "lakequeue repair --all shows its steps, and asks" in checked.output
+        repaired = run(lake, "repair", "--all", "--yes")
+        assert "lost: 1 message, offset 1" in repaired and "offset 1 was sent at " in repaired
+        assert "damage" not in run(lake, "doctor")
+        assert sorted(console.bodies("orders")) == ["a", "c"]
+
+
+def test_thirty_dead_letters(tmp_path: Path) -> None:
+    with opened(tmp_path / "root") as (lake, console):
+        dead = lake.create_queue("pay-dead")
+        pay = lake.create_queue("pay", dead_letter_queue=dead.name, max_receive_count=1, visibility_timeout=0)
+        pay.send_batch([SendEntry(str(number)) for number in range(30)])
+
+        def fail(message: Message, context: Context) -> None:
+            raise ConnectionError("the bank does not answer")
+
+        Consumer(pay, fail, retry_delay=0).run(until_empty=True)
+        pay.receive()
+        for told in (warned(lake), shown(console)):
+            assert "pay-dead has 30 dead letters of pay" in told
+            assert "lakequeue peek pay-dead shows why, lakequeue redrive pay-dead sends them back" in told
+        [error] = console.get("queues/pay-dead/errors")["errors"]
+        assert (error["error"], error["messages"]) == ("ConnectionError", 30)
+        run(lake, "redrive", "pay-dead", "--yes")
+        assert pay.counts().visible == 30 and "dead letters" not in warned(lake)
+
+
+def test_a_handler_that_hangs(lake: LakeQueue, clock: ManualClock, console: Console) -> None:
+    orders = lake.create_queue("orders")
+    orders.send("a")
+
+    def hang(message: Message, context: Context) -> None:
+        context.sleep(10 * STUCK_SECONDS)
+
+    consumer = Consumer(orders, hang, name="packer")
+    begun = threading.Event()
+
+    def consume() -> None:
+        with clock.participant():
+            begun.set()
+            consumer.run()
+
+    thread = threading.Thread(target=consume, daemon=True)
+    thread.start()
+    begun.wait()
+    clock.advance(STUCK_SECONDS + 60)
+    for told in (warned(lake), shown(console)):
+        assert "packer has held a message of orders for 1h1m" in told
+        assert f"py-spy dump --pid {os.getpid()} on {socket.gethostname()} shows where its handler hangs" in told
+    [[process]] = [each["processes"] for each in console.get("queues/orders/consumers")["consumers"]]
+    assert (process["pid"], process["handlers"]) == (os.getpid(), 1)
+    consumer.stop(timeout=0)
+    thread.join(60)
+    assert orders.counts().visible == 1 and "packer" not in warned(lake)
+
+
+def test_a_forgotten_pause(tmp_path: Path) -> None:
+    with opened(tmp_path / "root") as (lake, console):
+        mail = lake.create_queue("mail")
+        mail.send("a")
+        mail.pause("the migration")
+        for told in (warned(lake), shown(console)):
+            assert "mail is paused since " in told and "reason the migration" in told
+            assert "lakequeue resume mail ends that" in told
+        console.post("queues/mail/resume")
+        assert mail.receive()[0].body == "a" and "paused" not in warned(lake)
