@@ -89,7 +89,7 @@ def test_what_is_refused_of_one_client_concerns_no_other_in_its_group(
         sent += [threads.submit(send if number < 8 else send_batch, number) for number in range(1, CLIENTS)]
         try:
             groups = server.application.actions._sends
-            wait_until(lambda: groups._groups[queue.name].waiting == CLIENTS - 1, "all others to wait")
+            wait_until(lambda: groups._batches[queue.name].waiting == CLIENTS - 1, "all others to wait")
         finally:
             free.set()
         refused = {n: call.exception() for n, call in enumerate(sent) if call.exception()}
@@ -125,7 +125,7 @@ def test_deletes_of_a_group_have_answers_of_their_own(
         ]
         try:
             groups = server.application.actions._settles
-            wait_until(lambda: groups._groups[queue.name].waiting == len(calls) - 1, "all others to wait")
+            wait_until(lambda: groups._batches[queue.name].waiting == len(calls) - 1, "all others to wait")
         finally:
             free.set()
         errors = [call.exception() for call in calls]
