@@ -69,9 +69,13 @@ def agree(running: Queue, fresh: Queue, sent: dict[str, str]) -> list[str]:
     return list(stored.values())
 
 
+BY_NAMES = "on a store, by names"
+"""Where the log was listed lately, so that single entries are looked at."""
+
+
 def saved(lq: LakeQueue, how: str) -> Callable[[], None]:
     """Makes a backup of a root; restores it when it is called."""
-    if how != "on a store":
+    if how not in ("on a store", BY_NAMES):
         root = Path(lq.root)
         backup = root.with_name("backup")
         shutil.copytree(root, backup)
@@ -87,12 +91,14 @@ def saved(lq: LakeQueue, how: str) -> Callable[[], None]:
     return restore
 
 
-ON_A_STORE = pytest.param("on a store", marks=pytest.mark.objectstore)
+ON_A_STORE, BY_NAMES_ON_A_STORE = (
+    pytest.param(how, marks=pytest.mark.objectstore) for how in ("on a store", BY_NAMES)
+)
 
 
 @pytest.mark.spec("DUR-80")
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("how", ["by a swap", "in place", ON_A_STORE])
+@pytest.mark.parametrize("how", ["by a swap", "in place", ON_A_STORE, BY_NAMES_ON_A_STORE])
 @pytest.mark.parametrize("since", ["sends", "receives", "sends of others", "many sends of others"])
 def test_another_history_is_noticed_once_and_used(
     request: pytest.FixtureRequest, clock: ManualClock, monkeypatch: Patch, since: str, how: str, verb: str
@@ -101,8 +107,9 @@ def test_another_history_is_noticed_once_and_used(
     trimmed, grown = since == "many sends of others" and how != "on a store", "others" in since
     monkeypatch.setattr("lakequeue.storage.engines.log_trimming.READING", 0)
     monkeypatch.setattr("lakequeue.storage.engines.log_trimming.LOG_ENTRIES", 5 if trimmed else 500)
-    root = request.getfixturevalue("s3_root" if how == "on a store" else "tmp_path")
-    [lq] = apart(root if how == "on a store" else root / "root", clock, 1)
+    on_a_store = how in ("on a store", BY_NAMES)
+    root = request.getfixturevalue("s3_root" if on_a_store else "tmp_path")
+    [lq] = apart(root if on_a_store else root / "root", clock, 1)
     queue = lq.create_queue("orders")
     queue.send("first")
     settled(queue)
@@ -120,9 +127,12 @@ def test_another_history_is_noticed_once_and_used(
         sent = {other.send(body).message_id: body for body in bodies}
         settled(other)
         settled(other)
-    if how == "on a store":  # time passes
+    if on_a_store:  # time passes
         monkeypatch.setattr(commit, "OLDEST_BASE", 0.0)
         monkeypatch.setattr(snapshot, "_CONFIRMED", 0.0)
+    if how == BY_NAMES:
+        monkeypatch.setattr(Snapshot, "follow", Snapshot.confirm)
+    elif on_a_store:
         monkeypatch.setattr(snapshot, "_IDLE", 0.0)
     if trimmed:  # it may be that nothing is left to compare with: then nothing is said, nor believed
         with suppress(DamagedTable):

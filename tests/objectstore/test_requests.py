@@ -27,16 +27,19 @@ from lakequeue import (
     Message,
     NoRenewal,
     Queue,
+    QueueDoesNotExist,
     SystemClock,
 )
 from lakequeue.consumer.presence import Presence
 from lakequeue.entry_verbs import gone, running_consumers
 from lakequeue.runtime.shard_ledger import ShardLedger
+from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Change, commit
 from lakequeue.storage.layout import receipts_path
 from lakequeue.testing import ManualClock
+from mutations import Case, Mutation, each_case, replace, shown_by
 from objectstore.servers import never_confirm, requests
 
 
@@ -159,8 +162,34 @@ def test_a_long_poll_on_an_empty_queue_asks_as_often_as_it_is_told(
         calls[0].after(20)
         assert [call.join() for call in calls] == [[]] * waiters
         looks = store.requests.pop("HEAD", 0)  # one poll in sixteen looks whether another shard is served
-        assert store.requests.total() <= 2 * shards * (polls + 6 * (waiters - 1)), store.requests
+        # each asks for the next entry of the log, and now and then for that of the ledger
+        assert store.requests.total() <= shards * (polls + 3 + 6 * (waiters - 1)), store.requests
         assert looks <= 2 * waiters
+
+
+@pytest.mark.spec("LPL-4", "QUE-25")
+def test_a_long_poll_on_an_empty_queue_learns_of_all_changes(store: Counted) -> None:
+    clock = ManualClock()
+    lq = LakeQueue(f"s3://lake/{uuid4().hex}", engine="point", clock=clock)
+    queue, other = lq.create_queue("orders", receive_wait_time=20), apart(lq.root, clock, 1)[0]
+    started, sent = clock.now(), Call(clock, queue.receive).after(7)
+    other.queue("orders").send("a")
+    clock.advance(1)
+    [message] = sent.join()
+    assert (sent.ended_at - started).total_seconds() <= 8
+    hidden = Call(clock, queue.receive).after(7)
+    other.queue("orders").change_visibility(message, 0)
+    clock.advance(1)
+    [message] = hidden.join()
+    message.delete()
+    started, shorter = clock.now(), Call(clock, queue.receive).after(7)
+    other.queue("orders").set_attributes(receive_wait_time=8)
+    clock.advance(10)
+    assert shorter.join() == [] and (shorter.ended_at - started).total_seconds() <= 12
+    deleted = Call(clock, lambda: pytest.raises(QueueDoesNotExist, queue.receive)).after(5)
+    other.delete_queue("orders")
+    clock.advance(2)
+    deleted.join()
 
 
 @pytest.mark.spec("RCV-1", "JOB-5")
@@ -185,7 +214,10 @@ def test_idle_priorities_are_asked_at_once_and_the_answers_are_new(
         made = requests(store, lambda: found.extend(queue.receive(10)))  # noqa: B023
         assert [message.body for message in found] == [str(priority)] and not meeting.broken
         assert made.total() <= 2 * 10 + 10, made
-        assert not other.receive() and requests(store, queue.receive).total() <= 2 * 10 + 2
+        assert not other.receive()
+        made = requests(store, queue.receive)
+        # where this process has committed, the next entry and the one that it follows are read at once
+        assert made.pop("HEAD", 0) <= 4 and made.total() <= 2 * 10 + 2, made
 
 
 @pytest.mark.spec("JOB-11")
@@ -209,6 +241,26 @@ def test_a_bucket_that_is_small_for_a_store_is_told_when_the_limit_is_set(
     lq.create_queue("rare", rate_limit="10/m")
     LakeQueue(str(tmp_path)).create_queue("calls", rate_limit="3/s")
     assert not told()
+
+
+MUTATIONS = [
+    Mutation(
+        name,
+        mutation,
+        {shown_by(test_a_long_poll_on_an_empty_queue_learns_of_all_changes, lambda store: (store,)): "LPL-4"},
+    )
+    for name, mutation in {
+        "take any shard for empty": replace(ShardMachine, "is_empty", True),
+        "look for sends to an empty shard in vain": replace(
+            "lakequeue.runtime.shard_ledger._has_news", lambda _: False
+        ),
+    }.items()
+]
+
+
+@each_case(MUTATIONS)
+def test_a_wait_misses_what_it_does_not_look_for(store: Counted, case: Case) -> None:
+    case.run(lambda _: (store,))
 
 
 @pytest.mark.spec("LPL-6")

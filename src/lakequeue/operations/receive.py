@@ -33,7 +33,7 @@ from lakequeue.model.waiting_work import Waits, run
 from lakequeue.operations.claim import ClaimPlan, FreeHands, Part
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, visibility
-from lakequeue.operations.waits import VainWait, is_drained, waiting
+from lakequeue.operations.waits import VainWait, is_drained, is_left_empty, waiting
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
@@ -290,7 +290,9 @@ class _Polls:
         lease_id = receipt_handles.new_lease_id()
         # a receive that waits has no need to decide what the last one decided, nor has one that is to end
         ending, new, self._new = stop is not None and stop.is_set(), self._new, False
-        if waiter is not None and waiter.watched and (new or ending) and is_drained(queue):
+        if waiter is not None and (
+            (waiter.watched and (new or ending) and is_drained(queue)) or (not new and is_left_empty(queue))
+        ):
             return _Claimed(queue, lease_id, (), None)
         request = self._poll.request
         wanted = attrs.evolve(self._poll.wanted, lease_id=lease_id)

@@ -51,6 +51,14 @@ def is_drained(queue: OpenQueue) -> bool:
     return False
 
 
+def is_left_empty(queue: OpenQueue) -> bool:
+    """Returns True if all shards were empty lately, and nobody sent to them since; one request for each shard."""
+    now = queue.now()
+    with suppress(Exception):  # a claim reports the error
+        return all(_folder(queue).for_each(lambda shard: shard.ledger.is_left_empty(now), queue.shards))
+    return False
+
+
 def _folder(queue: OpenQueue) -> Folder:
     """A folder of the queue, which asks at once where that saves waiting."""
     tables = queue.shards[0].tables

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pause between two polls of a waiting receive on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""On object stores it grows to this, as a fifteenth of the time nothing was found in: a poll is two requests."""
+"""On object stores it grows to this, as a fifteenth of the time nothing was found in."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
 """Microseconds for which what a consumer has handled waits for its next claim at most: one commit does both."""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"

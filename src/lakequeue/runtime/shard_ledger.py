@@ -53,6 +53,11 @@ READ_COMMITS_EVERY = 8
 """Every n-th call of ``is_unattended`` reads the commits to distinguish claims."""
 LATELY = MICROS // 2
 """A ledger that was read less than so many microseconds ago is not read again by ``are_stored``."""
+TRUSTED = 10 * MICROS
+"""Microseconds after which a wait on an object store reads the ledger of an empty shard again.
+
+A change of attributes or a deletion is announced in the log first, so the ledger may have been read too early.
+"""
 _looks = count(1)
 _T = TypeVar("_T")
 
@@ -146,6 +151,19 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             if machine is None or log.advance().end != machine.log.end or not machine.is_drained(now):
                 return False
             return not any(_has_news(table) for table in (self._open_ledger().table, log.table))
+
+    def is_left_empty(self, now: int) -> bool:
+        """Returns True if a shard on a store was empty when its ledger was read lately, and no message came since.
+
+        Looks only for the next entry of the log, as only a send can bring messages to an empty shard.
+        """
+        with self._held():
+            machine, log, read_at = self._machine, self._open_log(), self._read_at
+            if log.table.folder.local is not None or machine is None or read_at is None:
+                return False
+            if not 0 <= now - read_at < TRUSTED:
+                return False
+            return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def known_tokens(self, now: int) -> int | None:
         """Returns how many messages the rate limit lets through, by the ledger that this process has read last.

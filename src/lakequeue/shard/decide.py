@@ -257,6 +257,11 @@ class ShardMachine:
         instants = (self._next_change(now), next_expiry(self._state))
         return min((known for known in instants if known is not None), default=None)
 
+    @property
+    def is_empty(self) -> bool:
+        """True if the shard stores no message, and remembers none that a rewind could bring back."""
+        return not self.run_count and self.head.head_offset == self.log.end
+
     def is_drained(self, now: int) -> bool:
         """Returns True if a claim would find nothing: the last claim left nothing, and only deletes followed.
 

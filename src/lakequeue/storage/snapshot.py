@@ -37,7 +37,9 @@ _ONE_BY_ONE = 2
 _CONFIRMED, _IDLE = 1.0, 60.0
 """Seconds for which a snapshot on an object store applies new entries, and finds none, without a check of the log.
 
-The check shows that the entries continue the log that was read. It is a listing in place of another request.
+The check shows that the entries continue the log that was read. It looks at the entry before them by name,
+concurrently with another request. If the last listing is older than ``_IDLE``, it lists the log, because only a
+listing shows entries behind a gap.
 """
 _LEARNED = 100
 """Most entries that wait to be applied, and most latest entries that are kept."""
@@ -57,6 +59,10 @@ def _warn_of(program: str, table: str) -> None:
         _known_programs.add((program, table))
         text = "%s was rewritten by %s. Its rows are read in order, and the compactor writes them anew"
         _log.warning(text, table, program)
+
+
+def _called(read: Callable[[], Entry | None]) -> Entry | None:
+    return read()
 
 
 class LogTrimmed(Exception):
@@ -130,6 +136,7 @@ class Snapshot(State):
         """Number of commits between two checkpoints."""
         self.confirmed_at = time.time()
         """When this version's entry, or an earlier one, was last seen in the log: seconds by the wall clock."""
+        self._listed_at = self.confirmed_at
         found, last = listed(folder), math.inf if version is None else version
         entries = [number for number in found.entries if number <= last]
         if not entries:
@@ -168,11 +175,14 @@ class Snapshot(State):
             OtherHistory: they belong to another log.
         """
         unconfirmed = 0.0 if self._folder.local is not None else abs(time.time() - self.confirmed_at)
-        return self.confirm() if unconfirmed >= _IDLE else self._applied(partial(self._step_on, unconfirmed))
+        if unconfirmed >= _IDLE:
+            return self.confirm()
+        return self._applied(partial(self._step_on, 1 if unconfirmed >= _CONFIRMED else None))
 
     def confirm(self) -> bool:
-        """Like ``follow``, with one listing and concurrent reads. Always checks the log's identity."""
-        return self._applied(self._catch_up)
+        """Like ``follow``. Always checks the log's identity, and reads many entries concurrently."""
+        listed_lately = self._folder.local is None and abs(time.time() - self._listed_at) < _IDLE
+        return self._applied(partial(self._step_on, 0) if listed_lately else self._catch_up)
 
     def _applied(self, apply: Callable[[_Base], None]) -> bool:
         committed = self._committed
@@ -188,18 +198,33 @@ class Snapshot(State):
         if self.transactions.get(layout.SEND_ID, 0) < send:
             raise DamagedTable(self._folder.uri, None, f"offsets below {layout.end_of(send)} were given twice")
 
-    def _step_on(self, unconfirmed: float, base: _Base) -> None:
-        """Applies new commits one by one. On an object store, reads many of them as ``_catch_up`` does."""
+    def _step_on(self, check_at: int | None, base: _Base) -> None:
+        """Applies new commits one by one. On an object store, reads many of them as ``_catch_up`` does.
+
+        There it checks the entry ``base`` after so many commits, None for no check.
+        """
         for followed in count():
-            if self._folder.local is None and (followed == _ONE_BY_ONE or followed and unconfirmed >= _CONFIRMED):
+            if self._folder.local is None and followed == _ONE_BY_ONE:
                 self._catch_up(base)
                 break
-            try:
-                self.apply(self.next())
-            except FileNotFoundError:
+            entry = self._following(base if followed == check_at else None)
+            if entry is None:
                 break
+            self.apply(entry)
         if self._folder.local is not None:
             self._expect(base, self._folder)
+
+    def _following(self, base: _Base | None) -> Entry | None:
+        """Returns the next entry, or None. Checks the entry ``base``, if given, at the same time."""
+        if base is not None:
+            checked: Callable[[], None] = partial(self._expect, base, self._folder)
+            # the error of the check comes first: the next entry of another log does not follow this version
+            reads: list[Callable[[], Entry | None]] = [checked, partial(self._following, None)]
+            return self._folder.for_each(_called, reads)[-1]
+        try:
+            return self.next()
+        except FileNotFoundError:
+            return None
 
     def is_based(self, folder: Folder) -> bool:
         """Returns True if a local log still has the entry of this version. False if it was trimmed.
@@ -270,6 +295,7 @@ class Snapshot(State):
         """Applies all new commits with one listing and concurrent reads. Checks the entry ``base``."""
         # Starts after the name that sorts right before it.
         entries = listed(self._folder, f"{LOG}/{base.version:020}").entries
+        self._listed_at = time.time()
         try:
             if base.version not in entries:
                 raise FileNotFoundError(entry_name(base.version))
