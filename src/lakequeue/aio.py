@@ -425,8 +425,8 @@ class LakeQueue(Wrapped, _AsyncFace[sync_client.LakeQueue], sync_client.RootProp
     _copy = _verb(sync_client.LakeQueue.copy)
 
     @functools.wraps(sync_client.LakeQueue.relay)
-    async def relay(self, table: str, queue: Queue, **options: Any) -> SentRows:
+    async def relay(self, table: str | None = None, queue: Queue | None = None, **options: Any) -> SentRows:
         check_type("queue", queue, Queue, "an aio.Queue")
-        return await self._relay(table, queue.sync, **options)
+        return await self._relay(table, _sync_of(queue), **options)
 
     _relay = _verb(sync_client.LakeQueue.relay)

@@ -425,9 +425,10 @@ class LakeQueue(RootProperties):
 
     def relay(
         self,
-        table: str,
-        queue: Queue,
+        table: str | None = None,
+        queue: Queue | None = None,
         *,
+        files: str | None = None,
         body: str = "*",
         start: int | datetime | Literal["now"] = "now",
         changes: Changes = "appends",
@@ -446,9 +447,14 @@ class LakeQueue(RootProperties):
         version that is, so there is no checkpoint. Calls may run at the same time and be killed at any point. A
         version of more than 100,000 rows is sent in pieces. See docs/guides/relay.md.
 
+        With ``files`` instead of ``table``, each file whose name, size or time is new becomes a message, once. Its
+        body is a JSON object with ``path``, ``size`` and ``modified_at``. This needs no extra.
+
         Args:
             table: path or URI of the table, outside of the root.
             queue: gets the messages.
+            files: pattern of paths or URIs, such as ``landing/*.json``; ``**`` is any directories. Of the other
+                arguments, only the columns and ``table_options`` go with it.
             body: column with the bodies; ``*`` sends each row as a JSON object, as ``Queue.send_arrow`` does.
             start: where the first call begins: ``now``, behind the newest version; with a version; or with the
                 first version committed at an aware instant or later. A later call leaves out versions before a
@@ -474,12 +480,10 @@ class LakeQueue(RootProperties):
                 not sent.
             OverLimit: the queue has no room for a piece.
 
-        RLY-1 to RLY-5
+        RLY-1 to RLY-6
         """
-        from lakequeue.operations.relay import Relay, relay
-
-        MissingPackage.check("relay", "delta", "deltalake")
-        check_string("table", table)
+        check_string("table", table, optional=True)
+        check_string("files", files, optional=True)
         check_string("body", body)
         if isinstance(start, datetime):
             check_instant("start", start)
@@ -499,7 +503,20 @@ class LakeQueue(RootProperties):
         check_string("on_bad_row", on_bad_row)
         check_string("bad_rows", bad_rows, optional=True)
         check_secrets("table_options", table_options)
-        check_type("queue", queue, Queue, "a Queue")
+        if not isinstance(queue, Queue):
+            raise InvalidParameterValue.of(type(queue).__name__, "queue", "Must be a Queue.")
+        if files is not None:
+            from lakequeue.operations.relay_files import Pattern, relay_files
+
+            if table is not None or (body, start, changes, skip_changes) != ("*", "now", "appends", False):
+                reason = "Goes without table, body, start, changes and skip_changes."
+                raise InvalidParameterValue.of(files, "files", reason)
+            return relay_files(queue._runtime, Pattern.of(files), columns, table_options)
+        if table is None:
+            raise InvalidParameterValue.of(table, "table", "Give either a table or files.")
+        MissingPackage.check("relay", "delta", "deltalake")
+        from lakequeue.operations.relay import Relay, relay
+
         wanted = Relay(table, body, start, changes, skip_changes, columns, on_bad_row, bad_rows, table_options)
         return relay(queue._runtime, wanted)
 

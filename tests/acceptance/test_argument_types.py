@@ -98,7 +98,7 @@ CHECKS = ("roots.py", "lease_batches.py", "engines/transaction.py", "storage/cat
 """Modules of storage that check names, and those through which what is decided again is called."""
 BASE: dict[str, dict[str, Any]] = {
     "LakeQueue.copy": {"to": LakeQueue("never-made")},
-    "LakeQueue.relay": {"queue": NOTHING},  # judged last
+    "LakeQueue.relay": {"table": "none", "queue": NOTHING},  # judged last
     "Queue.send": {"body": "a"},
     "Queue.receive": {"wait_time": 0},
     "Queue.send_dataframe": {"df": type("Frame", (), {"select": print, "withColumn": print})()},

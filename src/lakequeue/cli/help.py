@@ -30,7 +30,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "moves.rewind": ("rewind orders -10m --dry-run", "rewind orders 2026-01-31T08:00Z"),
         "moves.redrive": ("redrive dead --dry-run", "redrive dead --max 100 --where 'age > 60'"),
         "drain.drain": ("drain orders archive", "drain orders jobs.fifo --group-by customer"),
-        "relay.relay": ("relay silver/orders orders --once", "relay silver/orders orders --every 30s"),
+        "relay.relay": ("relay silver/orders orders --once", "relay --files 'landing/*.json' orders --every 30s"),
         "queues.pause": ("pause orders --reason 'the bank is down'",),
         "queues.resume": ("resume orders",),
         "schedules.schedule": (

@@ -25,8 +25,12 @@ def _start(given: str | int | Moment) -> str | int | Moment:
 
 def relay(
     ctx: CommandContext,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")],
-    queue: Annotated[str, queue_argument(..., "Name of the queue.", "QUEUE")],
+    names: Annotated[
+        list[str], queue_argument(..., "Path or URI of a Delta table, and name of the queue.", "[TABLE] QUEUE")
+    ],
+    files: str | None = option(
+        None, "Instead of a table: a message for each new file, such as 'landing/*.json'.", "PATTERN"
+    ),
     once: bool = flag(False, "Send what is there, and end.", "--once"),
     every: float | None = duration_option(None, "Interval between two passes.", parser=at_least(1)),
     body: str = option("*", "Column with the bodies; '*' sends each row as JSON.", "NAME", "--body-column"),
@@ -52,7 +56,10 @@ def relay(
         None, "Storage option of the table, if it needs others than the root; repeatable.", "KEY=VALUE"
     ),
 ) -> None:
-    """Send each row that a Delta table gains as a message, once; --every goes on until Ctrl-C."""
+    """Send each row that a Delta table gains, or each new file, as a message, once."""
+    if len(names) != (2 if files is None else 1):
+        usage("give a table and a queue, or --files and a queue")
+    *tables, queue = names
     if once == (every is not None):
         usage("give either --once or --every")
     lake = ctx.obj.lake()
@@ -62,8 +69,9 @@ def relay(
 
     def send() -> None:
         sent = lake.relay(
-            table,
+            None if files else tables[0],
             target,
+            files=files,
             body=body,
             start=began,  # type: ignore[arg-type]  # parsed
             changes=changes,

@@ -128,6 +128,8 @@ class ShardCopies:
         for key, manifest in self._unfinished:
             if key in self._rows:
                 manifests.write_manifest(_tables(self._to, key), manifest)
+        for key in self._rows:  # after the logs, because a relay sends batches that a log lacks
+            self._copy_relays(key)
         return [
             (row, [self._shards[row.key, number] for number in range(row.shards)]) for row in self._rows.values()
         ]
@@ -235,6 +237,18 @@ class ShardCopies:
         """Leaves the other queues out."""
         self._rows = rows
         self._shards = {place: shard for place, shard in self._shards.items() if place[0] in rows}
+
+    def _copy_relays(self, key: str) -> None:
+        """Copies the records of files that relays have sent."""
+        source, target = _tables(self._from, key), _tables(self._to, key)
+        for _ in range(ROUNDS):
+            try:
+                for file in source.files("relays"):
+                    target.create(file.name, source.read(file.name))
+                return
+            except FileNotFoundError:  # parts were merged meanwhile
+                continue
+        raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
         """Copies the files of one of the root's own tables, unless the other root has one."""
