@@ -58,6 +58,7 @@ export function chart(series, label, height) {
   );
   const node = el("div", { class: "plot" }, legend, picture);
   let points = [];
+  let first = null;
   let unknown = [];
   let present = null; // the newest counts, which may be newer than the last point
   let hours = 3;
@@ -71,7 +72,7 @@ export function chart(series, label, height) {
     picture.setAttribute("height", height);
     const end = points.length ? points.at(-1).at : 0;
     // what is known of a young queue fills the width
-    const begin = Math.max(end - hours * 3_600_000, Math.min(points[0]?.at ?? 0, end - SHORTEST));
+    const begin = Math.max(end - hours * 3_600_000, Math.min(first ?? 0, end - SHORTEST));
     const seconds = end - begin < 600_000;
     const top = roundUp(Math.max(1, ...points.flatMap((point) => series.map(([name]) => point[name]))));
     const x = (when) => LEFT + ((when - begin) / (end - begin)) * (width - LEFT - RIGHT);
@@ -134,6 +135,7 @@ export function chart(series, label, height) {
     node,
     update(found) {
       ({ unknown, hours } = found);
+      first = found.points[0]?.at; // so that two charts of the same points have one axis
       points = found.points.filter((point) => point[series[0][0]] !== null);
       draw();
     },
