@@ -23,7 +23,7 @@ from lakequeue import DamagedTable, LakeQueue, Queue, QueueClientError, RedriveP
 from lakequeue.cli import app
 from lakequeue.operations.attributes import make_tables
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import State, checkpoint_name, entry_name
+from lakequeue.storage.delta_log import TableState, checkpoint_name, entry_name
 from lakequeue.storage.engines import log_trimming, point
 from lakequeue.storage.engines.log_trimming import trim_log
 from lakequeue.storage.engines.point import Engine, Table
@@ -341,7 +341,7 @@ def events_of(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> list[
         unlink(path, dir_fd=dir_fd)
         events.append(("unlink", above + path))
 
-    def was_read(table: Folder, version: int) -> State:
+    def was_read(table: Folder, version: int) -> TableState:
         events.append(("read", table.path(checkpoint_name(version))))
         return read(table, version)
 

@@ -17,7 +17,7 @@ from concurrency.harness import apart, in_place
 from insides import engine_of
 from lakequeue import DamagedTable, LakeQueue, LakeQueueError, Queue, QueueClientError
 from lakequeue.storage import delta_log, layout, snapshot
-from lakequeue.storage.delta_log import State, entry_name
+from lakequeue.storage.delta_log import TableState, entry_name
 from lakequeue.storage.engines import transaction
 from lakequeue.storage.engines.entries import encoded, entry
 from lakequeue.storage.engines.point import Table
@@ -160,7 +160,7 @@ def tables_of(tmp_path: Path, clock: ManualClock) -> tuple[LakeQueue, Callable[[
     return lq, lambda: engine_of(lq).open(path), path
 
 
-def written_late(table: Table, base: State | None, token: str = "late") -> None:
+def written_late(table: Table, base: TableState | None, token: str = "late") -> None:
     """Creates the entry after a table's version, by a writer that knew another base."""
     assert table.folder.create(
         entry_name(table.version + 1), encoded(entry("WRITE", [], [], {}, token, base=base))
@@ -173,7 +173,7 @@ def behind_a_checkpoint(tmp_path: Path, clock: ManualClock) -> None:
     table = opened()
     while table.version < 100:
         table.add([], {"x": table.version}, f"new {table.version}")
-    written_late(table, State(100, token="old"))
+    written_late(table, TableState(100, token="old"))
     fresh = opened()
     assert (fresh.version, fresh.state.token, fresh.state.strays) == (100, "new 99", [101])
     table.refresh()
@@ -227,7 +227,7 @@ def test_other_entries_are_trusted(tmp_path: Path, clock: ManualClock, known: st
     _, opened, _ = tables_of(tmp_path, clock)
     table = opened()
     table.add([], {"x": 1}, delta_log.REPAIRED if "repaired" in known else "new")
-    written_late(table, {"no base": None, "the same base": table.state}.get(known, State(token="old")))
+    written_late(table, {"no base": None, "the same base": table.state}.get(known, TableState(token="old")))
     table.refresh()
     assert table.version == opened().version == 2
     table.add([], {"x": 2}, "newer")
@@ -239,7 +239,7 @@ def test_what_another_program_built_on_a_left_over_entry_is_damage(tmp_path: Pat
     lq, opened, _ = tables_of(tmp_path, clock)
     lq.queue("orders").send("kept")
     table = opened()
-    written_late(table, State(token="old"))
+    written_late(table, TableState(token="old"))
     table.folder.create(entry_name(table.version + 2), encoded(entry("OPTIMIZE", [], [], {}, "foreign")))
     with pytest.raises(DamagedTable, match="does not follow the entry before"):
         opened()
@@ -258,7 +258,7 @@ def test_on_a_store_a_left_over_entry_is_refused_until_a_repair(s3_root: str, cl
     queue = lq.create_queue("orders")
     queue.send("kept")
     table = engine_of(lq).open(layout.messages_path(lq.root, queue.key, 0))
-    written_late(table, State(token="old"))
+    written_late(table, TableState(token="old"))
     for each in (queue, apart(s3_root, clock, 1)[0].queue("orders")):
         # who lost a race to it does not know whether its own entry came first
         with pytest.raises(QueueClientError, match="does not follow the entry before"):
@@ -305,7 +305,7 @@ def on_and_on(tmp_path: Path, clock: ManualClock) -> None:
 MUTATIONS = [
     Mutation(
         "an entry is trusted without a look at the base that it names",
-        replace(State, "leads_to", lambda *_: True),
+        replace(TableState, "leads_to", lambda *_: True),
         {on_another_base: "DUR-86", behind_a_checkpoint: "DUR-86"},
     ),
     Mutation(

@@ -35,7 +35,7 @@ from lakequeue.storage.folder import LocalFolder, RemoteFolder
 from lakequeue.storage.inspection.shards import FoundShard
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import merge_segments
-from lakequeue.storage.messages.forgotten import Forgotten
+from lakequeue.storage.messages.emptied_rows import ForgottenMessages
 from lakequeue.storage.messages.merge_segments import MergeCounts
 from lakequeue.storage.messages.read import LogFile, ShardLog
 from lakequeue.storage.repair.steps import RepairStep
@@ -526,7 +526,7 @@ def a_check_notices_what_lost_its_body(lq: LakeQueue, clock: ManualClock) -> Non
     queue = with_sent(lq, "abcdef", old=False)
     table = shard_of(queue).tables.engine.open(messages_of(queue))
     nothing = np.array([], np.int64)
-    merge_segments.merge_all(table, 0, 0, forgotten=lambda: Forgotten(0, 4, nothing, nothing))
+    merge_segments.merge_all(table, 0, 0, forgotten=lambda: ForgottenMessages(0, 4, nothing, nothing))
     found = reopen(lq).check()
     assert [("no message at offsets 0 to 3" in each.problem, each.damage) for each in found] == [(True, True)]
     reports = reopen(lq).repair(apply=True, force=True)
@@ -553,8 +553,8 @@ def overlook(part: str) -> Callable[[Patch], None]:
 
 
 def empty_what_counts(patch: Patch) -> None:
-    empty, step = Forgotten.empty, merge_segments._empty_step
-    patch.setattr(Forgotten, "empty", lambda self, rows, _: empty(self, rows, None))
+    empty, step = ForgottenMessages.empty, merge_segments._empty_step
+    patch.setattr(ForgottenMessages, "empty", lambda self, rows, _: empty(self, rows, None))
     patch.setattr(merge_segments, "_empty_step", lambda seen, now, _, *more: step(seen, now, None, *more))
 
 
@@ -564,7 +564,7 @@ def tell_no_epoch(patch: Patch) -> None:
 
 
 def believe_memory(patch: Patch) -> None:
-    def forgotten(self: Any) -> Forgotten:
+    def forgotten(self: Any) -> ForgottenMessages:
         return self.ledger._open_ledger().forgotten(self.ledger.log)
 
     patch.setattr(open_shard.OpenShard, "_forgotten", forgotten)
@@ -600,7 +600,7 @@ def bring_rows_without_a_body(patch: Patch) -> None:
 MUTATIONS = [
     Mutation(
         "empty nothing",
-        replace(Forgotten, "count", lambda *_: 0),
+        replace(ForgottenMessages, "count", lambda *_: 0),
         {what_was_deleted_behind_an_old_message_is_emptied: "DLT-7"},
     ),
     Mutation("overlook runs", overlook("stored"), {what_is_stored_stays: "DLT-6"}),

@@ -58,7 +58,7 @@ from lakequeue.storage.inspection.send_times import known_times, sent_between
 from lakequeue.storage.inspection.shards import FoundShard, find_shard
 from lakequeue.storage.inspection.unnamed_files import ids_of
 from lakequeue.storage.repair import messages as mending
-from lakequeue.storage.repair.ledger import MendedLedger, mended
+from lakequeue.storage.repair.ledger import RepairedLedger, repaired_ledger
 from lakequeue.storage.repair.logs import log_steps
 from lakequeue.storage.repair.steps import ASIDE, RepairStep
 from lakequeue.storage.snapshot import Snapshot
@@ -190,12 +190,12 @@ def test_the_difference_that_a_repair_made_is_told_by_message(victim: Victim) ->
     lost = {int(each.body): each.message_id for each in victim.queue.peek(limit=10)}
     live(victim.messages)[-1].unlink()
 
-    def forgetful(*given: object) -> MendedLedger:
-        rows = mended(*given)  # type: ignore[arg-type]
+    def forgetful(*given: object) -> RepairedLedger:
+        rows = repaired_ledger(*given)  # type: ignore[arg-type]
         return attrs.evolve(rows, runs=[run for run in rows.runs if run.first != 1])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repairing, "mended", forgetful)
+        patch.setattr(repairing, "repaired_ledger", forgetful)
         [report] = victim.lake().repair(apply=True)
     assert report.lost == [(1, 2), (6, 6)] and report.lost_ids == {1: lost[1], 2: lost[2]}
     assert report.again == [] and report.unknown == []

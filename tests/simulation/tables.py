@@ -55,10 +55,10 @@ def parse(data: bytes) -> delta_log.Entry:
     return entry
 
 
-def read_checkpoint(folder: Folder, version: int) -> delta_log.State:
+def read_checkpoint(folder: Folder, version: int) -> delta_log.TableState:
     """As `delta_log.read_checkpoint`."""
     data = folder.read(checkpoint_name(version))
-    found: delta_log.State | None = PARSED.get(data)
+    found: delta_log.TableState | None = PARSED.get(data)
     if found is None:
         read: Any = SimpleNamespace(uri=folder.uri, read=lambda _: data)
         found = PARSED[data] = _read_checkpoint(read, version)

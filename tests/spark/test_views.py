@@ -18,7 +18,7 @@ from lakequeue import LakeQueue, SendEntry
 from lakequeue.cli import app, sql
 from lakequeue.operations import sql_views, task_views
 from lakequeue.storage.messages import merge_segments
-from lakequeue.storage.messages.forgotten import Forgotten
+from lakequeue.storage.messages.emptied_rows import ForgottenMessages
 from lakequeue.testing import ManualClock
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def test_a_message_that_was_emptied_since_the_ledger_was_read_is_left_out(
     queue.send_arrow(pa.table({"body": ["e"]}))
     queue.delete(queue.receive(1)[0])
     newer, none = shard_of(queue).tables.engine.open(messages_of(queue)), np.array([], np.int64)
-    merge_segments.merge_all(newer, 0, 0, forgotten=lambda: Forgotten(99, 3, none, none))
+    merge_segments.merge_all(newer, 0, 0, forgotten=lambda: ForgottenMessages(99, 3, none, none))
     lq.register_views(spark, now=clock.now())
     assert states(spark, "state != 'deleted'") == {"d": "visible", "e": "visible"}
     assert spark.sql("SELECT sum(visible) FROM groups").head()[0] == 2

@@ -36,7 +36,7 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.manifests import Manifest
-from lakequeue.storage.catalog import QueueRow, took_messages
+from lakequeue.storage.catalog import QueueRow, holds_messages
 from lakequeue.storage.copying import Copier, TableSnapshot
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.interface import StaleSnapshot
@@ -394,7 +394,7 @@ def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
     for row in rows:
         folder = _folder(target, row)
         marked = folder.exists(layout.COPYING)
-        if took_messages(target.engine, folder) if marked else next(folder.files(), None) is not None:
+        if holds_messages(target.engine, folder) if marked else next(folder.files(), None) is not None:
             raise QueueClientError(f"{folder.uri} holds something else; nothing was changed")
 
 

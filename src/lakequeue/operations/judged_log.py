@@ -22,7 +22,7 @@ from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import layout
 from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.clock_guard import Doubt
-from lakequeue.storage.delta_log import State
+from lakequeue.storage.delta_log import TableState
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger, check_head
@@ -49,7 +49,7 @@ class JudgedShard:
     sent_before: Sequence[int | None]
     """For each file an instant in microseconds at which all its messages had been sent; None: not known."""
     outdated: bool
-    """Whether messages may have been emptied that the ledger still had; see ``forgotten``."""
+    """Whether messages may have been emptied that the ledger still had; see ``emptied_rows``."""
 
     @classmethod
     def load(
@@ -122,7 +122,7 @@ class JudgedShard:
         """Columns of a file, or of its row groups that may have such messages, by offset (DUR-5)."""
         file = self.files[index]
         if file.is_foreign:  # its rows may be in any order
-            yield from file.rows_of(TableVersion(folder, State()), needed).to_batches(ROWS)
+            yield from file.rows_of(TableVersion(folder, TableState()), needed).to_batches(ROWS)
             return
         with folder.parquet(file.file.name, file.size) as parquet:
             for group, first in self._row_groups(parquet, index, condition):

@@ -33,7 +33,7 @@ from lakequeue.storage.inspection.shards import FoundShard, doubts, find_shard
 from lakequeue.storage.inspection.unnamed_files import ids_of
 from lakequeue.storage.repair.catalog import found_rows
 from lakequeue.storage.repair.clock import clock_steps, row_set_back
-from lakequeue.storage.repair.ledger import MendedLedger, ledger_steps, mended, new_ledger
+from lakequeue.storage.repair.ledger import RepairedLedger, ledger_steps, new_ledger, repaired_ledger
 from lakequeue.storage.repair.logs import checkpoint_step, has_deleted_rows, log_steps, without_features
 from lakequeue.storage.repair.messages import fence_step, log_step, more_than_fit
 from lakequeue.storage.repair.steps import RepairStep, files_step
@@ -179,7 +179,7 @@ def _repair_shard(
                 yield each
 
 
-def _deliverable(rows: LedgerRows | MendedLedger, end: int, low: int = 0) -> SpanSet:
+def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
     """The messages from an offset on that a ledger has as not deleted."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
@@ -236,7 +236,7 @@ def _plan(
     missing, blank = found.missing(base), found.blank(base)
     gone = found.gone(base, blank)
     low, end = found.low(base), found.end(base)
-    rows = mended(found, base, gone, low)
+    rows = repaired_ledger(found, base, gone, low)
     writing = log_step(engine, found, missing, end, messages.log.last + (not newest))
     barrier = {} if writing is None else {layout.SEND_ID: send - layout.end_of(send) + end}
     steps = list(log_steps(messages, barrier))

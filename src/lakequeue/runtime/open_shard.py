@@ -21,7 +21,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages import erase
-from lakequeue.storage.messages.forgotten import Forgotten
+from lakequeue.storage.messages.emptied_rows import ForgottenMessages
 from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all
 
 
@@ -104,7 +104,7 @@ class OpenShard:
         announce = partial(self.ledger.announce_emptying, lambda: now)
         return merge_all(table, head.floor_offset, now, drop_before, confirm, announce, self._forgotten)
 
-    def _forgotten(self) -> Forgotten:
+    def _forgotten(self) -> ForgottenMessages:
         """What the ledger has forgotten, as storage has it.
 
         It is read after the log was opened, and not from memory: one that a repair takes back cannot be read, or

@@ -28,7 +28,7 @@ from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.transaction import Change, Decision, Ids, transact
 from lakequeue.storage.folder import Folder, Freed
 from lakequeue.storage.reserve import take
-from lakequeue.storage.roots import local_path, make_directory, obstacle, strangers
+from lakequeue.storage.roots import local_path, make_directory, obstacle, unsafe_owner
 from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import CHECKS
 from lakequeue.storage.table_version import TableVersion
@@ -135,7 +135,7 @@ class Catalog:
         """Returns keys of queues with this name that hold messages but have no row any more (DUR-7)."""
         queues, prefix = self._engine.store.folder(f"{self.root}/q"), f"{name_hash(region, name)}-"
         unknown = [key for key in queues.folders() if key.startswith(prefix) and key not in self._by_key]
-        found = [key for key in unknown if took_messages(self._engine, queues / key)]
+        found = [key for key in unknown if holds_messages(self._engine, queues / key)]
         if found:
             self.rows()  # Another process may have created the row meanwhile.
         return [key for key in found if key not in self._by_key]
@@ -206,7 +206,7 @@ class Catalog:
             for name in queues.folders():
                 if name in known:
                     continue
-                if took_messages(self._engine, queues / name):
+                if holds_messages(self._engine, queues / name):
                     _log.warning("%s/q/%s has messages, and no row in the catalog: it is kept", self.root, name)
                     continue
                 with (queues / name).pinned() as folder:
@@ -290,7 +290,7 @@ class Catalog:
         return self._table
 
     def _check_place(self, local: str | None) -> None:
-        reason = None if local is None else obstacle(local) or strangers(local, layout.ROOT_FOLDERS)
+        reason = None if local is None else obstacle(local) or unsafe_owner(local, layout.ROOT_FOLDERS)
         if reason is not None:
             raise QueueClientError(reason)
 
@@ -348,7 +348,7 @@ def lost_row(root: str, key: str, name: str) -> DamagedTable:
     return DamagedTable(layout.tables_path(root, key), None, reason)
 
 
-def took_messages(engine: Engine, queue: Folder) -> bool:
+def holds_messages(engine: Engine, queue: Folder) -> bool:
     """Returns True if a queue holds messages and was not deleted. Without a row, the catalog has lost it (DUR-7).
 
     False for a copy that was killed: its messages were sent elsewhere, and its tables have only a first version.

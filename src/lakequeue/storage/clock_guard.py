@@ -95,7 +95,7 @@ class ClockGuard:
         difference = self._difference(self.now, create)
         if abs(self._offset(self.now) - before) > TOLERANCE or abs(difference) > TOLERANCE:
             raise QueueClientError(
-                f"{doubt}, and is {_told(difference)} the storage's, or was just set. "
+                f"{doubt}, and is {_offset_text(difference)} the storage's, or was just set. "
                 f"Nothing was changed: set it right, or {AHEAD} to more seconds"
             )
         self._believed = before
@@ -141,8 +141,8 @@ class ClockGuard:
         difference = self._difference(self.now)
         if abs(difference) > TOLERANCE:
             raise QueueClientError(
-                f"{what}: the clock says {from_micros(self.now()):%Y-%m-%d %H:%M}, and is {_told(difference)} "
-                "the storage's. Nothing was changed: set it right"
+                f"{what}: the clock says {from_micros(self.now()):%Y-%m-%d %H:%M}, and is "
+                f"{_offset_text(difference)} the storage's. Nothing was changed: set it right"
             )
         # On a disk both may be wrong, so the first commit far ahead is still checked.
         if local_path(self._store.root) is None:
@@ -193,13 +193,13 @@ def storage_now(table: Folder) -> float:
     ahead = time.time() - now
     if abs(ahead) > TOLERANCE:
         raise QueueClientError(
-            f"this machine's clock is {_told(ahead)} the clock of the storage of {table.uri}; "
+            f"this machine's clock is {_offset_text(ahead)} the clock of the storage of {table.uri}; "
             "nothing was removed: set it right"
         )
     return now
 
 
-def _told(ahead: float) -> str:
+def _offset_text(ahead: float) -> str:
     """Formats a difference in seconds, as in ``0:20:00 ahead of``."""
     return f"{timedelta(seconds=round(abs(ahead)))} {'ahead of' if ahead > 0 else 'behind'}"
 

@@ -263,7 +263,7 @@ def read_entry(folder: Folder, version: int) -> Entry:
 
 
 @attrs.define
-class State:
+class TableState:
     """A version of a table by its log."""
 
     version: int = -1
@@ -305,7 +305,7 @@ class State:
         return None in (entry.base, self.token) or self.token in (entry.base, REPAIRED)
 
 
-def is_left_over(folder: Folder, found: Entry | State) -> bool:
+def is_left_over(folder: Folder, found: Entry | TableState) -> bool:
     """Returns True for an entry or checkpoint behind a gap that a restore has left over (DUR-86).
 
     On a disk, a file stays as long as an entry of the log names it. So a lost entry leaves its file, and a restore
@@ -320,7 +320,7 @@ def is_left_over(folder: Folder, found: Entry | State) -> bool:
     return False
 
 
-def read_checkpoint(folder: Folder, version: int) -> State:
+def read_checkpoint(folder: Folder, version: int) -> TableState:
     """Reads a checkpoint of a table's log.
 
     Raises:
@@ -344,10 +344,10 @@ def read_checkpoint(folder: Folder, version: int) -> State:
     tokens = {name: ids.pop(name) for name in list(ids) if name.startswith(TOKEN)}
     # Checkpoints of another program keep the id, with an older version.
     token = next((name.removeprefix(TOKEN) for name, of in tokens.items() if of == version), None)
-    return State(version, live, ids, metadata, protocol, token=token)
+    return TableState(version, live, ids, metadata, protocol, token=token)
 
 
-def obstacles(found: Entry | State) -> list[str]:
+def obstacles(found: Entry | TableState) -> list[str]:
     """Returns the features and properties that another program gave the table and lakequeue does not know."""
     protocol = found.protocol or {}
     named = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())} - _FEATURES

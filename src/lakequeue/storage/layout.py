@@ -68,7 +68,7 @@ MESSAGES = pa.schema(
         ("first_received_at", INSTANT),
         ("dead_letter_note", pa.string()),  # JSON; see `model.failures`.
         ("moved_at", INSTANT),
-        ("emptied", pa.bool_()),  # True if the compactor removed the content; see `forgotten`.
+        ("emptied", pa.bool_()),  # True if the compactor removed the content; see `emptied_rows`.
         ("only_for", pa.string()),
     ]
 )

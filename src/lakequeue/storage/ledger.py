@@ -29,7 +29,7 @@ from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.engines.transaction import Change, Ids
-from lakequeue.storage.messages.forgotten import Forgotten
+from lakequeue.storage.messages.emptied_rows import ForgottenMessages
 from lakequeue.storage.messages.read import ShardLog, is_foreign
 from lakequeue.storage.store_failures import first_line
 
@@ -132,7 +132,7 @@ class Ledger:
         rows = pa.concat_tables(parts).sort_by("first_offset")
         return self._head(rows.slice(0, 1)), rows
 
-    def forgotten(self, log: Callable[[], ShardLog]) -> Forgotten:
+    def forgotten(self, log: Callable[[], ShardLog]) -> ForgottenMessages:
         """Returns the messages that the loaded snapshot has forgotten.
 
         Calls ``log`` for the newest log after reading the head, because the head refers to the log.
@@ -149,7 +149,7 @@ class Ledger:
         ordered = (first >= 0) & (first <= last) & (last < np.append(first[1:], head.head_offset)[: len(last)])
         if not (whole and ordered.all()):
             raise DamagedTable(self.table.path, None, "its rows contradict each other; another program wrote some")
-        return Forgotten(self.epoch, head.head_offset, first, last)
+        return ForgottenMessages(self.epoch, head.head_offset, first, last)
 
     def _head(self, rows: pa.Table) -> Head:
         heads = rows.filter(pc.equal(rows["first_offset"], layout.HEAD_OFFSET))["head"].to_pylist()
@@ -255,7 +255,7 @@ def check_head(head: Head, end: int, table: str) -> None:
 
 
 def put_back(epoch: int, forgotten: int) -> str:
-    """Describes a ledger that was put back: its log was emptied by another ledger; see ``forgotten``."""
+    """Describes a ledger that was put back: its log was emptied by another ledger; see ``emptied_rows``."""
     by = f"epoch {forgotten}" if forgotten > epoch else "another ledger"
     problem = f"is of epoch {epoch}, and its log was emptied by {by}"
     return f"{problem}: it was put back, and `lakequeue repair` repairs it"

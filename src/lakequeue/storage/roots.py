@@ -86,7 +86,7 @@ def obstacle(path: str) -> str | None:
         return None
 
 
-def strangers(path: str, parts: Iterable[str]) -> str | None:
+def unsafe_owner(path: str, parts: Iterable[str]) -> str | None:
     """Returns why other users make a local root unsafe: they own or may write a part of it. None if it is safe.
 
     A root that its group may write is shared on purpose. An empty directory may have had another user's catalog in

@@ -107,7 +107,7 @@ class ScheduleTable:
         newest = table.version, table.history
         if newest != self._read[0]:
             parts = table.repeated(lambda: table.read(table.files()))
-            self._stored, rows = _judged(parts, self._path)
+            self._stored, rows = _checked_rows(parts, self._path)
             self._read = newest, rows
         return self._read[1]
 
@@ -121,7 +121,7 @@ def unreadable(engine: Engine, root: str) -> str | None:
     return None
 
 
-def _judged(parts: Sequence[pa.Table], path: str) -> tuple[pa.Table, list[Schedule]]:
+def _checked_rows(parts: Sequence[pa.Table], path: str) -> tuple[pa.Table, list[Schedule]]:
     """Returns the rows of files and their schedules. DamagedTable if lakequeue did not write them."""
     try:
         cast = [part.select(layout.SCHEDULES.names).cast(layout.SCHEDULES) for part in parts]

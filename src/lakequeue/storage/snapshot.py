@@ -20,7 +20,7 @@ from lakequeue.storage.delta_log import (
     LOG,
     Entry,
     LiveFile,
-    State,
+    TableState,
     entry_name,
     is_left_over,
     listed,
@@ -109,7 +109,7 @@ class _Anchor:
             self.version, self._next, self._moved = self._next, version, now
 
 
-class Snapshot(State):
+class Snapshot(TableState):
     """A version of a table, read from its log. ``follow`` brings it up to date."""
 
     def __init__(self, folder: Folder, version: int | None = None, *, put_back: bool = False) -> None:
@@ -392,7 +392,7 @@ class Snapshot(State):
         if entry.program is not None and entry.added and entry.removed:
             _warn_of(entry.program, self._folder.uri)
 
-    def _check(self, found: Entry | State) -> None:
+    def _check(self, found: Entry | TableState) -> None:
         """Reads a table's settings. DamagedTable if the table was moved here, or has unknown features."""
         uri = self._folder.uri
         if found.metadata is not None:

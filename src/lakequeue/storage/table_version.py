@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakequeue.errors import DamagedTable
-from lakequeue.storage.delta_log import LiveFile, State
+from lakequeue.storage.delta_log import LiveFile, TableState
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.parquet_files import row_groups
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class TableVersion:
     """A fixed version of a table. The ``Table`` of an engine is a subclass that moves to newer versions."""
 
-    def __init__(self, folder: Folder, state: State) -> None:
+    def __init__(self, folder: Folder, state: TableState) -> None:
         self.folder = folder
         self.state = state
         self._rows: dict[str, pa.Table] = {}

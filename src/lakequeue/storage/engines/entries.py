@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import ACTIONS, BASE, NEWEST, LiveFile, State, signed
+from lakequeue.storage.delta_log import ACTIONS, BASE, NEWEST, LiveFile, TableState, signed
 from lakequeue.storage.engines.interface import DataFile, partition_text
 
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -35,7 +35,7 @@ def entry(
     transactions: Mapping[str, int],
     token: str,
     metadata: Mapping[str, Any] | None = None,
-    base: State | None = None,
+    base: TableState | None = None,
 ) -> list[Mapping[str, Any]]:
     """Makes the actions of a commit that adds and removes files, and maybe changes the metadata.
 
@@ -119,7 +119,7 @@ def _type(type_: pa.DataType) -> Any:
 
 
 def _with_info(
-    operation: str, now: int, token: str, base: State | None, others: Sequence[Mapping[str, Any]]
+    operation: str, now: int, token: str, base: TableState | None, others: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
     """Puts the description of a commit before its other actions."""
     newest = None if base is None else next(reversed(base.live), None)

@@ -24,7 +24,7 @@ from lakequeue.storage.delta_log import (
     LOG,
     TOKEN,
     LiveFile,
-    State,
+    TableState,
     checkpoint_name,
     listed,
     read_checkpoint,
@@ -37,7 +37,7 @@ from lakequeue.storage.layout import Retention
 from lakequeue.storage.parquet_files import write_table
 
 
-def write_checkpoint(folder: Folder, snapshot: State) -> None:
+def write_checkpoint(folder: Folder, snapshot: TableState) -> None:
     """Writes the checkpoint of a snapshot, and names it as the newest."""
     actions: dict[str, list[Mapping[str, Any]]] = {
         "protocol": [snapshot.protocol],
@@ -63,7 +63,7 @@ def write_checkpoint(folder: Folder, snapshot: State) -> None:
     folder.replace(LAST_CHECKPOINT, json.dumps(newest | {"numOfAddFiles": len(actions["add"])}).encode())
 
 
-def _transactions(snapshot: State) -> Iterator[tuple[str, int]]:
+def _transactions(snapshot: TableState) -> Iterator[tuple[str, int]]:
     yield from snapshot.transactions.items()
     if snapshot.token is not None:
         yield TOKEN + snapshot.token, snapshot.version

@@ -8,7 +8,7 @@ import attrs
 
 from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
-from lakequeue.storage.catalog import QueueRow, rows_of, took_messages
+from lakequeue.storage.catalog import QueueRow, holds_messages, rows_of
 from lakequeue.storage.engines.point import Engine
 from lakequeue.storage.inspection.found_log import FoundLog, read_log
 from lakequeue.storage.roots import local_path
@@ -57,4 +57,4 @@ def find_catalog(store: Store, root: str) -> FoundCatalog:
 
 def _unlisted(store: Store, root: str, keys: set[str]) -> list[str]:
     engine, queues = Engine(store), store.folder(f"{root}/q")
-    return [key for key in queues.folders() if key not in keys and took_messages(engine, queues / key)]
+    return [key for key in queues.folders() if key not in keys and holds_messages(engine, queues / key)]

@@ -16,7 +16,7 @@ from lakequeue.storage.delta_log import (
     LOG,
     REPAIRED,
     Entry,
-    State,
+    TableState,
     entry_name,
     is_left_over,
     listed,
@@ -40,7 +40,7 @@ class FoundLog:
 
     folder: Folder
     entries: dict[int, Entry]
-    checkpoints: dict[int, State]
+    checkpoints: dict[int, TableState]
     problems: dict[str, str]
     """Why each bad file of the log is bad, by file name. Includes missing entries."""
     last: int
@@ -71,7 +71,7 @@ class FoundLog:
         }
 
     @property
-    def is_being_mended(self) -> bool:
+    def is_being_repaired(self) -> bool:
         """True if a repair has replaced unreadable entries by empty ones."""
         return any(entry.token == REPAIRED for entry in self.entries.values())
 
@@ -107,16 +107,16 @@ class FoundLog:
             yield from (TableVersion(self.folder, each) for each in reversed(states))
             end = start - 1
 
-    def _at(self, start: int) -> State:
+    def _at(self, start: int) -> TableState:
         found = self.checkpoints.get(start)
         if found is not None:
             return _copy(found)
-        state = State()
+        state = TableState()
         state.apply(self.entries[start])
         return state
 
 
-def _copy(state: State) -> State:
+def _copy(state: TableState) -> TableState:
     return attrs.evolve(state, live=dict(state.live), transactions=dict(state.transactions))
 
 
@@ -172,13 +172,13 @@ def read_log(folder: Folder) -> FoundLog:
 
 
 def _left_over(
-    folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, State]
+    folder: Folder, versions: Sequence[int], entries: Mapping[int, Entry], checkpoints: Mapping[int, TableState]
 ) -> list[int]:
     """Returns versions left over by a restore: the first that does not follow its base, and later ones."""
     start = start_of(entries, checkpoints)
     if start is None:
         return []
-    state = State(start, token=(checkpoints.get(start) or entries[start]).token)
+    state = TableState(start, token=(checkpoints.get(start) or entries[start]).token)
     for index, version in enumerate(versions):
         entry = entries.get(version, Entry())
         if version <= start:

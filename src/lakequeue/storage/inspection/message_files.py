@@ -15,7 +15,7 @@ from lakequeue.errors import DamagedTable
 from lakequeue.model.clock import from_micros, to_micros
 from lakequeue.shard.spans import apart
 from lakequeue.storage import layout
-from lakequeue.storage.delta_log import LiveFile, State
+from lakequeue.storage.delta_log import LiveFile, TableState
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.messages.read import Integers, LogFile, stretches
 from lakequeue.storage.store_failures import first_line
@@ -59,7 +59,7 @@ class FoundFile:
         return int(self.offsets[-1])
 
     @property
-    def told_first(self) -> int | None:
+    def logged_first(self) -> int | None:
         """The first offset by the statistics. None if the log does not give it."""
         base, position = self.file.partition.get("base_offset"), self.file.minimum.get("position")
         return None if base is None or position is None else int(base + position)
@@ -111,7 +111,7 @@ def _find(folder: Folder, file: LiveFile) -> FoundFile:
 def _is_complete(folder: Folder, file: LiveFile) -> bool:
     """Returns True if a file holds each message from its first to its last, in any order."""
     try:
-        LogFile.of(file).rows_of(TableVersion(folder, State()), [])
+        LogFile.of(file).rows_of(TableVersion(folder, TableState()), [])
     except DamagedTable:
         return False
     return True

@@ -91,7 +91,7 @@ class FoundShard:
         """Returns the offset from which the log must hold every message. ``ledger`` is the newest readable."""
         kept = [each.first for each in kept_files(self.files)]
         # Includes damaged files, because the ledger still needs what they held.
-        named = [each.told_first for each in self.files if each.named and each.told_first is not None]
+        named = [each.logged_first for each in self.files if each.named and each.logged_first is not None]
         begin = min([*kept, *named], default=self.send_end)
         # An older ledger has a lower floor. Messages from there on may have been settled and dropped since.
         exact = ledger is not None and (self.is_newest or not self.intact_log)
@@ -151,7 +151,7 @@ def find_shard(store: Store, root: str, key: str, shard: int) -> FoundShard:
     files = [] if state is None else find_files(state.folder, state.files())
     found = FoundShard(*paths, messages, receipts, state, ledger, problem, files)
     missing = found.missing(ledger)
-    if messages is None or state is None or not (messages.unreadable or (missing and messages.is_being_mended)):
+    if messages is None or state is None or not (messages.unreadable or (missing and messages.is_being_repaired)):
         return found
     clock = state.transaction(layout.CLOCK_ID)
     more = rejoined(messages, kept_files(files), missing, found.send_end, clock)

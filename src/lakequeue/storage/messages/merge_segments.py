@@ -19,7 +19,7 @@ from lakequeue.model.clock import MICROS
 from lakequeue.storage import layout
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.transaction import Answer, Change, Committed, Decision, Ids, transact
-from lakequeue.storage.messages.forgotten import Forgotten
+from lakequeue.storage.messages.emptied_rows import ForgottenMessages
 from lakequeue.storage.messages.read import LogFile, log_files
 from lakequeue.storage.messages.staged_sends import is_staged
 
@@ -80,7 +80,7 @@ def merge_all(
     drop_before: int | None = None,
     confirm: Callable[[], None] = lambda: None,
     announce: Callable[[int], int] = lambda known: 0,
-    forgotten: Callable[[], Forgotten] | None = None,
+    forgotten: Callable[[], ForgottenMessages] | None = None,
 ) -> MergeCounts:
     """Drops, merges, cuts and empties all segments where it pays, and the open one if it is idle.
 
@@ -303,7 +303,11 @@ def _cut_step(seen: _LogSegments, floor: int, drop_before: int | None) -> _Merge
 
 
 def _empty_step(
-    seen: _LogSegments, now: int, drop_before: int | None, forgotten: Callable[[], Forgotten], done: set[int]
+    seen: _LogSegments,
+    now: int,
+    drop_before: int | None,
+    forgotten: Callable[[], ForgottenMessages],
+    done: set[int],
 ) -> _MergeStep | None:
     """Returns a rewrite of a segment in which half of the messages can be emptied, so that rows are rarely copied.
 
@@ -327,7 +331,7 @@ def _emptied_in(segment: SegmentFiles) -> int:
     return sum(file.emptied for file in segment)
 
 
-def _emptied(step: _MergeStep, forgotten: Forgotten, drop_before: int | None) -> _MergeStep:
+def _emptied(step: _MergeStep, forgotten: ForgottenMessages, drop_before: int | None) -> _MergeStep:
     """Returns the step with emptied rows."""
 
     def rows(table: Table) -> Iterator[pa.Table]:

@@ -116,7 +116,7 @@ class LogFile:
     dead_letters: bool
     """True if it may hold messages that were received too often in another queue."""
     emptied: int
-    """Number of emptied messages by its statistics; see ``forgotten``."""
+    """Number of emptied messages by its statistics; see ``emptied_rows``."""
     group: str | None
     """The message group of all its messages, "" for no group. None if there are several, or if unknown."""
     more: tuple[LiveFile, ...] = ()

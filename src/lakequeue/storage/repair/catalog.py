@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage.catalog import QueueRow, rows_of
-from lakequeue.storage.delta_log import LiveFile, State, data_files
+from lakequeue.storage.delta_log import LiveFile, TableState, data_files
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.inspection.catalog_rows import FoundCatalog
 from lakequeue.storage.stores import Store
@@ -38,7 +38,7 @@ def _age(row: QueueRow) -> tuple[bool, int, int]:
 
 def _rows_in(folder: Folder, file: LiveFile, root: str) -> list[QueueRow]:
     try:
-        return rows_of(TableVersion(folder, State(live={file.path: file})), root)
+        return rows_of(TableVersion(folder, TableState(live={file.path: file})), root)
     except QueueClientError:  # The file is damaged, or has another layout.
         return []
 

@@ -38,14 +38,14 @@ def clock_steps(messages: Table, receipts: Table, now: int) -> Iterator[RepairSt
         text = f"sets the log's clock back{since}; {sent} messages count as sent now"
         yield RepairStep(text, lambda: _set_log_back(messages, [file for file, _ in ahead], now))
     if is_ahead(head, [*runs, *history], now):
-        back, mended, settled = set_back(head, runs, history, now)
+        back, repaired, settled = set_back(head, runs, history, now)
         hidden = sum(run.size for run in runs if (run.visible_at or 0) > now)
-        hidden -= sum(run.size for run in mended if (run.visible_at or 0) > now)
+        hidden -= sum(run.size for run in repaired if (run.visible_at or 0) > now)
         new, ids = attrs.evolve(back, epoch=head.epoch + 1), {layout.PAUSE_ID: 0}
         text = f"sets the ledger's clock back from {from_micros(head.committed_at)}"
         yield RepairStep(
             f"{text}; {hidden} messages are visible now",
-            lambda: commit_once(receipts, ledger.rewrite(head.epoch, new, mended, settled, ids)),
+            lambda: commit_once(receipts, ledger.rewrite(head.epoch, new, repaired, settled, ids)),
         )
 
 

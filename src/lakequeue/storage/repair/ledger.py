@@ -19,7 +19,7 @@ from lakequeue.storage.repair.steps import RepairStep, commit_once, done, moved_
 
 
 @attrs.frozen
-class MendedLedger:
+class RepairedLedger:
     """The rows for the repaired ledger."""
 
     head: Head
@@ -28,12 +28,12 @@ class MendedLedger:
     changed: bool
 
 
-def mended(
+def repaired_ledger(
     found: FoundShard,
     base: LedgerRows,
     gone: Sequence[Range],
     low: int,
-) -> MendedLedger:
+) -> RepairedLedger:
     """Returns the rows of ``base`` without lost messages (``gone``) and messages dropped since (below ``low``)."""
     runs, history, head = RunMap(base.runs), RunMap(base.history), base.head
     before = max(head.head_offset, low)
@@ -51,10 +51,10 @@ def mended(
     floor = min([end, *(run.first for run in (*rows[:1], *settled[:1]))])
     changed = (rows, settled, end) != (sorted(base.runs), sorted(base.history), head.head_offset)
     head = attrs.evolve(head, head_offset=end, floor_offset=floor)
-    return MendedLedger(head, rows, settled, changed)
+    return RepairedLedger(head, rows, settled, changed)
 
 
-def ledger_steps(engine: Engine, found: FoundShard, rows: MendedLedger, why: str) -> list[RepairStep]:
+def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: str) -> list[RepairStep]:
     """Returns the steps that write the rows. A log without a readable beginning is moved aside first."""
     log = found.receipts
     if log is not None and log.start is not None:

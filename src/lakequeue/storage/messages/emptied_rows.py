@@ -22,7 +22,7 @@ _CLEARED = ("body", "message_attributes", "group_id", "dedup_id", "sender_id", "
 
 
 @attrs.frozen(eq=False)
-class Forgotten:
+class ForgottenMessages:
     """The messages that a committed version of a ledger has forgotten above its floor.
 
     They stay forgotten: heads only rise, and runs are made only of runs, of the history and of messages from the
