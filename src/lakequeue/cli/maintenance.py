@@ -43,8 +43,8 @@ def counts(
     if by_priority:
         if queue is None:
             usage("--by-priority is for one queue")
-        for priority, of_it in reversed([*enumerate(ctx.obj.queue(queue).priority_counts())]):
-            counted.append(documents.counts(queue, of_it) | {"priority": priority})
+        for priority, active in reversed([*enumerate(ctx.obj.queue(queue).priority_counts())]):
+            counted.append(documents.counts(queue, active) | {"priority": priority})
     elif queue is not None:
         counted.append(documents.counts(queue, ctx.obj.queue(queue).counts()))
     else:
@@ -69,18 +69,18 @@ def consumers(ctx: CommandContext, queue: OptionalName = None) -> None:
     from lakequeue import entry_verbs
 
     lake = ctx.obj.lake()
-    asked, now = lake.list_queues() if queue is None else [ctx.obj.queue(queue)], lake.clock.now()
+    queues, now = lake.list_queues() if queue is None else [ctx.obj.queue(queue)], lake.clock.now()
     found: dict[str, list[ActiveConsumer]] = {}
     failed: dict[str, LakeQueueError] = {}
-    read = entry_verbs.all_consumers(asked, entry_verbs.running_consumers(lake))
-    with render.progress("reading", len(asked)) as advance:
-        for number, (each, of_it) in enumerate(zip(asked, read, strict=True), 1):
+    read = entry_verbs.all_consumers(queues, entry_verbs.running_consumers(lake))
+    with render.progress("reading", len(queues)) as advance:
+        for number, (each, active) in enumerate(zip(queues, read, strict=True), 1):
             advance(number, each.name)
-            if not isinstance(of_it, LakeQueueError):
-                found[each.name] = of_it
-            elif queue is not None or not isinstance(of_it, QueueDoesNotExist):  # deleted meanwhile
-                failed[each.name] = of_it
-    named = [(name, each) for name, of_it in found.items() for each in of_it]
+            if not isinstance(active, LakeQueueError):
+                found[each.name] = active
+            elif queue is not None or not isinstance(active, QueueDoesNotExist):  # deleted meanwhile
+                failed[each.name] = active
+    named = [(name, each) for name, active in found.items() for each in active]
     columns = ["consumer", "process", "in flight", "oldest receive", "newest receive", "handlers", "seen"]
     ctx.obj.answer(
         [({"queue": name} if queue is None else {}) | attrs.asdict(each) for name, each in named],

@@ -55,9 +55,9 @@ def compacted(summaries: Sequence[CompactionSummary]) -> str:
             (each.files_freed, "file", f"removed ({decimal(each.bytes_freed)})"),
             (len(each.failures), "step", "failed"),
         ]
-        told = ", ".join(f"{count(number, noun)} {verb}" for number, noun, verb in done if number)
+        steps = ", ".join(f"{count(number, noun)} {verb}" for number, noun, verb in done if number)
         name = f"{each.queue} (deleted)" if each.deleted else each.queue or "the root's own tables"
-        lines += [f"{name}: {told}"] if told else []
+        lines += [f"{name}: {steps}"] if steps else []
     return "\n".join(lines or ["nothing to do"])
 
 

@@ -294,10 +294,10 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
             return
 
 
-def _value(given: Any) -> Any:
+def _value(parameter: Any) -> Any:
     """Returns the value of a parameter. Instants arrive as microseconds."""
     epoch = datetime.fromtimestamp(0, timezone.utc)
-    return epoch + timedelta(microseconds=given["at"]) if isinstance(given, dict) else given
+    return epoch + timedelta(microseconds=parameter["at"]) if isinstance(parameter, dict) else parameter
 
 
 def wait_for_request(requests: BinaryIO, seconds: float) -> bool:

@@ -46,12 +46,12 @@ if getattr(compression, "brotli", None):
         eof = False
 
         def decompress(self, body: bytes, most: int) -> bytes:
-            whole, made = bytearray(), compression.brotli.Decompressor()
+            whole, decompressor = bytearray(), compression.brotli.Decompressor()
             for byte in body:
-                whole += made.process(bytes([byte]))
+                whole += decompressor.process(bytes([byte]))
                 if len(whole) > most:
                     return b""
-            self.eof = made.is_finished()
+            self.eof = decompressor.is_finished()
             return bytes(whole)
 
     _DECOMPRESSORS[compression.brotli.decompress] = _Brotli
@@ -110,28 +110,28 @@ _OPTIONS: Mapping[str, _Check] = {
 }
 """Checks for the options of a follow-up task that Celery reads when the task before it fails."""
 _TASK: _Table = {
-    **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "text")),
-    **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "text")),
-    **dict.fromkeys(("eta", "expires"), (_is_time, "time")),
-    **dict.fromkeys(("group_index", "replaced_task_nesting", "retries"), (_is_count, "whole number")),
-    **dict.fromkeys(("ignore_result", "utc"), (_is_flag, "truth value")),
-    **dict.fromkeys(_FOLLOW, (_each(_is_task), "list of tasks")),
-    "chord": (_is_task, "task"),
-    "children": (_each(lambda _: False), "empty list"),
-    "groups": (_each(_is_text), "list of texts"),
-    "stamped_headers": (_each(_is_text), "list of texts"),
-    "stamps": (lambda found: isinstance(found, dict), "object"),
+    **dict.fromkeys(("argsrepr", "kwargsrepr", "group", "lang", "meth", "origin"), (_is_text, "a text")),
+    **dict.fromkeys(("parent_id", "root_id", "shadow", "taskset"), (_is_text, "a text")),
+    **dict.fromkeys(("eta", "expires"), (_is_time, "a time")),
+    **dict.fromkeys(("group_index", "replaced_task_nesting", "retries"), (_is_count, "a whole number")),
+    **dict.fromkeys(("ignore_result", "utc"), (_is_flag, "a truth value")),
+    **dict.fromkeys(_FOLLOW, (_each(_is_task), "a list of tasks")),
+    "chord": (_is_task, "a task"),
+    "children": (_each(lambda _: False), "an empty list"),
+    "groups": (_each(_is_text), "a list of texts"),
+    "stamped_headers": (_each(_is_text), "a list of texts"),
+    "stamps": (lambda found: isinstance(found, dict), "an object"),
     "timelimit": (
         lambda found: _each(lambda each: each is None or _is_number(each))(found) and len(found) == 2,
-        "pair of numbers",
+        "a pair of numbers",
     ),
 }
 """Checks for the fields of a task, in headers and body, that Celery reads in a worker's main process."""
 _PROPERTIES: _Table = {
-    **dict.fromkeys(("correlation_id", "reply_to"), (_is_text, "text")),
-    "priority": (_is_number, "number"),
+    **dict.fromkeys(("correlation_id", "reply_to"), (_is_text, "a text")),
+    "priority": (_is_number, "a number"),
 }
-_DELIVERY: _Table = dict.fromkeys(("exchange", "routing_key"), (_is_text, "text"))
+_DELIVERY: _Table = dict.fromkeys(("exchange", "routing_key"), (_is_text, "a text"))
 
 
 class Malformed(ValueError):
@@ -216,14 +216,14 @@ def _check(table: _Table, found: dict[str, Any]) -> None:
             del found[name]
         else:
             check, kind = table[name]
-            _need(check(found[name]), f"its {name} is not a {kind}")
+            _need(check(found[name]), f"its {name} is not {kind}")
 
 
 def _decompressed(body: bytes, kind: Any) -> bytes:
     """Decompresses a body as kombu would, but at most ``_LARGEST`` bytes."""
-    made = _DECOMPRESSORS[compression.get_decoder(kind)]()
-    whole: bytes = made.decompress(body, _LARGEST)
-    _need(made.eof, f"its compressed body is not complete, or larger than {_LARGEST >> 20} MiB")
+    decompressor = _DECOMPRESSORS[compression.get_decoder(kind)]()
+    whole: bytes = decompressor.decompress(body, _LARGEST)
+    _need(decompressor.eof, f"its compressed body is not complete, or larger than {_LARGEST >> 20} MiB")
     return whole
 
 

@@ -134,7 +134,7 @@ class QueueAttributes:
 
     @classmethod
     def create(
-        cls, profile_name: str = DEFAULT_PROFILE, fifo: bool | str = False, **given: Any
+        cls, profile_name: str = DEFAULT_PROFILE, fifo: bool | str = False, **arguments: Any
     ) -> QueueAttributes:
         """Builds the attributes of a new queue: the given ones, and the profile's defaults for the rest (PRF-2).
 
@@ -145,12 +145,12 @@ class QueueAttributes:
             InvalidAttributeValue: a value is malformed or outside its range.
             InvalidParameterValue: a redrive policy is malformed (DLQ-2, DLQ-6).
         """
-        given = {"profile": profile_name, "fifo": fifo} | given
-        if "Profile" in given:
-            given["profile"] = given.pop("Profile")
-        rules = profile(given["profile"])
+        arguments = {"profile": profile_name, "fifo": fifo} | arguments
+        if "Profile" in arguments:
+            arguments["profile"] = arguments.pop("Profile")
+        rules = profile(arguments["profile"])
         with coded_for(rules.name):
-            fields = _fields(given, rules)
+            fields = _fields(arguments, rules)
             _check_kind(fields, _parsed({"fifo": fields["fifo"]})["fifo"], rules)
             values = _parsed(fields)
             settings = _defaults(rules, values) | {"shards": values.get("priorities", 1)} | values
@@ -159,14 +159,14 @@ class QueueAttributes:
             checked._check(values)
         return checked
 
-    def with_changes(self, **given: Any) -> QueueAttributes:
+    def with_changes(self, **arguments: Any) -> QueueAttributes:
         """Returns these attributes after an update. Raises the errors of ``create``.
 
         Profile and kind of queue cannot change (PRF-1, QUE-2). The number of shards of a standard queue can only
         grow (QUE-34).
         """
         with coded_for(self.profile):
-            fields = _fields(given, self.profile_rules)
+            fields = _fields(arguments, self.profile_rules)
             for each in _SETTABLE:
                 if each.fixed and each.field in fields:
                     only = "Attribute {} can only be set when a queue is created."
@@ -200,13 +200,13 @@ class QueueAttributes:
             hint = "a queue with several shards gets its limit when it is created: its groups live on all of them"
             raise _invalid(_BY_FIELD[limit], hint=hint)
 
-    def differences(self, given: Mapping[str, Any]) -> list[str]:
+    def differences(self, arguments: Mapping[str, Any]) -> list[str]:
         """Returns the names of given attributes that differ from this queue's (QUE-15). Errors as in create."""
-        asked = _fields(given, self.profile_rules)
+        wanted = _fields(arguments, self.profile_rules)
         kind: dict[str, Any] = {"profile": self.profile, "fifo": self.fifo}
-        named = {f if f in kind else self._wire_name(_BY_FIELD[f]): value for f, value in asked.items()}
+        named = {f if f in kind else self._wire_name(_BY_FIELD[f]): value for f, value in wanted.items()}
         other = self.create(**(kind | named))
-        return [f for f in asked if getattr(self, f) != getattr(other, f)]
+        return [f for f in wanted if getattr(self, f) != getattr(other, f)]
 
     def values(self) -> dict[str, Any]:
         """Returns the attributes of this kind of queue by name, as ``create`` takes them. None: unlimited."""
@@ -388,9 +388,9 @@ class QueueAttributes:
             or (field == "receive_wait_time" and rules.fractional_wait)
         )
 
-    def _check(self, given: Mapping[str, object]) -> None:
+    def _check(self, arguments: Mapping[str, object]) -> None:
         """Checks all ranges, the given attributes first: one change can push another attribute out of range."""
-        for attribute in sorted(_ATTRIBUTES, key=lambda a: a.field not in given):
+        for attribute in sorted(_ATTRIBUTES, key=lambda a: a.field not in arguments):
             value = getattr(self, attribute.field)
             if attribute.kind not in ("seconds", "count", "cap") or value is None:
                 continue
@@ -462,10 +462,10 @@ def _invalid(attribute: _Attribute, cmq_code: int | None = None, hint: str | Non
     return InvalidAttributeValue(template, names=[attribute.field], hint=hint, cmq_code=cmq_code)
 
 
-def _fields(given: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
+def _fields(arguments: Mapping[str, Any], rules: Profile) -> dict[str, Any]:
     """Returns given values by field name, unparsed. Only wire names accept numbers as text."""
     found = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         attribute = _attribute(name, rules)
         number = attribute.kind in ("seconds", "count") and (value != "" or not attribute.can_be_unset)
         if name == attribute.field and isinstance(value, str) and number:
@@ -525,8 +525,8 @@ def _absent(fifo: bool, rules: Profile) -> set[str]:
     return {kind for kind, fits in (kinds | {"fifo": fifo}).items() if not fits}
 
 
-def _defaults(rules: Profile, given: Mapping[str, Any]) -> dict[str, Any]:
-    fifo, strict = given["fifo"], given.get("profile_strict", True)
+def _defaults(rules: Profile, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    fifo, strict = arguments["fifo"], arguments.get("profile_strict", True)
     ranges = {a.field: getattr(rules, a.field) for a in _ATTRIBUTES if hasattr(rules, a.field)}
     defaults = {field: limits.default for field, limits in ranges.items() if isinstance(limits, Limits)}
     if fifo:

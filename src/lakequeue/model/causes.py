@@ -52,20 +52,20 @@ def _innermost(kind: str, text: str) -> tuple[str, str]:
                 return _innermost(name, raised[2] or "")
             return name, re.sub(r"\s*SQLSTATE: \w{5}\s*\Z", "", _message(raised[2] or "")).strip()
     causes = [_java(kind, part) for part in re.split(r"^Caused by: ", text, flags=re.MULTILINE)]
-    conditions = [_CONDITION.match(said) for _, said in causes]
+    conditions = [_CONDITION.match(message) for _, message in causes]
     telling = [
         each for each, found in zip(causes, conditions, strict=True) if found and not _OUTER.search(found[1])
     ]
-    kind, said = (telling or causes)[-1]
-    return kind, _PLAN.split(said.strip(), maxsplit=1)[0].strip().rstrip(";")
+    kind, message = (telling or causes)[-1]
+    return kind, _PLAN.split(message.strip(), maxsplit=1)[0].strip().rstrip(";")
 
 
 def _java(kind: str, text: str) -> tuple[str, str]:
     if text.startswith("An error occurred while calling"):
         text = text.partition("\n")[2] or text
-    said = _message(text)
-    named = _JAVA.match(said)
-    return (named[1], named[2]) if named else (kind, said)
+    message = _message(text)
+    named = _JAVA.match(message)
+    return (named[1], named[2]) if named else (kind, message)
 
 
 def _message(text: str) -> str:

@@ -153,10 +153,10 @@ class HeartbeatRenewal:
     failed_visible_at_once: ClassVar[bool] = False  # HBN-3
 
     def __attrs_post_init__(self) -> None:
-        given = [] if self.initial is None else ["initial"]
-        options = _Options(self, ["visibility_timeout", "extension_threshold", "heartbeat_interval", *given])
+        optional = [] if self.initial is None else ["initial"]
+        options = _Options(self, ["visibility_timeout", "extension_threshold", "heartbeat_interval", *optional])
         timeout, threshold, interval, *_ = options.micros
-        for name in ("visibility_timeout", *given):
+        for name in ("visibility_timeout", *optional):
             options.within(name, 0, LONGEST_RECEIPT)
         if interval is not None and interval <= 0 and self.strict_options:
             options.problems.append(
@@ -167,7 +167,7 @@ class HeartbeatRenewal:
                 options.problems.append(
                     f"extension_threshold: must be more than 0 seconds, not {self.extension_threshold}"
                 )
-            for name in ("visibility_timeout", *given):
+            for name in ("visibility_timeout", *optional):
                 options.below("extension_threshold", name)
             options.below("heartbeat_interval", "extension_threshold")
         options.check()
@@ -209,8 +209,8 @@ class ComputedRenewal:
     failed_visible_at_once: ClassVar[bool] = True  # HNS-14
 
     def __attrs_post_init__(self) -> None:
-        given = [] if self.message_visibility_timeout is None else ["message_visibility_timeout"]
-        options = _Options(self, [*given, "max_auto_renewal_duration"])
+        optional = [] if self.message_visibility_timeout is None else ["message_visibility_timeout"]
+        options = _Options(self, [*optional, "max_auto_renewal_duration"])
         for name in options.names:
             options.within(name, 0, LONGEST_RECEIPT)
         options.check()
@@ -257,7 +257,7 @@ class _Options:
     def __init__(self, policy: object, names: Sequence[str]) -> None:
         self.names = names
         self.problems: list[str] = []
-        self._given = {name: getattr(policy, name) for name in names}
+        self._values = {name: getattr(policy, name) for name in names}
         self._micros = {name: self._duration(name) for name in names}
 
     @property
@@ -269,13 +269,13 @@ class _Options:
         micros = self._micros[name]
         if micros is not None and not low <= micros <= high:
             limits = f"{low // MICROS} to {high // MICROS} seconds"
-            self.problems.append(f"{name}: must be {limits}, not {self._given[name]}")
+            self.problems.append(f"{name}: must be {limits}, not {self._values[name]}")
 
     def below(self, name: str, other: str) -> None:
         micros, limit = self._micros[name], self._micros[other]
         if micros is not None and limit is not None and micros >= limit:
             self.problems.append(
-                f"{name}: must be less than {other} ({self._given[other]}), not {self._given[name]}"
+                f"{name}: must be less than {other} ({self._values[other]}), not {self._values[name]}"
             )
 
     def check(self) -> None:
@@ -284,7 +284,7 @@ class _Options:
 
     def _duration(self, name: str) -> int | None:
         try:
-            return duration_micros(self._given[name])
+            return duration_micros(self._values[name])
         except (TypeError, ValueError):
-            self.problems.append(f"{name}: must be seconds or a timedelta, not {self._given[name]!r}")
+            self.problems.append(f"{name}: must be seconds or a timedelta, not {self._values[name]!r}")
             return None

@@ -155,21 +155,21 @@ class _KeyFileParser:
 
     def keys(self, content: bytes) -> list[Key]:
         try:
-            given = json.loads(content.decode(), object_pairs_hook=_Object)
+            value = json.loads(content.decode(), object_pairs_hook=_Object)
         except (ValueError, RecursionError):
             raise InvalidOptions([f"{self._path}: not JSON in UTF-8"]) from None
-        keys = [self._key(id, item) for id, item in self._members(given, "the file", None).items()]
+        keys = [self._key(id, item) for id, item in self._members(value, "the file", None).items()]
         if not keys:
             self._problem("the file", "must have a key")
         if self._problems:
             raise InvalidOptions(self._problems)
         return keys
 
-    def _key(self, id: str, given: Any) -> Key:
+    def _key(self, id: str, value: Any) -> Key:
         where = f"key {id!a}"
         if not _KEY_ID.fullmatch(id):
             self._problem(where, "an id has 1 to 128 letters, digits, _, . and -")
-        members = self._members(given, where, {"secret", "rules"})
+        members = self._members(value, where, {"secret", "rules"})
         secret = members.get("secret")
         if not isinstance(secret, str) or not _SECRET.fullmatch(secret):
             self._problem(where, "secret must be 16 to 256 visible characters of ASCII")
@@ -177,8 +177,8 @@ class _KeyFileParser:
             return Key(id, str(secret))
         return Key(id, str(secret), tuple(self._rules(members["rules"], where)))
 
-    def _rules(self, given: Any, where: str) -> Iterator[AccessRule]:
-        for number, rule in enumerate(self._list(given, f"{where}, rules"), 1):
+    def _rules(self, value: Any, where: str) -> Iterator[AccessRule]:
+        for number, rule in enumerate(self._list(value, f"{where}, rules"), 1):
             here = f"{where}, rule {number}"
             members = self._members(rule, here, {"queues", "actions"})
             queues = self._texts(members.get("queues"), f"{here}, queues")
@@ -191,26 +191,26 @@ class _KeyFileParser:
                     self._problem(here, f"{action!a} is not an action of SQS")
             yield AccessRule(tuple(queues), frozenset(actions))
 
-    def _members(self, given: Any, where: str, known: set[str] | None) -> dict[str, Any]:
-        if not isinstance(given, _Object):
+    def _members(self, value: Any, where: str, known: set[str] | None) -> dict[str, Any]:
+        if not isinstance(value, _Object):
             self._problem(where, "must be an object")
             return {}
-        for name in given.repeated:
+        for name in value.repeated:
             self._problem(where, f"{name!a} is given twice")
-        for name in [] if known is None else sorted(given.keys() - known):
+        for name in [] if known is None else sorted(value.keys() - known):
             self._problem(where, f"{name!a} is not known")
-        return given
+        return value
 
-    def _texts(self, given: Any, where: str) -> list[str]:
-        texts = self._list(given, where)
+    def _texts(self, value: Any, where: str) -> list[str]:
+        texts = self._list(value, where)
         if all(isinstance(text, str) and text for text in texts):
             return texts
         self._problem(where, "must be texts that are not empty")
         return []
 
-    def _list(self, given: Any, where: str) -> list[Any]:
-        if isinstance(given, list) and given:
-            return given
+    def _list(self, value: Any, where: str) -> list[Any]:
+        if isinstance(value, list) and value:
+            return value
         self._problem(where, "must be a list that is not empty")
         return []
 

@@ -76,7 +76,7 @@ class Signature:
             timestamp, lifetime = parts["Date"], timedelta(seconds=int(parts["Expires"]))
             own = f"{_IN_URL}Signature"
         key_id, date, region, service, ending = _credential(parts["Credential"])
-        made = _instant(timestamp)
+        signed_at = _instant(timestamp)
         if not _SIGNATURE.fullmatch(parts["Signature"]):
             raise _incomplete("The Signature must be 64 hexadecimal digits.")
         if (service, ending) != (SERVICE, "aws4_request"):
@@ -87,7 +87,7 @@ class Signature:
         body_hash = request.headers.get(_BODY_HASH)
         if body_hash is not None and not _SIGNATURE.fullmatch(body_hash):
             raise _incomplete("The body must be signed: X-Amz-Content-SHA256 must be its hash.")
-        _check_window(timestamp, made, now, lifetime)
+        _check_window(timestamp, signed_at, now, lifetime)
         # botocore signs the URL as sent, where a space may be +
         queries = {_canonical_query(request.query, own, encode) for encode in (_encoded, str)}
         return cls(key_id, timestamp, region, request, headers, parts["Signature"], queries)
@@ -205,13 +205,13 @@ def _signed_headers(text: str, given: Mapping[str, str]) -> HTTPHeaders:
     return headers
 
 
-def _check_window(timestamp: str, made: datetime, now: datetime, lifetime: timedelta) -> None:
+def _check_window(timestamp: str, signed_at: datetime, now: datetime, lifetime: timedelta) -> None:
     current = now.astimezone(timezone.utc).strftime(SIGV4_TIMESTAMP)
     minutes = WINDOW // timedelta(minutes=1)
-    if made < now - lifetime:
+    if signed_at < now - lifetime:
         age = f"{minutes} minutes" if lifetime == WINDOW else f"{lifetime // timedelta(seconds=1)} seconds"
         raise _expired(f"Signature expired: {timestamp} is over {age} before {current}.")
-    if made > now + WINDOW:
+    if signed_at > now + WINDOW:
         raise _expired(f"Signature not yet current: {timestamp} is over {minutes} minutes after {current}.")
 
 

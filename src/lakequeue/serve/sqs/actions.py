@@ -108,7 +108,7 @@ class Actions:
             "ListMessageMoveTasks": self._list_move_tasks,
             "ListQueueTags": self._list_tags,
             "ListQueues": self._list_queues,
-            "PurgeQueue": lambda given, _: self._do(given, Queue.purge),
+            "PurgeQueue": lambda parameters, _: self._do(parameters, Queue.purge),
             "RemovePermission": self._remove_permission,
             "SendMessage": self._send,
             "SetQueueAttributes": self._set_attributes,
@@ -117,44 +117,44 @@ class Actions:
             "UntagQueue": self._untag,
         }
 
-    async def answer(self, action: str, given: Structure, base_url: str) -> Structure:
+    async def answer(self, action: str, parameters: Structure, base_url: str) -> Structure:
         """Runs any action except ReceiveMessage. Concurrent actions on single messages of a queue form a batch.
 
         Args:
-            given: parameters of the action.
+            parameters: parameters of the action.
             base_url: scheme and host by which the client reaches this server, for the URLs of queues.
 
         Raises:
             QueueServiceError, QueueClientError: as in the Python API.
         """
         try:
-            return await self._answer(action, given, base_url)
+            return await self._answer(action, parameters, base_url)
         except EmptyBatchRequest:
             raise EmptyBatchRequest(f"There should be at least one {action}RequestEntry in the request.") from None
 
-    async def _answer(self, action: str, given: Structure, base_url: str) -> Structure:
+    async def _answer(self, action: str, parameters: Structure, base_url: str) -> Structure:
         match action:
             case "SendMessage":
-                entry = send_entry(given, given.get(SENDER))
-                return send_result(await self._sends.answer(queue_name(given["QueueUrl"]), entry), entry)
+                entry = send_entry(parameters, parameters.get(SENDER))
+                return send_result(await self._sends.answer(queue_name(parameters["QueueUrl"]), entry), entry)
             case "SendMessageBatch":
-                entries = [send_entry(entry, given.get(SENDER)) for entry in given["Entries"]]
+                entries = [send_entry(entry, parameters.get(SENDER)) for entry in parameters["Entries"]]
                 by_id = {entry.id: entry for entry in entries}
-                result = await self._sends.answer(queue_name(given["QueueUrl"]), entries)
+                result = await self._sends.answer(queue_name(parameters["QueueUrl"]), entries)
                 return batch_result(result, lambda sent: send_result(sent, by_id[sent.id]))
             case "DeleteMessage" | "ChangeMessageVisibility":
-                timeout = None if action == "DeleteMessage" else given["VisibilityTimeout"]
-                wanted = given["ReceiptHandle"], timeout
-                await self._settles.answer(queue_name(given["QueueUrl"]), wanted)
+                timeout = None if action == "DeleteMessage" else parameters["VisibilityTimeout"]
+                wanted = parameters["ReceiptHandle"], timeout
+                await self._settles.answer(queue_name(parameters["QueueUrl"]), wanted)
                 return {}
-        return await asyncio.to_thread(self.run, action, given, base_url)
+        return await asyncio.to_thread(self.run, action, parameters, base_url)
 
-    def run(self, action: str, given: Structure, base_url: str) -> Structure:
+    def run(self, action: str, parameters: Structure, base_url: str) -> Structure:
         """Runs an action in this thread, except ReceiveMessage, DeleteMessage and ChangeMessageVisibility."""
         if action not in self._by_name:
             raise UnsupportedOperation(f"The action {action} is not supported.")
         try:
-            return self._by_name[action](given, base_url)
+            return self._by_name[action](parameters, base_url)
         except QueueServiceError as error:  # the error may repeat a policy in its stored form
             stored = redrive_policies.arn(self.lake.region, "")
             shown = f"arn:aws:sqs:{self.lake.region}:{self.account}:"
@@ -196,16 +196,16 @@ class Actions:
         self._queues.pop(queue.name, None)
         return self.queue(queue.name)
 
-    def _do(self, given: Structure, call: Callable[[Queue], object]) -> Structure:
+    def _do(self, parameters: Structure, call: Callable[[Queue], object]) -> Structure:
         """Calls a function with the queue that a request names. Returns an empty result."""
-        self.on_queue(given["QueueUrl"], call)
+        self.on_queue(parameters["QueueUrl"], call)
         return {}
 
     # --- queues
 
-    def _create_queue(self, given: Structure, base_url: str) -> Structure:
-        name = given["QueueName"]
-        wanted = queue_attributes.to_set(given.get("Attributes", {}), self.account, self._encryption)
+    def _create_queue(self, parameters: Structure, base_url: str) -> Structure:
+        name = parameters["QueueName"]
+        wanted = queue_attributes.to_set(parameters.get("Attributes", {}), self.account, self._encryption)
         if wanted.get("FifoQueue") == "false" and not name.endswith(".fifo"):
             raise InvalidAttributeName("Unknown Attribute FifoQueue.")
         try:  # an existing queue keeps its profile
@@ -214,7 +214,7 @@ class Actions:
             profile = PROFILE
             self._check_shards(wanted.get("Shards", 1))
         wanted.setdefault("Profile", profile)
-        queue = self.lake.create_queue(name, tags=given.get("tags"), **wanted)
+        queue = self.lake.create_queue(name, tags=parameters.get("tags"), **wanted)
         return {"QueueUrl": queue_url(base_url, self.account, queue.name)}
 
     def _check_shards(self, shards: Any, before: int = 0) -> None:
@@ -224,21 +224,21 @@ class Actions:
                     f"Invalid value for the parameter Shards. Reason: Must be at most {self._max_shards} here."
                 )
 
-    def _delete_queue(self, given: Structure, base_url: str) -> Structure:
-        name = queue_name(given["QueueUrl"])
+    def _delete_queue(self, parameters: Structure, base_url: str) -> Structure:
+        name = queue_name(parameters["QueueUrl"])
         self._queues.pop(name, None)
         self.lake.delete_queue(name)
         return {}
 
-    def _get_queue_url(self, given: Structure, base_url: str) -> Structure:
-        if given.get("QueueOwnerAWSAccountId", self.account) != self.account:
+    def _get_queue_url(self, parameters: Structure, base_url: str) -> Structure:
+        if parameters.get("QueueOwnerAWSAccountId", self.account) != self.account:
             raise QueueDoesNotExist()
-        return {"QueueUrl": queue_url(base_url, self.account, self.lake.queue(given["QueueName"]).name)}
+        return {"QueueUrl": queue_url(base_url, self.account, self.lake.queue(parameters["QueueName"]).name)}
 
-    def _list_queues(self, given: Structure, base_url: str) -> Structure:
-        prefix, limit = given.get("QueueNamePrefix", ""), given.get("MaxResults")
+    def _list_queues(self, parameters: Structure, base_url: str) -> Structure:
+        prefix, limit = parameters.get("QueueNamePrefix", ""), parameters.get("MaxResults")
         _check_page(MAX_LISTED if limit is None else limit)
-        after = _parse_token(given.get("NextToken"))
+        after = _parse_token(parameters.get("NextToken"))
         page = self.lake.list_queues(prefix, MAX_LISTED if limit is None else limit, after)
         urls = [queue_url(base_url, self.account, queue.name) for queue in page]
         result = {"QueueUrls": urls} if urls else {}
@@ -246,25 +246,25 @@ class Actions:
             return result
         return result | {"NextToken": _token(page.next_after)}
 
-    def _list_sources(self, given: Structure, base_url: str) -> Structure:
-        after = _parse_token(given.get("NextToken")) or ""
-        limit = given.get("MaxResults", MAX_LISTED)
+    def _list_sources(self, parameters: Structure, base_url: str) -> Structure:
+        after = _parse_token(parameters.get("NextToken")) or ""
+        limit = parameters.get("MaxResults", MAX_LISTED)
         _check_page(limit)
-        sources = self.on_queue(given["QueueUrl"], Queue.dead_letter_sources)
+        sources = self.on_queue(parameters["QueueUrl"], Queue.dead_letter_sources)
         names = [queue.name for queue in sources if queue.name > after]
         page = names[:limit]
         result: Structure = {"queueUrls": [queue_url(base_url, self.account, name) for name in page]}
         return result | ({"NextToken": _token(page[-1])} if len(page) < len(names) else {})
 
-    def _get_attributes(self, given: Structure, base_url: str) -> Structure:
-        names = given.get("AttributeNames", [])
+    def _get_attributes(self, parameters: Structure, base_url: str) -> Structure:
+        names = parameters.get("AttributeNames", [])
         read = queue_attributes.to_read(names)
-        found = self.on_queue(given["QueueUrl"], lambda queue: queue.attributes(read, wire=True))
+        found = self.on_queue(parameters["QueueUrl"], lambda queue: queue.attributes(read, wire=True))
         shown = queue_attributes.shown(found, names, self.account, self._encryption)
         return {"Attributes": shown} if shown else {}
 
-    def _set_attributes(self, given: Structure, base_url: str) -> Structure:
-        wanted = queue_attributes.to_set(given["Attributes"], self.account, self._encryption)
+    def _set_attributes(self, parameters: Structure, base_url: str) -> Structure:
+        wanted = queue_attributes.to_set(parameters["Attributes"], self.account, self._encryption)
         changes = queue_attributes.with_one_encryption(wanted, self._encryption)
 
         def raised(current: QueueAttributes) -> Structure:
@@ -278,51 +278,51 @@ class Actions:
                 )
             queue.update_attributes(raised)
 
-        return self._do(given, change)
+        return self._do(parameters, change)
 
-    def _list_tags(self, given: Structure, base_url: str) -> Structure:
-        tags = self.on_queue(given["QueueUrl"], Queue.tags)
+    def _list_tags(self, parameters: Structure, base_url: str) -> Structure:
+        tags = self.on_queue(parameters["QueueUrl"], Queue.tags)
         return {"Tags": tags} if tags else {}
 
-    def _tag(self, given: Structure, base_url: str) -> Structure:
+    def _tag(self, parameters: Structure, base_url: str) -> Structure:
         def tag(queue: Queue) -> None:
-            if not given["Tags"]:
+            if not parameters["Tags"]:
                 raise MissingParameter("The request must contain the parameter Tags.")
-            queue.set_tags(given["Tags"])
+            queue.set_tags(parameters["Tags"])
 
-        return self._do(given, tag)
+        return self._do(parameters, tag)
 
-    def _untag(self, given: Structure, base_url: str) -> Structure:
+    def _untag(self, parameters: Structure, base_url: str) -> Structure:
         def untag(queue: Queue) -> None:
-            if not given["TagKeys"]:
+            if not parameters["TagKeys"]:
                 raise InvalidParameterValue("Tag keys must be between 1 and 128 characters in length.")
-            queue.remove_tags(*given["TagKeys"])
+            queue.remove_tags(*parameters["TagKeys"])
 
-        return self._do(given, untag)
+        return self._do(parameters, untag)
 
-    def _add_permission(self, given: Structure, base_url: str) -> Structure:
+    def _add_permission(self, parameters: Structure, base_url: str) -> Structure:
         def add(queue: Queue) -> None:
             queue.update_attributes(
                 lambda rules: {
                     "Policy": queue_attributes.add_permission(
                         rules.policy,
                         queue_arn(queue.arn, self.account),
-                        given["Label"],
-                        given["AWSAccountIds"],
-                        given["Actions"],
+                        parameters["Label"],
+                        parameters["AWSAccountIds"],
+                        parameters["Actions"],
                     )
                 }
             )
 
-        return self._do(given, add)
+        return self._do(parameters, add)
 
-    def _remove_permission(self, given: Structure, base_url: str) -> Structure:
+    def _remove_permission(self, parameters: Structure, base_url: str) -> Structure:
         def remove(queue: Queue) -> None:
             queue.update_attributes(
-                lambda rules: {"Policy": queue_attributes.remove_permission(rules.policy, given["Label"])}
+                lambda rules: {"Policy": queue_attributes.remove_permission(rules.policy, parameters["Label"])}
             )
 
-        return self._do(given, remove)
+        return self._do(parameters, remove)
 
     # --- messages
 
@@ -336,29 +336,29 @@ class Actions:
     def _settle_each(self, name: str, wanted: list[Wanted]) -> list[SettleOutcome]:
         return self._on_named(name, lambda queue: settle_each(queue, wanted))
 
-    def _send(self, given: Structure, base_url: str) -> Structure:
-        entry = send_entry(given, given.get(SENDER))
-        return send_result(self.on_queue(given["QueueUrl"], lambda queue: send_one(queue, entry)), entry)
+    def _send(self, parameters: Structure, base_url: str) -> Structure:
+        entry = send_entry(parameters, parameters.get(SENDER))
+        return send_result(self.on_queue(parameters["QueueUrl"], lambda queue: send_one(queue, entry)), entry)
 
     async def receive(
-        self, queue: Queue, given: Structure, interrupt: Interrupt, room: Room | None = None
+        self, queue: Queue, parameters: Structure, interrupt: Interrupt, room: Room | None = None
     ) -> tuple[list[Message], Structure]:
         """Runs ReceiveMessage. Returns the messages, and the result for the client.
 
         Args:
             room: waits until there is memory for the messages.
         """
-        attribute_names = {*given.get("MessageAttributeNames", ())}
+        attribute_names = {*parameters.get("MessageAttributeNames", ())}
         request = Request(
-            given.get("MaxNumberOfMessages"),
-            given.get("VisibilityTimeout"),
-            given.get("WaitTimeSeconds"),
-            given.get("ReceiveRequestAttemptId"),
+            parameters.get("MaxNumberOfMessages"),
+            parameters.get("VisibilityTimeout"),
+            parameters.get("WaitTimeSeconds"),
+            parameters.get("ReceiveRequestAttemptId"),
             ("All",) if attribute_names else (),
             interrupt,
         )
         messages = await receive_async(queue, request, room=room)
-        names = {*given.get("AttributeNames", ()), *given.get("MessageSystemAttributeNames", ())}
+        names = {*parameters.get("AttributeNames", ()), *parameters.get("MessageSystemAttributeNames", ())}
         received = [
             received_message(message, names, attribute_names, self.account, self.sender) for message in messages
         ]
@@ -368,40 +368,42 @@ class Actions:
         """Makes messages visible whose receiver has disconnected. Messages of a group keep their order."""
         queue.change_visibility_batch([(message.receipt_handle, 0) for message in messages])
 
-    def _delete_message_batch(self, given: Structure, base_url: str) -> Structure:
+    def _delete_message_batch(self, parameters: Structure, base_url: str) -> Structure:
         return self._settle(
-            given, lambda queue, entries: queue.delete_batch([entry["ReceiptHandle"] for entry in entries])
+            parameters, lambda queue, entries: queue.delete_batch([entry["ReceiptHandle"] for entry in entries])
         )
 
-    def _change_visibility_batch(self, given: Structure, base_url: str) -> Structure:
+    def _change_visibility_batch(self, parameters: Structure, base_url: str) -> Structure:
         return self._settle(
-            given,
+            parameters,
             lambda queue, entries: queue.change_visibility_batch(
                 [(entry["ReceiptHandle"], entry.get("VisibilityTimeout")) for entry in entries]
             ),
         )
 
-    def _settle(self, given: Structure, settle: Callable[[Queue, Any], BatchResult]) -> Structure:
-        entries = given["Entries"]
+    def _settle(self, parameters: Structure, settle: Callable[[Queue, Any], BatchResult]) -> Structure:
+        entries = parameters["Entries"]
 
         def checked(queue: Queue) -> BatchResult:
             check_batch_ids([entry["Id"] for entry in entries], settings(queue))
             return settle(queue, entries)
 
-        return settle_result(self.on_queue(given["QueueUrl"], checked), entries)
+        return settle_result(self.on_queue(parameters["QueueUrl"], checked), entries)
 
     # --- message move tasks
 
-    def _start_move_task(self, given: Structure, base_url: str) -> Structure:
-        rate = given.get("MaxNumberOfMessagesPerSecond")
-        handle = self.tasks.start(given["SourceArn"], given.get("DestinationArn"), rate, given[CALLER])
+    def _start_move_task(self, parameters: Structure, base_url: str) -> Structure:
+        rate = parameters.get("MaxNumberOfMessagesPerSecond")
+        handle = self.tasks.start(
+            parameters["SourceArn"], parameters.get("DestinationArn"), rate, parameters[CALLER]
+        )
         return {"TaskHandle": handle}
 
-    def _cancel_move_task(self, given: Structure, base_url: str) -> Structure:
-        return {"ApproximateNumberOfMessagesMoved": self.tasks.cancel(given["TaskHandle"])}
+    def _cancel_move_task(self, parameters: Structure, base_url: str) -> Structure:
+        return {"ApproximateNumberOfMessagesMoved": self.tasks.cancel(parameters["TaskHandle"])}
 
-    def _list_move_tasks(self, given: Structure, base_url: str) -> Structure:
-        tasks = self.tasks.listed(given["SourceArn"], given.get("MaxResults", 1))
+    def _list_move_tasks(self, parameters: Structure, base_url: str) -> Structure:
+        tasks = self.tasks.listed(parameters["SourceArn"], parameters.get("MaxResults", 1))
         for task in tasks:
             task |= {name: queue_arn(task[name], self.account) for name in _TASK_ARNS if name in task}
         return {"Results": tasks}

@@ -127,18 +127,18 @@ class SqsEndpoint:
                 raise RequestError("AccessDeniedException", _no_key(head), 403)
             if not caller.may_on_any_queue(model.name):  # refused without parsing the parameters
                 raise access_denied(caller, model.name, "any queue")
-            given = await _parse(body.content, parse)
+            parameters = await _parse(body.content, parse)
             trace = headers.get(_TRACE_ID) if pending.covers(_TRACE_ID) else None
-            self._complete(given, model.name, caller, trace)
-            call.queue = named_queues(given)[0] or "-"
-            check_permissions(caller, model.name, given)
+            self._complete(parameters, model.name, caller, trace)
+            call.queue = named_queues(parameters)[0] or "-"
+            check_permissions(caller, model.name, parameters)
             base_url = self._public_url or f"{http.scope['scheme']}://{headers.get('host') or http.url.netloc}"
             answer = self.answers.of(pending.key)
             try:
                 if model.name == "ReceiveMessage":
-                    result = await self._receive(http, given, answer)
+                    result = await self._receive(http, parameters, answer)
                 else:
-                    result = await self._actions.answer(model.name, given, base_url)
+                    result = await self._actions.answer(model.name, parameters, base_url)
                 format = json_protocol if named is not None else _query_format(headers)
                 write = partial(format.response, model, result, call.request_id)
                 content = write() if answer.counted < LARGE * MEMORY_FACTOR else await asyncio.to_thread(write)
@@ -149,47 +149,47 @@ class SqsEndpoint:
         response_headers = {"x-amzn-RequestId": call.request_id} | stored
         return _Response(answer, content, headers=response_headers, media_type=format.RESPONSE_TYPE)
 
-    def _complete(self, given: dict[str, Any], action: str, caller: Caller, trace: str | None) -> None:
+    def _complete(self, parameters: dict[str, Any], action: str, caller: Caller, trace: str | None) -> None:
         """Adds parameters that are outside the body: the trace header, and the caller."""
         if action == "SendMessage" and trace:
-            add_trace_header(given, trace)
+            add_trace_header(parameters, trace)
         if action in SENDING and self._actions.sender is None:
-            given[SENDER] = caller.name
+            parameters[SENDER] = caller.name
         if action == "StartMessageMoveTask":
-            given[CALLER] = caller
+            parameters[CALLER] = caller
 
-    async def _receive(self, http: Request, given: dict[str, Any], answer: CountedAnswer) -> dict[str, Any]:
+    async def _receive(self, http: Request, parameters: dict[str, Any], answer: CountedAnswer) -> dict[str, Any]:
         """Receives messages. Stops waiting when the client disconnects or the server stops."""
         http.scope["state"][RECEIVES] = True
         if http.scope["state"].get(HALF_CLOSED):
             raise ClientDisconnect
-        queue = self._actions.opened(given["QueueUrl"])  # usually open already, which saves a thread
+        queue = self._actions.opened(parameters["QueueUrl"])  # usually open already, which saves a thread
         if queue is None:
-            queue = await asyncio.to_thread(self._actions.queue, queue_name(given["QueueUrl"]))
-        polls = given.get("WaitTimeSeconds", settings(queue).wait_micros) > 0
+            queue = await asyncio.to_thread(self._actions.queue, queue_name(parameters["QueueUrl"]))
+        polls = parameters.get("WaitTimeSeconds", settings(queue).wait_micros) > 0
         async with self.receives.of(http) as (interrupt, answer.gone):
             self.waiting += polls
             try:
                 await self.answers.begin(answer)
-                queue, (messages, result) = await self._receive_from_newest(queue, given, interrupt, answer)
+                queue, (messages, result) = await self._receive_from_newest(queue, parameters, interrupt, answer)
             finally:
                 self.waiting -= polls
             disconnected = answer.gone.done()
-        if disconnected and messages and not given.get("ReceiveRequestAttemptId"):
+        if disconnected and messages and not parameters.get("ReceiveRequestAttemptId"):
             # nobody gets the answer: make the messages visible now, not after the visibility timeout
             await asyncio.to_thread(_release, self._actions, queue, messages)
             raise ClientDisconnect
         return result
 
     async def _receive_from_newest(
-        self, queue: Queue, given: dict[str, Any], interrupt: Interrupt, answer: CountedAnswer
+        self, queue: Queue, parameters: dict[str, Any], interrupt: Interrupt, answer: CountedAnswer
     ) -> tuple[Queue, tuple[list[Message], dict[str, Any]]]:
         """Receives from a queue, or from its successor if it was deleted. Returns the queue, too."""
         try:
-            return queue, await self._actions.receive(queue, given, interrupt, answer)
+            return queue, await self._actions.receive(queue, parameters, interrupt, answer)
         except QueueDoesNotExist:
             newest = await asyncio.to_thread(self._actions.reopened, queue)
-            return newest, await self._actions.receive(newest, given, interrupt, answer)
+            return newest, await self._actions.receive(newest, parameters, interrupt, answer)
 
 
 class _Response(Response):
