@@ -34,6 +34,7 @@ EXPECTED = {
     "storage/cleaning.py": ["os.stat", "os.walk"],
     # a file of its own, in the system's directory for such
     "storage/bulk/arrow_files.py": ["pa.memory_map"],
+    "storage/bulk/sent_files.py": ["pa.memory_map"],
     # what folder has opened
     "storage/parquet_files.py": ["pq.ParquetFile", "pq.write_table"],
     # clients for folder, and their errors
@@ -44,6 +45,8 @@ EXPECTED = {
     "operations/relations.py": ["pyarrow.dataset"],
     # tables of users, outside of roots
     "storage/delivery/table.py": ["deltalake", "deltalake"],
+    "storage/source_rows.py": ["deltalake"],
+    "storage/source_table.py": ["deltalake", "deltalake"],
     # files of the system, and the numbers of directories
     "operations/upgrade.py": ["open", "open", "open", "open", "os.listdir", "os.listdir", "os.stat", "os.walk"],
     # files of pyspark
