@@ -67,16 +67,17 @@ def _folder(queue: OpenQueue) -> Folder:
 
 @attrs.define
 class VainWait:
-    """The wait after a poll that found nothing, until another one may find something.
+    """The wait after a poll that found nothing, until another poll may find messages.
 
-    Many changes are no messages, and while another process watches this one looks rarely.
+    A change that brings no message, such as a delete, does not end the wait. While another process watches the
+    queue, this process rarely checks for changes.
     """
 
     _queue: OpenQueue
     _waiter: Waiter | None
-    """Woken by changes; None: nothing is, and the wait is a single one."""
+    """Woken by changes. None: the wait has one instant."""
     _clear: Callable[[], None]
-    """Called before each look whether there may be messages."""
+    """Called before each check, so that later changes wake the waiter."""
     _interrupt: Interrupt | None
     """Ends the wait."""
     _deadline: int

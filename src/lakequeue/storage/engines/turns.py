@@ -1,10 +1,12 @@
-"""Turns of processes that commit to one table: of those that decide on one version, all but one lose the race.
+"""Turns of the processes that commit to one table.
 
-On disks a turn is a lock, see ``disk_turn``. On object stores no lock makes a busy process wait, or goes with the
-one that held it. The process that made the last commit can start the next at once; one that has to read it first
-is late each time (it lost 26 races in 16 s). So a process that lost a race pauses after its next commits. One that
-never loses is told by a commit that conflicts with no other and makes it lose: the one that it keeps out asks for
-a turn.
+Of the processes that decide on one version of a table, one commits and the others lose the race. On a disk they
+take turns by a lock, see ``disk_turn``. A turn only saves work: the fence refuses stale commits without it, too.
+
+Object stores have no lock that ends with its holder. There the process that made the last commit can start the
+next one at once, and a process that reads that commit first is late each time: it lost 26 races in 16 s. So a
+process that lost a race pauses after its next commits. A process that never loses does not pause. A process that
+it keeps out asks for a turn: it commits an empty entry, and the busy process loses its next race.
 
 Four processes on one shard, the least served against their mean: 0.1 to 0.5 without pauses, 0.94 with them. They
 do as much as before with half of the requests, as each commit has more in it. Eight consumers with handlers of
@@ -40,22 +42,22 @@ after every commit, one that lost once does so once."""
 
 
 class Turns:
-    """Turns of this process at one table; not thread-safe, its owner locks. Without another form nobody waits."""
+    """The turns of this process at one table. Base class: never waits. Not thread-safe: the owner locks."""
 
     moved = False
-    """Whether others committed since this process did, so that it would have lost a race without its turn."""
+    """True if another process committed since this process did: without the turn, the race would be lost."""
     waited = False
-    """Whether others had the turn when this process wanted it."""
+    """True if another process had the turn when this process asked for it."""
 
     def __init__(self) -> None:
         self._held = ExitStack()
 
     @contextmanager
     def taken(self, table: Table | None, later: bool = False) -> Iterator[bool]:
-        """Waits for a turn, and has it during the block; yields whether what is known of the table is old.
+        """Waits for a turn, and keeps it during the block. Yields True if the loaded snapshot is old.
 
-        Enter it before the callers are chosen whose requests go into the next commit. ``later``: what they need
-        can be prepared beside others, and locks are waited for in ``take``.
+        Enter it before the requests of the next commit are chosen. With ``later``, it waits for no lock: ``take``
+        does, after the requests were prepared.
         """
         with self._held:
             yield self._begin(table, later)
@@ -64,38 +66,38 @@ class Turns:
         return False
 
     def take(self, table: Table, *, patient: bool) -> bool:
-        """Waits for the turn within such a block, and has it; returns whether what is known of the table is old.
+        """Waits for the turn within the block of ``taken``. Returns True if the loaded snapshot is old.
 
-        If it is not ``patient``, it waits until somebody commits, and then does without.
+        Unless ``patient``, it stops waiting, and has no turn, once another process commits.
         """
         return False
 
     def commit(self) -> AbstractContextManager[None]:
-        """A commit within the turn."""
+        """Surrounds each commit."""
         return nullcontext()
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Notes that this process lost its last races, this many of them; returns whether the table is old."""
+        """Notes the ``lost``-th lost race of a transaction. Returns True to load the newest snapshot."""
         return False
 
     def end(self) -> None:
-        """Ends the turn before its block: there is a commit, and what follows keeps nobody waiting."""
+        """Ends the turn after the commit, before its block ends, so that other processes need not wait longer."""
         self._held.close()
 
 
 NO_TURNS = Turns()
-"""Those of a table that one process at a time commits to, mostly."""
+"""For tables to which mostly a single process commits."""
 
 
 def turns_at(path: str, commits_alone: bool) -> Turns:
-    """Turns at a table. A store has no locks that go with their holder, so there pauses take their place."""
+    """Returns the turns at a table: pauses on a store, locks on a disk."""
     if local_path(path) is None:
         return StoreTurns()
     return _AloneTurns() if commits_alone else _DiskTurns(path)
 
 
 class StoreTurns(Turns):
-    """Pauses, each of which is over before its block."""
+    """Pauses before commits instead of turns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +123,7 @@ class StoreTurns(Turns):
         return True
 
     def lose(self, table: Table, lost: int) -> bool:
-        """Asks for a turn after every few; the table is none that is old, as the commit has read it."""
+        """Asks for a turn after every few lost races. Returns False, as the newest snapshot is loaded."""
         self._meet()
         self._took = 0.0
         if lost % ASK_AFTER:
