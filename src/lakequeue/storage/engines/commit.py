@@ -8,6 +8,10 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+import attrs
 
 from lakequeue.errors import REPEAT, DamagedTable, QueueClientError
 from lakequeue.storage import layout
@@ -37,6 +41,9 @@ _LOST = "lost_races"
 """Field of a token: the number of races that were lost before the commit."""
 
 _log = logging.getLogger("lakequeue")
+_T_co = TypeVar("_T_co", covariant=True)
+Ids = Mapping[str, int]
+"""Application ids with versions."""
 
 
 class StaleAttributes(Exception):
@@ -60,6 +67,27 @@ def lost_races(folder: Folder, version: int, most: int) -> tuple[int, int]:
     return len(known), sum(known)
 
 
+@attrs.frozen
+class Change(Generic[_T_co]):
+    """A decision that takes effect by a commit."""
+
+    fence: Ids
+    """The versions on which it was made; 0: never committed."""
+    ids: Ids
+    """The versions that the commit sets."""
+    write: Callable[[Ids, str], None]
+    """Makes the commit, which must carry these ids and the token that it is given."""
+    value: _T_co
+    found: Callable[[], bool] = lambda: False
+    """Returns whether the commit that refused this one made the same change; the handle has loaded it."""
+    counts: Ids = MappingProxyType({})
+    """What the commit does, with numbers of messages, for readers of the table's history."""
+    late: bool = False
+    """Whether its turn was not taken before ``decide``, as others may make the same change."""
+    patient: bool = True
+    """Whether such a change waits for its turn beyond the next commit of another process."""
+
+
 class Ended(Enum):
     """How one try of a commit ended. After the last two, the newest snapshot is loaded."""
 
@@ -74,20 +102,11 @@ class Ended(Enum):
 class Commit:
     """A commit on its way; the handle is locked by the caller from the decision until the commit has ended."""
 
-    def __init__(
-        self,
-        table: Table,
-        fence: Mapping[str, int],
-        write: Callable[[str], None],
-        found: Callable[[], bool],
-        counts: Mapping[str, int],
-    ) -> None:
-        """Prepares a commit on the loaded snapshot of a table. For the arguments see ``transaction.Change``."""
+    def __init__(self, table: Table, change: Change[object]) -> None:
+        """Prepares a commit on the loaded snapshot of a table."""
         self._table = table
-        self._fence = fence
-        self._write = write
-        self._found = found
-        self._token = json.dumps({**counts, _LOST: table.lost_races, "commit": uuid.uuid4().hex})
+        self._change = change
+        self._token = json.dumps({**change.counts, _LOST: table.lost_races, "commit": uuid.uuid4().hex})
         self._stale = 0
         """Tries on a snapshot with files that were gone. One is an old snapshot; two are damage."""
         self._unanswered = 0
@@ -125,13 +144,27 @@ class Commit:
         if self._table.version < self._unsettled:
             raise _unknown(self._table, TimeoutError("no answer came"), "it may still land")
 
+    def _holds(self) -> bool:
+        """Returns True if the loaded snapshot has the fence on which the change was decided."""
+        return all(self._table.transaction(app_id) == version for app_id, version in self._change.fence.items())
+
     def _may_commit(self) -> bool:
+        """Returns True if the fence holds on the loaded snapshot, and the version after it was never trimmed."""
+        table = self._table
         try:
-            return _may_commit(self._table, self._fence)
+            # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
+            if is_based(table) and self._holds():
+                return True
+            table.refresh()  # whoever lost decides anew, on what is the newest now
+            if local_path(table.path) is not None and not _in_log(table, table.version):
+                raise QueueClientError(
+                    f"{table.path} has no log entry of its version {table.version}; nothing was changed"
+                )
         except Exception as error:
             if not self._unanswered:
                 raise
-            raise _unknown(self._table, error, "an earlier try may have landed, or still land") from error
+            raise _unknown(table, error, "an earlier try may have landed, or still land") from error
+        return False
 
     def _came_late(self) -> Ended:
         """Returns whether what ended the race was a try of this commit without an answer, or another commit."""
@@ -145,13 +178,13 @@ class Commit:
         table = self._table
         base, wall, machine = table.version, time.time(), time.monotonic()
         try:
-            self._write(self._token)
+            self._change.write(self._change.ids, self._token)
         except Exception as error:
             if isinstance(error, OtherHistory) and error.outcome_unknown:
                 raise
             tried = table.version + 1  # `add` may have moved on before it failed
             # A commit may land and still raise: post-commit work failed, or the answer was lost.
-            by_another = isinstance(error, LostRace) and self._found()
+            by_another = isinstance(error, LostRace) and self._change.found()
             if by_another or _landed(table, self._token, base, error):
                 return Ended.LANDED
             self._check_repeats(error, tried)
@@ -160,7 +193,7 @@ class Commit:
             took = max(time.time() - wall, time.monotonic() - machine)
             if took < LONG_COMMIT or _landed(table, self._token, base, TimeoutError(f"it took {took:.0f} s")):
                 return Ended.LANDED
-        return Ended.REPEAT if holds(table, self._fence) else Ended.LOST
+        return Ended.REPEAT if self._holds() else Ended.LOST
 
     def _check_repeats(self, error: Exception, tried: int) -> None:
         """Raises if a try that did not land was the last one."""
@@ -173,17 +206,12 @@ class Commit:
         self._unsettled = max(self._unsettled, claimed or 0)
         repeats = isinstance(error, LostRace) if claimed is None else self._unanswered <= _UNANSWERED
         if table.version < self._unsettled:
-            if not repeats or not holds(table, self._fence):
+            if not (repeats and self._holds()):
                 raise _unknown(table, error, "it may still land") from error
-        elif (self._stale > 1 or not repeats) and holds(table, self._fence):
+        elif (self._stale > 1 or not repeats) and self._holds():
             if isinstance(error, DamagedTable):
                 raise error
             raise QueueClientError(f"the commit to {table.path} failed: {first_line(error)}") from error
-
-
-def holds(table: Table, fence: Mapping[str, int]) -> bool:
-    """Whether the loaded snapshot has these versions of the application ids."""
-    return all(table.transaction(app_id) == version for app_id, version in fence.items())
 
 
 def is_based(table: Table) -> bool:
@@ -201,19 +229,6 @@ def is_based(table: Table) -> bool:
     if abs(time.time() - table.state.confirmed_at) >= OLDEST_BASE:
         table.confirm()
     return table.version == version
-
-
-def _may_commit(table: Table, fence: Mapping[str, int]) -> bool:
-    """Whether the fence holds on the loaded snapshot, and the version after it was never trimmed."""
-    # A handle that moved on since the decision would accept a stale commit: two messages, one offset.
-    if is_based(table) and holds(table, fence):
-        return True
-    table.refresh()  # whoever lost decides anew, on what is the newest now
-    if local_path(table.path) is not None and not _in_log(table, table.version):
-        raise QueueClientError(
-            f"{table.path} has no log entry of its version {table.version}; nothing was changed"
-        )
-    return False
 
 
 def _landed(table: Table, token: str, base: int, error: Exception) -> bool:

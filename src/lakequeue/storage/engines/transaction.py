@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Generic, NoReturn, TypeVar
 
 import attrs
 
 from lakequeue.errors import RequestThrottled
+from lakequeue.storage.engines.commit import Change as Change
 from lakequeue.storage.engines.commit import Commit, Ended
+from lakequeue.storage.engines.commit import Ids as Ids
 from lakequeue.storage.engines.interface import StaleSnapshot
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.engines.turns import NO_TURNS, Turns
@@ -27,8 +27,6 @@ REPEATS = 30
 """Attempts at a commit that loses to commits outside its fence."""
 _T_co = TypeVar("_T_co", covariant=True)
 _T = TypeVar("_T")
-Ids = Mapping[str, int]
-"""Application ids with versions."""
 
 
 @attrs.frozen
@@ -36,27 +34,6 @@ class Answer(Generic[_T_co]):
     """A decision that changes nothing."""
 
     value: _T_co
-
-
-@attrs.frozen
-class Change(Generic[_T_co]):
-    """A decision that takes effect by a commit."""
-
-    fence: Ids
-    """The versions on which it was made; 0: never committed."""
-    ids: Ids
-    """The versions that the commit sets."""
-    write: Callable[[Ids, str], None]
-    """Makes the commit, which must carry these ids and the token that it is given."""
-    value: _T_co
-    found: Callable[[], bool] = lambda: False
-    """Returns whether the commit that refused this one made the same change; the handle has loaded it."""
-    counts: Ids = MappingProxyType({})
-    """What the commit does, with numbers of messages, for readers of the table's history."""
-    late: bool = False
-    """Whether its turn was not taken before ``decide``, as others may make the same change."""
-    patient: bool = True
-    """Whether such a change waits for its turn beyond the next commit of another process."""
 
 
 @attrs.frozen
@@ -172,7 +149,7 @@ def commit(table: Table, change: Change[object]) -> bool:
 
     Commits outside its fence, such as merges of segments, only make it try again.
     """
-    trying = Commit(table, change.fence, partial(change.write, change.ids), change.found, change.counts)
+    trying = Commit(table, change)
     for number in range(REPEATS):
         ended = trying.attempt()
         if ended is not Ended.REPEAT:
