@@ -46,7 +46,6 @@ def jsonable(value: object) -> object:
 
 
 def _fields(value: object, names: str) -> dict[str, Any]:
-    """Returns attributes of a value by name, in this order."""
     return {name: getattr(value, name) for name in names.split()}
 
 

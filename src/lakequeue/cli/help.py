@@ -84,12 +84,10 @@ characters.
 
 
 def name_of(place: str) -> str:
-    """Returns the name of a command, derived from its function."""
     return place.partition(".")[2].rstrip("_").replace("_", "-")
 
 
 def epilog(examples: Sequence[str]) -> str:
-    """Returns the examples of a command, for the end of its help."""
     lines = [f"lakequeue {example}" for example in examples]
     return "\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
 

@@ -74,7 +74,6 @@ def send_lines(
 
 
 def max_batch(queue: Queue) -> int:
-    """Returns the maximum number of entries in a batch."""
     return profile(queue.attributes()["profile"]).max_batch or MAX_BATCH
 
 

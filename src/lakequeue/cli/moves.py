@@ -112,5 +112,4 @@ def redrive(
 
 
 def _by_target(targets: dict[str, int]) -> str:
-    """Describes the numbers by queue: ``2 messages to orders, 1 message to bills``."""
     return ", ".join(f"{render.count(number, 'message')} to {name}" for name, number in targets.items())

@@ -65,27 +65,22 @@ def option(default: Any, help: str, metavar: str, *names: str, **more: Any) -> A
 
 
 def flag(default: Any, help: str, *names: str, **more: Any) -> Any:
-    """Declares an option without a value."""
     return typer.Option(default, *names, help=help, **more)
 
 
 def duration_option(default: Any, help: str, *names: str, parser: Any = duration, **more: Any) -> Any:
-    """Declares an option whose value is a duration."""
     return option(default, help, "DURATION", *names, parser=parser, **more)
 
 
 def instant_option(default: Any, help: str, *names: str) -> Any:
-    """Declares an option whose value is an instant."""
     return option(default, f"{help}, {INSTANT_HELP}.", "INSTANT", *names, parser=moment)
 
 
 def queue_argument(default: Any, help: str, metavar: str) -> Any:
-    """Declares an argument for one or several queues."""
     return argument(default, help, metavar, autocompletion=_queue_names)
 
 
 def queue_option(default: Any, help: str, *names: str) -> Any:
-    """Declares an option for a queue."""
     return option(default, help, "QUEUE", *names, autocompletion=_queue_names)
 
 

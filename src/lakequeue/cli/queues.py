@@ -165,7 +165,6 @@ def _show_message(session: Session, queue: str, message_id: str) -> None:
 
 
 def _parts(parts: list[dict[str, Any]]) -> render.Fitting | str:
-    """Returns a table of shards or of message groups."""
     rows = [[render.age(part[name]) if name == "oldest_age" else part[name] for name in part] for part in parts]
     return render.table(render.titles(parts[0]), rows)
 

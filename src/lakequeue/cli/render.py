@@ -146,7 +146,6 @@ def count(number: int, noun: str) -> str:
 
 
 def preview(text: str) -> str:
-    """Returns the start of a text, on one line."""
     text = " ".join(printable(text[: PREVIEW + 1]).split())
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 

@@ -74,7 +74,6 @@ class Moment:
     """Seconds before now."""
 
     def instant(self, clock: Clock) -> datetime:
-        """Returns the instant by this clock."""
         return self.at if self.at is not None else clock.now() - timedelta(seconds=self.ago or 0)
 
 

@@ -93,6 +93,5 @@ class Predicate:
 
 
 def _line(text: str, most: int) -> str:
-    """Returns the beginning of a text, on one line."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -150,7 +150,6 @@ class Broker:
         self.used(name, send)
 
     def until(self, eta: datetime) -> float:
-        """Returns the seconds until an instant."""
         return (eta - self._lake.clock.now()).total_seconds()
 
     def _delay(self, queue: Queue, eta: datetime | None) -> float:

@@ -48,7 +48,6 @@ class _Attribute(NamedTuple):
 
 
 def _of(*args: Any, **more: Any) -> Any:
-    """Declares an attribute as a field."""
     declared = _Attribute(*args, **more)
     return attrs.field(default=declared.default, metadata={_Attribute: declared})
 

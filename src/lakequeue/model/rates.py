@@ -25,7 +25,6 @@ def parse_rate(value: Any) -> str:
 
 
 def _parts(rate: str) -> tuple[int, int]:
-    """Returns the number of messages and of seconds in a rate limit."""
     count, unit = rate.split("/")
     return int(count), _SECONDS[unit]
 

@@ -70,7 +70,6 @@ class HandleSigner:
         self._key = lease_key(handle_key, lease_id)
 
     def sign(self, offset: int) -> str:
-        """Returns the handle of the message at an offset."""
         plain = f"{self._before}{offset}{self._after}"
         return f"{plain}{hashlib.sha256((self._key + plain).encode()).hexdigest()[:MAC_LENGTH]}"
 

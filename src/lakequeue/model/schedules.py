@@ -152,7 +152,7 @@ class Schedule:
         return attrs.evolve(known, next_due=following, id=uuid.uuid4().hex, last_error=None)
 
     def why_silent(self) -> str:
-        """Returns the error of a schedule that is ahead."""
+        """Returns why a schedule that is ahead sends nothing, and the remedy."""
         then = "its next times lie before its last one, as a clock was ahead"
         return f"{then}; lakequeue repair {self.queue} --clock sets it back"
 

@@ -76,7 +76,6 @@ class GroupDepths:
             return self._known.get(queue.key)
 
     def age(self, figures: GroupFigures) -> float:
-        """Returns the seconds since the figures were read."""
         return self._now() - figures.read_at
 
     def _read_at(self, key: str) -> float:

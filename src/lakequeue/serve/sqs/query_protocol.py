@@ -109,7 +109,6 @@ def response(operation: OperationModel, result: dict[str, Any], request_id: str)
 
 
 def error(response: ErrorResponse) -> tuple[dict[str, str], bytes]:
-    """Returns headers and body of an error response."""
     return {}, _document(
         "ErrorResponse",
         f"<Error><Type>{error_type(response)}</Type><Code>{_text(response.code)}</Code>"
