@@ -78,9 +78,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "serve.deploy_files": ("deploy-files lakequeue-deploy",),
     },
 }
-"""Modules, functions and examples of the commands, by panel of the help. ``lakequeue EXAMPLE`` should fit 60
-characters.
-"""
+"""Modules, functions and examples of the commands, by panel. Examples should fit 60 characters with the name."""
 
 
 def name_of(place: str) -> str:

@@ -252,7 +252,7 @@ def named(lake: LakeQueue, names: Iterable[str]) -> list[Queue]:
 
 
 def depths_of(queues: Sequence[Queue]) -> tuple[dict[str, Depth], dict[str, LakeQueueError]]:
-    """Returns depths, and errors of queues that cannot be counted, by name. Leaves out queues just deleted."""
+    """Returns the depths by name, and the errors of queues that cannot be counted. Skips deleted queues."""
     from lakequeue.entry_verbs import depths
 
     counted: dict[str, Depth] = {}

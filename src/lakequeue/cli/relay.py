@@ -17,7 +17,7 @@ from lakequeue.errors import OverLimit, RequestThrottled
 
 
 def _start(given: str | int | Moment) -> str | int | Moment:
-    """``now``, a version, or an instant."""
+    """Parses ``now``, a version, or an instant."""
     if not isinstance(given, str) or given == "now":
         return given
     return int(given) if given.isdecimal() else moment(given)
@@ -31,7 +31,7 @@ def relay(
     files: str | None = option(
         None, "Instead of a table: a message for each new file, such as 'landing/*.json'.", "PATTERN"
     ),
-    once: bool = flag(False, "Send what is there, and end.", "--once"),
+    once: bool = flag(False, "Send the present rows or files, and end.", "--once"),
     every: float | None = duration_option(None, "Interval between two passes.", parser=at_least(1)),
     body: str = option("*", "Column with the bodies; '*' sends each row as JSON.", "NAME", "--body-column"),
     start: str = option(
@@ -49,11 +49,11 @@ def relay(
     delay: str | None = option(None, "Column with delays in seconds.", "NAME", "--delay-column"),
     priority: str | None = option(None, "Column with priorities.", "NAME", "--priority-column"),
     on_bad_row: Literal["fail", "drop", "divert"] = typer.Option(
-        "fail", help="What becomes of a row that breaks a rule; divert adds it to --bad-rows."
+        "fail", help="How to treat a row that breaks a rule; divert adds it to --bad-rows."
     ),
     bad_rows: str | None = option(None, "Delta table for refused rows and the reasons.", "DIR"),
     table_option: list[str] | None = option(
-        None, "Storage option of the table, if it needs others than the root; repeatable.", "KEY=VALUE"
+        None, "Storage option of the table, instead of the root's options; repeatable.", "KEY=VALUE"
     ),
 ) -> None:
     """Send each row that a Delta table gains, or each new file, as a message, once."""

@@ -188,7 +188,7 @@ class Undeliverable(Malformed):
 def _in_worker() -> bool:
     """Returns True if a Celery worker asked for the message.
 
-    In other programs that use kombu, errors of callbacks reach the caller, as with every transport.
+    In any other program, an error of a callback is raised in the caller, as with every kombu transport.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("celery.worker."):

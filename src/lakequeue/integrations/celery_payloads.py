@@ -247,7 +247,7 @@ def _malformed() -> Iterator[None]:
 
 
 def _loaded(text: str) -> Any:
-    """Parses JSON. The messages that kombu sends to SQS are encoded once more, in base64."""
+    """Parses JSON, or JSON in base64, as kombu sends it to SQS."""
     try:
         return loads(text)
     except ValueError:

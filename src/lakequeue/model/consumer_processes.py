@@ -1,4 +1,4 @@
-"""What a running consumer says of itself in a small file, by which idle consumers are seen too (JOB-14)."""
+"""The file that a running consumer writes about itself, so that idle consumers are visible, too (JOB-14)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import attrs
 from lakequeue.model.clock import format_instant, parse_instant
 
 LARGEST = 64 * 1_024
-"""Bytes of such a file; a larger one is ignored."""
+"""Maximum number of bytes of such a file. Larger files are ignored."""
 
 
 @attrs.frozen
 class ConsumerProcess:
-    """A process in which a consumer runs, as it said at most a minute ago.
+    """A process in which a consumer runs, as reported at most a minute ago.
 
     Attributes:
         host: name of its machine.
-        pid: its process id there.
+        pid: its process id on that machine.
         started_at: when ``run`` began.
-        seen_at: when the process last said so.
-        handlers: number of calls of the handler that ran then.
-        oldest_handler: when the oldest of them began; None if no handler ran.
+        seen_at: when the process last wrote its file.
+        handlers: number of handler calls that ran then.
+        oldest_handler: when the oldest of these calls began. None if no handler ran.
     """
 
     host: str
@@ -47,12 +47,12 @@ class ConsumerFile:
     process: ConsumerProcess
 
     def json(self) -> str:
-        """The file as JSON."""
+        """Returns the content as JSON."""
         return json.dumps(attrs.asdict(self, value_serializer=lambda _, __, value: _plain(value)))
 
 
 def parse(text: bytes) -> ConsumerFile | None:
-    """Parses such a file; None if it holds anything else: any program that may write the root may have made it."""
+    """Parses such a file. None for any other content: any program with access to the root may write it."""
     try:
         found = json.loads(text)
         given = found["process"]
