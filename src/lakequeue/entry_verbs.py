@@ -253,6 +253,12 @@ def concerns(
 
 # --- the root
 
+
+def store_requests(lake: LakeQueue) -> dict[str, int]:
+    """Requests of this process to the root's object store by kind; none on a disk."""
+    return lake._runtime.engine.store.requests.counts()
+
+
 prepare = of_face(Root.prepare)
 check_catalog = of_face(lambda root: root.check())
 

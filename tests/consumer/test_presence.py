@@ -163,6 +163,9 @@ def document(**changes: object) -> dict[str, object]:
                 ("seen_at", None),
                 ("seen_at", "yesterday"),
                 ("oldest_handler", 7),
+                ("requests", 7),
+                ("requests", {"get": "7"}),
+                ("received", None),
             )
         ),
     ],

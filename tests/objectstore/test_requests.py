@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -31,8 +32,9 @@ from lakequeue import (
     SystemClock,
 )
 from lakequeue.consumer.presence import Presence
-from lakequeue.entry_verbs import gone, running_consumers
+from lakequeue.entry_verbs import doctor, gone, running_consumers, store_requests
 from lakequeue.runtime.shard_ledger import ShardLedger
+from lakequeue.serve.metrics import _StoreRequests
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage.delta_log import entry_name
 from lakequeue.storage.engines.point import Table
@@ -348,6 +350,35 @@ def test_a_send_of_the_same_process_wakes_a_long_poll_at_once(store: Counted) ->
     queue.send("a")
     assert [message.body for message in call.join()] == ["a"]
     assert call.ended_at - started == timedelta(seconds=15)
+
+
+def test_requests_are_counted_by_kind_and_for_each_message_that_consumers_received(
+    store: Counted, lq: LakeQueue
+) -> None:
+    clock = ManualClock()
+    lake = LakeQueue(lq.root, engine="point", clock=clock)
+    queue, other = lake.create_queue("orders"), apart(lq.root, clock, 1)[0]
+    assert doctor(other).store_use is None
+    store.requests.clear()
+    before = store_requests(lake)
+    running = Running(clock, consumer := Consumer(queue, lambda message, context: None), {})
+    try:
+        for _ in range(5):
+            queue.send("a")
+            clock.advance(3)
+        clock.advance(50)
+        own = Counter(store_requests(lake)) - Counter(before)
+        assert own == {kind.lower(): number for kind, number in store.requests.items() if kind != "POST"}
+        sampled = [sample for family in _StoreRequests(lake).collect() for sample in family.samples]
+        assert {sample.labels["kind"]: sample.value for sample in sampled} == store_requests(lake)
+        use = doctor(other).store_use
+        now = store_requests(lake)
+        assert use is not None and use.received == 5 and use.requests["list"] == now["list"]
+        assert now["put"] - use.requests["put"] == 1, "the file that says it"
+        assert f"{use.requests['put'] / 5:.2f} put" in str(use) and "each of 5 messages" in str(use)
+    finally:
+        consumer.stop(timeout=0)
+        running.join()
 
 
 @pytest.mark.parametrize("wrong", [0, 0.01, -1, 4_000, "often", float("inf"), True])

@@ -50,7 +50,7 @@ def test_a_remote_file_is_read_by_the_calling_thread(table: Table, monkeypatch: 
     pq.write_table(ROWS, content, row_group_size=1_000)
     data = content.getvalue().to_pybytes()
     obstore.put(store, "a.parquet", data)
-    table.folder = RemoteFolder("memory:///lake", lambda: store)
+    table.folder = RemoteFolder("memory:///lake", lambda kind: store)
     threads: set[int] = set()
     get_range = obstore.get_range
 
@@ -120,7 +120,10 @@ def test_on_macos_a_sync_also_empties_the_cache_of_the_disk(
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", ".."])
 def test_a_name_that_nobody_parsed_leads_no_further_than_its_directory(tmp_path: Path, name: str) -> None:
     store = MemoryStore()
-    for below in LocalFolder(f"{tmp_path}/table"), RemoteFolder("memory:///lake/table", lambda: store, "table"):
+    for below in (
+        LocalFolder(f"{tmp_path}/table"),
+        RemoteFolder("memory:///lake/table", lambda kind: store, "table"),
+    ):
         for reach in (
             lambda: below / name,  # noqa: B023
             lambda: below.read(name),  # noqa: B023

@@ -239,7 +239,7 @@ def test_handles_with_other_options_are_not_shared() -> None:
 def test_all_tables_of_a_root_share_their_connections() -> None:
     store = Store("s3://lake/a", KEYS)
     one, two = store.folder("s3://lake/a/q/k/0/messages"), store.folder("s3://lake/a/queues") / "_delta_log"
-    assert one._store is two._store
+    assert one._client("get") is two._client("get")
     assert (one._at("x"), two._at("x")) == ("q/k/0/messages/x", "queues/_delta_log/x")
 
 

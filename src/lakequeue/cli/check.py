@@ -79,6 +79,8 @@ def _health_lines(health: Health) -> Iterator[str]:
     yield f"last compaction  {'never' if ago is None else f'{render.age(ago)} ago'}"
     behind = f"{render.age(health.clock_behind)} behind the newest" if health.clock_behind else "not behind any"
     yield f"clock            {behind} commit"
+    if health.store_use is not None:
+        yield f"requests         {health.store_use}"
     more = len(health.shards) - SHOWN
     yield f"queues           {health.queues}{f'; the {SHOWN} largest shards, --json has all' if more > 0 else ''}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 
 import attrs
@@ -40,11 +40,18 @@ class ConsumerProcess:
 
 @attrs.frozen
 class ConsumerFile:
-    """The content of the file: the consumer's name, the keys of its queues, and its process."""
+    """The content of the file: the consumer's name, the keys of its queues, and its process.
+
+    Attributes:
+        requests: how many requests the process made to the root's object store, by kind.
+        received: how many messages the process received from the queues of the root.
+    """
 
     name: str
     queues: Sequence[str]
     process: ConsumerProcess
+    requests: Mapping[str, int] = attrs.field(factory=dict)
+    received: int = 0
 
     def json(self) -> str:
         """Returns the content as JSON."""
@@ -58,10 +65,12 @@ def parse(text: bytes) -> ConsumerFile | None:
         given = found["process"]
         first, last, oldest = (_instant(given[name]) for name in ("started_at", "seen_at", "oldest_handler"))
         texts, numbers = [found["name"], given["host"], *found["queues"]], [given["pid"], given["handlers"]]
+        requests, received = dict(found.get("requests", {})), found.get("received", 0)
+        texts, numbers = [*texts, *requests], [*numbers, *requests.values(), received]
         if first is None or last is None or {*map(type, texts)} != {str} or {*map(type, numbers)} != {int}:
             return None
         process = ConsumerProcess(given["host"], given["pid"], first, last, given["handlers"], oldest)
-        return ConsumerFile(found["name"], tuple(found["queues"]), process)
+        return ConsumerFile(found["name"], tuple(found["queues"]), process, requests, received)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return None
 

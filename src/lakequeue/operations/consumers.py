@@ -6,6 +6,7 @@ Receives need not name a consumer, and a process that calls ``receive`` leaves n
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
@@ -100,9 +101,41 @@ def running_consumers(root: Root) -> Running:
 
 
 def report_consumer(queue: OpenQueue, number: str, content: ConsumerFile) -> None:
-    """Writes the file of a consumer's run into the root of one of its queues."""
-    with queue.root.storage_errors():
-        consumer_files.write(queue.root.engine.store, queue.root.path, number, content)
+    """Writes the file of a consumer's run into the root of one of its queues, with the requests of its process."""
+    root = queue.root
+    received = sum(amounts["received"] for amounts in root.tallies.all().values())
+    content = attrs.evolve(content, requests=root.engine.store.requests.counts(), received=received)
+    with root.storage_errors():
+        consumer_files.write(root.engine.store, root.path, number, content)
+
+
+@attrs.frozen
+class StoreUse:
+    """Requests of running consumers to the object store, and the messages that they received.
+
+    Attributes:
+        requests: number of requests by kind, since the processes of the consumers started.
+        received: number of messages that these processes received.
+    """
+
+    requests: Mapping[str, int]
+    received: int
+
+    @classmethod
+    def of(cls, running: Running) -> StoreUse | None:
+        """The sum over the processes of consumers; None on a disk, or if no consumer runs."""
+        newest: dict[tuple[str, int], ConsumerFile] = {}  # consumers of one process count the same requests
+        for file in sorted((file for files in running.values() for file in files), key=lambda file: file.received):
+            newest[file.process.host, file.process.pid] = file
+        requests = sum((Counter(file.requests) for file in newest.values()), Counter[str]())
+        return cls(requests, sum(file.received for file in newest.values())) if requests else None
+
+    def __str__(self) -> str:
+        each = ", ".join(
+            f"{number / max(1, self.received):.2f} {kind}"
+            for kind, number in sorted(self.requests.items(), key=lambda item: -item[1])
+        )
+        return f"{each} for each of {self.received:,} messages that running consumers received"
 
 
 def forget_consumer(queue: OpenQueue, number: str) -> None:

@@ -14,7 +14,7 @@ from lakequeue.model.pauses import Pause
 from lakequeue.model.schedules import LATE
 from lakequeue.operations.check import check
 from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern, an_hour_ago, of_queue, sources_of
-from lakequeue.operations.consumers import running_consumers
+from lakequeue.operations.consumers import StoreUse, running_consumers
 from lakequeue.operations.depth import by_shard
 from lakequeue.operations.results import ShardCounts
 from lakequeue.operations.schedules import OpenSchedules
@@ -81,6 +81,8 @@ class Health:
     """What the root's disk is short of, and what makes room; None if it has enough."""
     unreserved: list[str] = attrs.field(factory=list)
     """What a disk that is full would lack, see ``storage.reserve``."""
+    store_use: StoreUse | None = None
+    """Requests of running consumers to the object store; None if there are none."""
 
     @property
     def warnings(self) -> list[str]:
@@ -124,6 +126,7 @@ def doctor(root: Root) -> Health:
     health = Health(findings, space and space.free_bytes, space and space.free_files, None, 0.0, len(living))
     newest, sources, earlier = 0, sources_of(living), _an_hour_ago(root, health)
     running = running_consumers(root)
+    health.store_use = StoreUse.of(running)
     for row in living:
         queue = OpenQueue(root, row)
         try:

@@ -7,13 +7,16 @@ import logging
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from lakequeue.client import LakeQueue
+from lakequeue.entry_verbs import store_requests
 from lakequeue.serve.combining import SingleFlight
 from lakequeue.serve.instrumentation import RequestRecord
 from lakequeue.serve.queue_metrics import QUEUES, QueueMetrics, readable
@@ -57,6 +60,7 @@ class Metrics:
         polls = Gauge("lakequeue_long_polls_waiting", "Long polls in progress.", registry=registry)
         polls.set_function(waiting)
         ProcessCollector(registry=registry)
+        registry.register(_StoreRequests(lake))
         self._queues = SingleFlight(QueueMetrics(lake, queues).collect)
 
     def begun(self) -> None:
@@ -85,6 +89,18 @@ class Metrics:
         encode, content_type = choose_encoder(http.headers.get("accept", ""))
         content = await run_in_threadpool(encode, found)
         return Response(content, headers={"content-type": content_type})
+
+
+class _StoreRequests(Collector):
+    def __init__(self, lake: LakeQueue) -> None:
+        self._lake = lake
+
+    def collect(self) -> Iterator[Metric]:
+        what = "Requests to the object store; a listing counts once."
+        family = CounterMetricFamily("lakequeue_store_requests", what, labels=["kind"])
+        for kind, number in sorted(store_requests(self._lake).items()):
+            family.add_metric([kind], number)
+        yield family
 
 
 class _Collected(CollectorRegistry):

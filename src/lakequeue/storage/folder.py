@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import attrs
 import obstore
@@ -45,6 +45,8 @@ _CONFLICT_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 _FULL: int = getattr(fcntl, "F_FULLFSYNC", 0)
 
 
+RequestKind: TypeAlias = Literal["get", "head", "put", "list", "delete"]
+"""Kind of a request to an object store."""
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
@@ -424,22 +426,21 @@ class LocalFolder(_BaseFolder):
 
 
 class RemoteFolder(_BaseFolder):
-    """A directory of an object store, at ``prefix`` below the client's root. Same methods as ``LocalFolder``."""
+    """A directory of an object store, at ``prefix`` below the client's root. Same methods as ``LocalFolder``.
+
+    ``client`` is called for each request, with its kind.
+    """
 
     local: None = None
     descriptor: None = None
     syncs = False  # A store has stored a file before it answers.
 
-    def __init__(self, uri: str, client: Callable[[], ObjectStore], prefix: str = "") -> None:
+    def __init__(self, uri: str, client: Callable[[RequestKind], ObjectStore], prefix: str = "") -> None:
         super().__init__(uri, prefix)
         self._client = client
 
     def __truediv__(self, name: str) -> RemoteFolder:
         return RemoteFolder(f"{self.uri}/{name}", self._client, self._at(name))
-
-    @property
-    def _store(self) -> ObjectStore:
-        return self._client()
 
     @contextmanager
     def pinned(self) -> Iterator[RemoteFolder]:
@@ -459,17 +460,17 @@ class RemoteFolder(_BaseFolder):
         return True
 
     def entry(self, name: str) -> ListedFile:
-        return _remote_entry(name, obstore.head(self._store, self._at(name)))
+        return _remote_entry(name, obstore.head(self._client("head"), self._at(name)))
 
     def read_marked(self, name: str) -> tuple[bytes, Mark]:
         def get() -> tuple[bytes, Mark]:
-            found = obstore.get(self._store, self._at(name))
+            found = obstore.get(self._client("get"), self._at(name))
             return bytes(found.bytes()), _store_mark(found.meta)
 
         return _whole(get)
 
     def open(self, name: str, size: int) -> IO[bytes]:
-        return io.BufferedReader(_Remote(self._store, self._at(name), size), buffer_size=2**16)
+        return io.BufferedReader(_Remote(lambda: self._client("get"), self._at(name), size), buffer_size=2**16)
 
     def _source(self, name: str, size: int) -> Any:
         return pa.BufferReader(self.read(name)) if size <= WHOLE else self.open(name, size)
@@ -484,7 +485,8 @@ class RemoteFolder(_BaseFolder):
         errors: list[AlreadyExistsError] = []
         for pause in (*_CONFLICT_PAUSES, 0):
             try:
-                return len(data), _etag(obstore.put(self._store, self._at(name), data, mode="create")["e_tag"])
+                made = obstore.put(self._client("put"), self._at(name), data, mode="create")
+                return len(data), _etag(made["e_tag"])
             except AlreadyExistsError as error:
                 if not is_conflict(error):
                     return None
@@ -494,7 +496,7 @@ class RemoteFolder(_BaseFolder):
         raise next(filter(was_repeated, errors), errors[-1])
 
     def write(self, name: str, data: Any, *, new_folder: bool = True) -> None:
-        obstore.put(self._store, self._at(name), bytes(data))
+        obstore.put(self._client("put"), self._at(name), bytes(data))
 
     replace = offer = write  # A store always writes whole files.
 
@@ -503,7 +505,7 @@ class RemoteFolder(_BaseFolder):
         with tempfile.TemporaryFile() as file:  # Arrow mistakes obstore's writers for closed files.
             yield file
             file.seek(0)
-            obstore.put(self._store, self._at(name), file)
+            obstore.put(self._client("put"), self._at(name), file)
 
     def make(self) -> None:
         pass
@@ -519,7 +521,7 @@ class RemoteFolder(_BaseFolder):
         offset = None if after is None else self._at(after)
         for attempt in range(_ATTEMPTS):
             try:
-                for page in obstore.list(self._store, self._at(prefix) or None, offset=offset):
+                for page in obstore.list(self._client("list"), self._at(prefix) or None, offset=offset):
                     for found in page:
                         yield found
                         offset = found["path"]
@@ -529,19 +531,19 @@ class RemoteFolder(_BaseFolder):
                     raise
 
     def folders(self, prefix: str = "") -> list[str]:
-        found = _whole(lambda: obstore.list_with_delimiter(self._store, self._at(prefix) or None))
+        found = _whole(lambda: obstore.list_with_delimiter(self._client("list"), self._at(prefix) or None))
         return sorted(name.rpartition("/")[2] for name in found["common_prefixes"])
 
     def _unlink(self, name: str) -> int:
-        size = obstore.head(self._store, name)["size"]
-        obstore.delete(self._store, name)
+        size = obstore.head(self._client("head"), name)["size"]
+        obstore.delete(self._client("delete"), name)
         return size
 
     def remove_all(self) -> None:
         self.remove(entry.name for entry in self.files())
 
     def move(self, source: str, target: str) -> None:
-        obstore.rename(self._store, self._at(source), self._at(target))
+        obstore.rename(self._client("put"), self._at(source), self._at(target))
 
 
 Folder: TypeAlias = LocalFolder | RemoteFolder
@@ -568,8 +570,8 @@ def _etag(text: str | None) -> str | None:
 class _Remote(io.RawIOBase):
     """A remote file, read in parts."""
 
-    def __init__(self, store: ObjectStore, name: str, size: int) -> None:
-        self._store, self._name, self._size = store, name, size
+    def __init__(self, client: Callable[[], ObjectStore], name: str, size: int) -> None:
+        self._client, self._name, self._size = client, name, size
         self._at = 0
 
     def readable(self) -> bool:
@@ -588,7 +590,7 @@ class _Remote(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         length = min(len(buffer), self._size - self._at)
         if length > 0:
-            data = _whole(lambda: obstore.get_range(self._store, self._name, start=self._at, length=length))
+            data = _whole(lambda: obstore.get_range(self._client(), self._name, start=self._at, length=length))
             memoryview(buffer)[:length] = memoryview(data)
             self._at += length
         return max(0, length)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from functools import cached_property
@@ -16,7 +18,7 @@ from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import ObjectStore, from_url
 
 from lakequeue.errors import InvalidParameterValue, QueueClientError
-from lakequeue.storage.folder import Folder, LocalFolder, RemoteFolder
+from lakequeue.storage.folder import Folder, LocalFolder, RemoteFolder, RequestKind
 from lakequeue.storage.mounts import check_local
 from lakequeue.storage.providers import PREFIXES, PROVIDERS, bare_name, scheme_of
 from lakequeue.storage.roots import local_path
@@ -84,6 +86,26 @@ _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h)[a-z]*\s*")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 
+class Requests:
+    """Requests to an object store since the process started, by kind. Thread-safe.
+
+    A listing counts once, however long it is, and repeats of a request do not count.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = Counter[str]()
+
+    def add(self, kind: RequestKind) -> None:
+        with self._lock:
+            self._counts[kind] += 1
+
+    def counts(self) -> dict[str, int]:
+        """The number of requests of each kind that was made."""
+        with self._lock:
+            return dict(self._counts)
+
+
 class Store:
     """A root's storage and its options. Options never show in ``repr``.
 
@@ -104,6 +126,7 @@ class Store:
         self.root = root
         self.network_file_system = network_file_system
         self.options = dict(options or {})
+        self.requests = Requests()
         self.syncs = (durability or os.environ.get(DURABILITY)) != "process"
         """True if data must be on a local disk before a call returns."""
 
@@ -226,7 +249,14 @@ class Store:
         return self._opened(self.root, lambda: self._shared)
 
     def _opened(self, path: str, client: Callable[[], ObjectStore]) -> Folder:
-        return RemoteFolder(path, client) if local_path(path) is None else LocalFolder(path, syncs=self.syncs)
+        if local_path(path) is not None:
+            return LocalFolder(path, syncs=self.syncs)
+
+        def counted(kind: RequestKind) -> ObjectStore:
+            self.requests.add(kind)
+            return client()
+
+        return RemoteFolder(path, counted)
 
     def _check_values(self, uri: str) -> None:
         """Raises InvalidParameterValue for invalid options.
