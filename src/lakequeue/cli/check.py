@@ -104,7 +104,7 @@ def repair(
     adopt: bool = flag(False, "Give the name back to a queue that the catalog lost.", "--adopt"),
     yes: Yes = False,
 ) -> None:
-    """Repair damage: show the steps and what is lost, ask, then do it. Exit code 1: some is left."""
+    """Repair damage: show the steps and what is lost, ask, then do it. Exit code 1: some damage is left."""
     if (queue is not None) == everything:
         usage("name a queue, or give --all")
     if adopt and (clock or queue is None):

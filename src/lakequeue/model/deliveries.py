@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lakequeue.model.secrets import hidden
 
 NONCE_BITS = 20
-"""Bits of a number that are random, so that the twin of a copied root has other numbers."""
+"""Number of random bits in a number, so that two copies of a root use different numbers."""
 
 _CATALOG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){1,2}")
 
@@ -32,12 +32,12 @@ class Mark(NamedTuple):
 
     @property
     def version(self) -> int:
-        """Version of the application id that an append carries."""
+        """Version of the application id in an append."""
         return 2 * self.number
 
     @property
     def block(self) -> int:
-        """Version of the application id that a block carries."""
+        """Version of the application id in a block."""
         return 2 * self.number + 1
 
 
@@ -45,9 +45,9 @@ class Target(NamedTuple):
     """The delivery table of a shard.
 
     Attributes:
-        table: path, URI, or name in a catalog; None if the queue has no table any more.
+        table: path, URI, or name in a catalog. None if the queue no longer has a table.
         delivery_id: random id of the queue for this table.
-        table_id: id of the Delta table (``metaData.id``); None as long as nobody recorded it.
+        table_id: id of the Delta table (``metaData.id``). None until a process has recorded it.
         changed: True if the marks belong to an earlier table or delivery id. Only an operator decides these.
     """
 
@@ -58,7 +58,7 @@ class Target(NamedTuple):
 
 
 class Undecided(NamedTuple):
-    """A mark whose receipt has ended: nobody knows yet if the rows arrived.
+    """A mark whose receipt has ended before it is known if the rows arrived.
 
     Attributes:
         mark: slot and number.
@@ -74,15 +74,15 @@ class Undecided(NamedTuple):
 
 
 def application_id(delivery_id: str, shard: int, slot: int) -> str:
-    """The id that an append into the table carries in Delta's log."""
+    """Returns the id of an append into the table in Delta's log."""
     return f"lakequeue-{delivery_id}-{shard}-{slot}"
 
 
 def parse_table(value: object) -> str:
-    """The place of a delivery table as its queue's owner named it.
+    """Parses a table as the owner of the queue named it.
 
     Raises:
-        ValueError: it cannot be one, or it has a password or an access token (TAB-1).
+        ValueError: not a table, or with a password or an access token (TAB-1).
     """
     table = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(table, str) or not table.strip() or not table.isprintable():
@@ -93,10 +93,10 @@ def parse_table(value: object) -> str:
 
 
 def new_nonce() -> int:
-    """Random bits for the number of a mark."""
+    """Returns random bits for the number of a mark."""
     return random.getrandbits(NONCE_BITS)
 
 
 def is_catalog_name(table: str) -> bool:
-    """True for ``schema.table`` and ``catalog.schema.table``; False for a path or URI."""
+    """Returns True for ``schema.table`` and ``catalog.schema.table``, False for a path or URI."""
     return _CATALOG_NAME.fullmatch(table) is not None

@@ -1,4 +1,4 @@
-"""Work that says where it waits, so that one thread can run it alone, or a few threads much of it."""
+"""Work as generators that yield until when they wait. A thread can run one of them, or a few threads many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakequeue.model.clock import NEVER, Clock, Interrupt, start_thread
 
 _T = TypeVar("_T")
 Waits: TypeAlias = Generator[datetime, None, _T]
-"""Work that yields an instant to wait for it. An event, which runner and work both know, ends the wait earlier."""
+"""Work that yields an instant to wait for. An event that runner and work share ends the wait earlier."""
 
 
 def run(work: Waits[_T], clock: Clock, wake: threading.Event) -> _T:
@@ -50,9 +50,9 @@ class _Piece:
 
 
 class WaitingThreads:
-    """Threads that run any number of works. A work that waits holds no thread. Thread-safe.
+    """Threads that run any number of works. A waiting work occupies no thread. Thread-safe.
 
-    Threads start with the first works, and end with the last one.
+    Threads start with the first works, and end with the last.
 
     Args:
         clock: the clock of all waits.
@@ -77,7 +77,7 @@ class WaitingThreads:
         self._timer_until = NEVER
 
     def add(self, work: Waits[None], wake: Interrupt) -> None:
-        """Runs work until it ends, which no error may do. ``wake`` ends its waits."""
+        """Runs work until it ends. The work must not raise errors. ``wake`` ends its waits."""
         piece = _Piece(work, wake)
         piece.end.enter_context(wake.waking(partial(self._woken, piece)))
         with self._lock:
@@ -97,7 +97,7 @@ class WaitingThreads:
                 self._stir()
 
     def _stir(self) -> None:
-        """Wakes an idle thread, if there is one."""
+        """Wakes an idle thread, if any."""
         if self._idle:
             self._idle.pop().set()
         elif self._timer is not None:
@@ -125,7 +125,7 @@ class WaitingThreads:
                     self._timer = None
 
     def _next(self) -> _Piece | None:
-        """Takes work that need not wait any more; has another thread wait for the instants of the rest."""
+        """Takes work that is ready. Lets another thread wait for the instants of the remaining work."""
         piece = self._ready.popleft() if self._ready else None
         if piece is None and self._waiting:
             first = min(self._waiting, key=self._waiting.__getitem__)
@@ -137,7 +137,7 @@ class WaitingThreads:
         return piece
 
     def _rest(self, wake: threading.Event) -> datetime:
-        """Makes a thread idle; returns until when it rests."""
+        """Makes a thread idle. Returns until when to wait."""
         if self._timer is not None:
             self._idle.append(wake)
             return NEVER
