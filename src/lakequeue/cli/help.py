@@ -121,12 +121,12 @@ def plain(params: list[Any]) -> list[Any]:
     return params
 
 
-class _Plain:
+class _PlainHelp:
     def get_params(self, ctx: Any) -> list[Any]:
         return plain(super().get_params(ctx))  # type: ignore[misc]  # of typer's classes
 
 
-class Command(_Plain, TyperCommand):
+class Command(_PlainHelp, TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from typer import rich_utils
 
@@ -135,7 +135,7 @@ class Command(_Plain, TyperCommand):
         super().format_help(ctx, formatter)
 
 
-class CommandGroup(_Plain, TyperGroup): ...
+class CommandGroup(_PlainHelp, TyperGroup): ...
 
 
 class RewindCommand(Command):
