@@ -34,7 +34,14 @@ if TYPE_CHECKING:
     from lakequeue.model.states import MessageState
     from lakequeue.operations.compact import CompactionSummary
     from lakequeue.operations.copy import CopiedQueue
-    from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, SentRows, ShardCounts
+    from lakequeue.operations.results import (
+        GroupCounts,
+        PeekedMessage,
+        QueueCounts,
+        SentRows,
+        ShardCounts,
+        UndecidedDelivery,
+    )
     from lakequeue.queue import Queue
     from lakequeue.renewal.policies import ComputedRenewal, HeartbeatRenewal, Hold, NoRenewal, Renewal
     from lakequeue.schedules import Schedules
@@ -87,6 +94,7 @@ __all__ = [
     "SystemClock",
     "__version__",
     *errors.__all__,
+    "UndecidedDelivery",
 ]
 
 if not TYPE_CHECKING:
@@ -106,7 +114,7 @@ if not TYPE_CHECKING:
         "model.states": "MessageState",
         "operations.compact": "CompactionSummary",
         "operations.copy": "CopiedQueue",
-        "operations.results": "GroupCounts PeekedMessage QueueCounts SentRows ShardCounts",
+        "operations.results": "GroupCounts PeekedMessage QueueCounts SentRows ShardCounts UndecidedDelivery",
         "queue": "Queue",
         "renewal.policies": "ComputedRenewal HeartbeatRenewal Hold NoRenewal Renewal",
         "schedules": "Schedules",

@@ -273,6 +273,8 @@ class Queue(Wrapped, _AsyncFace[sync_queue.Queue], sync_queue.QueueProperties):
     pause = _verb(sync_queue.Queue.pause)
     resume = _verb(sync_queue.Queue.resume)
     purge = _verb(sync_queue.Queue.purge)
+    undecided = _verb(sync_queue.Queue.undecided)
+    decide = _verb(sync_queue.Queue.decide)
     rewind = _verb(sync_queue.Queue.rewind)
     rewindable = _verb(sync_queue.Queue.rewindable)
     attributes = _verb(sync_queue.Queue.attributes)

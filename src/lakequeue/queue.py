@@ -24,9 +24,27 @@ from lakequeue.model.arguments import (
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import Clock, Duration, Interrupt, from_micros
 from lakequeue.model.messages import ABSENT, BatchResult, Message, SendEntry, SendResult, receipt_handle_of
-from lakequeue.operations import attributes, browse, move, queues, receive, rewind, selected, send, settle
+from lakequeue.operations import (
+    attributes,
+    browse,
+    deliveries,
+    move,
+    queues,
+    receive,
+    rewind,
+    selected,
+    send,
+    settle,
+)
 from lakequeue.operations.depth import by_priority, by_shard, depth
-from lakequeue.operations.results import GroupCounts, PeekedMessage, QueueCounts, SentRows, ShardCounts
+from lakequeue.operations.results import (
+    GroupCounts,
+    PeekedMessage,
+    QueueCounts,
+    SentRows,
+    ShardCounts,
+    UndecidedDelivery,
+)
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.pickled import PickledQueue, Reopened
 from lakequeue.sender import Sender
@@ -489,6 +507,23 @@ class Queue(QueueProperties):
         PUR-1, PUR-2
         """
         rewind.purge(self._runtime)
+
+    def undecided(self) -> list[UndecidedDelivery]:
+        """Returns the deliveries into the queue's table that nobody has decided yet, the oldest first (TAB-5)."""
+        return deliveries.undecided(self._runtime)
+
+    def decide(self, *, delivered: bool) -> int:
+        """Decides all undecided deliveries at once; returns the number of their messages.
+
+        Consumers decide by the log of the table. This is for a table that is gone, or that is another one now.
+
+        Args:
+            delivered: True deletes the messages. False makes them visible, so their rows are stored a second time
+                if they are in the table, or if a process that still runs appends them.
+
+        TAB-10
+        """
+        return deliveries.decide(self._runtime, delivered)
 
     def rewind(self, to: datetime) -> int:
         """Makes deleted messages that were sent at ``to`` or later visible again, in their old order.

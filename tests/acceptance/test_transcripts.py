@@ -198,5 +198,5 @@ def test_the_page_of_the_command_line_has_every_command_and_transcripts_have_mos
     assert {name for name in names if not re.search(rf"`{name}[` ]", page)} == set()
     shown = {word for each in ALL for line in each.lines if line[:1] in "$%" for word in line.split()}
     processes = {"consume", "serve", "demo"}
-    others = {"deploy-files", "erase", "upgrade"}  # tests/conformance, tests/serve/test_deploy.py
+    others = {"deploy-files", "erase", "relay", "upgrade"}  # tests/conformance, test_deploy.py, test_cli_relay.py
     assert names - shown == processes | others

@@ -6,13 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from insides import shard_of
-from lakequeue import LakeQueue, Queue
+from lakequeue import LakeQueue, Queue, SendEntry
 from lakequeue.errors import InvalidAttributeValue, RootDoesNotExist
-from lakequeue.model.deliveries import new_nonce
-from lakequeue.shard.commands import Claim, Command, Decide
+from lakequeue.model.deliveries import Mark, new_nonce
+from lakequeue.shard.commands import Claim, Command, Decide, SetAttributes
 
 
 def delivery_id(queue: Queue) -> str | None:
@@ -103,3 +104,78 @@ def test_the_table_stays_while_a_message_is_being_delivered_or_is_undecided(lq: 
     assert queue.counts().undecided == 1
     assert commit(queue, Decide(*claimed.mark, delivered=True)) == 1
     queue.set_attributes(table="/lake/other")
+
+
+def died(queue: Queue, messages: int, most: int | None = None) -> list[Mark]:
+    """Messages of deliveries of up to ``most`` messages whose process has died."""
+    queue.send_batch([SendEntry(str(number)) for number in range(messages)])
+    leases = range(0, messages, most or messages)
+    marks = [
+        commit(queue, Claim(most or messages, None, f"l{each}", delivery=new_nonce())).mark for each in leases
+    ]
+    queue.clock.advance(30)
+    return marks
+
+
+@pytest.mark.spec("TAB-10")
+def test_undecided_messages_are_counted_and_listed_with_the_id_that_the_table_has(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders", table="/lake/orders", visibility_timeout=30)
+    assert (queue.undecided(), queue.decide(delivered=True)) == ([], 0)
+    marks = died(queue, 3, most=2)
+    counts = queue.counts()
+    assert (counts.undecided, counts.visible, counts.in_flight, counts.oldest_age) == (3, 0, 0, 30)
+    assert queue.shard_counts()[0].undecided == 3
+    app = f"lakequeue-{delivery_id(queue)}-0-"
+    found = [(each.application_id, each.version, each.messages, each.lease_id) for each in queue.undecided()]
+    assert found == [(f"{app}0", 2 * marks[0].number, 2, "l0"), (f"{app}1", 2 * marks[1].number, 1, "l2")]
+    assert {each.since for each in queue.undecided()} == {lq.clock.now()}
+    assert [each.state.value for each in queue.peek(limit=5)] == ["undecided"] * 3
+    assert [each.body for each in queue.peek("state = 'undecided' AND body < '2'")] == ["0", "1"]
+    assert queue.receive() == [] and queue.lease(10) is None
+
+
+@pytest.mark.spec("TAB-10")
+@pytest.mark.parametrize("delivered", [True, False])
+def test_an_operator_decides_all_undecided_deliveries(lq: LakeQueue, delivered: bool) -> None:
+    queue = lq.create_queue("orders", table="/lake/orders", visibility_timeout=30)
+    died(queue, 4, most=2)
+    queue.send("later")
+    assert queue.decide(delivered=delivered) == 4
+    assert (queue.counts().visible, queue.counts().undecided, queue.undecided()) == (1 if delivered else 5, 0, [])
+
+
+@pytest.mark.spec("TAB-9", "TAB-10")
+def test_deliveries_of_an_earlier_table_are_listed_with_its_id(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders", table="/lake/orders", visibility_timeout=30)
+    before = delivery_id(queue)
+    died(queue, 1)
+    shard = shard_of(queue)
+    other = attrs.evolve(queue._runtime.attributes, table=None, delivery_id=None)
+    commit(queue, SetAttributes(other.to_stored(), 7))
+    assert shard.ledger.query(lambda machine: machine.target.changed)
+    assert [each.application_id for each in queue.undecided()] == [f"lakequeue-{before}-0-0"]
+    assert queue.decide(delivered=False) == 1
+
+
+@pytest.mark.spec("TAB-8")
+def test_a_cancellation_and_a_purge_remove_undecided_messages(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders", table="/lake/orders", visibility_timeout=30)
+    died(queue, 2)
+    assert queue.cancel(queue.peek()[0].message_id) and queue.counts().undecided == 1
+    queue.purge()
+    assert (queue.counts().undecided, queue.undecided()) == (0, [])
+
+
+@pytest.mark.spec("TAB-10")
+def test_sql_shows_undecided_messages_and_their_marks_also_past_their_retention(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders", table="/lake/orders", visibility_timeout=30, message_retention_period=60)
+    [mark] = died(queue, 2)
+    lq.clock.advance(60)
+    queue.send("later")
+    views = {name: relation.to_table().to_pylist() for name, relation in lq.arrow_views().items()}
+    [counts] = views["queues"]
+    assert (counts["undecided"], counts["visible"], counts["in_flight"]) == (2, 1, 0)
+    shown = [(row["body"], row["state"], row["visible_at"]) for row in views["messages"]]
+    assert shown[:2] == [("0", "undecided", None), ("1", "undecided", None)] and shown[2][1] == "visible"
+    marks = {(row["delivery_slot"], row["delivery_number"]) for row in views["receipts"]}
+    assert marks == {tuple(mark), (None, None)}

@@ -196,7 +196,7 @@ class Claimed(NamedTuple):
     passed: int = 0
     mark: tuple[int, int] | None = None
     undecided: tuple[tuple[tuple[int, int], str | None, int, int], ...] = ()
-    target: tuple[str | None, str | None, str | None, bool] | None = None
+    target: tuple[str | None, str | None, str | None, bool, str | None] | None = None
 
 
 TABLE = "/lake/orders"
@@ -725,11 +725,12 @@ class Model:
     def marked(self) -> list[Message]:
         return [message for message in self.messages if message.mark is not None]
 
-    def target(self) -> tuple[str | None, str | None, str | None, bool]:
-        """The table and the delivery id, the table's id, and whether the marks are of an earlier one."""
+    def target(self) -> tuple[str | None, str | None, str | None, bool, str | None]:
+        """The table and the delivery id, the table's id, whether the marks are of an earlier one, and of which."""
         now, (owner, table_id) = self.settings.delivery_id, self.table
         changed = bool(self.marked()) and owner not in (None, now)
-        return (now and TABLE), now, table_id if changed or owner == now else None, changed
+        known = table_id if changed or owner == now else None
+        return (now and TABLE), now, known, changed, owner if changed else now
 
     def undecided(self) -> list[tuple[tuple[int, int], str | None, int, int]]:
         """Mark, lease, number of messages and end of the first receipt of what nobody has decided."""

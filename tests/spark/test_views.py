@@ -16,7 +16,9 @@ from typer.testing import CliRunner
 from insides import messages_of, shard_of
 from lakequeue import LakeQueue, SendEntry
 from lakequeue.cli import app, sql
+from lakequeue.model.deliveries import new_nonce
 from lakequeue.operations import sql_views, task_views
+from lakequeue.shard.commands import Claim
 from lakequeue.storage.messages import merge_segments
 from lakequeue.storage.messages.emptied_rows import ForgottenMessages
 from lakequeue.testing import ManualClock
@@ -99,6 +101,23 @@ def test_every_state_is_shown_and_agrees_with_the_counts(
     lq.register_views(spark, now=clock.now())
     assert states(spark, "queue = 'orders'")["too old"] == "expired"
     assert queue.counts().visible == spark.sql("SELECT visible FROM queues WHERE queue = 'orders'").head()[0]
+
+
+@pytest.mark.parametrize("reading", ["tables"], indirect=True)
+@pytest.mark.spec("TAB-10")
+def test_undecided_messages_are_shown_also_past_their_retention(
+    spark: SparkSession, lq: LakeQueue, clock: ManualClock
+) -> None:
+    settings = {"visibility_timeout": 30, "message_retention_period": 60}
+    queue = lq.create_queue("orders", table="/lake/orders", **settings)
+    queue.send_batch([SendEntry(body=name) for name in ("first", "second")])
+    queue._runtime.command(shard_of(queue), Claim(1, None, "lease", delivery=new_nonce()))
+    for seconds, expected in ((30, "visible"), (31, "expired")):
+        clock.advance(seconds)
+        lq.register_views(spark, now=clock.now())
+        assert states(spark) == {"first": "undecided", "second": expected}
+    (row,) = spark.sql("SELECT undecided, visible, in_flight FROM queues").collect()
+    assert tuple(row) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("reading", ["tables"], indirect=True)

@@ -26,10 +26,11 @@ def kinds(
     held_for: float | None = None,
     sources: tuple[str, ...] = (),
     before: int | None = None,
+    undecided: int = 0,
     **attributes: object,
 ) -> list[str]:
     """The kinds of the concerns about a queue."""
-    depth = Depth(NOW, QueueCounts(visible, in_flight, delayed, 0, age), 0)
+    depth = Depth(NOW, QueueCounts(visible, in_flight, delayed, 0, age, undecided=undecided), 0)
     received = None if held_for is None else from_micros(NOW - round(held_for * MICROS))
     busy = [] if received is None else [ActiveConsumer("host:7", 1, received, received)]
     texts = found("orders", QueueAttributes.create(**attributes), depth, busy, sources, before)
@@ -52,6 +53,12 @@ def test_a_paused_queue_is_paused_and_not_unread_or_growing() -> None:
     assert kinds(visible=1, age=OLD, paused="the bank is down") == ["paused"]
     assert kinds(visible=900, age=1.0, before=1, paused="the bank is down") == ["paused"]
     assert kinds(visible=1, age=OLD, paused_groups={"acme": "late"}) == ["paused", "unread"]
+
+
+@pytest.mark.spec("TAB-10")
+def test_undecided_deliveries_are_shown_also_once_the_queue_has_no_table() -> None:
+    assert kinds(undecided=2, table="/lake/orders") == kinds(undecided=2) == ["undecided"]
+    assert kinds(table="/lake/orders") == []
 
 
 def test_dead_letters_are_no_unread_messages() -> None:

@@ -90,7 +90,8 @@ def _shards(health: Health) -> render.Fitting | str:
     rows: list[list[object]] = []
     for each in health.shards[:SHOWN]:
         counts = each.counts
-        rows.append([each.queue, counts.shard, counts.visible + counts.in_flight + counts.delayed + counts.held])
+        stored = counts.visible + counts.in_flight + counts.delayed + counts.held + counts.undecided
+        rows.append([each.queue, counts.shard, stored])
         rows[-1] += [each.ledger_runs, each.ledger_files, counts.commits, counts.lost_races]
     return render.table(columns, rows)
 

@@ -94,7 +94,7 @@ def drain(
             else:
                 _send(source, target, _group(group_by, group), report)
     counts = source.counts()
-    left = {name: getattr(counts, name) for name in ("visible", "in_flight", "delayed", "held")}
+    left = {name: getattr(counts, name) for name in ("visible", "in_flight", "undecided", "delayed", "held")}
     ctx.obj.changed(
         document | {"messages": done, "left": left}, f"moved {render.count(done, 'message')} from {queue} to {to}"
     )
@@ -123,15 +123,16 @@ def _paused(source: Queue, to: str) -> Iterator[None]:
 
 
 def _wait_for_flights(source: Queue, wait: float) -> None:
-    """Waits until no message is in flight. A message that returned later would come after its successors."""
+    """Waits until no message is in flight or undecided. Later it would come after its successors."""
     clock = source.clock
     until = clock.now() + timedelta(seconds=wait)
     with render.spinner("waiting for messages in flight"), clock.participant():
-        while number := source.counts().in_flight:
+        while number := (counts := source.counts()).in_flight + counts.undecided:
             if clock.now() >= until:
+                count, waited = render.count(number, "message"), shown_duration(wait)
                 raise InvalidParameterValue(
-                    f"{render.count(number, 'message')} of {source.name} in flight after {shown_duration(wait)}, "
-                    "and order would be lost: end its consumers, or wait longer with --wait. Nothing was moved."
+                    f"{count} of {source.name} in flight after {waited}, and order would be lost: "
+                    "end its consumers, or wait longer with --wait. Nothing was moved."
                 )
             clock.wait(min(until, clock.now() + timedelta(seconds=0.5)), threading.Event())
 

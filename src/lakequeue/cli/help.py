@@ -31,6 +31,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "moves.redrive": ("redrive dead --dry-run", "redrive dead --max 100 --where 'age > 60'"),
         "drain.drain": ("drain orders archive", "drain orders jobs.fifo --group-by customer"),
         "relay.relay": ("relay silver/orders orders --once", "relay --files 'landing/*.json' orders --every 30s"),
+        "decide.decide": ("decide orders --delivered --dry-run", "decide orders --again"),
         "queues.pause": ("pause orders --reason 'the bank is down'",),
         "queues.resume": ("resume orders",),
         "schedules.schedule": (

@@ -51,8 +51,9 @@ def counts(
         found, failed = depths_of(ctx.obj.lake().list_queues())
         counted = [documents.counts(name, depth.counts) for name, depth in found.items()]
     columns = ["queue", "visible", "in_flight", "delayed", "rewindable"]
-    if any(each["held"] for each in counted):  # rare
-        columns.insert(4, "held")
+    for rare in "held", "undecided":
+        if any(each[rare] for each in counted):
+            columns.insert(-1, rare)
     if by_priority:
         columns.insert(1, "priority")
     rows = [[*(each[name] for name in columns), render.age(each["oldest_age"])] for each in counted]

@@ -165,8 +165,9 @@ def _show_message(session: Session, queue: str, message_id: str) -> None:
 
 
 def _parts(parts: list[dict[str, Any]]) -> render.Fitting | str:
-    rows = [[render.age(part[name]) if name == "oldest_age" else part[name] for name in part] for part in parts]
-    return render.table(render.titles(parts[0]), rows)
+    names = [name for name in parts[0] if name != "undecided" or any(part[name] for part in parts)]
+    rows = [[render.age(part[name]) if name == "oldest_age" else part[name] for name in names] for part in parts]
+    return render.table(render.titles(names), rows)
 
 
 def set_(

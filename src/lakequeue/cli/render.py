@@ -131,7 +131,7 @@ def states(counted: Iterable[Mapping[str, object] | None]) -> list[str]:
     return [
         "visible",
         "in_flight",
-        *(rare for rare in ("delayed", "held") if any(each.get(rare) for each in known)),
+        *(rare for rare in ("delayed", "held", "undecided") if any(each.get(rare) for each in known)),
     ]
 
 

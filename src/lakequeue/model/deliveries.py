@@ -49,12 +49,14 @@ class Target(NamedTuple):
         delivery_id: random id of the queue for this table.
         table_id: id of the Delta table (``metaData.id``). None until a process has recorded it.
         changed: True if the marks belong to an earlier table or delivery id. Only an operator decides these.
+        owner: delivery id to which the marks belong.
     """
 
     table: str | None
     delivery_id: str | None
     table_id: str | None
     changed: bool = False
+    owner: str | None = None
 
 
 class Undecided(NamedTuple):

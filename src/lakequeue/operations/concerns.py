@@ -37,7 +37,7 @@ class Concern:
 
     queue: str
     kind: str
-    """``paused``, ``unread``, ``dead letters``, ``growing``, ``full`` or ``stuck``."""
+    """``paused``, ``unread``, ``dead letters``, ``growing``, ``full``, ``undecided`` or ``stuck``."""
     text: str
     """A sentence that names the queue."""
     cure: str
@@ -90,6 +90,11 @@ def found(
         text = f"{name} grew from {before:,} to {_messages(counts.visible, 'visible message')} within an hour"
         yield Concern(name, "growing", text, f"add consumers; lakequeue consumers {quoted} lists them")
     yield from _full(name, attributes, counts, now.stored)
+    if counts.undecided:
+        text = f"{name} has {_messages(counts.undecided, 'undecided message')} of deliveries into"
+        text = f"{text} {attributes.table or 'a table that it no longer has'}"
+        cure = f"a consumer that reaches the table decides; lakequeue decide {quoted} --again --dry-run lists them"
+        yield Concern(name, "undecided", text, cure)
     for each in known:
         seconds = 0.0 if each.oldest_receive is None else (now.at - to_micros(each.oldest_receive)) / MICROS
         if seconds > max(STUCK_SECONDS, attributes.visibility_timeout):

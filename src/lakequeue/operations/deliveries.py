@@ -10,9 +10,14 @@ import attrs
 
 from lakequeue.errors import InvalidAttributeValue, InvalidParameterValue
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.deliveries import is_catalog_name, parse_table
+from lakequeue.model.clock import from_micros
+from lakequeue.model.deliveries import Mark, application_id, is_catalog_name, parse_table
+from lakequeue.operations.results import UndecidedDelivery
+from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
+from lakequeue.shard.commands import Decide
 from lakequeue.storage.roots import is_inside, root_of
 
 
@@ -58,6 +63,41 @@ def check_unmarked(queue: OpenQueue) -> None:
         raise refused(
             f"{marked:,} messages are being delivered into the table, or are undecided; try again after that"
         )
+
+
+def undecided(queue: OpenQueue) -> list[UndecidedDelivery]:
+    """The undecided deliveries of all shards, the one that waits longest first (TAB-5)."""
+    with queue.service("undecided"):
+        found = [delivery for shard in queue.shards for delivery in _undecided(queue, shard).values()]
+    return sorted(found, key=lambda each: each.since)
+
+
+def decide(queue: OpenQueue, delivered: bool) -> int:
+    """Decides all undecided deliveries of the queue; returns the number of their messages (TAB-10)."""
+    steps, decided = Steps("the decision"), 0
+    with queue.service("decide") as call:
+        for shard in queue.shards:
+            for mark in _undecided(queue, shard):
+                with steps.step():
+                    decided += queue.command(shard, Decide(*mark, delivered))
+        call.messages = decided
+    return decided
+
+
+def _undecided(queue: OpenQueue, shard: OpenShard) -> dict[Mark, UndecidedDelivery]:
+    now = queue.now()
+    found, target = shard.ledger.query(lambda machine: (machine.undecided(now), machine.target))
+    return {
+        each.mark: UndecidedDelivery(
+            shard.number,
+            each.messages,
+            from_micros(each.since),
+            target.owner and application_id(target.owner, shard.number, each.mark.slot),
+            each.mark.version,
+            each.lease_id,
+        )
+        for each in found
+    }
 
 
 def refused(reason: str) -> InvalidAttributeValue:

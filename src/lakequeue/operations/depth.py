@@ -161,6 +161,7 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
         return ShardCounts(
             *(shard.number, counts.visible, counts.in_flight, counts.delayed, counts.held),
             *shard.ledger.newest_races(min(NEWEST_COMMITS, max(LEAST_COMMITS, MOST_ENTRIES // len(queue.shards)))),
+            undecided=counts.undecided,
         )
 
     with queue.service("shard_counts"):

@@ -76,10 +76,11 @@ class ShardCounts:
 
     Attributes:
         shard: number of the shard, from 0.
-        visible: as in ``QueueCounts``, and so are the next three.
+        visible: as in ``QueueCounts``, and so are the next four.
         in_flight: received, and hidden.
         delayed: sent with a delay that is not over.
         held: sent when the limit on delayed messages was reached.
+        undecided: of a delivery into a table whose lease has ended.
     """
 
     shard: int
@@ -91,6 +92,28 @@ class ShardCounts:
     """Newest commits of all processes that the shard's logs still show, at most 100."""
     lost_races: int
     """Times that the process of such a commit had to decide again, as another one had committed before it."""
+    undecided: int = 0
+
+
+@attrs.frozen
+class UndecidedDelivery:
+    """A delivery into a table whose lease has ended, and of which nobody knows yet if its rows are in the table.
+
+    Attributes:
+        shard: number of the shard.
+        messages: number of messages that wait for the decision.
+        since: when the first receipt ended.
+        application_id: id of the delivery in the log of the table; None if the queue has no table any more.
+        version: version of that id, if the rows are in the table.
+        lease_id: the lease that delivered.
+    """
+
+    shard: int
+    messages: int
+    since: datetime
+    application_id: str | None
+    version: int
+    lease_id: str
 
 
 @attrs.frozen

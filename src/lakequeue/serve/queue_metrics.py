@@ -160,7 +160,7 @@ class QueueMetrics:
                 _log.warning("a scrape leaves %s out: %s", queue.name, error)
                 missing += 1
                 continue
-            for state in "visible", "in_flight", "delayed", "held":
+            for state in "visible", "in_flight", "delayed", "held", "undecided":
                 messages.add_metric([queue.name, state], getattr(now.counts, state))
             active.add_metric([queue.name], len(busy))
             oldest_receive = min(

@@ -33,7 +33,8 @@ def target(state: ShardState) -> Target:
     owner, _, table_id = (state.head.delivery_table or "").partition(":")
     changed = bool(state.marked.size and owner and owner != attributes.delivery_id)
     known = table_id if changed or owner == attributes.delivery_id else ""
-    return Target(attributes.table, attributes.delivery_id, known or None, changed)
+    mine = owner if changed else attributes.delivery_id
+    return Target(attributes.table, attributes.delivery_id, known or None, changed, mine)
 
 
 def keep_target(state: ShardState, delivery_id: str | None) -> None:

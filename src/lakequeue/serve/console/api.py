@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 
 ROWS, MAX_ROWS = 50, 200
 """Queues, or messages, on a page."""
-SORTED = ("visible", "in_flight", "delayed", "held", "oldest_age")
+SORTED = ("visible", "in_flight", "delayed", "held", "undecided", "oldest_age")
 """Counts that queues may be sorted by."""
 MAX_TESTED = 100_000
 """Messages that are read for a page with a condition; the next page goes on from there."""

@@ -37,7 +37,7 @@ KEPT_SECONDS = 30
 """Age up to which depths and consumers are used again."""
 MOST = 200
 """Concerns that are listed."""
-KINDS = ("full", "stuck", "unread", "dead letters", "growing", "paused")
+KINDS = ("full", "stuck", "undecided", "unread", "dead letters", "growing", "paused")
 """In the order in which they are listed."""
 
 

@@ -118,7 +118,7 @@ export function purge({ name }, reload) {
     title: `Purge ${name}?`,
     button: (all) => `Purge ${all ?? ""}`,
     tell({ counts }) {
-      const kinds = [[counts.visible, "visible"], [counts.in_flight, "in flight"], [counts.delayed, "delayed"], [counts.held, "held"]];
+      const kinds = [[counts.visible, "visible"], [counts.in_flight, "in flight"], [counts.delayed, "delayed"], [counts.held, "held"], [counts.undecided, "undecided"]];
       const each = kinds.filter(([value]) => value).map(([value, label]) => `${number(value)} ${label}`);
       const past = counts.rewindable ? ` A rewind can no longer bring back the ${count(counts.rewindable, "deleted message")}, either.` : "";
       return ` of ${name}${each.length ? ` (${each.join(", ")})` : ""} will be removed for good, including messages that are sent until then.${past}`;

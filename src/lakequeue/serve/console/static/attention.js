@@ -10,12 +10,13 @@ const KINDS = {
   unreadable: ["Cannot be read", "messages"],
   full: ["At a limit", "attributes"],
   stuck: ["A handler may hang", "consumers"],
+  undecided: ["Undecided deliveries", "messages"],
   unread: ["Nobody receives", "messages"],
   "dead letters": ["Dead letters", "dead-letters"],
   growing: ["Growing", "messages"],
   paused: ["Paused", "messages"],
 };
-const MARKS = { full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
+const MARKS = { full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
 export async function resume(name, group, reload) {
   try {

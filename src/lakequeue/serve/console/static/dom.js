@@ -76,7 +76,7 @@ export function count(value, noun) {
 
 // Messages in any state, without the history.
 export function stored(counts) {
-  return counts.visible + counts.in_flight + counts.delayed + counts.held;
+  return counts.visible + counts.in_flight + counts.delayed + counts.held + counts.undecided;
 }
 
 // At most two units, as the commands print them: 6.2s, 1m30s, 3d4h.

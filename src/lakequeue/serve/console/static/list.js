@@ -14,12 +14,13 @@ const COLUMNS = [
   ["in_flight", "In flight"],
   ["delayed", "Delayed"],
   ["held", "Held"],
+  ["undecided", "Undecided"],
   ["oldest_age", "Oldest"],
   ["sent", "Sent/min"],
   ["deleted", "Deleted/min"],
 ];
 const RATES = ["sent", "deleted"];
-const RARE = ["delayed", "held", ...RATES]; // columns that are shown only where they are not zero everywhere
+const RARE = ["delayed", "held", "undecided", ...RATES]; // columns that are shown only where they are not zero everywhere
 const PARAMETERS = ["text", "sort", "down", "after"];
 let kept = {}; // what the list shows, or showed last, so that the user returns to it
 

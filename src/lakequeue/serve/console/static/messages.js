@@ -14,6 +14,7 @@ const STATES = [
   ["delayed", "Delayed"],
   ["held", "Held"],
   ["moving", "Moving"],
+  ["undecided", "Undecided"],
 ];
 const COLUMNS = "message_id, body, state, receive_count, sent_at, visible_at, age, group_id, dedup_id, source_queue, dead_letter_reason, consumer, message_attributes";
 const ORDERS = [

@@ -16,6 +16,7 @@ const TILES = [
   ["in_flight", "In flight"],
   ["delayed", "Delayed"],
   ["held", "Held"],
+  ["undecided", "Undecided"],
   ["rewindable", "Rewindable"],
   ["oldest_age", "Oldest"],
 ];
@@ -32,6 +33,7 @@ const SHARD = [
   ["in_flight", "In flight"],
   ["delayed", "Delayed"],
   ["held", "Held"],
+  ["undecided", "Undecided"],
   ["commits", "Newest commits"],
   ["lost_races", "Lost races"],
 ];
