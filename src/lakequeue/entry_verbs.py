@@ -51,8 +51,9 @@ from lakequeue.storage.store_failures import is_permanent
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakequeue.model.clock import Interrupt
+    from lakequeue.model.clock import Duration, Interrupt
     from lakequeue.operations.copy import CopiedQueue as CopiedQueue
+    from lakequeue.operations.delivery import Delivering as Delivering
     from lakequeue.operations.doctor import Health as Health
     from lakequeue.operations.results import SentRows as SentRows
     from lakequeue.operations.shortage import Shortage as Shortage
@@ -128,6 +129,15 @@ give_back = of_face(settle.give_back)
 gone = of_face(settle.gone)
 receive_async = of_face(receive.receive_async)
 is_held_back = of_face(depth_of.is_held_back)
+
+
+def claim_delivery(
+    queue: Queue, most: int, visibility_timeout: Duration | None, consumer: str
+) -> Delivering | None:
+    """Claims messages whose rows a consumer appends to the queue's table. None if there are none."""
+    from lakequeue.operations import delivery
+
+    return delivery.claim(queue._runtime, most, visibility_timeout, consumer)
 
 
 def settings(queue: Queue) -> QueueAttributes:

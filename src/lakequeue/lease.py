@@ -18,6 +18,7 @@ from lakequeue.errors import (
     QueueDoesNotExist,
     QueueServiceError,
     RequestThrottled,
+    RowsRefused,
 )
 from lakequeue.model.arguments import check_callable, check_type, check_visibility_timeout, list_of
 from lakequeue.model.clock import Duration, duration_micros, from_micros, seconds
@@ -33,7 +34,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from lakequeue.operations.delivery import Delivering
+
 _log = logging.getLogger("lakequeue")
+
+
+@attrs.frozen
+class Delivery:
+    """What a write of your own into a delivery table carries (TAB-28).
+
+    Attributes:
+        app_id: application id of the transaction; ``txnAppId`` in Spark.
+        version: version of the transaction; ``txnVersion`` in Spark.
+        table: the table, opened and checked: a ``deltalake.DeltaTable``. A write by path is not fenced.
+    """
+
+    app_id: str
+    version: int
+    table: Any
 
 
 class Lease:
@@ -221,6 +239,79 @@ class Lease:
         """
         kept = failed_of(failed)
         return self._settle(lambda leased: operations.delete(leased, kept))
+
+    # --- the delivery table
+
+    def append(self, rows: Any, *, merge_schema: bool = False) -> int:
+        """Appends rows to the queue's delivery table, each once, then deletes the messages of the lease.
+
+        Whatever happens, the rows are in the table once, or the messages are still in the queue.
+
+        Args:
+            rows: an Arrow table, batches or a reader, a frame of polars or pandas, or a list of dicts. If there
+                are no rows, the messages are only deleted.
+            merge_schema: add columns that the table does not have.
+
+        Returns:
+            The number of rows.
+
+        Raises:
+            RowsRefused: the table does not take these rows; names the column. Nothing was appended, and the
+                lease still has its messages: append other rows, or release them.
+            LeaseLost: the lease ended, and another process has the messages or has blocked these rows.
+            TableUnavailable: the table cannot be reached. If ``outcome_unknown`` is true, rows may have arrived,
+                and the messages stay undecided until the table says so.
+            UnsupportedOperation: the queue has no delivery table.
+            MissingPackage: ``deltalake`` is not installed.
+
+        TAB-23, TAB-25
+        """
+        check_type("merge_schema", merge_schema, bool, "True or False")
+        delivering = self._delivering()
+        try:
+            return delivering.append(rows, merge_schema)
+        except RowsRefused:
+            parts = delivering.anew()
+            if parts is None:  # an earlier request of this call had landed late
+                return 0
+            [delivering] = parts
+            raise
+        finally:
+            self._runtime = delivering.leased
+
+    @property
+    def delivery(self) -> Delivery:
+        """The delivery of this lease, for a write of your own into the table; see docs/guides/tables.md.
+
+        Commit with the application id ``app_id`` and the version ``version``, on the handle ``table``, then call
+        ``delivered``.
+
+        Raises:
+            LeaseLost: another process has decided that this lease may not deliver.
+            TableUnavailable: the table does not exist, or cannot be reached.
+            UnsupportedOperation: the queue has no delivery table.
+        """
+        delivering = self._delivering()
+        identity, table = delivering.open()
+        self._runtime = delivering.leased
+        return Delivery(identity.app_id, identity.version, table)
+
+    def delivered(self) -> LeaseCounts:
+        """Deletes the messages, if the table has the commit of ``delivery``.
+
+        Raises:
+            LeaseLost: another process has decided that this lease may not deliver.
+            QueueClientError: the table has no such commit.
+            TableUnavailable: the table cannot be reached.
+
+        TAB-28
+        """
+        return self._delivering().delivered()
+
+    def _delivering(self) -> Delivering:
+        from lakequeue.operations.delivery import Delivering
+
+        return Delivering(self._runtime, lambda leased: self._settle(lambda _: operations.delete(leased)))
 
     def _settle(self, settle: Callable[[LeasedMessages], LeaseCounts]) -> LeaseCounts:
         """Settles the lease and ends its heartbeat, unless it fails with an error that a retry may solve."""

@@ -276,6 +276,12 @@ class MemoryTable:
         saw((world.exists, len(world.log), world.start, tuple(world.log)))
         return MemorySnapshot(world, len(world.log), tuple(world.log)) if world.exists else None
 
+    def latest(self) -> MemorySnapshot | None:
+        return self.read()
+
+    def keep(self, snapshot: Any) -> None:
+        pass
+
     def create(self, schema: pa.Schema) -> None:
         step("creates the table")
         self.world.exists = True
@@ -293,6 +299,7 @@ class MemorySnapshot:
     version: int
     log: tuple[Commit, ...]
     table_id: str = "id"
+    schema: pa.Schema = SCHEMA
 
     def check(self) -> None:
         pass
@@ -356,7 +363,7 @@ def holder(world: World, size: int = 2, *, fails: bool = False) -> None:
             return
         indexes = indexes[:-1]
     table = MemoryTable(world)
-    opened, snapshot = Opened.of(table, held, SCHEMA)
+    opened, snapshot = Opened.of(table, held, lambda: SCHEMA)
     protocol.deliver(opened, snapshot, held, rows_of(indexes))
 
 
@@ -367,7 +374,7 @@ def halving_holder(world: World) -> None:
     saw(held and held.rows)
     if held is None:
         return
-    opened, snapshot = Opened.of(MemoryTable(world), held, SCHEMA)
+    opened, snapshot = Opened.of(MemoryTable(world), held, lambda: SCHEMA)
     if protocol.state_of(snapshot, held.delivery) is State.OPEN and step("gives up, or tries", 2):
         with suppress(CommitRefused):
             snapshot.append(held.delivery, rows_of(held.rows), False)

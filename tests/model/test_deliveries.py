@@ -80,7 +80,7 @@ def delete_first(opened: Opened, snapshot: Any, marked: Held, rows: Any, **_: An
 def record_nothing(table: Any, marked: Held, schema: Any) -> Any:
     snapshot = table.read()
     if snapshot is None:
-        table.create(schema)
+        table.create(schema())
         snapshot = table.read()
     return Opened(table, snapshot.table_id), snapshot
 

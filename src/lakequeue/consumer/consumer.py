@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from lakequeue.consumer.deliveries import DeliveryLoop
 from lakequeue.consumer.handler import Handler
 from lakequeue.consumer.observers import Observers, installed
 from lakequeue.consumer.options import ConsumerOptions, RetryDelay, checked_queues, concurrency_problem
@@ -53,6 +54,7 @@ class Consumer:
         batch_wait: seconds for which a message waits for others of its batch, 0 to 60; None: one.
         as_arrow: whether a batch is a table of Arrow instead of a list of messages, with the columns of
             ``Lease.arrow`` but ``delay_seconds``, ``shard`` and ``offset``.
+        merge_schema: whether columns that the queue's delivery table does not have are added.
         renewal: how receipts are extended while handlers run: ``HeartbeatRenewal``, ``ComputedRenewal``,
             ``NoRenewal``, or a ``Renewal`` of your own.
         retry_failed_at_once: whether failed messages become visible at once rather than at their timeout; None: at
@@ -98,6 +100,7 @@ class Consumer:
         batch: int | None = None,
         batch_wait: Duration | None = None,
         as_arrow: bool = False,
+        merge_schema: bool = False,
         weights: Sequence[int] | None = None,
     ) -> None:
         failed_at_once = make_failed_messages_visible_immediately
@@ -122,9 +125,12 @@ class Consumer:
                 batch_wait,
                 weight,
                 as_arrow,
+                merge_schema,
             )
             for each, weight in checked_queues(queue, weights)
         ]
+        if len(options) > 1 and any(each.delivers for each in options):
+            raise InvalidOptions(["queue: a queue with a delivery table has a consumer of its own"])
         self._handler = handler
         self._clock = options[0].queue.clock
         self._controls = Controls(concurrency)
@@ -133,7 +139,7 @@ class Consumer:
         self._hands: SharedHands | None = None
         self._options = options
         self._observers = [[make(each.queue) for make in installed] for each in options]
-        self._loops: list[QueueLoop] = []
+        self._loops: list[QueueLoop | DeliveryLoop] = []
         self._endpoint = None if metrics_port is None else self._endpoint_at(metrics_host, metrics_port)
 
     def run(self, until_empty: bool = False) -> None:
@@ -162,18 +168,25 @@ class Consumer:
                     running.enter_context(self._endpoint.serving())
                 self._hands = hands = SharedHands(self._clock, self._controls)
                 fatal = partial(self._stop_run, hands)
-                self._loops = [
+                queues = [options.queue for options in self._options]
+                presence = partial(Presence, self.name, queues, self._began)
+                if self._options[0].delivers:
+                    delivery = DeliveryLoop(self._options[0], self._controls, Observers(self._observers[0]), fatal)
+                    self._loops = [delivery]
+                    running.callback(presence().stop)
+                    return delivery.run(until_empty)
+                loops = [
                     QueueLoop(options, self._controls, Observers(observers), hands, fatal)
                     for options, observers in zip(self._options, self._observers, strict=True)
                 ]
-                hands.start(self._handler, self._loops[0].fail)
+                self._loops = [*loops]
+                hands.start(self._handler, loops[0].fail)
                 running.callback(hands.stop)
-                queues = [options.queue for options in self._options]
-                running.callback(Presence(self.name, queues, self._began).stop)
-                if len(self._loops) == 1:
-                    run_work(self._loops[0].run(until_empty), self._clock, self._loops[0].wake)
+                running.callback(presence().stop)
+                if len(loops) == 1:
+                    run_work(loops[0].run(until_empty), self._clock, loops[0].wake)
                 else:
-                    self._run_each(until_empty)
+                    self._run_each(loops, until_empty)
         finally:
             self._runner = self._hands = None
             self._controls.stopping, self._controls.grace = False, STOP_TIMEOUT
@@ -183,7 +196,7 @@ class Consumer:
         """When each call of the handler began that runs now, in microseconds."""
         return [call.began for loop in self._loops for call in loop.calls.running.copy()]
 
-    def _run_each(self, until_empty: bool) -> None:
+    def _run_each(self, queue_loops: Sequence[QueueLoop], until_empty: bool) -> None:
         """Runs the loops of all queues in a few threads."""
         errors: list[BaseException] = []
         loops = WaitingThreads(self._clock, _MOST_THREADS, "lakequeue queues")
@@ -201,7 +214,7 @@ class Consumer:
 
         ends = []
         try:
-            for loop in self._loops:
+            for loop in queue_loops:
                 ended = threading.Event()
                 loops.add(run(loop, ended), loop.wake)
                 ends.append(ended)

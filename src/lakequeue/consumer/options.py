@@ -112,6 +112,12 @@ class ConsumerOptions:
     batch_wait: Duration | None = None
     weight: int = 1
     as_arrow: bool = False
+    merge_schema: bool = False
+
+    @property
+    def delivers(self) -> bool:
+        """True if the rows that the handler returns go into the queue's delivery table (TAB-29)."""
+        return self.batch is not None and settings(self.queue).table is not None
 
     @property
     def hands_back(self) -> bool:
@@ -163,6 +169,11 @@ class ConsumerOptions:
             problems.append(f"batch_wait: must be 0 to {LONGEST_BATCH_WAIT} seconds, not {self.batch_wait!r}")
         if not isinstance(self.as_arrow, bool) or (self.as_arrow and self.batch is None):
             problems.append(f"as_arrow: must be False, or True with a batch, not {self.as_arrow!r}")
+        if not isinstance(self.merge_schema, bool) or (self.merge_schema and not self.delivers):
+            wanted = "True with a batch of a queue that has a delivery table"
+            problems.append(f"merge_schema: must be False, or {wanted}, not {self.merge_schema!r}")
+        if self.delivers and (self.retry_delay is not None or failed_at_once is False):
+            problems.append("retry_delay: failed messages of a delivery become visible at once")
         if not isinstance(self.outage, Outage):
             problems.append(f"outage: must be an Outage, not {self.outage!r}")
         if (problem := retry_delay_problem(self.retry_delay)) is not None:

@@ -14,10 +14,11 @@ from lakequeue.errors import LakeQueueError, OverLimit
 from lakequeue.operations.move import DeadLetters
 from lakequeue.operations.settle import Settling
 from lakequeue.operations.tokens import Tokens
+from lakequeue.operations.undecided import decide_found
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order, look_at
-from lakequeue.shard.commands import Claim, ClaimResult
+from lakequeue.shard.commands import Claim, ClaimResult, Result
 from lakequeue.storage.engines.interface import is_storage_failure
 
 
@@ -49,7 +50,8 @@ class FreeHands:
 class ClaimPlan:
     """A claim under one lease: it begins at the home shard, and asks the next one for missing messages.
 
-    With an attempt id all messages come from one shard: that of the live attempt, if there is one.
+    With an attempt id all messages come from one shard: that of the live attempt, if there is one. A claim for a
+    delivery takes messages of one shard, too.
     """
 
     queue: OpenQueue
@@ -60,6 +62,8 @@ class ClaimPlan:
     hands: FreeHands | None = None
     settling: Settling | None = None
     """Receipts that are settled in the same commits."""
+    decides: bool = True
+    """True if the process may write into the queue's delivery table, to decide what is undecided."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
     """The moves of dead letters that the call has made, after which no error is a refusal."""
     _parts: list[Part] = attrs.field(factory=list, init=False)
@@ -85,8 +89,11 @@ class ClaimPlan:
             elif place == 1 and tokens.look == inf:
                 tokens.look = look_at([each for each in self.queue.shards if each is not first])
             try:
+                claim = partial(dead_letters.claim, shard, tokens.look)
                 with self.steps.rest():
-                    result = tokens.claim(shard, self._command(), partial(dead_letters.claim, shard, tokens.look))
+                    result = tokens.claim(shard, self._command(), claim)
+                    if self._decided(shard, result):
+                        result = tokens.claim(shard, self._command(), claim)
                 if isinstance(result.error, OverLimit):
                     refusal = result.error
                     continue
@@ -99,6 +106,12 @@ class ClaimPlan:
             if self._is_last(place, shard, result.value) or (result.value.spans and tokens.spent):
                 break
         return self._parts, refusal
+
+    def _decided(self, shard: OpenShard, result: Result) -> bool:
+        """Decides deliveries that a claim met (TAB-26); returns True if it may find more messages now."""
+        if result.error is not None or not result.value.undecided or not self.decides:
+            return False
+        return decide_found(self.queue, shard, result.value.undecided) > 0 and not result.value.spans
 
     def _command(self) -> Claim:
         """The command to the next shard."""
@@ -113,9 +126,10 @@ class ClaimPlan:
             self.hands.passed += claimed.passed
         if not claimed.spans:
             return claimed.halved
-        home, alone = shard.shared.home, self.wanted.attempt_id is not None
+        home = shard.shared.home
+        alone = self.wanted.attempt_id is not None or self.wanted.delivery is not None
         # not the shard that was tried before the home
-        if not self._parts and not alone and (place or shard.number == home.current):
+        if not self._parts and self.wanted.attempt_id is None and (place or shard.number == home.current):
             home.found(shard.number)
         self._parts.append(Part(shard, claimed))
         self._taken += claimed.message_count

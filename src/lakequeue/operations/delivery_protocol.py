@@ -6,8 +6,9 @@ opened table says which of the two landed. ``docs/guides/tables.md`` has a pictu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 import pyarrow as pa
@@ -31,6 +32,13 @@ class Snapshot(Protocol):
     def table_id(self) -> str: ...
     @property
     def version(self) -> int: ...
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def handle(self) -> Any:
+        """The table for a write of the user's own."""
+        ...
+
     def check(self) -> None: ...
     def delivered(self, app_id: str) -> int: ...
     def search(self, delivery: Delivery) -> tuple[int, str | None] | None: ...
@@ -43,7 +51,18 @@ class Table(Protocol):
 
     @property
     def uri(self) -> str: ...
-    def read(self) -> Snapshot | None: ...
+    def latest(self) -> Snapshot | None:
+        """A kept snapshot if the table still has its newest entry, else a new one. No two threads get the same."""
+        ...
+
+    def keep(self, snapshot: Any) -> None:
+        """Keeps a snapshot on which nothing was committed for the next delivery."""
+        ...
+
+    def read(self) -> Snapshot | None:
+        """A snapshot of the table as it is now."""
+        ...
+
     def create(self, schema: pa.Schema) -> None: ...
     def sync(self, version: int) -> None: ...
 
@@ -117,21 +136,21 @@ class Opened:
     table_id: str
 
     @classmethod
-    def of(cls, table: Table, marked: Marked, schema: pa.Schema | None) -> tuple[Opened, Snapshot]:
+    def of(cls, table: Table, marked: Marked, schema: Callable[[], pa.Schema] | None) -> tuple[Opened, Snapshot]:
         """Opens the table for a delivery, and records its id if it is the first (TAB-22).
 
         A missing table is created without rows before that.
 
         Args:
-            schema: of a new table; None: do not create one.
+            schema: returns that of a new table; None: do not create one.
 
         Raises:
             TableUnavailable: the table is not there, or it is another one.
             LeaseLost: the mark is gone.
         """
-        known, snapshot = marked.table_id(), table.read()
+        known, snapshot = marked.table_id(), table.latest()
         if snapshot is None and known is None and schema is not None:
-            table.create(schema)
+            table.create(schema())
             snapshot = table.read()
         if snapshot is None:
             raise TableUnavailable(table.uri, "is not there" if known else "does not exist")
@@ -168,8 +187,8 @@ def append(
     *,
     merge_schema: bool = False,
     tried: bool = False,
-) -> Snapshot:
-    """Appends the rows of a delivery, and returns a snapshot that has them on disk (TAB-25).
+) -> None:
+    """Appends the rows of a delivery, and returns once a new snapshot has them and they are on disk (TAB-25).
 
     The messages are deleted after that, and never before.
 
@@ -186,7 +205,8 @@ def append(
         state = state_of(snapshot, delivery)
         if state is State.ARRIVED and tried:
             opened.table.sync(snapshot.version)
-            return snapshot
+            opened.table.keep(snapshot)
+            return
         if state is State.BLOCKED:
             raise LeaseLost()
         if state is not State.OPEN:

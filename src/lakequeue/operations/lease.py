@@ -14,6 +14,7 @@ from lakequeue.errors import InvalidParameterValue, LeaseLost
 from lakequeue.model import receipt_handles
 from lakequeue.model.arguments import check_visibility_timeout, check_whole
 from lakequeue.model.clock import MICROS, Duration, from_micros
+from lakequeue.model.deliveries import Mark, new_nonce
 from lakequeue.model.failures import DeadLetterReason, shortened
 from lakequeue.model.messages import is_message_id
 from lakequeue.operations import tasks
@@ -49,6 +50,25 @@ class LeasedMessages:
     queue: OpenQueue
     lease_id: str
     parts: Sequence[Part]
+    tried: bool = False
+    """True if rows of a delivery may have landed under this lease, so that only the table knows."""
+
+    @property
+    def mark(self) -> Mark | None:
+        """The mark of a claim for a delivery, which has one part; None if it was for none."""
+        return self.parts[0].claimed.mark
+
+    def part_of(self, spans: Sequence[tuple[int, int]], mark: Mark | None) -> LeasedMessages:
+        """Some of the messages of a claim for a delivery, under a mark."""
+        [part] = self.parts
+        kept = [
+            attrs.evolve(span, first=max(span.first, first), last=min(span.last, last))
+            for span in part.claimed.spans
+            for first, last in spans
+            if span.first <= last and first <= span.last
+        ]
+        claimed = attrs.evolve(part.claimed, spans=tuple(kept), mark=mark, order=())
+        return attrs.evolve(self, parts=[part._replace(claimed=claimed)], tried=False)
 
     @property
     def count(self) -> int:
@@ -65,13 +85,17 @@ class LeasedMessages:
         return min(part.claimed.visible_at for part in self.parts)
 
 
-def lease(queue: OpenQueue, max_messages: int, visibility_timeout: Duration | None) -> LeasedMessages | None:
-    """Claims messages under one lease; None if none is available."""
+def lease(
+    queue: OpenQueue, max_messages: int, visibility_timeout: Duration | None, consumer: str | None = None
+) -> LeasedMessages | None:
+    """Claims messages under one lease; None if none is available. ``consumer`` names who has them."""
     with queue.service("lease") as call:
         check_whole("max_messages", max_messages)
         timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
         lease_id = receipt_handles.new_lease_id()
-        parts, refusal = ClaimPlan(queue, Claim(max_messages, timeout, lease_id, leased=0)).run()
+        delivery = None if queue.attributes.table is None else new_nonce()
+        wanted = Claim(max_messages, timeout, lease_id, consumer=consumer, leased=0, delivery=delivery)
+        parts, refusal = ClaimPlan(queue, wanted).run()
         if parts:
             leased = LeasedMessages(queue, lease_id, parts)
             call.messages = leased.count
@@ -177,7 +201,11 @@ def release(leased: LeasedMessages, error: BaseException | None = None, unseen: 
     ``unseen`` messages count as never received by the lease.
     """
     failure = None if error is None else _reason(leased, error)
-    return settle(leased, lambda part: LeaseRelease(leased.lease_id, part.spans, failure, leased.count, unseen))
+
+    def command(part: Part) -> Command:
+        return LeaseRelease(leased.lease_id, part.spans, failure, leased.count, unseen, unmark=not leased.tried)
+
+    return settle(leased, command)
 
 
 def _reason(leased: LeasedMessages, error: BaseException | None) -> DeadLetterReason:
@@ -213,7 +241,8 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
     def command(part: Part) -> Command:
         own = offsets.get(part.shard.number, {})
         reasons = {offset: said[text] for offset, text in own.items() if text}
-        return LeaseDelete(leased.lease_id, part.spans, frozenset(own), unsaid if own else None, reasons)
+        failure = unsaid if own else None
+        return LeaseDelete(leased.lease_id, part.spans, frozenset(own), failure, reasons, unmark=not leased.tried)
 
     return settle(leased, command)
 
@@ -298,8 +327,9 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
                 )
                 received_at = min(run.received_at or now for run in mine)
                 visible_at = min(run.visible_at or now for run in mine)
-                parts.append(Part(shard, ClaimResult(spans, received_at, visible_at, lease_id)))
-    return LeasedMessages(queue, lease_id, parts) if parts else None
+                mark = mine[0].mark
+                parts.append(Part(shard, ClaimResult(spans, received_at, visible_at, lease_id, mark=mark)))
+    return LeasedMessages(queue, lease_id, parts, tried=True) if parts else None
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:

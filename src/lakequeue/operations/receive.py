@@ -89,6 +89,8 @@ class Request:
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
     """Number of messages after which no further shard is asked; 0: all that are wanted."""
+    decides: bool = attrs.field(default=True, kw_only=True)
+    """True if the process may write into the queue's delivery table, to decide what is undecided (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
     """Whether a consumer has nothing else to do: then its process looks before processes whose handlers run."""
 
@@ -296,7 +298,7 @@ class _Polls:
             return _Claimed(queue, lease_id, (), None)
         request = self._poll.request
         wanted = attrs.evolve(self._poll.wanted, lease_id=lease_id)
-        plan = ClaimPlan(queue, wanted, request.enough, request.hands, steps=self._steps)
+        plan = ClaimPlan(queue, wanted, request.enough, request.hands, steps=self._steps, decides=request.decides)
         return _Claimed(queue, lease_id, *plan.run())
 
     def read(self, claimed: _Claimed) -> _Found | datetime:

@@ -16,6 +16,7 @@ from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import SystemClock
 from lakequeue.runtime.calls import Call, Steps, logged
+from lakequeue.runtime.delivery_state import DeliveryState
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Close, Command, SetAttributes
@@ -38,6 +39,7 @@ class OpenQueue:
         attributes: the attributes of that row.
         shards: the queue's shards in this process.
         dead_letter_queues: where dead letters go, by the ARN of their queue, until that is found deleted.
+        delivery: the delivery table in this process.
         finishing_moves: lock held while a move is being finished, so that a second thread finds nothing to do.
     """
 
@@ -48,6 +50,7 @@ class OpenQueue:
         self.shards: list[OpenShard] = root.shards(row)
         self.dead_letter_queues: dict[str, Destination] = {}
         self.finishing_moves = threading.Lock()
+        self.delivery = DeliveryState()
         self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:

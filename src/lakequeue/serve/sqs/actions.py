@@ -356,6 +356,7 @@ class Actions:
             parameters.get("ReceiveRequestAttemptId"),
             ("All",) if attribute_names else (),
             interrupt,
+            decides=False,
         )
         messages = await receive_async(queue, request, room=room)
         names = {*parameters.get("AttributeNames", ()), *parameters.get("MessageSystemAttributeNames", ())}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -38,6 +39,8 @@ _CATALOG = {"catalogManaged", "catalogOwned-preview"}
 _RETENTION = "delta.setTransactionRetentionDuration"
 _SEARCHED = 2_000
 """Entries that are read, newest first, to find the commit of a delivery."""
+_KEPT = 16
+"""Snapshots that are kept for the next delivery, one for each thread that delivers."""
 _TRIES = 5
 """Commits that ``deltalake`` tries itself before the table is read again."""
 
@@ -67,6 +70,7 @@ class Target:
         self._root = root
         self._syncs = syncs
         self._synced = -1
+        self._kept: deque[Snapshot] = deque(maxlen=_KEPT)
 
     @cached_property
     def _folder(self) -> Folder:
@@ -90,7 +94,31 @@ class Target:
                 table = DeltaTable(self.uri, storage_options=self._delta_options)
             except TableNotFoundError:
                 return None
-        return Snapshot(self, table)
+        return Snapshot(self, table, self._mark(table.version()))
+
+    def latest(self) -> Snapshot | None:
+        """A kept snapshot if the table still has its newest entry, else a new one.
+
+        A commit on an older snapshot is safe, because it is refused if the delivery is settled since. No two
+        threads get the same snapshot: a commit moves it forward, past what the other thread has not seen.
+        """
+        with suppress(IndexError):
+            known = self._kept.pop()
+            if known.mark is not None and self._mark(known.version) == known.mark:
+                return known
+        return self.read()
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Keeps a snapshot on which nothing was committed for the next delivery."""
+        self._kept.append(snapshot)
+
+    def _mark(self, version: int) -> object:
+        """What identifies the file of an entry; None if it does not exist."""
+        with self._errors():
+            try:
+                return self._folder.entry(f"{_LOG}/{version:020d}.json")[1:]
+            except FileNotFoundError:
+                return None
 
     def create(self, schema: pa.Schema) -> None:
         """Creates the table without rows, unless it exists."""
@@ -149,23 +177,25 @@ class Snapshot:
     """One version of a delivery table. Commits from here are refused if the delivery is settled since."""
 
     target: Target
-    table: DeltaTable
+    handle: DeltaTable
+    mark: object = None
+    """Identifies the file of the newest entry."""
 
     @property
     def table_id(self) -> str:
-        return str(self.table.metadata().id)
+        return str(self.handle.metadata().id)
 
     @property
     def version(self) -> int:
-        return int(self.table.version())
+        return int(self.handle.version())
 
     @cached_property
     def schema(self) -> pa.Schema:
-        return pa.schema(self.table.schema().to_arrow())
+        return pa.schema(self.handle.schema().to_arrow())
 
     def problem(self) -> str | None:
         """Why no delivery into the table is possible; None if it is."""
-        configuration, protocol = self.table.metadata().configuration, self.table.protocol()
+        configuration, protocol = self.handle.metadata().configuration, self.handle.protocol()
         features = set(protocol.writer_features or ())
         if features & _CATALOG:
             return _WHY_NOT_CATALOG
@@ -186,7 +216,7 @@ class Snapshot:
 
     def delivered(self, app_id: str) -> int:
         """The newest version of an application id; -1 if the table has none."""
-        found = self.table.transaction_version(app_id)
+        found = self.handle.transaction_version(app_id)
         return -1 if found is None else int(found)
 
     def search(self, delivery: Delivery) -> tuple[int, str | None] | None:
@@ -221,7 +251,7 @@ class Snapshot:
         with self._commit():
             try:
                 write_deltalake(
-                    self.table,
+                    self.handle,
                     fitting,
                     mode="append",
                     # only for new columns, because it changes the metadata each time, which refuses other writers
@@ -232,14 +262,14 @@ class Snapshot:
                 raise RowsRefused(first_line(error)) from error
             except Exception as error:
                 if "Invalid data found" in str(error):
-                    raise refused_columns(fitting, self.table.metadata().configuration, str(error)) from error
+                    raise refused_columns(fitting, self.handle.metadata().configuration, str(error)) from error
                 raise
 
     def block(self, delivery: Delivery) -> None:
         """Commits an empty entry, after which no rows of the delivery can land. Errors as ``append``."""
         with self._commit():
-            self.table.create_write_transaction(
-                [], "append", self.table.schema(), commit_properties=_properties(delivery, delivery.block)
+            self.handle.create_write_transaction(
+                [], "append", self.handle.schema(), commit_properties=_properties(delivery, delivery.block)
             )
 
     @contextmanager

@@ -1,0 +1,370 @@
+"""A consumer of a queue with a delivery table: appends what its handler returns, each row once (TAB-29).
+
+A batch is one claim of one shard, and each batch runs in a thread of its own. Messages that failed are released
+before the append. If the table refuses the rows, halves of the batch are handled anew, until the message that the
+table refuses is alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from lakequeue.consumer.handler import Context, Outcome, checked_outcome, is_async
+from lakequeue.consumer.jobs import hold_of
+from lakequeue.consumer.observers import Observers
+from lakequeue.consumer.options import ConsumerOptions
+from lakequeue.consumer.outages import Health, OutageMonitor
+from lakequeue.consumer.shared_hands import Controls
+from lakequeue.entry_verbs import claim_delivery, wait_for_more
+from lakequeue.errors import (
+    InvalidParameterValue,
+    LakeQueueError,
+    LeaseLost,
+    OverLimit,
+    QueueClientError,
+    QueueDoesNotExist,
+    QueueServiceError,
+    RequestThrottled,
+    RowsRefused,
+)
+from lakequeue.model.clock import MICROS, NEVER, Interrupt, duration_micros, seconds, start_thread, to_micros
+from lakequeue.model.failures import DeadLetterReason
+from lakequeue.model.messages import Message
+from lakequeue.model.waiting_work import run as run_work
+from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
+
+if TYPE_CHECKING:
+    from lakequeue.entry_verbs import Delivering
+
+_BETWEEN_CLAIMS = timedelta(seconds=0.2)
+"""Minimum time from a claim that found nothing to the next."""
+_LONGEST_WAIT = timedelta(seconds=20)
+_REFUSED_PAUSE = timedelta(seconds=0.5)
+"""Time between claims while the queue refuses them for now."""
+_BATCH_WAIT = 1
+_log = logging.getLogger("lakequeue")
+
+
+@attrs.define
+class Counts:
+    """Messages of a run whose handlers have ended, and are delivered or failed."""
+
+    handled: int = 0
+    failed: int = 0
+    running: set[_Batch] = attrs.field(factory=set)
+    """The batches that are being handled and delivered."""
+
+
+@attrs.define(eq=False)
+class _Batch:
+    """A batch that a thread handles."""
+
+    delivering: Delivering
+    began: int
+    """In microseconds."""
+    contexts: list[Context] = attrs.field(factory=list)
+    broken: set[str | None] = attrs.field(factory=set)
+    """FIFO groups of which a message failed, so that later ones are not delivered before it."""
+
+
+class DeliveryLoop:
+    """Receives batches of one queue, and delivers their rows, during a run. Like ``QueueLoop`` for the consumer.
+
+    Args:
+        options: the consumer's options for this queue.
+        controls: requests to the consumer, such as to stop.
+        observers: record what becomes of messages.
+        fatal: stops all loops of the consumer.
+    """
+
+    def __init__(
+        self, options: ConsumerOptions, controls: Controls, observers: Observers, fatal: Callable[[], None]
+    ) -> None:
+        self._options = options
+        self.queue = queue = options.queue
+        self._clock = queue.clock
+        self._controls = controls
+        self._observers = observers
+        self._fatal = fatal
+        self._error: BaseException | None = None
+        self._counting = threading.Lock()
+        self.calls = Counts()
+        self.unended = self.handed_back = 0
+        self.interrupt = Interrupt()
+        self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
+
+    def run(self, until_empty: bool) -> None:
+        """Delivers until stopped, see ``Consumer.run``."""
+        try:
+            self._consume(until_empty)
+        finally:
+            self._wind_down()
+        if self._error is not None:
+            raise self._error
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the run, which raises the error."""
+        self._error = self._error or error
+        if not isinstance(error, LakeQueueError):
+            self._fatal()
+        self.interrupt.set()
+
+    def health(self) -> Health:
+        """The state of the consumer, as far as this queue goes."""
+        error, active = self.outages.error, sum(len(batch.contexts) for batch in list(self.calls.running))
+        reason = None if error is None else error.message
+        return Health(True, self._controls.paused, active, self.outages.since, reason, active)
+
+    @property
+    def _stopping(self) -> bool:
+        return self._controls.stopping or self._error is not None
+
+    def _consume(self, until_empty: bool) -> None:
+        failures = 0
+        while not self._stopping:
+            self.interrupt.clear()
+            if self.outages.final is not None:
+                raise self.outages.final
+            now = self._clock.now()
+            idle = not self.calls.running
+            if self._controls.paused or len(self.calls.running) >= self._controls.concurrency:
+                self._clock.wait(NEVER, self.interrupt)
+                continue
+            try:
+                timeout = self._options.renewal.receive_timeout
+                found = claim_delivery(self.queue, self._options.batch or 1, timeout, self._options.name)
+            except (OverLimit, RequestThrottled) as error:
+                _log.warning("receiving from %s failed, it is tried again: %s", self.queue.name, error)
+                self._clock.wait(now + _REFUSED_PAUSE, self.interrupt)
+                continue
+            except QueueClientError as error:
+                if not self.outages.failed("receiving", error):
+                    raise
+                failures += 1
+                self._clock.wait(self.outages.next_try(failures), self.interrupt)
+                continue
+            failures = 0
+            self.outages.worked("receiving", committed=found is not None)
+            if found is not None:
+                batch = _Batch(found, to_micros(now))
+                self.calls.running.add(batch)
+                start_thread(self._clock, partial(self._work, batch), f"lakequeue {self.queue.name}")
+                if found.leased.count < (self._options.batch or 1) and not until_empty:
+                    self._gather(now)
+                continue
+            if until_empty and idle:
+                return
+            self._clock.wait(now + _BETWEEN_CLAIMS, self.interrupt)
+            if not until_empty:
+                wake = threading.Event()
+                with self.interrupt.waking(wake.set):
+                    waits = wait_for_more(self.queue, now + _LONGEST_WAIT, self.interrupt, wake, idle)
+                    run_work(waits, self._clock, wake)
+
+    def _gather(self, since: Any) -> None:
+        """Lets messages wait for others of their batch, after a claim that left none."""
+        wait = _BATCH_WAIT if self._options.batch_wait is None else self._options.batch_wait
+        until = since + timedelta(microseconds=duration_micros(wait))
+        while self._clock.now() < until and not self._stopping:
+            self._clock.wait(until, self.interrupt)
+            self.interrupt.clear()
+
+    def _wind_down(self) -> None:
+        """Waits for the batches that are being delivered; marks the rest as lost to their handlers."""
+        until = self._clock.now() + timedelta(microseconds=duration_micros(self._controls.grace))
+        while self.calls.running and self._clock.now() < until:
+            self.interrupt.clear()
+            if self.calls.running:
+                self._clock.wait(until, self.interrupt)
+        left = list(self.calls.running)
+        self.unended = sum(len(batch.contexts) for batch in left)
+        for batch in left:
+            self._lose(batch)
+        if self.unended:
+            _log.warning(
+                "%s: the delivery of %s messages did not end in time; the table will say if their rows arrived",
+                *(self.queue.name, self.unended),
+            )
+
+    # --- one batch
+
+    def _work(self, batch: _Batch) -> None:
+        delivering, lease_id = batch.delivering, batch.delivering.leased.lease_id
+        heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
+            self._clock,
+            self._options.renewal,
+            lambda wanted: self._extend(batch, wanted),
+            lambda _: self._lose(batch),
+            self.fail,
+        )
+        heartbeat.start()
+        try:
+            messages = delivering.messages()
+            now = self._clock.now()
+            self._observers.received(messages, now)
+            if messages:
+                heartbeat.keep({lease_id: hold_of(messages[0], to_micros(now))})
+                batch.contexts = [Context(each, self.queue, lambda: heartbeat.get(lease_id)) for each in messages]
+                self._deliver(batch, delivering, batch.contexts)
+            self.outages.worked("deleting")
+        except (LeaseLost, RequestThrottled) as error:
+            _log.warning("a batch of %s was not delivered: %s", self.queue.name, error)
+            self._lose(batch)
+        except QueueDoesNotExist as error:
+            self.fail(error)
+        except QueueClientError as error:
+            _log.warning("a batch of %s was not delivered: %s", self.queue.name, error)
+            if not self.outages.failed("deleting", error):
+                self.fail(error)
+        except BaseException as error:
+            self.fail(error)
+        finally:
+            heartbeat.stop()
+            self.calls.running.discard(batch)
+            self.interrupt.set()
+
+    def _deliver(self, batch: _Batch, delivering: Delivering, contexts: Sequence[Context]) -> None:
+        """Handles messages, releases those that failed, appends the rows, and deletes the rest."""
+        began, handles = to_micros(self._clock.now()), [each.message.receipt_handle for each in contexts]
+        waiting = [each.message.group_id in batch.broken for each in contexts]
+        left = [each for each, waits in zip(contexts, waiting, strict=True) if not waits]
+        rows, outcomes, raised = self._handled(left)
+        failed = dict.fromkeys((each for each, waits in zip(handles, waiting, strict=True) if waits))
+        bad = self._failed(batch, left, outcomes, raised)
+        failed |= bad
+        if failed:
+            delivering.release_failed(failed)
+        self._report(
+            began, [each.message for each in left if bad.get(each.message.receipt_handle)], raised, Outcome.FAILED
+        )
+        done = [each for each in left if each.message.receipt_handle not in failed]
+        if not done:
+            return
+        try:
+            delivering.append(() if rows is None else rows, self._options.merge_schema)
+        except (RowsRefused, TypeError) as error:
+            self._refused(batch, delivering, done, began, error)
+        else:
+            self._report(began, [each.message for each in done])
+
+    def _refused(
+        self, batch: _Batch, delivering: Delivering, done: Sequence[Context], began: int, error: Exception
+    ) -> None:
+        """Handles the halves of messages whose rows the table refused; a single one has failed."""
+        messages = [each.message for each in done]
+        if len(done) == 1:
+            for part in delivering.anew() or ():
+                part.release_failed({messages[0].receipt_handle: self._reason(error)})
+            self._break(batch, messages[0])
+            return self._report(began, messages, error, Outcome.FAILED)
+        halves = [done[: len(done) // 2], done[len(done) // 2 :]]
+        parts = delivering.anew([[each.message.receipt_handle for each in half] for half in halves])
+        if parts is None:
+            return self._report(began, messages)
+        for part, half in zip(parts, halves, strict=True):
+            self._deliver(batch, part, half)
+
+    def _handled(self, contexts: Sequence[Context]) -> tuple[Any, list[Outcome], BaseException | None]:
+        """Calls the handler; returns the rows, an outcome for each message, and what it raised."""
+        messages = [each.message for each in contexts]
+        if not messages:
+            return None, [], None
+        given: Any = messages
+        if self._options.as_arrow:
+            from lakequeue.consumer.arrow_batches import table_of
+
+            given = table_of(messages)
+        handler: Any = self._options.handler
+        try:
+            with ExitStack() as stack:
+                for message in messages:
+                    stack.enter_context(self._observers.handling(message))
+                result = handler(given, list(contexts))
+                if is_async(handler):
+                    result = asyncio.run(result)
+            rows, found = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+            return rows, _outcomes(found, len(messages)), None
+        except Exception as error:
+            _log.error("%s: the handler of a batch failed", self.queue.name, exc_info=error)
+            return None, [Outcome.FAILED] * len(messages), error
+        except BaseException as error:
+            self.fail(error)
+            return None, [Outcome.FAILED] * len(messages), error
+
+    def _failed(
+        self,
+        batch: _Batch,
+        contexts: Sequence[Context],
+        outcomes: Sequence[Outcome],
+        raised: BaseException | None,
+    ) -> dict[str, DeadLetterReason | None]:
+        """The messages that are not delivered, with why; None: they wait behind one of their FIFO group."""
+        failed: dict[str, DeadLetterReason | None] = {}
+        for context, outcome in zip(contexts, outcomes, strict=True):
+            message = context.message
+            if message.group_id in batch.broken:
+                failed[message.receipt_handle] = None
+            elif outcome is not Outcome.SUCCESS:
+                failed[message.receipt_handle] = self._reason(raised)
+                self._break(batch, message)
+        return failed
+
+    def _break(self, batch: _Batch, message: Message) -> None:
+        """Has later messages of a FIFO group wait behind one that failed."""
+        if self.queue.fifo:
+            batch.broken.add(message.group_id)
+
+    def _reason(self, error: BaseException | None) -> DeadLetterReason:
+        return DeadLetterReason.of(error, self._clock.now(), self._options.name)
+
+    def _report(
+        self,
+        began: int,
+        messages: Sequence[Message],
+        error: BaseException | None = None,
+        outcome: Outcome = Outcome.SUCCESS,
+    ) -> None:
+        took = (to_micros(self._clock.now()) - began) / MICROS
+        with self._counting:
+            self.calls.handled += len(messages) if outcome is Outcome.SUCCESS else 0
+            self.calls.failed += len(messages) if outcome is not Outcome.SUCCESS else 0
+        for message in messages:
+            self._observers.handled(message, took, outcome, error)
+
+    # --- renewal
+
+    def _extend(self, batch: _Batch, wanted: Sequence[tuple[str, int]]) -> list[Verdict]:
+        [(_, timeout)] = wanted
+        try:
+            batch.delivering.extend(seconds(timeout))  # of all its messages, also those in halves
+        except (LeaseLost, InvalidParameterValue, QueueDoesNotExist):
+            return [Verdict.LOST]
+        except (QueueServiceError, QueueClientError) as error:
+            _log.warning("extending a batch of %s failed: %s", self.queue.name, error)
+            return [Verdict.FAILED]
+        self._observers.extended(1)
+        return [Verdict.EXTENDED]
+
+    def _lose(self, batch: _Batch) -> None:
+        lost = [context for context in batch.contexts if not context.lost]
+        self._observers.lost(len(lost))
+        for context in lost:
+            context.lost.set()
+
+
+def _outcomes(given: object, count: int) -> list[Outcome]:
+    """An outcome for each message: the handler returns one for all, a list of them, or none."""
+    if not isinstance(given, list):
+        return [checked_outcome(given)] * count
+    if len(given) != count:
+        raise TypeError(f"a handler of {count} messages returns an outcome for all or a list of {count}")
+    return [checked_outcome(each) for each in given]

@@ -1,0 +1,223 @@
+"""Deliveries into the table of a queue: the rows of a lease, or a write of the user's own (TAB)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from lakequeue.errors import LeaseLost, QueueClientError, UnsupportedOperation
+from lakequeue.model import receipt_handles
+from lakequeue.model.clock import Duration
+from lakequeue.model.deliveries import new_nonce
+from lakequeue.model.failures import DeadLetterReason
+from lakequeue.model.messages import Message
+from lakequeue.operations import delivery_protocol as protocol
+from lakequeue.operations import lease as leases
+from lakequeue.operations.delivery_protocol import Opened, State
+from lakequeue.operations.lease import LeasedMessages
+from lakequeue.operations.receive import read
+from lakequeue.operations.undecided import Marked, target_of
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.open_shard import OpenShard
+from lakequeue.shard.commands import Command, LeaseCounts, LeaseDelete, LeaseRelease, Remark
+from lakequeue.shard.spans import ranges
+from lakequeue.storage.delivery.identity import Delivery
+
+
+class Delivering:
+    """The messages of a lease on their way into the table. Not thread-safe.
+
+    Args:
+        leased: the messages.
+
+    Attributes:
+        settle: deletes messages after the append.
+        leased: the messages; those that failed are released first.
+    """
+
+    def __init__(
+        self, leased: LeasedMessages, settle: Callable[[LeasedMessages], LeaseCounts] = leases.delete
+    ) -> None:
+        self.leased = leased
+        self.settle = settle
+        self._opened: Opened | None = None
+
+    @property
+    def queue(self) -> OpenQueue:
+        return self.leased.queue
+
+    @property
+    def _shard(self) -> OpenShard:
+        return self.leased.parts[0].shard
+
+    def _marked(self) -> Marked:
+        mark = self.leased.mark
+        if mark is None:
+            raise UnsupportedOperation("The messages were claimed before the queue had a delivery table.")
+        leased = self.leased
+        return Marked.of(self.queue, self._shard, mark, leased.lease_id, lambda: self.settle(leased))
+
+    # --- the messages
+
+    def messages(self) -> list[Message]:
+        """The messages with their bodies, oldest first."""
+        return read(self.queue, self.leased.parts, lease_id=self.leased.lease_id)
+
+    def _offset(self, handle: str) -> int:
+        return receipt_handles.decode(handle, self.queue.key, self.queue.row.handle_key).offset
+
+    def extend(self, visibility_timeout: Duration) -> None:
+        """Lets the receipts end so many seconds from now. Raises LeaseLost if none is left."""
+        leases.extend(self.leased, visibility_timeout)
+
+    def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
+        """Makes all messages visible; after a try to append, only the table decides that (TAB-26)."""
+        leases.release(self.leased, error, unseen)
+
+    def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
+        """Makes failed messages visible before the rest is delivered.
+
+        Args:
+            failed: why, by receipt handle; None: as if the message had not been received.
+
+        Raises:
+            LeaseLost: the lease no longer holds all of them, so that nothing of it may be appended.
+        """
+        shard, lease_id = self._shard, self.leased.lease_id
+        by_offset = {self._offset(handle): reason for handle, reason in failed.items()}
+        reasons = {offset: reason for offset, reason in by_offset.items() if reason is not None}
+        unseen = ranges(sorted(by_offset.keys() - reasons))
+        seen = ranges(sorted(reasons))
+        commands: list[Command] = []
+        if reasons:
+            first = next(iter(reasons.values()))
+            commands.append(LeaseDelete(lease_id, seen, frozenset(reasons), first, reasons, unmark=True))
+        if unseen:
+            commands.append(LeaseRelease(lease_id, unseen, unseen=True, unmark=True))
+        results = shard.ledger.command(commands, self.queue.now)
+        for result in results:
+            if result.error is not None:
+                raise result.error
+        if sum(result.value.released + result.value.done for result in results) < len(failed):
+            raise LeaseLost()
+        spans = self.leased.parts[0].spans
+        held = [offset for start, end in spans for offset in range(start, end + 1) if offset not in by_offset]
+        self.leased = self.leased.part_of(ranges(held), self.leased.mark)
+
+    # --- the table
+
+    def _try(self) -> bool:
+        """Notes that rows may have landed from now on; returns True if they may have before."""
+        tried, self.leased = self.leased.tried, attrs.evolve(self.leased, tried=True)
+        return tried
+
+    def append(self, rows: object, merge_schema: bool = False) -> int:
+        """Appends rows, once, and deletes the messages (TAB-25); returns the number of rows.
+
+        If there are no rows, it only deletes the messages.
+
+        Raises:
+            RowsRefused: nothing was appended. Call ``anew`` before another try.
+            LeaseLost: another process has the messages, or has decided.
+            TableUnavailable: ``outcome_unknown`` says if rows may have landed.
+        """
+        from lakequeue.storage.delivery.rows import new_schema, table_of
+
+        with self.queue.service("append") as call:
+            given = rows if isinstance(rows, (list, tuple)) else table_of(rows, None)
+            if not len(given):
+                self.settle(self.leased)
+                return 0
+            marked = self._marked()
+            table = target_of(self.queue, marked.table)
+            self._opened, snapshot = Opened.of(table, marked, lambda: new_schema(table_of(given, None)))
+            converted = table_of(given, snapshot.schema)
+            tried = self._try()
+            counts = protocol.deliver(
+                self._opened, snapshot, marked, converted, merge_schema=merge_schema, tried=tried
+            )
+            call.messages = counts.done
+            return int(converted.num_rows)
+
+    def open(self) -> tuple[Delivery, Any]:
+        """Opens the table for a write of the user's own; returns the delivery and the handle of ``deltalake``.
+
+        Raises:
+            LeaseLost: another process has decided.
+            TableUnavailable: the table does not exist, or cannot be reached.
+        """
+        with self.queue.service("delivery"):
+            marked = self._marked()
+            table = target_of(self.queue, marked.table)
+            self._opened, _ = Opened.of(table, marked, None)
+            snapshot = self._opened.read()
+            if protocol.state_of(snapshot, marked.delivery) is not State.OPEN:
+                raise LeaseLost()
+            self._try()
+            return marked.delivery, snapshot.handle
+
+    def delivered(self) -> LeaseCounts:
+        """Deletes the messages if the table has the commit of the delivery.
+
+        Raises:
+            LeaseLost: another process has blocked the delivery.
+            QueueClientError: the table has no such commit.
+        """
+        with self.queue.service("delivered") as call:
+            marked = self._marked()
+            table = target_of(self.queue, marked.table)
+            self._opened, _ = Opened.of(table, marked, None)
+            snapshot = self._opened.read()
+            state = protocol.state_of(snapshot, marked.delivery)
+            if state is State.OPEN:
+                raise QueueClientError(
+                    f"{table.uri} has no commit with the id {marked.delivery.app_id} and the version "
+                    f"{marked.delivery.version}. A write that changed no row may record none: then append an "
+                    "empty frame with them"
+                )
+            if state is not State.ARRIVED:
+                raise LeaseLost()
+            table.sync(snapshot.version)
+            counts = marked.delete()
+            call.messages = counts.done
+            return counts
+
+    def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
+        """Ends a try that the table refused, and gives parts of the messages new numbers (TAB-27).
+
+        Args:
+            parts: the receipt handles of each part; None: all in one part.
+
+        Returns:
+            A delivery for each part; None if the rows had arrived, and the messages were deleted.
+
+        Raises:
+            LeaseLost: the lease no longer holds all of these messages.
+            TableUnavailable: the table cannot be reached.
+        """
+        marked, [held] = self._marked(), self.leased.parts
+        with self.queue.service("divide_delivery"):
+            if self.leased.tried and self._opened is not None:
+                state, snapshot = protocol.close(self._opened, marked.delivery)
+                if state is State.ARRIVED:
+                    self._opened.table.sync(snapshot.version)
+                    marked.delete()
+                    return None
+                if state is not State.BLOCKED:
+                    raise LeaseLost()
+            spans = [held.spans] if parts is None else [ranges(sorted(map(self._offset, part))) for part in parts]
+            command = Remark(self.leased.lease_id, *marked.mark, spans, new_nonce())
+            marks = self.queue.command(self._shard, command)
+            if marks is None:
+                raise LeaseLost()
+            return [Delivering(self.leased.part_of(part, mark)) for part, mark in zip(spans, marks, strict=True)]
+
+
+def claim(
+    queue: OpenQueue, most: int, visibility_timeout: Duration | None, consumer: str | None
+) -> Delivering | None:
+    """Claims messages of one shard for a delivery; None if there are none."""
+    leased = leases.lease(queue, most, visibility_timeout, consumer)
+    return None if leased is None else Delivering(leased)

@@ -1,0 +1,126 @@
+"""Undecided deliveries of a queue: their marks in a shard's ledger, and the decision by the table (TAB-26)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from lakequeue.errors import MissingPackage, QueueClientError, UnsupportedOperation
+from lakequeue.model.clock import MICROS
+from lakequeue.model.deliveries import Mark, Undecided, application_id, is_catalog_name
+from lakequeue.operations import delivery_protocol as protocol
+from lakequeue.runtime.open_queue import OpenQueue
+from lakequeue.runtime.open_shard import OpenShard
+from lakequeue.shard.commands import Decide, LeaseCounts, RecordTable
+from lakequeue.storage.delivery.identity import Delivery
+from lakequeue.storage.providers import scheme_of
+from lakequeue.storage.roots import local_path
+
+if TYPE_CHECKING:
+    from lakequeue.storage.delivery.table import Target
+
+DECIDE_EVERY = 30 * MICROS
+"""Microseconds after which a process tries again to decide a slot that it could not decide."""
+_log = logging.getLogger("lakequeue")
+
+
+@attrs.frozen
+class Marked:
+    """One mark of a shard's ledger, as the protocol asks for it."""
+
+    queue: OpenQueue
+    shard: OpenShard
+    mark: Mark
+    table: str | None
+    """The delivery table, as the shard's ledger has it."""
+    delivery: Delivery
+    delete: Callable[[], LeaseCounts]
+    """Deletes the messages by their lease."""
+
+    @classmethod
+    def of(
+        cls,
+        queue: OpenQueue,
+        shard: OpenShard,
+        mark: Mark,
+        lease_id: str,
+        delete: Callable[[], LeaseCounts] = lambda: LeaseCounts(0, 0),
+    ) -> Marked:
+        target = shard.ledger.query(lambda machine: machine.target)
+        app_id = application_id(target.delivery_id or "", shard.number, mark.slot)
+        delivery = Delivery(app_id, mark.number, lease_id, queue.now())
+        return cls(queue, shard, mark, target.table, delivery, delete)
+
+    def table_id(self) -> str | None:
+        target = self.shard.ledger.query(lambda machine: machine.target)
+        return "" if target.changed else target.table_id
+
+    def record(self, table_id: str) -> str | None:
+        found: str | None = self.queue.command(self.shard, RecordTable(*self.mark, table_id))
+        return found
+
+    def is_there(self) -> bool:
+        return self.shard.ledger.query(lambda machine: any(run.mark == self.mark for run in machine.runs))
+
+    def decide(self, delivered: bool, unrecorded: bool = False) -> int:
+        return int(self.queue.command(self.shard, Decide(*self.mark, delivered, unrecorded=unrecorded)))
+
+
+def target_of(queue: OpenQueue, table: str | None) -> Target:
+    """A delivery table of a queue; one object for each table in a process.
+
+    Raises:
+        UnsupportedOperation: the queue has no table, or only Spark can reach the table, by its name in a catalog.
+        MissingPackage: ``deltalake`` is not installed.
+    """
+    if table is None:
+        raise UnsupportedOperation("The queue has no delivery table; set its attribute table.")
+    if is_catalog_name(table):
+        raise UnsupportedOperation(f"{table} is a name in a catalog, which only Spark can deliver into.")
+    if table not in queue.delivery.tables:
+        from lakequeue.storage.delivery.table import Target
+
+        store, options = queue.root.engine.store, queue.delivery.options
+        if options is None:
+            alike = local_path(table) is None and scheme_of(table) == scheme_of(store.root)
+            options = store.options if alike else {}
+        queue.delivery.tables.setdefault(table, Target(table, options, store.root, store.syncs))
+    found: Target = queue.delivery.tables[table]
+    return found
+
+
+def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:
+    """Decides deliveries whose receipts have ended, as far as the table can be reached (TAB-26).
+
+    A slot that cannot be decided is tried again after 30 seconds. Other messages do not wait for that.
+
+    Returns:
+        The number of deliveries that are no longer undecided.
+    """
+    done = 0
+    for each in found:
+        place, now = (shard.number, each.mark.slot), queue.now()
+        if 0 <= now - queue.delivery.failed.get(place, now - DECIDE_EVERY) < DECIDE_EVERY:
+            continue
+        queue.delivery.failed[place] = now
+        try:
+            marked = Marked.of(queue, shard, each.mark, each.lease_id)
+            answer = protocol.decide(target_of(queue, marked.table), marked)
+        except MissingPackage:
+            return done
+        except (QueueClientError, UnsupportedOperation) as error:
+            _log.warning("%s messages of %s are undecided: %s", each.messages, queue.name, error)
+            continue
+        if answer is None:
+            _log.warning(
+                "%s messages of %s are undecided, and the table cannot say if their rows arrived; look, then run "
+                "`lakequeue decide %s`",
+                *(each.messages, queue.name, queue.name),
+            )
+            continue
+        queue.delivery.failed.pop(place)
+        done += 1
+    return done

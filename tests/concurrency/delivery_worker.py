@@ -1,0 +1,60 @@
+"""A consumer that delivers into a table, and kills itself at a step of a delivery."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from lakequeue import Consumer, HeartbeatRenewal, LakeQueue
+from lakequeue.operations import delivery_protocol as protocol
+from lakequeue.operations.delivery import Delivering
+from lakequeue.storage.delivery.table import Snapshot, Target
+
+STEPS: dict[str, tuple[type, str, bool]] = {
+    "claimed": (Delivering, "messages", True),
+    "table opened": (protocol.Opened, "of", True),
+    "before the commit": (Snapshot, "append", False),
+    "committed": (Snapshot, "append", True),
+    "seen": (Target, "sync", False),
+    "synced": (Target, "sync", True),
+    "deleted": (Delivering, "append", True),
+}
+"""What a process calls at a step, and True if the step is after the call."""
+
+
+def handle(messages: Any, contexts: Any) -> list[dict[str, int]]:
+    return [{"id": int(message.body)} for message in messages]
+
+
+def deliver(root: str, batch: int = 5) -> None:
+    """Delivers until the queue is empty."""
+    renewal = HeartbeatRenewal(visibility_timeout=2, extension_threshold=0.5, heartbeat_interval=0.2)
+    Consumer(LakeQueue(root).queue("orders"), handle, batch=batch, concurrency=2, renewal=renewal).run(
+        until_empty=True
+    )
+
+
+def die_at(step: str) -> None:
+    """Has this process kill itself when it first comes to a step."""
+    owner, name, after = STEPS[step]
+    real: Callable[..., Any] = getattr(owner, name)
+
+    def killed(*arguments: Any, **options: Any) -> Any:
+        if after:
+            real(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, killed)
+
+
+def main(root: str, step: str | None = None) -> None:
+    if step is not None:
+        die_at(step)
+    deliver(root)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,385 @@
+"""Deliveries into a table: leases and consumers, and what happens to messages whose holder stopped on the way."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import attrs
+import polars
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from lakequeue import Consumer, LakeQueue, NoRenewal, Outcome, Queue, RedrivePolicy
+from lakequeue.errors import (
+    InvalidOptions,
+    LeaseLost,
+    QueueClientError,
+    RowsRefused,
+    TableUnavailable,
+    UnsupportedOperation,
+)
+from lakequeue.lease import Lease
+from lakequeue.operations import delivery_protocol as protocol
+from lakequeue.storage.delivery import table as tables
+from lakequeue.testing import ManualClock
+
+
+@attrs.frozen
+class Place:
+    """A queue with a delivery table."""
+
+    lake: LakeQueue
+    queue: Queue
+    clock: ManualClock
+    table: Path
+
+    def send(self, *numbers: int) -> None:
+        for number in numbers:
+            self.queue.send(str(number))
+
+    def lease(self, most: int = 10) -> Lease:
+        found = self.queue.lease(most)
+        assert found is not None
+        return found
+
+    def stored(self) -> list[int]:
+        return sorted(polars.read_delta(str(self.table))["id"].to_list()) if self.table.exists() else []
+
+    def waiting(self) -> list[int]:
+        """The messages that can be received, at once."""
+        return sorted(int(each.body) for each in self.queue.receive(10, visibility_timeout=0))
+
+    def expire(self) -> None:
+        self.clock.advance(61)
+
+
+def rows_of(lease: Lease) -> list[dict[str, int]]:
+    return [{"id": int(body)} for body in lease.arrow(["body"])["body"].to_pylist()]
+
+
+@pytest.fixture
+def clock() -> Iterator[ManualClock]:
+    yield ManualClock(datetime(2030, 1, 1, tzinfo=timezone.utc))
+
+
+@pytest.fixture
+def place(tmp_path: Path, clock: ManualClock) -> Iterator[Place]:
+    table = tmp_path / "table"
+    with LakeQueue(str(tmp_path / "root"), clock=clock) as lake:
+        queue = lake.create_queue("orders", table=str(table), visibility_timeout=60, allow_zero_visibility=True)
+        yield Place(lake, queue, clock, table)
+
+
+# --- leases
+
+
+@pytest.mark.spec("TAB-25")
+def test_rows_of_a_lease_are_in_the_table_and_its_messages_are_gone(place: Place):
+    place.send(1, 2, 3)
+    lease = place.lease(2)
+    assert lease.append(rows_of(lease)) == 2
+    assert (place.stored(), place.waiting()) == ([1, 2], [3])
+    with pytest.raises(LeaseLost):
+        lease.append([{"id": 9}])
+    assert place.stored() == [1, 2]
+
+
+@pytest.mark.spec("TAB-25")
+def test_no_rows_only_delete_the_messages(place: Place):
+    place.send(1)
+    assert place.lease().append([]) == 0
+    assert (place.stored(), place.waiting()) == ([], [])
+
+
+@pytest.mark.spec("TAB-25")
+def test_a_lease_that_appends_nothing_gives_its_messages_back_at_once(place: Place):
+    place.send(1)
+    place.lease().release()
+    assert place.waiting() == [1]
+
+
+@pytest.mark.spec("TAB-26")
+@pytest.mark.parametrize("landed", [False, True])
+def test_after_a_kill_the_table_decides(place: Place, monkeypatch: pytest.MonkeyPatch, landed: bool):
+    place.send(1)
+    lease = place.lease()
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        # before the commit, or between the commit and the look at what landed
+        patched.setattr(*((protocol.Opened, "read") if landed else (tables.Snapshot, "append")), killed)
+        with pytest.raises(KeyboardInterrupt):
+            lease.append([{"id": 1}])
+    place.expire()
+    assert place.waiting() == ([] if landed else [1])
+    assert place.stored() == [1] * landed
+    place.expire()
+    assert sorted([*place.stored(), *place.waiting()]) == [1]
+
+
+@pytest.mark.spec("TAB-28")
+def test_a_write_of_ones_own_needs_a_table(place: Place):
+    place.send(1)
+    lease = place.lease()
+    with pytest.raises(TableUnavailable, match="does not exist"):
+        lease.delivery  # noqa: B018
+    lease.release()
+    assert place.waiting() == [1]
+
+
+@pytest.mark.spec("TAB-25", "TAB-26")
+def test_a_holder_that_was_paused_before_its_commit_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch):
+    place.send(0)
+    first = place.lease()
+    first.append([{"id": 0}])  # so that there is a table
+    place.send(1)
+    slow, real = place.lease(), tables.Snapshot.append
+
+    def paused(snapshot: tables.Snapshot, *arguments: Any) -> None:
+        place.expire()
+        assert place.waiting() == [1]  # which has blocked the slow one
+        real(snapshot, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tables.Snapshot, "append", paused)
+        with pytest.raises(LeaseLost):
+            slow.append([{"id": 1}])
+    assert (place.stored(), place.waiting()) == ([0], [1])
+
+
+@pytest.mark.spec("TAB-23", "TAB-27")
+def test_a_lease_whose_rows_are_refused_may_append_others(place: Place):
+    place.send(1)
+    lease = place.lease()
+    lease.append([{"id": 1}])
+    place.send(2)
+    lease = place.lease()
+    with pytest.raises(RowsRefused, match="column id"):
+        lease.append([{"id": "two"}])
+    assert place.stored() == [1]
+    assert lease.append([{"id": 2}]) == 1
+    assert (place.stored(), place.waiting()) == ([1, 2], [])
+
+
+@pytest.mark.spec("TAB-27")
+def test_a_lease_whose_rows_are_refused_may_be_released(place: Place):
+    place.send(1)
+    lease = place.lease()
+    with pytest.raises(RowsRefused):
+        lease.append([{"id": None}])
+    lease.release()
+    assert place.waiting() == [1]
+
+
+@pytest.mark.spec("TAB-22", "TAB-26")
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_table_that_is_gone_or_another_decides_nothing(place: Place, gone: bool):
+    place.send(1)
+    place.lease().append([{"id": 1}])
+    place.send(2)
+    lease = place.lease()
+    assert lease.delivery.version > 0
+    shutil.rmtree(place.table)
+    if not gone:
+        write_deltalake(place.table, pa.table({"id": pa.array([7], pa.int64())}))
+    with pytest.raises(TableUnavailable, match="is not there" if gone else "another table"):
+        lease.append([{"id": 2}])
+    place.expire()
+    place.send(3)
+    assert place.waiting() == [3]
+    assert place.stored() == ([] if gone else [7])
+
+
+@pytest.mark.spec("TAB-26")
+def test_a_table_that_comes_back_decides(place: Place):
+    place.send(1)
+    place.lease().append([{"id": 1}])
+    place.send(2)
+    lease = place.lease()
+    assert lease.delivery.app_id
+    moved = place.table.rename(place.table.with_name("away"))
+    place.expire()
+    assert place.waiting() == []
+    moved.rename(place.table)
+    assert place.waiting() == []  # it was tried less than 30 seconds ago
+    place.clock.advance(31)
+    assert place.waiting() == [2]
+
+
+@pytest.mark.spec("TAB-21")
+def test_a_queue_without_a_table_delivers_nothing(place: Place):
+    queue = place.lake.create_queue("plain")
+    queue.send("1")
+    lease = queue.lease()
+    assert lease is not None
+    with pytest.raises(UnsupportedOperation, match="before the queue had a delivery table"):
+        lease.append([{"id": 1}])
+
+
+# --- own writes
+
+
+@pytest.mark.spec("TAB-28")
+def test_a_write_of_ones_own_is_delivered_if_the_table_has_its_commit(place: Place):
+    write_deltalake(place.table, pa.table({"id": pa.array([], pa.int64())}))
+    place.send(1)
+    lease = place.lease()
+    delivery = lease.delivery
+    with pytest.raises(QueueClientError, match=f"{delivery.app_id} and the version {delivery.version}"):
+        lease.delivered()
+    source = pa.table({"id": pa.array([1], pa.int64())})
+    properties = CommitProperties(app_transactions=[Transaction(delivery.app_id, delivery.version)])
+    (
+        delivery.table.merge(source, "t.id = s.id", "s", "t", commit_properties=properties)
+        .when_not_matched_insert_all()
+        .execute()
+    )
+    assert lease.delivered().done == 1
+    assert (place.stored(), place.waiting()) == ([1], [])
+
+
+@pytest.mark.spec("TAB-28")
+def test_a_write_of_ones_own_after_the_decision_is_refused_only_on_the_handle(place: Place):
+    write_deltalake(place.table, pa.table({"id": pa.array([], pa.int64())}))
+    place.send(1)
+    lease = place.lease()
+    delivery = lease.delivery
+    place.expire()
+    assert place.waiting() == [1]
+    properties = CommitProperties(app_transactions=[Transaction(delivery.app_id, delivery.version)])
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    with pytest.raises(Exception, match="Concurrent transaction failed"):
+        write_deltalake(delivery.table, rows, mode="append", commit_properties=properties)
+    with pytest.raises(LeaseLost):
+        lease.delivered()
+    assert place.stored() == []
+    write_deltalake(place.table, rows, mode="append", commit_properties=properties)  # by its path: not fenced
+    assert (place.stored(), place.waiting()) == ([1], [1])
+
+
+@pytest.mark.spec("TAB-28")
+def test_after_a_delivery_was_asked_for_a_release_leaves_the_decision_to_the_table(place: Place):
+    write_deltalake(place.table, pa.table({"id": pa.array([], pa.int64())}))
+    place.send(1)
+    lease = place.lease()
+    assert lease.delivery.version
+    lease.release()
+    assert place.waiting() == [1]
+    assert DeltaTable(place.table).version() == 1  # the block
+
+
+# --- consumers
+
+
+def consumer(place: Place, handler: Any, **options: Any) -> Consumer:
+    return Consumer(place.queue, handler, **{"batch": 100, "concurrency": 1, "renewal": NoRenewal(), **options})
+
+
+@pytest.mark.spec("TAB-29")
+@pytest.mark.parametrize("as_arrow", [False, True])
+def test_a_consumer_appends_what_its_handler_returns(place: Place, as_arrow: bool):
+    place.send(*range(25))
+    sizes: list[int] = []
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        sizes.append(len(messages))
+        if as_arrow:
+            return pa.table({"id": messages["body"].cast(pa.int64())})
+        return polars.DataFrame({"id": [int(each.body) for each in messages]})
+
+    running = consumer(place, handle, batch=10, as_arrow=as_arrow)
+    running.run(until_empty=True)
+    assert (place.stored(), place.waiting()) == ([*range(25)], [])
+    assert sizes == [10, 10, 5] and (running.handled, running.failed, running.unended) == (25, 0, 0)
+    assert DeltaTable(place.table).version() == 3
+
+
+@pytest.mark.spec("TAB-29")
+def test_nothing_just_deletes(place: Place):
+    place.send(1, 2)
+    consumer(place, lambda messages, contexts: None).run(until_empty=True)
+    assert (place.stored(), place.waiting()) == ([], [])
+
+
+@pytest.mark.spec("TAB-29")
+def test_messages_that_failed_are_released_before_the_rest_is_delivered(place: Place):
+    place.send(*range(6))
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        even = [each for each in messages if int(each.body) % 2 == 0]
+        outcomes = [None if each in even else Outcome.FAILED for each in messages]
+        running.stop()
+        return [{"id": int(each.body)} for each in even], outcomes
+
+    running = consumer(place, handle)
+    running.run()
+    assert (place.stored(), place.waiting()) == ([0, 2, 4], [1, 3, 5])
+    assert (running.handled, running.failed) == (3, 3)
+
+
+@pytest.mark.spec("TAB-29")
+def test_an_error_of_the_handler_leaves_all_messages_in_the_queue(place: Place):
+    place.send(1, 2)
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        running.stop()
+        raise ValueError("no")
+
+    running = consumer(place, handle)
+    running.run()
+    assert (place.stored(), place.waiting()) == ([], [1, 2])
+    assert running.failed == 2
+
+
+@pytest.mark.spec("TAB-27", "TAB-29")
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_batch_is_halved_until_the_bad_message_is_alone(place: Place, fifo: bool):
+    suffix = ".fifo" if fifo else ""
+    dead = place.lake.create_queue(f"dead{suffix}", fifo=fifo)
+    policy = RedrivePolicy(dead_letter_queue=f"dead{suffix}", max_receive_count=1)
+    queue = place.lake.create_queue(
+        f"bad{suffix}", fifo=fifo, table=str(place.table), redrive_policy=policy, visibility_timeout=60
+    )
+    for number in range(20):
+        queue.send(str(number), **({"group_id": str(number % 3), "dedup_id": str(number)} if fifo else {}))
+    calls: list[int] = []
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        calls.append(len(messages))
+        return [{"id": "bad" if each.body == "13" else int(each.body)} for each in messages]
+
+    write_deltalake(place.table, pa.table({"id": pa.array([], pa.int64())}))
+    Consumer(queue, handle, batch=100, concurrency=1, renewal=NoRenewal()).run(until_empty=True)
+    assert place.stored() == [number for number in range(20) if number != 13]
+    [letter] = dead.receive(10)
+    assert letter.body == "13"
+    assert letter.dead_letter_reason is not None and "column id" in letter.dead_letter_reason.text
+    assert len(calls) < 16
+
+
+@pytest.mark.spec("TAB-29")
+def test_options_that_a_delivery_cannot_keep_are_refused(place: Place):
+    plain = place.lake.create_queue("plain")
+    with pytest.raises(InvalidOptions, match="merge_schema"):
+        Consumer(plain, lambda messages, contexts: None, batch=10, merge_schema=True)
+    with pytest.raises(InvalidOptions, match="visible at once"):
+        Consumer(place.queue, lambda messages, contexts: None, batch=10, retry_delay=5)
+    with pytest.raises(InvalidOptions, match="a consumer of its own"):
+        Consumer([place.queue, plain], lambda messages, contexts: None, batch=10)
+
+
+@pytest.mark.spec("TAB-29")
+def test_a_handler_that_is_a_coroutine_delivers_too(place: Place):
+    async def handle(messages: Any, contexts: list[Any]) -> Any:
+        return [{"id": int(each.body)} for each in messages]
+
+    place.send(1, 2)
+    consumer(place, handle).run(until_empty=True)
+    assert place.stored() == [1, 2]
