@@ -220,6 +220,7 @@ class TestWithoutALock:
         for module in ("engines.commit", "engines.log_trimming", "cleaning"):
             monkeypatch.setattr(f"lakequeue.storage.{module}.committing", lambda *_, **__: nullcontext())
         monkeypatch.setattr("lakequeue.storage.engines.commit.local_path", lambda _: None)
+        monkeypatch.setattr(Table, "_is_still_based", lambda _: True)
 
     def test_a_snapshot_that_was_loaded_hours_ago_is_not_committed_on(
         self, pair: Pair, monkeypatch: Patch
@@ -247,7 +248,13 @@ class TestWithoutALock:
         queue.send("stopped")
         assert drain(other) == ["stopped"]
 
-    def test_a_commit_at_a_dead_place_is_not_acknowledged(self, pair: Pair, monkeypatch: Patch) -> None:
+    @pytest.mark.parametrize(
+        ("owner", "step", "landed"), [(commit.Commit, "_may_commit", True), (Table, "_create_entry", False)]
+    )
+    def test_a_commit_at_a_dead_place_is_not_acknowledged(
+        self, pair: Pair, monkeypatch: Patch, owner: type, step: str, landed: bool
+    ) -> None:
+        """Whether the process is stopped after the check of the base, or before it writes the entry."""
         queue, other = pair
         queue.send("first")
         folder = Path(messages_of(queue))
@@ -257,7 +264,7 @@ class TestWithoutALock:
             cut_log(folder)
             time_flies(monkeypatch, commit.LONG_COMMIT + 1)
 
-        stopped_in(monkeypatch, a_week_passes)
+        at(monkeypatch, owner, step, a_week_passes, landed=landed)
         with pytest.raises(QueueClientError) as caught:
             queue.send("stopped")
         assert caught.value.outcome_unknown

@@ -1,4 +1,4 @@
-"""Receives messages: claims across shards, and long polls."""
+"""Receives messages: polls until there are some, and reads what was claimed."""
 
 from __future__ import annotations
 

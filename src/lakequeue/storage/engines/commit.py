@@ -126,10 +126,11 @@ class Commit:
         table = self._table
         if table.state.strays:
             _set_aside(table)
+        wall, machine = time.time(), time.monotonic()
         try:
             # no log entries may be removed from the check of the base to the answer, see `locks`
             with table.pinned() as pin, committing(table.path, exclusive=table.commits_alone, folder=pin):
-                ended = self._try() if self._may_commit() else self._came_late()
+                ended = self._try(wall, machine) if self._may_commit() else self._came_late()
         except OtherHistory as error:
             if error.in_place:
                 _set_aside(table, put_back=True)
@@ -174,9 +175,10 @@ class Commit:
         self.give_up()
         return Ended.LOST
 
-    def _try(self) -> Ended:
+    def _try(self, wall: float, machine: float) -> Ended:
+        """Writes the commit. ``wall`` and ``machine`` are the time, in seconds, before the check of its base."""
         table = self._table
-        base, wall, machine = table.version, time.time(), time.monotonic()
+        base = table.version
         try:
             self._change.write(self._change.ids, self._token)
         except Exception as error:
