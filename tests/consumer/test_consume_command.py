@@ -221,7 +221,7 @@ def test_other_options_are_judged_too(queue: Queue, run: Any) -> None:
     result = run("ordres", handler)
     assert result.exit_code == 1 and "region local; did you mean orders?" in result.stderr
     for options, error in {
-        ("--renewal", "none", "--visibility-timeout", "5"): "--visibility-timeout: with --renewal none",
+        ("--renewal", "none", "--visibility-timeout", "5"): "--visibility-timeout: --renewal none always",
         ("--visibility-timeout", "50000"): "visibility_timeout: must be 0 to 43200 seconds, not 50000.0",
         ("--retry-delay", "-1"): "first: must be 0 to 43200 seconds",
         ("--drain-timeout", "-1"): "-1 is too short",
