@@ -154,7 +154,7 @@ def doctor(root: Root) -> Health:
     health.compacted_seconds_ago = None if ended is None else (now - ended) / MICROS
     health.clock_behind = max(0, newest - now) / MICROS
     health.shards.sort(key=lambda each: -each.ledger_runs)
-    health.shortage = shortage(root)
+    health.shortage = shortage(root, only_urgent=True)
     health.schedules, health.unreserved = _schedules(root), [*missing(root.path)]
     return health
 

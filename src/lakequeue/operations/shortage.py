@@ -36,19 +36,20 @@ class Shortage:
         return "; ".join(filter(None, (self.text, self.cure, self.largest)))
 
 
-def shortage(root: Root) -> Shortage | None:
+def shortage(root: Root, *, only_urgent: bool = False) -> Shortage | None:
     """What the root's disk is short of; None if it has enough, and on an object store.
 
-    Below ``FREE_BYTES`` or ``FREE_FILES`` it looks at every file, to name the largest queues.
+    Below ``FREE_BYTES`` or ``FREE_FILES`` a shortage is urgent. The function then looks at all files, to name the
+    largest queues. ``only_urgent``: None for any other shortage.
     """
     space = space_of(root.path)
     if space is None:
         return None
     few = space.free_files is not None and space.free_files < FREE_FILES
-    if not few and space.free_bytes >= LEAST_FREE * space.size_bytes:
-        return None
-    if not few and space.free_bytes >= FREE_BYTES:
-        return Shortage(_text(space), "make room, or run lakequeue compact --now 1h")
+    little = space.free_bytes < LEAST_FREE * space.size_bytes
+    if not (few or (little and space.free_bytes < FREE_BYTES)):
+        cure = "make room, or run lakequeue compact --now 1h"
+        return Shortage(_text(space), cure) if little and not only_urgent else None
     rows = [row for row in root.rows() if row.deleted_at is None]
     largest = sorted(each(lambda row: (_bytes(root, row), row.name), rows), reverse=True)[:_SHOWN]
     shown = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for size, name in largest)
@@ -63,7 +64,7 @@ def _text(space: Space) -> str:
     if space.free_bytes < FULL_BYTES or space.free_files == 0:
         return "the root's disk is full: sends, receives and deletes fail"
     free = f"{space.free_bytes / space.size_bytes:.0%} of the root's disk, {space.free_bytes / 2**20:,.0f} MiB,"
-    files = "" if space.free_files is None else f" with room for {space.free_files:,} files"
+    files = "" if space.free_files is None else f", with room for {space.free_files:,} files"
     return f"only {free} is free{files}"
 
 
