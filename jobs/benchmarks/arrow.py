@@ -58,7 +58,6 @@ def measured(side: str, data: str, path: str, rows: int) -> tuple[float, float]:
 
 
 def _length(batches: Iterator[pa.RecordBatch]) -> int:
-    """Reads every body."""
     return sum(pc.sum(pc.binary_length(batch["body"])).as_py() for batch in batches if len(batch))
 
 

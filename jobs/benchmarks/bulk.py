@@ -166,7 +166,6 @@ def _medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _length(messages: DataFrame, rows: int) -> None:
-    """Reads every body."""
     from pyspark.sql import functions as f
 
     counted = messages.agg(f.count("*"), f.sum(f.length("body"))).head()

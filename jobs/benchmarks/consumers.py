@@ -121,10 +121,7 @@ def _rounds(
     sets: Mapping[str, tuple[int, int, float, bool]],
     messages: int,
 ) -> dict[str, list[list[Handled]]]:
-    """Returns the results of all processes by set and round.
-
-    A set is processes, shards, handler seconds, and plain loops.
-    """
+    """Returns all results by set and round. A set is processes, shards, handler seconds, and plain loops."""
     seen: dict[str, list[list[Handled]]] = {name: [] for name in sets}
     for turn in bench.track(range(bench.sizes.consumer_rounds), "consumers"):
         for name in sorted(sets, reverse=turn % 2 == 1):
@@ -153,7 +150,6 @@ def _filled(root: str, shards: int, messages: int) -> Queue:
 
 
 def _rates(rounds: Mapping[str, Sequence[Sequence[Handled]]]) -> dict[str, float]:
-    """Returns the median messages per second by name."""
     return {name: median(map(_rate, done)) for name, done in rounds.items()}
 
 

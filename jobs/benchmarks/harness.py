@@ -202,10 +202,7 @@ class Bench:
         return self.spark.read.parquet(path)
 
     def alternate(self, what: str, rounds: int, *pairs: tuple[Action, Action]) -> list[tuple[float, float]]:
-        """Measures both sides of each pair alternately. Returns their median seconds.
-
-        If an action returns a callable, it is called outside the measurement.
-        """
+        """Measures both sides of pairs alternately. Returns medians in seconds. Calls returned callables after."""
         times: list[tuple[list[float], list[float]]] = [([], []) for _ in pairs]
         for turn in self.track(range(rounds), what):
             for pair, seconds in zip(pairs, times, strict=True):

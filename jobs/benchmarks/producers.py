@@ -27,10 +27,7 @@ PRODUCERS: Mapping[str, Sequence[tuple[int, int, float, float, float, float | No
     "a disk": [(8, 1, 0.02, 390, 0.015, None), (24, 1, 0.1, 235, 0.03, None)],
     "an object store, 20 ms": [(8, 1, 0.2, 38, 0.15, None), (8, 8, 0.2, 38, 0.05, 0.3)],
 }
-"""Processes, shards, seconds between two sends of a process, and three bounds.
-
-The bounds are the least messages a second, and the most seconds of half of the sends, and of 99 of 100.
-"""
+"""Processes, shards, seconds between sends; least messages a second; most seconds of 50 and 99 % of sends."""
 HANDLED: Mapping[str, tuple[float, float]] = {"a disk": (0.015, 0.04), "an object store, 20 ms": (0.3, 0.6)}
 """Most seconds from a send to the handler, for half of the messages and for 9 of 10."""
 IDLE = 0.003
@@ -40,10 +37,7 @@ ASKED = 1
 
 
 def producers(bench: Bench) -> Iterator[Figure]:
-    """Messages per second and send times of producers that send one at a time; bare: the wanted rate.
-
-    Also the time from a send to the handler of a waiting process, and the cost of the wait.
-    """
+    """Messages per second, send times, and the way to a waiting handler; bare: the wanted rate."""
     for place, rows in PRODUCERS.items():
         with bench.scratch() as scratch, ExitStack() as stack:
             url, environment = None, dict[str, str]()

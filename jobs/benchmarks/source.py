@@ -102,7 +102,6 @@ def _through_frames(
 
 
 def _length(messages: DataFrame) -> None:
-    """Reads every body."""
     assert messages.selectExpr("sum(length(body)) AS n").collect()[0].n
 
 

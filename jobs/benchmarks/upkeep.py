@@ -27,10 +27,7 @@ _SENDERS = 8
 
 
 class _Simulated(SystemClock):
-    """A clock that moves only when set.
-
-    It begins at the machine's time, because it is compared with the storage's.
-    """
+    """A clock that moves only when set. Begins at the machine's time, to compare with the storage's."""
 
     def __init__(self) -> None:
         self.instant = super().now()
@@ -195,7 +192,6 @@ def resident() -> int:
 
 
 def _files(root: str) -> tuple[int, int]:
-    """Returns the numbers of data files and of log entries in a root."""
     data = log = 0
     for folder, _, names in os.walk(root):
         if folder.endswith("_delta_log"):

@@ -286,6 +286,5 @@ class _Load:
 
 
 def _percentiles(seconds: list[float]) -> tuple[float, float]:
-    """Returns the 50th and the 99th percentile."""
     cuts = quantiles(seconds * 2 if len(seconds) == 1 else seconds, n=100, method="inclusive")
     return cuts[49], cuts[98]

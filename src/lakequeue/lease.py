@@ -360,7 +360,6 @@ def _of_arrow(failed: Any) -> Iterable[Any]:
 
 
 def _columns(given: Sequence[str]) -> list[str]:
-    """Returns the columns to read from a table of failed messages."""
     for name in ("receipt_handle", "message_id"):
         if name in given:
             return [name, "reason"] if "reason" in given else [name]

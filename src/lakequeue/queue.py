@@ -603,10 +603,7 @@ class Queue(QueueProperties):
         return by_priority(self._runtime)
 
     def shard_counts(self) -> list[ShardCounts]:
-        """Returns messages and lost races of each shard.
-
-        Reads the newest entries of the shards' logs: 100 requests a shard on object stores (QUE-35).
-        """
+        """Returns messages and lost races of each shard. Takes 100 requests a shard on object stores (QUE-35)."""
         return by_shard(self._runtime)
 
     def groups(self, limit: int = 10) -> list[GroupCounts]:

@@ -222,7 +222,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _current() -> _Who:
-    """Returns the running task, or else the current thread."""
     task = asyncio.current_task() if _running_loop() else None
     return task or threading.current_thread()
 

@@ -1,7 +1,4 @@
-"""Readers and writers of Spark's data source ``lakequeue``, for batches and streams. Imports pyspark.
-
-A write's tasks write files, which the driver commits.
-"""
+"""Readers and writers of Spark's data source ``lakequeue``. Imports pyspark. The driver commits tasks' files."""
 
 # mypy: allow-subclassing-any
 # mypy does not analyse pyspark.

@@ -1,7 +1,4 @@
-"""The columns that the data source reads, and its errors as one line.
-
-Spark shows the text that its Python workers make of an exception.
-"""
+"""The columns of the data source, and its errors in the one line that Spark shows of a worker's exception."""
 
 from __future__ import annotations
 

@@ -246,7 +246,6 @@ class Catalog:
 
     @contextmanager
     def _or_it_cannot_be(self, done: str) -> Iterator[None]:
-        """Turns errors of storage into QueueClientError."""
         try:
             yield
         except QueueClientError:

@@ -159,7 +159,6 @@ def _needed_now(table: Table, folder: Folder, patience: float) -> set[str]:
 
 
 def _named_since(folder: Folder, version: int) -> set[str]:
-    """Returns the files of a version and of all later ones."""
     snapshot = Snapshot(folder, version)
     names = {file.name for file in snapshot.files()}
     with contextlib.suppress(FileNotFoundError):

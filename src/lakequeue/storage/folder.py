@@ -135,10 +135,7 @@ class _BaseFolder(ABC):
             return file.read(columns, use_threads=False)
 
     def remove(self, names: Iterable[str]) -> Freed:
-        """Removes files in the given order. Skips and does not count missing files.
-
-        Also skips files behind a symbolic link, which may belong to any user (DUR-72).
-        """
+        """Removes files in order. Skips missing files, and files behind a symbolic link of any user (DUR-72)."""
         freed = Freed()
         for name in names:
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -189,7 +186,6 @@ class LocalFolder(_BaseFolder):
         return self.descriptor is None
 
     def _path(self, name: str) -> str:
-        """Returns the path of a file for a call that also takes the descriptor."""
         return self.path(name) if self.descriptor is None else self._below(name) or "."
 
     def _sound(self, name: str, is_kind: Callable[[int], bool] = stat.S_ISREG) -> str:
@@ -318,7 +314,6 @@ class LocalFolder(_BaseFolder):
             self._sync_folder(folder)
 
     def _above(self, name: str) -> AbstractContextManager[tuple[int, str]]:
-        """Opens the directory of a file, and yields its descriptor and the file's name in it."""
         return no_links.above(self._root, self._at(name), self.descriptor)
 
     def _in_folder(self, path: str, act: Callable[[], _T], new_folder: bool = True) -> _T:

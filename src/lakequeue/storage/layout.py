@@ -338,10 +338,7 @@ FILES_ID = "files"
 FORGOTTEN_ID = "forgotten"
 """On ``messages``: the newest epoch by which bodies were removed. An older ledger may still name them."""
 EMPTYING_ID = "emptying"
-"""On ``messages``: the random mark of the last emptying.
-
-The head of the ledger that emptied the log has this mark. The head of a ledger that was put back does not.
-"""
+"""On ``messages``: the random mark of the last emptying. A ledger that was put back does not know it."""
 ATTRIBUTES_ID = "attributes"
 """On ``messages``: the version of the queue attributes that senders must know."""
 PAUSE_ID = "pause"

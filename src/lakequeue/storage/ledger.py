@@ -246,10 +246,7 @@ def _each_once(rows: pa.Table) -> pa.Table:
 
 
 def check_head(head: Head, end: int, table: str) -> None:
-    """Raises DamagedTable if the head lies beyond the end of the log.
-
-    Otherwise offsets would be used twice, and the new messages there never delivered (DUR-4).
-    """
+    """Raises DamagedTable if the head lies beyond the end of the log: offsets would be used twice (DUR-4)."""
     if head.head_offset > end:
         raise DamagedTable(table, None, f"its head is at offset {head.head_offset}, and the log ends at {end}")
 
@@ -373,7 +370,6 @@ def _values(column: pa.Array) -> list[Any]:
 
 @lru_cache(maxsize=256)  # Neighbours that fail together have equal failures.
 def _failure(fields: tuple[str | None, str, int, str]) -> DeadLetterReason | None:
-    """Returns None if any field is missing."""
     error, text, at, consumer = fields
     return None if error is None or None in fields else DeadLetterReason(error, text, from_micros(at), consumer)
 

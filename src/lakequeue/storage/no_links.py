@@ -44,7 +44,6 @@ def open_table(local: str) -> int:
 
 
 def _split(table: str) -> tuple[str, str]:
-    """Splits the path of a table into its root and the path below the root."""
     shard = _SHARD.fullmatch(table)
     return (shard[1], shard[2]) if shard else table.rpartition("/")[::2]
 

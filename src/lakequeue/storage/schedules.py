@@ -87,7 +87,6 @@ class ScheduleTable:
 
     @contextmanager
     def _dropping(self) -> Iterator[None]:
-        """Drops the handle after any error."""
         try:
             yield
         except BaseException:

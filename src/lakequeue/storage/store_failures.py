@@ -113,10 +113,7 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def hide_secrets(error: BaseException) -> None:
-    """Removes the store's answers and possible secrets from an error and its causes.
-
-    S3 answers a wrong signature with the whole request, including the session token.
-    """
+    """Removes possible secrets from an error and its causes. S3 answers with the request and its session token."""
     chain: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in chain:
@@ -197,5 +194,4 @@ def _redacted(text: str) -> str:
 
 
 def _flat(text: str) -> str:
-    """Joins nested lines."""
     return re.sub(r"\s*\n\s*↳\s*", ": ", text)

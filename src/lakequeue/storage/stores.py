@@ -302,7 +302,6 @@ class Store:
 
 
 def _environment(bare_names: Collection[str]) -> dict[str, str]:
-    """Returns the environment's options with one of these names, with or without a prefix."""
     own = {name.lower(): value for name, value in os.environ.items() if name.lower().startswith(PREFIXES)}
     return {name: value for name, value in own.items() if bare_name(name) in bare_names}
 

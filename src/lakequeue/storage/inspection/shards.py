@@ -130,7 +130,6 @@ class FoundShard:
         return [part for span in ranges(np.unique(offsets)) for part in held.within(*span)]
 
     def _read_by_calls(self) -> list[FoundFile]:
-        """The files whose rows calls can read."""
         return [*kept_files(self.files), *(each for each in self.files if each.harmless)]
 
 

@@ -120,7 +120,6 @@ class Appender:
 
     @property
     def _loaded(self) -> _Loaded:
-        """The end of the log in the loaded snapshot."""
         if self.table.version != self._end.version or self.table.history is not self._history:
             self._end = self._load()
         return self._end

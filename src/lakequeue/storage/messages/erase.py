@@ -41,10 +41,7 @@ _COUNTING = {"group_id", "dedup_id"}
 
 
 def offsets_of(table: Table, message_id: str, sent: tuple[int, int] | None = None) -> list[int]:
-    """Returns the offsets of all messages with an id. Several if the message was moved away and back.
-
-    ``sent`` limits the search to files with messages sent between two instants.
-    """
+    """Returns the offsets of messages with an id, several after moves. ``sent`` limits their send times."""
 
     def files() -> list[LogFile]:
         if sent is None:

@@ -287,7 +287,6 @@ def _is_foreign(table: Table, segment: SegmentFiles) -> bool:
 
 
 def _foreign_step(table: Table, seen: _LogSegments) -> _MergeStep | None:
-    """Returns a rewrite of a closed segment in which another program wrote a file."""
     segment = next((each for each in seen.segments if _is_foreign(table, each)), None)
     return None if segment is None else _MergeStep([segment], _rows_of(segment), MergeCounts(merged=1))
 
@@ -309,10 +308,7 @@ def _empty_step(
     forgotten: Callable[[], ForgottenMessages],
     done: set[int],
 ) -> _MergeStep | None:
-    """Returns a rewrite of a segment in which half of the messages can be emptied, so that rows are rarely copied.
-
-    ``done`` has the first offsets of segments that this pass has rewritten.
-    """
+    """Returns a rewrite of a segment that can be emptied by half. ``done``: segments that this pass rewrote."""
     idle = [(seen.open_one, seen.last_sent_at)] if seen.open_one and now - seen.last_sent_at > IDLE else []
     for segment, end in [*zip(seen.segments, seen.ends, strict=True), *idle]:
         first, last = segment[0].first, segment[-1].last
@@ -332,7 +328,6 @@ def _emptied_in(segment: SegmentFiles) -> int:
 
 
 def _emptied(step: _MergeStep, forgotten: ForgottenMessages, drop_before: int | None) -> _MergeStep:
-    """Returns the step with emptied rows."""
 
     def rows(table: Table) -> Iterator[pa.Table]:
         return (forgotten.empty(each, drop_before) for each in step.rows(table))

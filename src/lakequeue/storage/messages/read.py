@@ -380,10 +380,7 @@ class LogReader:
         self._loaded = table.version, table.history
 
     def refresh(self, sure: bool = False) -> ShardLog:
-        """Returns the log of the newest snapshot, the same object if nothing was committed.
-
-        With ``sure``, also checks that the log continues the one read before; see ``Table.confirm``.
-        """
+        """Returns the newest log, the same object if nothing changed. ``sure``: see ``Table.confirm``."""
         (self.table.confirm if sure else self.table.refresh)()
         return self._current()
 

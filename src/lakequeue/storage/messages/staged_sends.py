@@ -117,10 +117,7 @@ def stage(table: Table, rows: pa.Table, attributes_version: int, *, alone: bool)
 
 
 def others(table: Table, own: StagedSend) -> list[DataFile]:
-    """Returns files of other senders that a commit on the loaded snapshot may add to the sender's own file.
-
-    Empty if the listing fails: the sender can still commit its own file.
-    """
+    """Returns files of other senders that a commit may add to the sender's own. Empty if the listing fails."""
     known, added = table.state.newest_files()
     after = max(known, table.version - VERSIONS)
     if own.since < after or abs(time.time() - own.written_at) > RECENT:
