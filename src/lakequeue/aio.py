@@ -74,12 +74,12 @@ def _verb(
 
     @functools.wraps(method)
     async def verb(self: _AsyncFace[Any], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
-        given = signature.bind(self._sync, *args, **kwargs)
-        if "interrupt" not in signature.parameters or given.arguments.get("interrupt") is not None:
-            return await self._threads(lambda: method(*given.args, **given.kwargs), undo)
-        given.arguments["interrupt"] = interrupt = Interrupt()
+        bound = signature.bind(self._sync, *args, **kwargs)
+        if "interrupt" not in signature.parameters or bound.arguments.get("interrupt") is not None:
+            return await self._threads(lambda: method(*bound.args, **bound.kwargs), undo)
+        bound.arguments["interrupt"] = interrupt = Interrupt()
         try:
-            return await self._threads(lambda: method(*given.args, **given.kwargs), undo)
+            return await self._threads(lambda: method(*bound.args, **bound.kwargs), undo)
         except BaseException:
             interrupt.set()  # Ends a search whose caller no longer waits.
             raise

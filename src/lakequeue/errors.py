@@ -229,10 +229,10 @@ class InvalidParameterValue(QueueServiceError):
         if len(shown) > 256 or "\n" in shown:  # One line, however large the value.
             shown = f"{shown[:128]!r}{'…' * (len(shown) > 128)}"
             value = None
-        given = (value,) if hasattr(value, "wire") else ()  # A policy has another spelling on the wire.
-        text = "{}" if given else escaped(shown)
+        wire_values = (value,) if hasattr(value, "wire") else ()  # A policy has another spelling on the wire.
+        text = "{}" if wire_values else escaped(shown)
         template = f"Value {text} for parameter {{}} is invalid. Reason: {reason if names else escaped(reason)}"
-        return cls(template, names=(*given, parameter, *names), **more)
+        return cls(template, names=(*wire_values, parameter, *names), **more)
 
 
 class MissingParameter(QueueServiceError):
@@ -307,10 +307,10 @@ class MissingPackage(QueueClientError, ModuleNotFoundError):
         from importlib import metadata  # Takes 30 ms.
 
         try:
-            given = metadata.requires("lakequeue") or ()
+            requirements = metadata.requires("lakequeue") or ()
         except metadata.PackageNotFoundError:
-            given = ()
-        needs = [text.replace('"', "'").partition(";") for text in given]
+            requirements = ()
+        needs = [text.replace('"', "'").partition(";") for text in requirements]
         wanted = [f"'{name.strip()}'" for name, _, when in needs if f"extra == '{extra}'" in when]
         advice = " ".join(wanted) or f"'lakequeue[{extra}]'"
         package = (error.name or str(error)).partition(".")[0]

@@ -359,10 +359,10 @@ def _of_arrow(failed: Any) -> Iterable[Any]:
     return zip(*columns, strict=True) if columns[1:] else columns[0]
 
 
-def _columns(given: Sequence[str]) -> list[str]:
+def _columns(names: Sequence[str]) -> list[str]:
     for name in ("receipt_handle", "message_id"):
-        if name in given:
-            return [name, "reason"] if "reason" in given else [name]
+        if name in names:
+            return [name, "reason"] if "reason" in names else [name]
     raise InvalidParameterValue("The column receipt_handle or message_id is missing.")
 
 

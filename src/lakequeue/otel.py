@@ -159,13 +159,13 @@ def _attributes(queue: str, operation: str) -> dict[str, Any]:
 
 def _carrying(entry: SendEntry, carrier: Mapping[str, str]) -> SendEntry:
     """Adds the context to the entry's attributes, unless there would be more than ten."""
-    given = entry.attributes or {}
-    if not isinstance(given, Mapping):
+    attributes = entry.attributes or {}
+    if not isinstance(attributes, Mapping):
         return entry  # The send refuses it.
-    new = {name: value for name, value in carrier.items() if name not in given and value}
-    if not new or len(given) + len(new) > MAX_ATTRIBUTES:
+    new = {name: value for name, value in carrier.items() if name not in attributes and value}
+    if not new or len(attributes) + len(new) > MAX_ATTRIBUTES:
         return entry
-    return attrs.evolve(entry, attributes={**given, **new})
+    return attrs.evolve(entry, attributes={**attributes, **new})
 
 
 def _sender(message: Message) -> Context:

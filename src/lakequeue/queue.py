@@ -186,8 +186,8 @@ class Queue(QueueProperties):
         """
         if at is not None:
             delay = check_at(self._runtime.attributes, at, delay, self.clock.now())
-        given = (body, None, delay, attributes, group_id, dedup_id, system_attributes)
-        return send.send(self._runtime, SendEntry(*given, json=json, priority=priority))
+        fields = (body, None, delay, attributes, group_id, dedup_id, system_attributes)
+        return send.send(self._runtime, SendEntry(*fields, json=json, priority=priority))
 
     def send_batch(self, entries: Sequence[SendEntry]) -> BatchResult:
         """Sends a batch, with a result for each entry. A refused entry does not fail the others.

@@ -57,8 +57,8 @@ class Sender:
 
         SND-19
         """
-        given = (body, None, delay, attributes, group_id, dedup_id, system_attributes)
-        entry = SendEntry(*given, json=json, priority=priority)
+        fields = (body, None, delay, attributes, group_id, dedup_id, system_attributes)
+        entry = SendEntry(*fields, json=json, priority=priority)
         return self._collector.add(entry, at)
 
     def flush(self) -> None:

@@ -111,7 +111,7 @@ class SourceOptions:
     sent_before: datetime | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], use: Use) -> SourceOptions:
+    def parse(cls, options: Mapping[str, str], use: Use) -> SourceOptions:
         """Checks and parses options. Spark passes names in lower case. ``_`` between words is allowed.
 
         Raises:
@@ -121,8 +121,8 @@ class SourceOptions:
         storage: dict[str, str] = {}
         found: dict[str, Any] = {}
         problems: list[str] = []
-        for said, value in given.items():
-            name = known.get(_plain(said), said)
+        for spelling, value in options.items():
+            name = known.get(_plain(spelling), spelling)
             parse, wanted = _PARSED.get(name, (lambda text: text or None, ""))
             if name.lower().startswith(_STORAGE):
                 storage[name[len(_STORAGE) :]] = value

@@ -101,23 +101,23 @@ def build_session(
     if not submitted and not running:
         _require_java()
 
-    given = SparkConf(loadDefaults=SparkContext._jvm is not None)
+    configured = SparkConf(loadDefaults=SparkContext._jvm is not None)
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    if not submitted and (master or given.get("spark.master") or "local").startswith("local"):
+    if not submitted and (master or configured.get("spark.master") or "local").startswith("local"):
         # By default, Python workers run the python3 on the PATH, which may be another interpreter.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for name, value in (SETTINGS | extra).items():
-        if name in extra or given.get(name) is None:
+        if name in extra or configured.get(name) is None:
             builder = builder.config(name, value)
     # Under spark-submit, the conf file or --packages provides the jars.
-    if "spark.jars.packages" not in extra and given.get("spark.jars.packages") is None and not submitted:
+    if "spark.jars.packages" not in extra and configured.get("spark.jars.packages") is None and not submitted:
         more = (extra.get("spark.jars.extraPackages") or "").split(",")
         scheme = "" if root is None else scheme_of(root_of(root))
         jars = (installed_delta_jar(), *more, *packages(scheme, installed_hadoop()))
         builder = builder.config("spark.jars.packages", ",".join(filter(None, jars)))
-        if given.get("spark.jars.excludes") is None and "spark.jars.excludes" not in extra:
+        if configured.get("spark.jars.excludes") is None and "spark.jars.excludes" not in extra:
             builder = builder.config("spark.jars.excludes", ",".join(excluded(scheme)))
 
     if not submitted and not running and SparkContext._gateway is None:
@@ -175,8 +175,8 @@ def _launch(conf: object) -> None:
 
     read, write = os.pipe()
     last: deque[str] = deque(maxlen=200)
-    given = os.fdopen(read, errors="replace"), last
-    reader = threading.Thread(target=_forward, args=given, name="lakequeue-jvm-stderr", daemon=True)
+    arguments = os.fdopen(read, errors="replace"), last
+    reader = threading.Thread(target=_forward, args=arguments, name="lakequeue-jvm-stderr", daemon=True)
     reader.start()
     try:
         gateway = launch_gateway(conf, {"stderr": write, "stdout": subprocess.DEVNULL})

@@ -245,8 +245,8 @@ class _Writer:
         columns = [
             (name, type_) for name, (_, type_) in zip(self._names, frame_verbs.columns_of(schema), strict=True)
         ]
-        given = options.send_id, options.on_bad_row, options.bad_rows
-        self._send = frame_verbs.plan_send(options.open_queue(), columns, order_by, *given)
+        choices = options.send_id, options.on_bad_row, options.bad_rows
+        self._send = frame_verbs.plan_send(options.open_queue(), columns, order_by, *choices)
 
     def _send_of_task(self) -> PlannedSend:
         return self._send
@@ -313,29 +313,29 @@ def _converted(rows: Iterator[tuple[object, ...]], schema: StructType) -> Iterat
 
 
 @one_line
-def columns(given: Mapping[str, str]) -> StructType:
+def columns(raw_options: Mapping[str, str]) -> StructType:
     """Returns the columns of batch reads and streams. Spark does not say which of the two it plans."""
-    options = SourceOptions.parse(given, Use.ANY_READ)
+    options = SourceOptions.parse(raw_options, Use.ANY_READ)
     if options.queue is not None:
         options.open_queue()  # Reports a wrong root or queue where it is named.
     return source_schema.schema()
 
 
 @one_line
-def reader(given: Mapping[str, str], schema: StructType) -> QueueReader:
-    return QueueReader(SourceOptions.parse(given, Use.READ), schema)
+def reader(raw_options: Mapping[str, str], schema: StructType) -> QueueReader:
+    return QueueReader(SourceOptions.parse(raw_options, Use.READ), schema)
 
 
 @one_line
-def writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> QueueWriter:
-    return QueueWriter(SourceOptions.parse(given, Use.WRITE), schema, overwrite)
+def writer(raw_options: Mapping[str, str], schema: StructType, overwrite: bool) -> QueueWriter:
+    return QueueWriter(SourceOptions.parse(raw_options, Use.WRITE), schema, overwrite)
 
 
 @one_line
-def stream_writer(given: Mapping[str, str], schema: StructType, overwrite: bool) -> QueueStreamWriter:
-    return QueueStreamWriter(SourceOptions.parse(given, Use.STREAM_WRITE), schema, overwrite)
+def stream_writer(raw_options: Mapping[str, str], schema: StructType, overwrite: bool) -> QueueStreamWriter:
+    return QueueStreamWriter(SourceOptions.parse(raw_options, Use.STREAM_WRITE), schema, overwrite)
 
 
 @one_line
-def stream_reader(given: Mapping[str, str], schema: StructType) -> QueueStreamReader:
-    return QueueStreamReader(SourceOptions.parse(given, Use.STREAM_READ), schema)
+def stream_reader(raw_options: Mapping[str, str], schema: StructType) -> QueueStreamReader:
+    return QueueStreamReader(SourceOptions.parse(raw_options, Use.STREAM_READ), schema)

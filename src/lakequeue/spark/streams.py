@@ -83,9 +83,11 @@ def stream_to_queue(
     df, order_by = frame_verbs.respelled(df, order_by)
     spark = df.sparkSession
     bad_rows = bad_rows and frame_verbs.root_of(bad_rows)
-    given = {"orderBy": order_by, "onBadRow": on_bad_row, "badRows": bad_rows}
-    said = SourceOptions.of(q).spelled() | {name: value for name, value in given.items() if value is not None}
-    more = SourceOptions.parse(said, Use.STREAM_WRITE)
+    row_options = {"orderBy": order_by, "onBadRow": on_bad_row, "badRows": bad_rows}
+    options = SourceOptions.of(q).spelled() | {
+        name: value for name, value in row_options.items() if value is not None
+    }
+    more = SourceOptions.parse(options, Use.STREAM_WRITE)
     columns = frame_verbs.columns_of(df.schema)
     frame_verbs.plan_send(q, columns, order_by, None, more.on_bad_row, more.bad_rows)
     problems = _trigger_problems(spark, trigger)
@@ -93,7 +95,7 @@ def stream_to_queue(
         raise errors.InvalidOptions(problems)
     frame_verbs.allow(q, spark)  # For a checkpoint below the queue.
     register(spark)
-    writer = df.writeStream.format("lakequeue").options(**said)
+    writer = df.writeStream.format("lakequeue").options(**options)
     return _start(writer, q, trigger, checkpoint)
 
 
@@ -152,13 +154,13 @@ def stream_from_queue(
     if isinstance(max_messages, bool) or not isinstance(max_messages, int) or max_messages < 1:
         problems.append(f"max_messages {max_messages}: must be a whole number of at least 1")
     # The function's own process extends the lease.
-    given = {"maxMessages": str(max_messages), "leaseSeconds": "0"}
+    lease_options = {"maxMessages": str(max_messages), "leaseSeconds": "0"}
     if visibility_timeout is None and renewal is not None:
         visibility_timeout = renewal.receive_timeout
     if visibility_timeout is not None:
         try:
             micros = check_visibility_timeout(settings(q), visibility_timeout)
-            given["visibilityTimeout"] = str(micros / MICROS)
+            lease_options["visibilityTimeout"] = str(micros / MICROS)
         except errors.QueueServiceError as error:
             problems.append(f"visibility_timeout {visibility_timeout}: {error.message}")
     spark = frame_verbs.require_spark(q, "stream_from_queue")
@@ -168,7 +170,7 @@ def stream_from_queue(
         raise errors.InvalidOptions(problems)
     q.tags()  # Raises an error if the queue was deleted.
     register(spark)
-    reader = spark.readStream.format("lakequeue").options(**place.spelled(), **given)
+    reader = spark.readStream.format("lakequeue").options(**place.spelled(), **lease_options)
     rows = reader.schema(schema(frame_verbs.LEASE_COLUMNS)).load()
     return _start(
         rows.writeStream.foreachBatch(_Batches(place, handle_batch, renewal, report)), q, trigger, checkpoint

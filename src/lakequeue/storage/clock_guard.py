@@ -164,13 +164,13 @@ class ClockGuard:
 
 
 def _ahead() -> int:
-    given = os.environ.get(AHEAD) or str(DAY)
+    text = os.environ.get(AHEAD) or str(DAY)
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise InvalidParameterValue(f"{AHEAD} must be a number of seconds, not {given}")
+        raise InvalidParameterValue(f"{AHEAD} must be a number of seconds, not {text}")
     return round(seconds * MICROS)
 
 

@@ -55,14 +55,16 @@ _S3A_SETTINGS = {
 
 def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:
     """Translates options of delta-rs into settings of s3a for a bucket."""
-    given = {bare_name(name): value for name, value in options.items()}
-    found = {_S3A_SETTINGS[name]: value for name, value in given.items() if name in _S3A_SETTINGS}
+    bare_options = {bare_name(name): value for name, value in options.items()}
+    found = {_S3A_SETTINGS[name]: value for name, value in bare_options.items() if name in _S3A_SETTINGS}
     if "access.key" in found:
         kind = "TemporaryAWSCredentialsProvider" if "session.token" in found else "SimpleAWSCredentialsProvider"
         found["aws.credentials.provider"] = f"{_S3A}.{kind}"
-    elif given.get("skip_signature", "").lower() == "true":
+    elif bare_options.get("skip_signature", "").lower() == "true":
         found["aws.credentials.provider"] = f"{_S3A}.AnonymousAWSCredentialsProvider"
-    virtual = given.get("virtual_hosted_style_request", os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", ""))
+    virtual = bare_options.get(
+        "virtual_hosted_style_request", os.environ.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "")
+    )
     # Spark reads the endpoint from this variable by itself, but then requests bucket.host, which few servers
     # support.
     if ("endpoint" in found or "AWS_ENDPOINT_URL" in os.environ) and virtual.lower() != "true":

@@ -20,15 +20,15 @@ _REFUSED = re.compile(r"[\x00-\x1f\x7f\\\[\]|^]|%[0-9A-Fa-f]{2}")
 EFFECTIVE = os.access in os.supports_effective_ids
 
 
-def root_of(given: str | os.PathLike[str]) -> str:
+def root_of(root: str | os.PathLike[str]) -> str:
     """Normalizes a root given by a user to an absolute local path or a URI, without a trailing slash.
 
     Raises:
         InvalidParameterValue: it is not a path or URI, or the libraries cannot work in such a directory.
     """
-    text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    text = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text.strip():
-        raise _refused(given, "Must be a path or URI")
+        raise _refused(root, "Must be a path or URI")
     if text.startswith("file:"):
         parts = urlsplit(text, allow_fragments=False)
         if parts.netloc not in ("", "localhost"):

@@ -234,11 +234,11 @@ class Store:
 
         Without this check, the libraries would wait for that service as long as they repeat requests.
         """
-        given = {bare_name(name): value for name, value in (os.environ | self.options).items()}
+        bare_options = {bare_name(name): value for name, value in (os.environ | self.options).items()}
         sources = PROVIDERS[scheme_of(self.root)].credentials
-        if not sources or not given.keys().isdisjoint(sources):
+        if not sources or not bare_options.keys().isdisjoint(sources):
             return
-        service = urlsplit(given.get("metadata_endpoint", "http://169.254.169.254"))
+        service = urlsplit(bare_options.get("metadata_endpoint", "http://169.254.169.254"))
         try:
             socket.create_connection((service.hostname, service.port or 80), timeout=1).close()
         except OSError:
@@ -287,8 +287,8 @@ class Store:
         client: dict[str, Any] = {bare_name(name): value for name, value in _environment(_CLIENT).items()}
         retry: dict[str, Any] = {}
         backoff: dict[str, Any] = {}
-        for given, value in self.delta_options.items():
-            name = given.lower()
+        for option, value in self.delta_options.items():
+            name = option.lower()
             bare = bare_name(name)
             if bare in _CLIENT:
                 client[bare] = value

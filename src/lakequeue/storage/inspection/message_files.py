@@ -120,11 +120,11 @@ def _is_complete(folder: Folder, file: LiveFile) -> bool:
 def _read(parquet: pq.ParquetFile) -> pa.Table:
     """Returns positions, ``_COUNTED`` and which rows lack a body. Reads the other columns only to check them."""
     parts, nothing = [], layout.FILES["messages"].empty_table()
-    told = nothing.select(["position", *_COUNTED]).schema
+    counted_schema = nothing.select(["position", *_COUNTED]).schema
     groups = (parquet.read_row_group(each, use_threads=False) for each in range(parquet.num_row_groups))
     for rows in chain([nothing], groups):
         blank = pc.equal(pc.fill_null(pc.binary_length(rows["body"]), 0), 0)
-        parts.append(rows.select(told.names).cast(told).append_column("blank", blank))
+        parts.append(rows.select(counted_schema.names).cast(counted_schema).append_column("blank", blank))
     return pa.concat_tables(parts)
 
 
