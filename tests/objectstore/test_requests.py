@@ -375,7 +375,7 @@ def test_requests_are_counted_by_kind_and_for_each_message_that_consumers_receiv
         now = store_requests(lake)
         assert use is not None and use.received == 5 and use.requests["list"] == now["list"]
         assert now["put"] - use.requests["put"] == 1, "the file that says it"
-        assert f"{use.requests['put'] / 5:.2f} put" in str(use) and "each of 5 messages" in str(use)
+        assert f"{use.requests['put'] / 5:.2f} put" in str(use) and str(use).endswith("a message (5 received)")
     finally:
         consumer.stop(timeout=0)
         running.join()

@@ -134,8 +134,9 @@ class StoreUse:
         each = ", ".join(
             f"{number / max(1, self.received):.2f} {kind}"
             for kind, number in sorted(self.requests.items(), key=lambda item: -item[1])
+            if kind != "delete"  # which costs nothing
         )
-        return f"{each} for each of {self.received:,} messages that running consumers received"
+        return f"{each} a message ({self.received:,} received)"
 
 
 def forget_consumer(queue: OpenQueue, number: str) -> None:
