@@ -89,14 +89,14 @@ def validated(shape: Shape, value: Any, where: str) -> Any:
 
 
 def _structure(shape: StructureShape, value: Any, where: str) -> dict[str, Any]:
-    given = _object(value, where)
+    members = _object(value, where)
     prefix = f"{where}." if where else ""
-    for name in given:
+    for name in members:
         if name not in shape.members or name not in MEMBERS:
             raise malformed(f"{prefix}{name} is not a member of {shape.name}.")
     found = {
         name: validated(shape.members[name], item, prefix + name)
-        for name, item in given.items()
+        for name, item in members.items()
         if item is not None
     }
     for name in shape.required_members:

@@ -91,11 +91,11 @@ def parameters(operation: OperationModel, fields: dict[str, str], path: str) -> 
     shape = operation.input_shape
     if "QueueUrl" in shape.members and "QueueUrl" not in tree and path.strip("/"):
         tree["QueueUrl"] = path
-    given = _structure(shape, tree)
+    part = _structure(shape, tree)
     for name in shape.required_members:
         if isinstance(shape.members[name], ListShape):  # an empty list has no fields
-            given.setdefault(name, [])
-    found: dict[str, Any] = validated(shape, given, "")
+            part.setdefault(name, [])
+    found: dict[str, Any] = validated(shape, part, "")
     return found
 
 
@@ -145,24 +145,24 @@ def _put(tree: Tree, name: str, value: str) -> None:
     tree[leaf] = value
 
 
-def _value(shape: Shape, given: Any, where: str) -> Any:
+def _value(shape: Shape, part: Any, where: str) -> Any:
     """Converts a part of the form to the structure of JSON. ``validated`` checks the types later."""
     match shape:
         case StructureShape():
-            return _structure(shape, _tree(given, where))
+            return _structure(shape, _tree(part, where))
         case ListShape():
-            if isinstance(given, str):  # AttributeName=All, as in the samples of the reference
-                return [_value(shape.member, given, where)] if given else []
+            if isinstance(part, str):  # AttributeName=All, as in the samples of the reference
+                return [_value(shape.member, part, where)] if part else []
             single = _members_of(shape.member) if isinstance(shape.member, StructureShape) else frozenset()
-            return [_value(shape.member, item, where) for item in _elements(given, single, where)]
+            return [_value(shape.member, item, where) for item in _elements(part, single, where)]
         case MapShape():
             single = frozenset({key_name(shape), "Value"})
-            return dict(_entry(shape, item, where) for item in _elements(given, single, where))
-    if shape.type_name in ("integer", "long") and isinstance(given, str):
-        return int(given) if re.fullmatch("-?[0-9]{1,19}", given) else given
+            return dict(_entry(shape, item, where) for item in _elements(part, single, where))
+    if shape.type_name in ("integer", "long") and isinstance(part, str):
+        return int(part) if re.fullmatch("-?[0-9]{1,19}", part) else part
     if shape.type_name == "boolean":
-        return {"true": True, "false": False}.get(given, given)
-    return given
+        return {"true": True, "false": False}.get(part, part)
+    return part
 
 
 def _members_of(shape: StructureShape) -> dict[str, str]:
@@ -172,28 +172,28 @@ def _members_of(shape: StructureShape) -> dict[str, str]:
     return names | {_element(name, member): name for name, member in shape.members.items()}
 
 
-def _structure(shape: StructureShape, given: Tree) -> dict[str, Any]:
+def _structure(shape: StructureShape, part: Tree) -> dict[str, Any]:
     names = _members_of(shape)
     found: dict[str, Any] = {}
-    for key in [key for key in given if key in names]:  # as in SQS, unknown fields are ignored
+    for key in [key for key in part if key in names]:  # as in SQS, unknown fields are ignored
         name = names[key]
         if name in found:
             raise malformed(f"The parameter {key} contradicts another one.")
-        found[name] = _value(shape.members[name], given[key], name)
+        found[name] = _value(shape.members[name], part[key], name)
     return found
 
 
-def _entry(shape: MapShape, given: Any, where: str) -> tuple[str, Any]:
-    entry = _tree(given, where)
+def _entry(shape: MapShape, part: Any, where: str) -> tuple[str, Any]:
+    entry = _tree(part, where)
     key = key_name(shape)
     if entry.keys() != {key, "Value"} or not isinstance(entry.get(key), str):
         raise malformed(f"{where} must have {key} and Value.")
     return entry[key], _value(shape.value, entry["Value"], where)
 
 
-def _elements(given: Any, single: Collection[str], where: str) -> Iterator[Any]:
+def _elements(part: Any, single: Collection[str], where: str) -> Iterator[Any]:
     """Yields the elements of a list or map: numbered, or a single one with a member in ``single``."""
-    entries = _tree(given, where)
+    entries = _tree(part, where)
     if not any(map(_INDEX.fullmatch, entries)) and any(name in single for name in entries):
         yield entries
         return
@@ -202,10 +202,10 @@ def _elements(given: Any, single: Collection[str], where: str) -> Iterator[Any]:
     yield from (entries[number] for number in sorted(entries, key=int))
 
 
-def _tree(given: Any, where: str) -> Tree:
-    if not isinstance(given, dict):
+def _tree(part: Any, where: str) -> Tree:
+    if not isinstance(part, dict):
         raise malformed(f"{where} must have members.")
-    return given
+    return part
 
 
 def _element(name: str, shape: Shape) -> str:
