@@ -14,6 +14,8 @@ import pytest
 
 from clients.browsing import PATIENCE
 from lakequeue import Consumer, Context, LakeQueue, Message, Queue, SendEntry, __version__
+from lakequeue.entry_verbs import report_consumer
+from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.serve.auth import AnonymousCaller, Caller, NoAuthentication
 from serve.serving import serving
 
@@ -837,6 +839,22 @@ def test_schedules_and_workers_of_all_queues_have_pages(lake: LakeQueue, visit: 
     page.get_by_role("link", name="Workers").click()
     shows(visit.row("host:7")).to_contain_text("planned-orders")
     lake.schedules.remove("nightly")
+
+
+@pytest.mark.spec("JOB-14")
+def test_idle_consumers_are_listed_with_process_handlers_and_age(lake: LakeQueue, visit: Visit):
+    queue, now = lake.create_queue("worked"), lake.clock.now()
+    for number, running in (4711, 0), (4712, 2):
+        oldest = now - timedelta(minutes=5) if running else None
+        process = ConsumerProcess("worker-1", number, now, now, running, oldest)
+        report_consumer(queue, str(number), ConsumerFile("packer", [queue.key], process))
+    page = visit.open("#/q/worked/consumers")
+    row = visit.row("packer")
+    for text in "4711 on worker-1", "4712 on worker-1", "idle", "2, the oldest for 5m":
+        shows(row).to_contain_text(text)
+    shows(row.locator("time.ago")).to_have_count(2)
+    page.get_by_role("link", name="Workers").click()
+    shows(visit.row("packer")).to_contain_text("worked")
 
 
 def test_a_redrive_takes_the_filters_of_the_list(lake: LakeQueue, visit: Visit):
