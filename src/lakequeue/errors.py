@@ -359,7 +359,11 @@ class DamagedTable(QueueClientError):
 
 
 class TableUnavailable(QueueClientError):
-    """Options contradict each other or are out of range. ``.problems`` lists every problem."""
+    """A delivery table cannot be reached, or is not the table that the queue delivered into so far (TAB-22).
+
+    The messages stay in the queue. Messages of an append that may have landed are undecided until the table is
+    there again.
+    """
 
     def __init__(self, table: str, reason: str, *, outcome_unknown: bool = False) -> None:
         super().__init__(f"the delivery table {table} {one_line(reason)}", outcome_unknown=outcome_unknown)
@@ -370,20 +374,15 @@ class TableUnavailable(QueueClientError):
 
 
 class UnsupportedTable(TableUnavailable):
-    """The lease holds no message any more: all were received again, expired or were settled.
-
-    Attributes:
-        done: messages that the call settled.
-        lost: messages that it could no longer settle.
-    """
+    """No queue can deliver into such a table, for example because a catalog decides its commits (TAB-21)."""
 
 
 class RowsRefused(LakeQueueError):
-    """Entries of a batch failed. Raised by ``BatchResult.raise_for_failures``. The other entries took effect.
+    """A delivery table does not accept these rows. Nothing was appended (TAB-23).
 
     Attributes:
-        failed: the ``BatchFailure`` of each failed entry; repeat those where it can help.
-        tried: number of entries of the batch.
+        reason: names the column, and the limit or constraint.
+        column: name of the column; None if the table does not say.
     """
 
     def __init__(self, reason: str, column: str | None = None) -> None:
@@ -395,7 +394,7 @@ class RowsRefused(LakeQueueError):
 
 
 class InvalidOptions(LakeQueueError):
-    """Every service error by its code."""
+    """Options contradict each other or are out of range. ``.problems`` lists every problem."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(list(problems))
@@ -406,7 +405,12 @@ class InvalidOptions(LakeQueueError):
 
 
 class LeaseLost(LakeQueueError):
-    """CMQ's number for a code (ERR-7). A number passed to the constructor wins."""
+    """The lease holds no message any more: all were received again, expired or were settled.
+
+    Attributes:
+        done: messages that the call settled.
+        lost: messages that it could no longer settle.
+    """
 
     def __init__(self, done: int = 0, lost: int = 0) -> None:
         super().__init__(done, lost)
@@ -418,7 +422,12 @@ class LeaseLost(LakeQueueError):
 
 
 class BatchFailed(LakeQueueError):
-    """CMQ's module numbers by number: a queue that cannot be rewound, rewind times and ranges out of bounds."""
+    """Entries of a batch failed. Raised by ``BatchResult.raise_for_failures``. The other entries took effect.
+
+    Attributes:
+        failed: the ``BatchFailure`` of each failed entry; repeat those where it can help.
+        tried: number of entries of the batch.
+    """
 
     def __init__(self, failed: Sequence[Any], tried: int) -> None:
         super().__init__(list(failed), tried)
@@ -434,7 +443,7 @@ class BatchFailed(LakeQueueError):
 SERVICE_ERRORS: dict[str, type[QueueServiceError]] = {
     error.code: error for error in QueueServiceError.__subclasses__()
 }
-"""CMQ's numbers for a batch of deletes (ERR-7)."""
+"""Every service error by its code."""
 
 CMQ_CODES: dict[str, int] = {
     "InvalidAttributeName": 4000,
@@ -444,23 +453,23 @@ CMQ_CODES: dict[str, int] = {
     "QueueDoesNotExist": 4440,
     "QueueNameExists": 4460,
 }
-"""Returns the error for a port that cannot be opened. Names address and port."""
+"""CMQ's number for a code (ERR-7). A number passed to the constructor wins."""
 
 CMQ_MODULE_CODES: dict[int, int] = {6050: 10670, 10680: 10680, 10700: 10700}
-"""Returns CMQ's number for an error, on the ``cmq`` profile only (ERR-7)."""
+"""CMQ's module numbers by number: a queue that cannot be rewound, rewind times and ranges out of bounds."""
 
 CMQ_SOME_FAILED, CMQ_ALL_FAILED = 6010, 6020
-"""Sets the CMQ number of service errors raised in the block, on the ``cmq`` profile only (ERR-7)."""
+"""CMQ's numbers for a batch of deletes (ERR-7)."""
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:
-    """The error of a port that cannot be listened at, which names address and port."""
+    """Returns the error for a port that cannot be opened. Names address and port."""
     reason = error.strerror.partition(" (while")[0] if error.strerror else str(error)
     return OSError(f"cannot listen at {host}, port {port}: {reason}")
 
 
 def cmq_code_of(error: QueueServiceError, profile_name: str) -> int | None:
-    """CMQ's number for an error, on the ``cmq`` profile only (ERR-7)."""
+    """Returns CMQ's number for an error, on the ``cmq`` profile only (ERR-7)."""
     if profile_name != "cmq":
         return None
     return CMQ_CODES.get(error.code) if error.cmq_code is None else error.cmq_code
