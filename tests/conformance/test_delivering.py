@@ -376,6 +376,24 @@ def test_options_that_a_delivery_cannot_keep_are_refused(place: Place):
 
 
 @pytest.mark.spec("TAB-29")
+def test_a_batch_whose_lease_ended_is_lost_to_all_its_contexts_and_not_appended(place: Place):
+    place.send(1, 2)
+    seen: list[Any] = []
+
+    def handle(messages: Any, contexts: list[Any]) -> Any:
+        seen.extend(contexts)
+        place.expire()
+        place.queue.receive(10)  # which decides, and takes the messages
+        running.stop()
+        return [{"id": int(each.body)} for each in messages]
+
+    running = consumer(place, handle)
+    running.run()
+    assert place.stored() == [] and running.handled == 0
+    assert [bool(context.lost) for context in seen] == [True, True]
+
+
+@pytest.mark.spec("TAB-29")
 def test_a_handler_that_is_a_coroutine_delivers_too(place: Place):
     async def handle(messages: Any, contexts: list[Any]) -> Any:
         return [{"id": int(each.body)} for each in messages]

@@ -67,6 +67,27 @@ def test_a_table_that_is_missing_is_created_without_rows_and_once(path: Path, tm
     assert ids_in(path) == []
 
 
+@pytest.mark.spec("TAB-22")
+def test_of_processes_that_create_a_table_at_once_one_does(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The second one has found no table before the first one creates it."""
+    first, second = (Target(str(path), {}, str(tmp_path / "root")) for _ in range(2))
+    real = DeltaTable.create
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        with monkeypatch.context() as inner:
+            inner.setattr(DeltaTable, "create", real)
+            first.create(SCHEMA)
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create", late)
+        second.create(pa.schema([("other", pa.string())]))
+    assert DeltaTable(path).version() == 0
+    assert snapshot(second).schema == SCHEMA
+
+
 @pytest.mark.spec("TAB-20")
 def test_rows_carry_the_number_of_their_delivery_and_a_block_the_next(path: Path, target: Target):
     before = snapshot(target)

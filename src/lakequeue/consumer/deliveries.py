@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from lakequeue.consumer.handler import Context, Outcome, checked_outcome, is_async
+from lakequeue.consumer.handler import Context, Lost, Outcome, checked_outcome, is_async
 from lakequeue.consumer.jobs import hold_of
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
@@ -72,6 +72,7 @@ class _Batch:
     began: int
     """In microseconds."""
     contexts: list[Context] = attrs.field(factory=list)
+    """Those of its messages, which are lost together."""
     broken: set[str | None] = attrs.field(factory=set)
     """FIFO groups of which a message failed, so that later ones are not delivered before it."""
 
@@ -213,7 +214,8 @@ class DeliveryLoop:
             self._observers.received(messages, now)
             if messages:
                 heartbeat.keep({lease_id: hold_of(messages[0], to_micros(now))})
-                batch.contexts = [Context(each, self.queue, lambda: heartbeat.get(lease_id)) for each in messages]
+                hold, lost = partial(heartbeat.get, lease_id), Lost()
+                batch.contexts = [Context(each, self.queue, hold, lost) for each in messages]
                 self._deliver(batch, delivering, batch.contexts)
             self.outages.worked("deleting")
         except (LeaseLost, RequestThrottled) as error:
@@ -286,7 +288,7 @@ class DeliveryLoop:
         handler: Any = self._options.handler
         try:
             with ExitStack() as stack:
-                for message in messages:
+                for message in messages if self._observers else ():
                     stack.enter_context(self._observers.handling(message))
                 result = handler(given, list(contexts))
                 if is_async(handler):
@@ -337,7 +339,7 @@ class DeliveryLoop:
         with self._counting:
             self.calls.handled += len(messages) if outcome is Outcome.SUCCESS else 0
             self.calls.failed += len(messages) if outcome is not Outcome.SUCCESS else 0
-        for message in messages:
+        for message in messages if self._observers else ():
             self._observers.handled(message, took, outcome, error)
 
     # --- renewal
@@ -355,10 +357,10 @@ class DeliveryLoop:
         return [Verdict.EXTENDED]
 
     def _lose(self, batch: _Batch) -> None:
-        lost = [context for context in batch.contexts if not context.lost]
-        self._observers.lost(len(lost))
-        for context in lost:
-            context.lost.set()
+        lost = batch.contexts[0].lost if batch.contexts else Lost()
+        if not lost:
+            self._observers.lost(len(batch.contexts))
+            lost.set()
 
 
 def _outcomes(given: object, count: int) -> list[Outcome]:

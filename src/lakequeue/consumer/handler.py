@@ -46,10 +46,12 @@ class Context:
         lost: set once the receipt is lost: another consumer has received the message, or will, or it was deleted.
     """
 
-    def __init__(self, message: Message, queue: Queue, hold: Callable[[], Hold | None]) -> None:
+    def __init__(
+        self, message: Message, queue: Queue, hold: Callable[[], Hold | None], lost: Lost | None = None
+    ) -> None:
         self.message = message
         self.queue = queue
-        self.lost = Lost()
+        self.lost = Lost() if lost is None else lost
         self._clock = queue.clock
         self._hold = hold
 

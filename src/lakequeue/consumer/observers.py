@@ -61,6 +61,10 @@ class Observers:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
 
+    def __bool__(self) -> bool:
+        """False if nobody observes."""
+        return bool(self._observers)
+
     def received(self, messages: Sequence[Message], now: datetime) -> None:
         for observer in self._observers:
             observer.received(messages, now)

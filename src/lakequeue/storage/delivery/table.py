@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote
 
@@ -121,9 +122,19 @@ class Target:
                 return None
 
     def create(self, schema: pa.Schema) -> None:
-        """Creates the table without rows, unless it exists."""
-        with self._errors(), suppress(CommitFailedError):
-            DeltaTable.create(self.uri, schema, mode="ignore", storage_options=self._delta_options)
+        """Creates the table without rows, unless it exists.
+
+        Of several processes one creates it. By ``deltalake`` alone, the second one would commit its own metadata,
+        with another id, as the next version.
+        """
+        with self._errors(), TemporaryDirectory() as scratch:
+            DeltaTable.create(scratch, schema)
+            made = LocalFolder(scratch).read(f"{_LOG}/{0:020d}.json")
+            actions = [json.loads(line) for line in made.splitlines() if line]
+            for action in actions:
+                action.get("commitInfo", {}).get("operationParameters", {}).pop("location", None)
+            text = "".join(f"{json.dumps(action)}\n" for action in actions)
+            self._folder.create(f"{_LOG}/{0:020d}.json", text.encode())
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -180,6 +191,8 @@ class Snapshot:
     handle: DeltaTable
     mark: object = None
     """Identifies the file of the newest entry."""
+    _versions: dict[str, int] = attrs.field(factory=dict, init=False)
+    """Versions of application ids, which take milliseconds to find."""
 
     @property
     def table_id(self) -> str:
@@ -216,8 +229,10 @@ class Snapshot:
 
     def delivered(self, app_id: str) -> int:
         """The newest version of an application id; -1 if the table has none."""
-        found = self.handle.transaction_version(app_id)
-        return -1 if found is None else int(found)
+        if app_id not in self._versions:
+            found = self.handle.transaction_version(app_id)
+            self._versions[app_id] = -1 if found is None else int(found)
+        return self._versions[app_id]
 
     def search(self, delivery: Delivery) -> tuple[int, str | None] | None:
         """Finds the commit of a delivery, or of its block, in the entries that the log still has.
