@@ -20,7 +20,7 @@ from lakequeue.model.arguments import (
     check_whole,
 )
 from lakequeue.model.clock import Clock, Duration, SystemClock
-from lakequeue.operations import queues
+from lakequeue.operations import deliveries, queues
 from lakequeue.queue import Queue
 from lakequeue.runtime.pickled import PickledRoot, Reopened
 from lakequeue.runtime.root import Root
@@ -590,6 +590,7 @@ class LakeQueue(RootProperties):
         clock: bool = False,
         force: bool = False,
         adopt: bool = False,
+        new_delivery_id: bool = False,
     ) -> list[Repair]:
         """Repairs the damage found by ``check``, and reports lost messages and those to be received again.
 
@@ -607,6 +608,9 @@ class LakeQueue(RootProperties):
             adopt: give the name to a queue that the catalog has lost, although another queue has it by now, which
                 then has none. Repeated calls give the name to the queues in turn, so that each can be received
                 from.
+            new_delivery_id: only give the queue a new delivery id, and make the messages of its deliveries
+            visible.
+                For a root that is a copy made without ``copy``, so that it does not deliver as the original.
 
         Returns:
             A report for the catalog and for each damaged shard; empty if all is sound. Once ``applied``, its
@@ -626,6 +630,13 @@ class LakeQueue(RootProperties):
         check_type("clock", clock, bool, "True or False")
         check_type("force", force, bool, "True or False")
         check_type("adopt", adopt, bool, "True or False")
+        check_type("new_delivery_id", new_delivery_id, bool, "True or False")
+        if new_delivery_id:
+            if name is None or clock or adopt:
+                raise InvalidParameterValue.of(
+                    True, "new_delivery_id", "Goes with the name of a queue, and alone."
+                )
+            return deliveries.renew(queues.find(self._runtime, name), apply)
         if adopt and (name is None or clock):
             raise InvalidParameterValue.of(adopt, "adopt", "Goes with the name of a queue, and not with clock.")
         if clock:

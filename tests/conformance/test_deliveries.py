@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 
+from conformance.damage import Victim, empty, entries, victim_of_seven
 from insides import shard_of
 from lakequeue import LakeQueue, Queue, SendEntry
-from lakequeue.errors import InvalidAttributeValue, RootDoesNotExist
+from lakequeue.errors import InvalidAttributeValue, InvalidParameterValue, RootDoesNotExist
 from lakequeue.model.deliveries import Mark, new_nonce
-from lakequeue.shard.commands import Claim, Command, Decide, SetAttributes
+from lakequeue.shard.commands import Claim, Command, Decide, LeaseDelete, SetAttributes
+from lakequeue.testing import ManualClock
 
 
 def delivery_id(queue: Queue) -> str | None:
@@ -179,3 +182,87 @@ def test_sql_shows_undecided_messages_and_their_marks_also_past_their_retention(
     assert shown[:2] == [("0", "undecided", None), ("1", "undecided", None)] and shown[2][1] == "visible"
     marks = {(row["delivery_slot"], row["delivery_number"]) for row in views["receipts"]}
     assert marks == {tuple(mark), (None, None)}
+
+
+@pytest.mark.spec("TAB-11")
+def test_a_copy_has_its_own_delivery_id_and_no_marks(lq: LakeQueue, tmp_path: Path) -> None:
+    queue = lq.create_queue("orders", table="/lake/orders", visibility_timeout=30, shards=2)
+    died(queue, 2)
+    lq.copy(copied := LakeQueue(str(tmp_path / "copy"), clock=lq.clock))
+    other = copied.queue("orders")
+    assert queue.counts().undecided == 2
+    assert (other.counts().undecided, other.counts().visible, other.undecided()) == (0, 2, [])
+    assert delivery_id(other) not in (None, delivery_id(queue))
+    targets = [each.ledger.query(lambda machine: machine.target) for each in other._runtime.shards]
+    assert {(each.delivery_id, each.table_id) for each in targets} == {(delivery_id(other), None)}
+    assert other.attributes()["table"] == "/lake/orders"
+    assert commit(other, Claim(2, None, "other", delivery=new_nonce())).message_count == 2
+
+
+@pytest.fixture
+def victim(tmp_path: Path, clock: ManualClock) -> Victim:
+    victim = victim_of_seven(tmp_path, clock)
+    victim.queue.set_attributes(table="/lake/orders")
+    clock.advance(60)
+    return victim
+
+
+def claimed(victim: Victim, most: int) -> Mark:
+    mark = commit(victim.queue, Claim(most, 30, "lease", delivery=new_nonce())).mark
+    assert mark is not None
+    return mark
+
+
+@pytest.mark.spec("TAB-11")
+def test_a_ledger_that_goes_back_has_no_marks_and_higher_numbers_than_any_before(victim: Victim) -> None:
+    first = claimed(victim, 2)
+    before = len(entries(victim.receipts))
+    lost = claimed(victim, 2)
+    commit(victim.queue, Decide(*lost, delivered=True))
+    for entry in entries(victim.receipts)[before:]:
+        empty(entry)
+    [report] = victim.lake().repair("orders", apply=True, force=True)
+    assert any(
+        "2 messages were being delivered into /lake/orders, and come again" in note for note in report.notes
+    )
+    assert victim.queue.counts().undecided == 0 == len(victim.queue.undecided())
+    victim.clock.advance(60)
+    assert claimed(victim, 7).number > max(first, lost, key=lambda mark: mark.number).number + (1 << 30)
+    assert commit(victim.queue, LeaseDelete("lease", [(0, 6)])).done == 6
+
+
+@pytest.mark.spec("TAB-11")
+def test_a_new_ledger_has_higher_numbers_than_the_one_that_is_lost(victim: Victim) -> None:
+    lost = claimed(victim, 2)
+    shutil.rmtree(victim.receipts / "_delta_log")
+    reports = victim.lake().repair("orders", apply=True, force=True)
+    assert any("being delivered into /lake/orders" in note for each in reports for note in each.notes)
+    assert claimed(victim, 2).number > lost.number
+
+
+@pytest.mark.spec("TAB-11")
+def test_a_repair_of_the_newest_ledger_keeps_its_marks(victim: Victim) -> None:
+    claimed(victim, 2)
+    victim.clock.advance(60)
+    victim.lake().repair("orders", apply=True, force=True)
+    assert victim.queue.counts().undecided == 2
+
+
+@pytest.mark.spec("TAB-12")
+def test_a_new_delivery_id_drops_the_marks_of_the_old_one(lq: LakeQueue) -> None:
+    queue = lq.create_queue("orders", table="/lake/orders", visibility_timeout=30)
+    before = delivery_id(queue)
+    died(queue, 2)
+    queue.send("third")
+    commit(queue, Claim(1, 60, "live", delivery=new_nonce()))
+    [planned] = lq.repair("orders", new_delivery_id=True)
+    assert len(planned.steps) == 2 and not planned.applied
+    assert (delivery_id(lq.queue("orders")), queue.counts().undecided) == (before, 2)
+    [done] = lq.repair("orders", apply=True, new_delivery_id=True)
+    assert done.applied and done.steps == planned.steps
+    assert delivery_id(lq.queue("orders")) not in (None, before)
+    assert (queue.counts().visible, queue.counts().undecided) == (3, 0)
+    lq.create_queue("plain")
+    for name in ("plain", None):
+        with pytest.raises(InvalidParameterValue, match="new_delivery_id"):
+            lq.repair(name, new_delivery_id=True)

@@ -103,6 +103,7 @@ def repair(
     clock: bool = flag(False, "Only set back the time that a wrong clock set ahead.", "--clock"),
     force: bool = flag(False, "Repair even if it is uncertain which messages are lost or come again.", "--force"),
     adopt: bool = flag(False, "Give the name back to a queue that the catalog lost.", "--adopt"),
+    new_delivery_id: bool = flag(False, "Only deliver under a new id, in a copied root.", "--new-delivery-id"),
     yes: Yes = False,
 ) -> None:
     """Repair damage: show the steps and what is lost, ask, then do it. Exit code 1: some damage is left."""
@@ -110,14 +111,18 @@ def repair(
         usage("name a queue, or give --all")
     if adopt and (clock or queue is None):
         usage("--adopt goes with the name of a queue, and not with --clock")
+    if new_delivery_id and (clock or adopt or queue is None):
+        usage("--new-delivery-id goes with the name of a queue, and alone")
     lake = ctx.obj.lake()
     with render.spinner(f"reading {queue or lake.root}"):
-        planned = lake.repair(queue, clock=clock, adopt=adopt)
+        planned = lake.repair(queue, clock=clock, adopt=adopt, new_delivery_id=new_delivery_id)
     if any(each.steps and (force or not each.unknown) for each in planned) and not yes:
         ctx.obj.note("\n".join(map(repair_text, planned)))
         ctx.obj.ask("Do this?")
     with render.spinner(f"repairing {queue or lake.root}"):
-        done = lake.repair(queue, apply=True, clock=clock, force=force, adopt=adopt)
+        done = lake.repair(
+            queue, apply=True, clock=clock, force=force, adopt=adopt, new_delivery_id=new_delivery_id
+        )
     last = "nothing was repaired" if done else "nothing to repair"
     if any(each.applied for each in done):
         last = "repaired; lakequeue check verifies it"

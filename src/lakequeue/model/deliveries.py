@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import uuid
 from typing import NamedTuple
 
 from lakequeue.model.secrets import hidden
@@ -12,6 +13,8 @@ from lakequeue.model.secrets import hidden
 NONCE_BITS = 20
 """Number of random bits in a number, so that two copies of a root use different numbers."""
 
+DELIVERY_ID = "DeliveryId"
+"""Name of the attribute in the tables."""
 _CATALOG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){1,2}")
 
 
@@ -80,6 +83,11 @@ def application_id(delivery_id: str, shard: int, slot: int) -> str:
     return f"lakequeue-{delivery_id}-{shard}-{slot}"
 
 
+def new_delivery_id() -> str:
+    """A random id of a queue for the log of its table (TAB-1)."""
+    return uuid.uuid4().hex
+
+
 def parse_table(value: object) -> str:
     """Parses a table as the owner of the queue named it.
 
@@ -92,6 +100,14 @@ def parse_table(value: object) -> str:
     if hidden(table) != table:
         raise ValueError("must have no keys or tokens: give them as table_options")
     return table.strip()
+
+
+def epoch_above_all(now: int) -> int:
+    """An epoch above those of all commits before ``now``, in microseconds, for a ledger of which some are unknown.
+
+    A commit takes over a millisecond, so no shard has had as many commits as milliseconds (TAB-11).
+    """
+    return now // 1_000
 
 
 def new_nonce() -> int:

@@ -27,12 +27,14 @@ from lakequeue.errors import (
     RootDoesNotExist,
 )
 from lakequeue.model import redrive_policies
+from lakequeue.model.deliveries import DELIVERY_ID, new_delivery_id
 from lakequeue.operations.depth import stored
 from lakequeue.operations.queues import missing
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Counts
 from lakequeue.shard.decide import ShardMachine
+from lakequeue.shard.deliver import without_marks
 from lakequeue.storage import cleaning, layout
 from lakequeue.storage.bulk import manifests
 from lakequeue.storage.bulk.manifests import Manifest
@@ -44,6 +46,7 @@ from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.folder import Folder
 from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
+from lakequeue.storage.repair.steps import commit_once
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 100
@@ -101,6 +104,7 @@ class ShardCopies:
         self._manifests: dict[str, list[Manifest]] = {}
         self._unfinished: list[tuple[str, Manifest]] = []
         self._total, self._name = 0, ""
+        self._delivery_ids: dict[str, str] = {}
 
     def run(self, whole: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
         """Copies the shards, and the root's other tables if asked; returns the queues with their newest rows.
@@ -131,7 +135,11 @@ class ShardCopies:
         for key in self._rows:  # after the logs, because a relay sends batches that a log lacks
             self._copy_relays(key)
         return [
-            (row, [self._shards[row.key, number] for number in range(row.shards)]) for row in self._rows.values()
+            (
+                attrs.evolve(row, attributes=self._own(row.key, row.attributes)),
+                [self._shards[row.key, number] for number in range(row.shards)],
+            )
+            for row in self._rows.values()
         ]
 
     def _take(self, places: Sequence[Place]) -> list[Place]:
@@ -276,6 +284,15 @@ class ShardCopies:
         machine, ledger, _ = _opened(self._to, self._to.store.root, key, number)
         if (machine.head.epoch, machine.counts(self._now)) != (shard.epoch, shard.counts):
             raise DamagedTable(ledger.path, None, "is not what was copied")
+        if DELIVERY_ID in machine.head.attributes:
+            head, runs, _ = without_marks(machine.head, machine.runs)
+            head = attrs.evolve(head, epoch=head.epoch + 1, attributes=self._own(key, head.attributes))
+            commit_once(ledger, Ledger(ledger).rewrite(head.epoch - 1, head, runs, machine.history))
+
+    def _own(self, key: str, attributes: Mapping[str, str]) -> dict[str, str]:
+        """The attributes of a queue with a delivery id that only the copy has (TAB-11)."""
+        own = self._delivery_ids.setdefault(key, new_delivery_id())
+        return {name: own if name == DELIVERY_ID else value for name, value in attributes.items()}
 
     def _report(self) -> None:
         self._progress(self._copier.done, self._total, self._name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,13 +10,15 @@ import attrs
 from lakequeue.errors import InvalidAttributeValue, InvalidParameterValue
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
-from lakequeue.model.deliveries import Mark, application_id, is_catalog_name, parse_table
+from lakequeue.model.damage import Repair
+from lakequeue.model.deliveries import Mark, application_id, is_catalog_name, new_delivery_id, parse_table
 from lakequeue.operations.results import UndecidedDelivery
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
 from lakequeue.shard.commands import Decide
+from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.roots import is_inside, root_of
 
 
@@ -48,7 +49,7 @@ def _place(given: object, root: Root) -> str:
 
 def identified(attributes: QueueAttributes) -> QueueAttributes:
     """Returns the attributes with a new delivery id, or without one if the queue has no table (TAB-1)."""
-    return attrs.evolve(attributes, delivery_id=None if attributes.table is None else uuid.uuid4().hex)
+    return attrs.evolve(attributes, delivery_id=None if attributes.table is None else new_delivery_id())
 
 
 def check_unmarked(queue: OpenQueue) -> None:
@@ -82,6 +83,40 @@ def decide(queue: OpenQueue, delivered: bool) -> int:
                     decided += queue.command(shard, Decide(*mark, delivered))
         call.messages = decided
     return decided
+
+
+def renew(queue: OpenQueue, apply: bool) -> list[Repair]:
+    """Gives a queue a new delivery id and drops its marks, see ``LakeQueue.repair`` (TAB-12).
+
+    From the first step on no process decides the old marks (TAB-9), so this can be killed and repeated.
+    """
+    if queue.attributes.table is None:
+        raise InvalidParameterValue.of(True, "new_delivery_id", f"{queue.name} has no delivery table.")
+    now = queue.now()
+    marks = [
+        (shard, mark) for shard in queue.shards for mark in shard.ledger.query(lambda machine: machine.marks(now))
+    ]
+    steps = ["gives the queue a new delivery id"]
+    note = "rows of these messages that are in the table, or that a process still appends, are stored twice"
+    if marks:
+        steps.append(f"drops the marks of {len(marks)} deliveries, whose messages become visible")
+    if apply:
+        making = Steps("the repair")
+        with queue.service("repair"):
+            with making.step():
+                queue.update(lambda row: _renewed(queue, row))
+                queue.announce_attributes()
+            for shard, mark in marks:
+                with making.step():
+                    queue.command(shard, Decide(*mark, delivered=False))
+    return [Repair(queue.name, queue.region, None, steps, notes=[note] if marks else [], applied=apply)]
+
+
+def _renewed(queue: OpenQueue, row: QueueRow) -> QueueRow:
+    queue.adopt(row)
+    attributes = identified(QueueAttributes.from_wire(row.attributes)).to_stored()
+    version = row.attributes_version + 1
+    return attrs.evolve(row, attributes=attributes, attributes_version=version, modified_at=queue.now())
 
 
 def _undecided(queue: OpenQueue, shard: OpenShard) -> dict[Mark, UndecidedDelivery]:

@@ -11,12 +11,14 @@ import attrs
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import from_micros
 from lakequeue.model.damage import Repair
+from lakequeue.model.deliveries import DELIVERY_ID, epoch_above_all
 from lakequeue.model.names import name_hash
 from lakequeue.operations.attributes import make_tables
 from lakequeue.operations.check import shards_of
 from lakequeue.operations.schedules import OpenSchedules
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.root import Root
+from lakequeue.shard.deliver import without_marks
 from lakequeue.shard.spans import SpanSet
 from lakequeue.storage import compaction_notes, layout, stats
 from lakequeue.storage.catalog import QueueRow, table_of
@@ -240,12 +242,12 @@ def _plan(
     writing = log_step(engine, found, missing, end, messages.log.last + (not newest))
     barrier = {} if writing is None else {layout.SEND_ID: send - layout.end_of(send) + end}
     steps = list(log_steps(messages, barrier))
-    epoch = max(_newest_epoch(found), found.forgotten) + 1
+    rows, dropped, least = (rows, [], 0) if newest else _undelivered(rows, root.now())
+    epoch = max(_newest_epoch(found), found.forgotten, least) + 1
     if receipts is not None and receipts.log.start is not None:
         steps += log_steps(receipts, {layout.RECEIPTS_ID: epoch})
     if rows.changed or not newest:
-        emptying = str(found.emptying) if found.emptying else None
-        head = attrs.evolve(rows.head, epoch=epoch + 1, emptying=emptying)
+        head = attrs.evolve(rows.head, epoch=epoch + 1, emptying=str(found.emptying or "") or None)
         head = attrs.evolve(head, committed_at=max(head.committed_at, root.now()))
         if not newest:
             number = max(rows.head.move_number, _moves(root, engine.store, row.key, shard))
@@ -262,12 +264,24 @@ def _plan(
             steps.append(checkpoint_step(engine, path))
         elif undone is receipts and not newest and _lost_files(found):
             steps.append(checkpoint_step(engine, path))  # from there on the log says nothing of it
-    notes = [f"{found.messages_path}: {file or 'the log'} {problem}" for file, problem in doubts(found)]
+    notes = [f"{found.messages_path}: {file or 'the log'} {problem}" for file, problem in doubts(found)] + dropped
     before, twice = _Before(_deliverable(base, end, low), newest, found), len(found.displaced)
     before.correct([] if newest else blank, end, twice)
     report = before.compared(attrs.evolve(report, notes=notes), _deliverable(rows, end + twice), messages.log)
     unknown = [*_unknown(found, end), *([_UNKNOWN_DELETIONS] if report.again and not newest else [])]
     return before, attrs.evolve(report, unknown=unknown), steps
+
+
+def _undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
+    """The rows without marks, what is to be said of that, and an epoch above all that deliveries had (TAB-11)."""
+    if DELIVERY_ID not in rows.head.attributes:
+        return rows, [], 0
+    head, runs, marked = without_marks(rows.head, rows.runs)
+    note = (
+        f"{marked} messages were being delivered into {head.attributes.get('Table')}, and come again; their rows, "
+        "and those of other messages that come again, may be stored a second time"
+    )
+    return attrs.evolve(rows, head=head, runs=runs), [note], epoch_above_all(now)
 
 
 _UNKNOWN_DELETIONS = "the ledger goes back, and no longer says which of the messages that come again were deleted"

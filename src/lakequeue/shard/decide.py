@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
-from lakequeue.model.deliveries import Target, Undecided
+from lakequeue.model.deliveries import Mark, Target, Undecided
 from lakequeue.shard import admin, deliver, move, settle
 from lakequeue.shard.claim.standard import attempt_lives, charge, claim, quote
 from lakequeue.shard.commands import (
@@ -211,6 +211,10 @@ class ShardMachine:
     def marked(self, now: int) -> int:
         """Number of messages with a mark, whether their receipts have ended or not."""
         return self._at(now).marked.size
+
+    def marks(self, now: int) -> list[Mark]:
+        """The marks of all deliveries, whether their receipts have ended or not."""
+        return deliver.marks(self._at(now))
 
     @property
     def target(self) -> Target:

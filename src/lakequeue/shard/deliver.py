@@ -11,7 +11,7 @@ only an operator decides them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count, islice
 
 import attrs
@@ -20,7 +20,7 @@ from lakequeue.model.clock import MICROS
 from lakequeue.model.deliveries import Mark, Target, Undecided
 from lakequeue.shard.commands import Decide, RecordTable, Remark
 from lakequeue.shard.expire import expire
-from lakequeue.shard.runs import VISIBLE, Run
+from lakequeue.shard.runs import VISIBLE, Head, Run, joined_runs
 from lakequeue.shard.state import ShardState
 
 DECIDE_EVERY = 30 * MICROS
@@ -54,9 +54,14 @@ def begun(state: ShardState) -> None:
 
 def new_marks(state: ShardState, nonce: int, number: int) -> list[Mark]:
     """Marks of a number of deliveries that this commit begins, each with the lowest unused slot (TAB-2)."""
-    used = {run.mark.slot for run in _marked(state) if run.mark is not None}
+    used = {mark.slot for mark in marks(state)}
     slots = islice((slot for slot in count() if slot not in used), number)
     return [Mark.of(slot, state.head.epoch + 1, nonce) for slot in slots]
+
+
+def marks(state: ShardState) -> list[Mark]:
+    """The marks of all deliveries."""
+    return sorted({run.mark for run in _marked(state) if run.mark is not None})
 
 
 def undecided(state: ShardState) -> list[Undecided]:
@@ -123,6 +128,16 @@ def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, b
         return known.table_id, False
     state.head = attrs.evolve(state.head, delivery_table=f"{known.delivery_id}:{command.table_id}")
     return command.table_id, True
+
+
+def without_marks(head: Head, runs: Sequence[Run]) -> tuple[Head, list[Run], int]:
+    """Head and runs of a ledger that is a copy or was put back, and the number of marked messages (TAB-11).
+
+    These lose their marks, and no earlier receipt holds them. They are visible as soon as their receipt ends.
+    """
+    marked = sum(run.size for run in runs if run.mark is not None)
+    kept = [run if run.mark is None else run._replace(mark=None, lease_id=None) for run in runs]
+    return attrs.evolve(head, delivery_table=None), joined_runs(kept), marked
 
 
 def _marked(state: ShardState) -> Iterator[Run]:

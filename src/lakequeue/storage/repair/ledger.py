@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from lakequeue.model.deliveries import DELIVERY_ID
 from lakequeue.shard.runs import Head, Run, RunMap
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LOG
@@ -69,11 +70,16 @@ def ledger_steps(engine: Engine, found: FoundShard, rows: RepairedLedger, why: s
         return [RepairStep(f"writes the ledger anew: {why}", apply)]
     folder = engine.store.folder(found.receipts_path)
     head = attrs.evolve(rows.head, epoch=0)  # A new table starts at epoch 0.
+
+    def create() -> None:
+        create_ledger(engine, found.receipts_path, head, rows.runs)
+        if DELIVERY_ID in head.attributes:  # The numbers of its deliveries continue above those handed out.
+            ledger = Ledger(engine.open(found.receipts_path))
+            commit_once(ledger.table, ledger.rewrite(0, rows.head, rows.runs, rows.history))
+
     return [
         *(moved_aside(folder, file.name, "belongs to a log without a beginning") for file in folder.files(LOG)),
-        RepairStep(
-            f"makes a new ledger: {why}", lambda: create_ledger(engine, found.receipts_path, head, rows.runs)
-        ),
+        RepairStep(f"makes a new ledger: {why}", create),
     ]
 
 
