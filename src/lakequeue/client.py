@@ -202,6 +202,7 @@ class LakeQueue(RootProperties):
         fifo: bool = False,
         tags: dict[str, str] | None = None,
         update: bool = False,
+        table_options: Mapping[str, str] | None = None,
         **attributes: Unpack[NewQueueAttributes],
     ) -> Queue:
         """Creates a queue, or returns the existing queue with this name and all the given attributes.
@@ -212,6 +213,7 @@ class LakeQueue(RootProperties):
             tags: see ``Queue.set_tags``.
             update: give an existing queue the attributes and tags that differ, so that every program may begin
                 with this call.
+            table_options: see ``queue``.
             attributes: snake_case or wire names, including ``profile`` and ``shards``.
 
         Raises:
@@ -228,10 +230,18 @@ class LakeQueue(RootProperties):
         check_string("name", name)
         check_type("fifo", fifo, bool, "True or False")
         check_type("update", update, bool, "True or False")
-        return Queue(queues.create(self._runtime, name, fifo, tags, attributes, update))
+        check_secrets("table_options", table_options)
+        opened = queues.create(self._runtime, name, fifo, tags, attributes, update)
+        opened.delivery.options = table_options
+        return Queue(opened)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str, *, table_options: Mapping[str, str] | None = None) -> Queue:
         """Returns the queue with this name in the region.
+
+        Args:
+            name: of the queue.
+            table_options: storage options of the queue's delivery table, as ``storage_options``; not stored. None:
+                those of the root if the table is on the same kind of storage, else those of the environment.
 
         Raises:
             QueueDoesNotExist: the region has no such queue.
@@ -240,7 +250,10 @@ class LakeQueue(RootProperties):
         QUE-27
         """
         check_string("name", name)
-        return Queue(queues.find(self._runtime, name))
+        check_secrets("table_options", table_options)
+        opened = queues.find(self._runtime, name)
+        opened.delivery.options = table_options
+        return Queue(opened)
 
     def list_queues(
         self, prefix: str = "", limit: int | None = None, after: str | None = None

@@ -17,6 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from lakequeue import Consumer, LakeQueue, NoRenewal, Outcome, Queue, RedrivePolicy
 from lakequeue.errors import (
     InvalidOptions,
+    InvalidParameterValue,
     LeaseLost,
     QueueClientError,
     RowsRefused,
@@ -25,6 +26,7 @@ from lakequeue.errors import (
 )
 from lakequeue.lease import Lease
 from lakequeue.operations import delivery_protocol as protocol
+from lakequeue.operations.undecided import target_of
 from lakequeue.storage.delivery import table as tables
 from lakequeue.testing import ManualClock
 
@@ -221,6 +223,18 @@ def test_a_queue_without_a_table_delivers_nothing(place: Place):
     assert lease is not None
     with pytest.raises(UnsupportedOperation, match="before the queue had a delivery table"):
         lease.append([{"id": 1}])
+
+
+def test_options_of_the_table_are_those_given_or_those_of_the_root(tmp_path: Path):
+    lake = LakeQueue(str(tmp_path / "root"))
+    made = lake.create_queue("far", table="s3://bucket/t", table_options={"AWS_REGION": "a"})
+    for queue, expected in ((made, {"AWS_REGION": "a"}), (lake.queue("far"), {})):
+        target = target_of(queue._runtime, "s3://bucket/t")
+        assert target._options == expected and "AWS_REGION" not in repr(queue)
+    again = lake.queue("far", table_options={"AWS_REGION": "b"})
+    assert target_of(again._runtime, "s3://bucket/t")._options == {"AWS_REGION": "b"}
+    with pytest.raises(InvalidParameterValue, match="table_options"):
+        lake.queue("far", table_options={"AWS_REGION": 1})  # type: ignore[dict-item]
 
 
 # --- own writes

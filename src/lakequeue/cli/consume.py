@@ -37,6 +37,9 @@ def consume(
         None, "How long a message waits for others of its batch: 1 s by default."
     ),
     as_arrow: bool = flag(False, "Call the handler with tables of Arrow instead of lists.", "--as-arrow"),
+    merge_schema: bool = flag(
+        False, "Add columns that the delivery table of the queue does not have.", "--merge-schema"
+    ),
     prefetch: int | None = option(
         None, "Messages to receive ahead; by default as handlers keep up.", "N", min=0, max=10_000
     ),
@@ -110,6 +113,7 @@ def consume(
         batch=batch,
         batch_wait=batch_wait,
         as_arrow=as_arrow,
+        merge_schema=merge_schema,
         weights=None if weights is None else _weights(weights),
     )
     name = ", ".join(names)
