@@ -299,20 +299,23 @@ assert os.waitpid(pid, 0)[1] == 0
 """
 
 
-def run_program(root: Path, program: str) -> list[str]:
-    queue = LakeQueue(str(root / "root")).create_queue("orders")
-    done = subprocess.run([sys.executable, "-c", program, str(root / "root")], capture_output=True, text=True)
+def run_program(root: str, program: str) -> list[str]:
+    queue = LakeQueue(root).create_queue("orders")
+    done = subprocess.run([sys.executable, "-c", program, root], capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return sorted(stored(queue))
 
 
-def test_the_end_of_a_program_flushes(tmp_path: Path) -> None:
-    assert run_program(tmp_path, PROGRAM) == ["waits"]
+@pytest.mark.parametrize("place", ["disk", pytest.param("s3", marks=pytest.mark.objectstore)])
+def test_the_end_of_a_program_flushes(request: pytest.FixtureRequest, tmp_path: Path, place: str) -> None:
+    root = request.getfixturevalue("s3_root") if place == "s3" else str(tmp_path / "root")
+    checks = "from lakequeue.storage.engines import commit; commit.OLDEST_BASE = 0.0"  # as after a second
+    assert run_program(root, checks + PROGRAM) == ["waits"]
 
 
 def test_a_fork_leaves_waiting_messages_to_its_parent(tmp_path: Path) -> None:
     forks = PROGRAM.replace("50", "0.5") + FORKS
-    assert run_program(tmp_path, forks) == ["waits"]
+    assert run_program(str(tmp_path / "root"), forks) == ["waits"]
 
 
 # --- mutations

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime, timedelta
 from weakref import WeakSet
 
@@ -209,10 +210,8 @@ _collectors: WeakSet[Collector] = WeakSet()
 
 def _flush_all() -> None:
     for collector in list(_collectors):
-        try:
+        with suppress(Exception):  # it is in the log
             collector.flush()
-        except LakeQueueError:  # it is in the log
-            continue
 
 
 def _reset_all() -> None:

@@ -8,6 +8,7 @@ import io
 import os
 import stat
 import tempfile
+import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -471,7 +472,8 @@ class RemoteFolder(_BaseFolder):
         return pa.BufferReader(self.read(name)) if size <= WHOLE else self.open(name, size)
 
     def for_each(self, call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
-        if len(items) < 2:
+        # The interpreter starts no threads of pools once the main thread has ended.
+        if len(items) < 2 or not threading.main_thread().is_alive():
             return list(map(call, items))
         with ThreadPoolExecutor(min(_CONCURRENT, len(items))) as pool:
             return list(pool.map(call, items))
