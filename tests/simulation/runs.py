@@ -358,7 +358,7 @@ def _check(entry: LakeQueue, world: World) -> None:
     away = sum(action[1] for action in world.plan.actions.values() if action[0] in passed)
     slept = away >= 60 * RETENTION.remote_log_minutes
     for finding in entry.check():
-        orphan = "a checkpoint has what it said" in finding.repair
+        orphan = "a checkpoint has its content" in finding.repair
         harmless = (world.cuts or slept) and orphan or world.cuts and "checkpoint" in (finding.file or "")
         if finding.damage and not harmless:
             raise Broken(f"check: {finding}")
