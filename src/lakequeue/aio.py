@@ -168,6 +168,12 @@ class Lease(_AsyncFace[sync_lease.Lease]):
         """Returns the messages as a lazy DataFrame; see ``lakequeue.Lease.messages``. Use it in a thread."""
         return await self._threads(lambda: self._sync.messages)
 
+    async def delivery(self) -> sync_lease.Delivery:
+        """Returns the delivery of this lease, for a write of your own; see ``lakequeue.Lease.delivery``."""
+        return await self._threads(lambda: self._sync.delivery)
+
+    append = _verb(sync_lease.Lease.append)
+    delivered = _verb(sync_lease.Lease.delivered)
     batches = _verb(sync_lease.Lease.batches)
     arrow = _verb(sync_lease.Lease.arrow)
     extend = _verb(sync_lease.Lease.extend)

@@ -107,7 +107,7 @@ PAIRS = [
 ]
 ONLY_SYNC = {"receive_async"}
 """What ``receive`` is here."""
-AWAITED = {"min_rewind_time", "messages"}
+AWAITED = {"min_rewind_time", "messages", "delivery"}
 """Properties that read storage; here they are methods."""
 
 

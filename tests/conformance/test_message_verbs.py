@@ -94,8 +94,8 @@ def test_json_comes_back_as_it_was_sent(harness: Harness, value) -> None:
 @pytest.mark.parametrize(
     ("value", "named"),
     [
-        ({"when": [{1, 2}]}, "{1, 2} for parameter json is invalid. Reason: An object of type set has no JSON"),
-        (b"bytes", "An object of type bytes has no JSON"),
+        ({"when": [{1, 2}]}, "{1, 2} for parameter json is invalid. Reason: An object of type set cannot be"),
+        (b"bytes", "An object of type bytes cannot be written as JSON"),
         (float("nan"), "not JSON compliant"),
         ({(1, 2): 3}, "keys must be str"),
     ],
