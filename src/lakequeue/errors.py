@@ -369,6 +369,10 @@ class TableUnavailable(QueueClientError):
         super().__init__(f"the delivery table {table} {one_line(reason)}", outcome_unknown=outcome_unknown)
         self.table, self.reason = table, reason
 
+    def unknown(self) -> TableUnavailable:
+        """Returns this error for a call whose rows may have landed before it."""
+        return type(self)(self.table, self.reason, outcome_unknown=True)
+
     def __reduce__(self) -> tuple[type[TableUnavailable], tuple[str, str], dict[str, Any]]:
         return type(self), (self.table, self.reason), self.__dict__
 

@@ -219,8 +219,7 @@ def append(
         try:
             snapshot = opened.read()
         except TableUnavailable as error:
-            error.outcome_unknown = True
-            raise
+            raise error.unknown() from error
     raise TableUnavailable(opened.table.uri, f"refused {_TRIES} commits{reason}", outcome_unknown=True)
 
 
@@ -249,12 +248,12 @@ def close(opened: Opened, delivery: Delivery) -> tuple[State, Snapshot]:
     raise TableUnavailable(opened.table.uri, f"refused {_TRIES} blocks{reason}")
 
 
-def decide(table: Table, marked: Marked) -> bool | None:
+def decide(table: Table, marked: Marked) -> bool:
     """Decides a delivery whose receipt has ended (TAB-26).
 
     Returns:
-        True if the rows arrived and the messages were deleted. False if the messages are visible again, or another
-        process decided. None if only an operator can decide.
+        True if the messages were deleted as their rows arrived, are visible again, or were decided by another
+        process. False if only an operator can decide.
 
     Raises:
         TableUnavailable: the table cannot be reached or written; nothing was decided.
@@ -262,17 +261,15 @@ def decide(table: Table, marked: Marked) -> bool | None:
     known = marked.table_id()
     if known is None:  # no append begins before the id is recorded, which needs the mark
         marked.decide(False, unrecorded=True)
-        return False
+        return True
     if known == "":
-        return None
+        return False
     opened = Opened(table, known)
     state, snapshot = close(opened, marked.delivery)
     if state is State.ARRIVED:
         opened.table.sync(snapshot.version)
-        marked.decide(True)
-        return True
-    if state is State.UNKNOWN:
+    elif state is State.UNKNOWN:
         # usually another process decided this mark, and the slot has been used since
-        return None if marked.is_there() else False
-    marked.decide(False)
-    return False
+        return not marked.is_there()
+    marked.decide(state is State.ARRIVED)
+    return True

@@ -108,13 +108,13 @@ def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided])
         queue.delivery.failed[place] = now
         try:
             marked = Marked.of(queue, shard, each.mark, each.lease_id)
-            answer = protocol.decide(target_of(queue, marked.table), marked)
+            decided = protocol.decide(target_of(queue, marked.table), marked)
         except MissingPackage:
             return done
         except (QueueClientError, UnsupportedOperation) as error:
             _log.warning("%s messages of %s are undecided: %s", each.messages, queue.name, error)
             continue
-        if answer is None:
+        if not decided:
             _log.warning(
                 "%s messages of %s are undecided, and the table cannot say if their rows arrived; look, then run "
                 "`lakequeue decide %s`",
