@@ -85,7 +85,7 @@ def found(
         if processes := [process for each in known for process in each.processes]:
             text += f", though {_messages(len(processes), 'consumer')} of it run{'s' * (len(processes) == 1)}"
             cure = f"see what their log says: {', '.join(map(str, processes[:3]))}"
-        yield Concern(name, "unread", text, f"{cure}; lakequeue receive {quoted} tries one message")
+        yield Concern(name, "unread", text, f"{cure}; lakequeue peek {quoted} shows them")
     elif _has_grown(counts.visible, before) and not attributes.paused:
         text = f"{name} grew from {before:,} to {_messages(counts.visible, 'visible message')} within an hour"
         yield Concern(name, "growing", text, f"add consumers; lakequeue consumers {quoted} lists them")
