@@ -622,8 +622,8 @@ class LakeQueue(RootProperties):
                 then has none. Repeated calls give the name to the queues in turn, so that each can be received
                 from.
             new_delivery_id: only give the queue a new delivery id, and make the messages of its deliveries
-            visible.
-                For a root that is a copy made without ``copy``, so that it does not deliver as the original.
+                visible. For a root that is a copy made without ``copy``, so that it does not deliver as the
+                original.
 
         Returns:
             A report for the catalog and for each damaged shard; empty if all is sound. Once ``applied``, its

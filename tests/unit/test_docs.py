@@ -221,6 +221,18 @@ def test_every_page_is_in_the_navigation():
         assert f": {page.relative_to(HERE / 'docs')}\n" in listing, page
 
 
+@pytest.mark.parametrize(("listing", "below"), [("index.md", ""), ("reference/api.md", "reference/api/")])
+def test_a_page_that_lists_the_others_leaves_none_out(listing: str, below: str):
+    """The first page lists all but those of the API, which have a list of their own."""
+    listed_on = HERE / "docs" / listing
+    linked = {
+        (listed_on.parent / target).resolve()
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose(listed_on.read_text(encoding="utf-8")))
+    }
+    wanted = {page for page in (HERE / "docs" / below).rglob("*.md") if below or page.parent.name != "api"}
+    assert wanted - linked - {listed_on} == set()
+
+
 def test_lines_of_code_fit_on_a_page():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
