@@ -63,6 +63,7 @@ __all__ = [
     "EVENTS",
     "GroupCommit",
     "ActiveConsumer",
+    "Concern",
     "Depth",
     "Exchanged",
     "Running",
@@ -259,6 +260,11 @@ def concerns(
 ) -> list[Concern]:
     """Returns the concerns about a queue with a given depth and consumers; see ``operations.concerns.found``."""
     return [*concern.found(queue.name, settings(queue), now, busy, sources, before)]
+
+
+def schedule_concerns(lake: LakeQueue) -> list[Concern]:
+    """Returns the schedules of the region that fail or are overdue, by name."""
+    return [*lake.schedules._runtime.concerns()]
 
 
 # --- the root

@@ -390,7 +390,7 @@ def test_a_message_is_sent_for_an_instant_within_the_longest_delay(lq: LakeQueue
     assert bodies(sqs.receive(10)) == ["later"]
     soon = clock.now() + timedelta(seconds=901)
     for call, reason in [
-        (lambda: sqs.send("x", at=soon), "at is invalid.*900 s from now; what a schedule sends may be later"),
+        (lambda: sqs.send("x", at=soon), "at is invalid.*900 s from now; a schedule can send later messages"),
         (lambda: queue.send("x", at=clock.now() + timedelta(days=15)), "at is invalid.*345600 s from now"),
         (lambda: fifo.send("x", at=soon, group_id="g"), "at is invalid.*not valid for this queue type"),
         (lambda: queue.send("x", at=soon, delay=5), "Give either at or delay"),

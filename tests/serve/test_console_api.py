@@ -29,7 +29,7 @@ from lakequeue import (
     __version__,
     entry_verbs,
 )
-from lakequeue.entry_verbs import report_consumer
+from lakequeue.entry_verbs import doctor, report_consumer
 from lakequeue.model.clock import format_instant, to_micros
 from lakequeue.model.consumer_processes import ConsumerFile, ConsumerProcess
 from lakequeue.operations.depth import Depth
@@ -147,6 +147,57 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
     assert len(console.get("attention")["concerns"]) == 4, "it is read at most every half minute"
     clock.advance(31)
     assert len(console.get("attention")["concerns"]) == 3
+
+
+@pytest.mark.spec("JOB-7")
+def test_schedules_that_fail_or_are_overdue_need_attention(lake: LakeQueue, clock: ManualClock):
+    for name in "gone", "late", "paused", "secret", "well":
+        lake.create_queue(name)
+        cron = "0 0 1 1 *" if name == "well" else "*/10 * * * *"
+        lake.schedules.add(f"{name}-report", name, "x", cron=cron)
+    lake.schedules.pause("paused-report")
+    for name in "gone", "secret":
+        lake.delete_queue(name)
+    clock.advance(600)
+    assert lake.schedules.run_due() == 1
+    lake.queue("late").purge()
+    clock.advance(600 + 301)
+    with keyed(lake, "ListQueues", "GetQueueAttributes") as http:
+        found, listed = (http.get(f"/console/api/{view}") for view in ("attention", "schedules"))
+    [fails, overdue] = found.json()["concerns"]
+    assert "secret" not in found.text + listed.text
+    assert (fails["kind"], fails["queue"], overdue["kind"], overdue["queue"]) == (
+        "schedule fails",
+        "gone",
+        "schedule overdue",
+        "late",
+    )
+    assert fails["text"].startswith("schedule gone-report: ") and "does not exist" in fails["text"]
+    assert overdue["text"] == "schedule late-report is overdue: let lakequeue serve, consume or schedule run run"
+    assert {fails["text"], overdue["text"]} < {*doctor(lake).warnings}
+    assert {row["name"]: row["overdue"] for row in listed.json()["schedules"]} == {
+        "gone-report": True,
+        "late-report": True,
+        "paused-report": False,
+        "well-report": False,
+    }
+    lake.create_queue("gone")
+    lake.schedules.run_due()
+    for name in "gone", "late":
+        lake.queue(name).purge()
+    clock.advance(31)
+    with visited(lake) as http:
+        assert [each["queue"] for each in Console(lake, http).get("attention")["concerns"]] == ["secret"]
+
+
+def test_attention_says_that_schedules_cannot_be_read(console: Console):
+    lake = LakeQueue(console.lake.root)
+    lake.create_queue("orders")
+    lake.schedules.add("nightly", "orders", "x", cron="0 2 * * *")
+    for file in Path(layout.schedules_path(lake.root)).glob("*.parquet"):
+        file.write_bytes(b"torn")
+    found = console.get("attention")
+    assert found["concerns"] == [] and "The schedules cannot be read: " in found["root"][-1]["text"]
 
 
 def test_workers_and_schedules_of_queues_that_the_key_may_see(lake: LakeQueue, clock: ManualClock):

@@ -151,6 +151,10 @@ class Schedule:
         following = self.first_after(now) or self.next_due
         return attrs.evolve(known, next_due=following, id=uuid.uuid4().hex, last_error=None)
 
+    def is_overdue(self, now: datetime) -> bool:
+        """Returns True if no process has sent the next message within ``LATE`` of its due time."""
+        return not self.paused and now - self.next_due > LATE
+
     def why_silent(self) -> str:
         """Returns why a schedule that is ahead sends nothing, and the remedy."""
         then = "its next times lie before its last one, as a clock was ahead"

@@ -37,7 +37,8 @@ class Concern:
 
     queue: str
     kind: str
-    """``paused``, ``unread``, ``dead letters``, ``growing``, ``full``, ``undecided`` or ``stuck``."""
+    """``paused``, ``unread``, ``dead letters``, ``growing``, ``full``, ``undecided``, ``stuck``,
+    ``schedule fails`` or ``schedule overdue``."""
     text: str
     """A sentence that names the queue."""
     cure: str

@@ -11,7 +11,6 @@ from lakequeue.model import redrive_policies
 from lakequeue.model.clock import MICROS
 from lakequeue.model.damage import Finding
 from lakequeue.model.pauses import Pause
-from lakequeue.model.schedules import LATE
 from lakequeue.operations.check import check
 from lakequeue.operations.concerns import COMPACTION_SECONDS, Concern, an_hour_ago, of_queue, sources_of
 from lakequeue.operations.consumers import StoreUse, running_consumers
@@ -168,16 +167,7 @@ def _an_hour_ago(root: Root, health: Health) -> Mapping[str, int]:
 
 
 def _schedules(root: Root) -> list[str]:
-    found = []
     try:
-        schedules = OpenSchedules(root)
-        for row in schedules.listed():
-            if row.last_error is not None:
-                found.append(f"schedule {row.name}: {' '.join(row.last_error.split())}")
-            elif row.is_ahead(root.clock.now(), schedules.last_sent(row)):
-                found.append(f"schedule {row.name}: {row.why_silent()}")
-            elif not row.paused and root.clock.now() - row.next_due > LATE:
-                found.append(f"schedule {row.name} is overdue: let lakequeue serve, consume or schedule run run")
+        return [each.text for each in OpenSchedules(root).concerns(thorough=True)]
     except LakeQueueError as error:
-        found.append(f"the schedules cannot be read: {error}")
-    return found
+        return [f"the schedules cannot be read: {error}"]

@@ -25,6 +25,7 @@ from lakequeue.model.messages import SendEntry, SendResult
 from lakequeue.model.redrive_policies import QueueLocation
 from lakequeue.model.schedules import Schedule
 from lakequeue.model.validation import validate_entry
+from lakequeue.operations.concerns import Concern
 from lakequeue.operations.pool import each
 from lakequeue.operations.queues import find
 from lakequeue.operations.send import send, send_once
@@ -107,6 +108,24 @@ class OpenSchedules:
             return None
         version = last_version(OpenQueue(self.root, queue), stream_id(_stream(row)))
         return from_micros(version - 1) if version else None
+
+    def concerns(self, thorough: bool = False) -> Iterator[Concern]:
+        """Yields the schedules of the region that fail or are overdue, by name.
+
+        Args:
+            thorough: also compares each schedule with its messages, which reads each queue.
+        """
+        now = self.root.clock.now()
+        for row in self.listed():
+            kind, told = "schedule fails", None
+            if row.last_error is not None:
+                told = f": {' '.join(row.last_error.split())}"
+            elif row.is_ahead(now, self.last_sent(row) if thorough else None):
+                told = f": {row.why_silent()}"
+            elif row.is_overdue(now):
+                kind, told = "schedule overdue", " is overdue: let lakequeue serve, consume or schedule run run"
+            if told is not None:
+                yield Concern(row.queue, kind, f"schedule {row.name}{told}", "lakequeue schedule list shows all")
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
         """Schedules as they are without instants yet to come, by their ids now; only those that change (DUR-83).

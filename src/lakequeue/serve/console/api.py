@@ -170,9 +170,10 @@ class ConsoleApi:
     def schedules(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """The schedules whose queues the caller may see."""
         given.end()
+        now = self._lake.clock.now()
         return {
             "schedules": [
-                documents.schedule(row) | {"may": {"SendMessage": caller.may("SendMessage", row.queue)}}
+                documents.schedule(row, now) | {"may": {"SendMessage": caller.may("SendMessage", row.queue)}}
                 for row in self._lake.schedules.list()
                 if caller.may("GetQueueAttributes", row.queue)
             ]

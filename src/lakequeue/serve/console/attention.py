@@ -19,6 +19,7 @@ from lakequeue.entry_verbs import (
     idle_consumers,
     last_compaction,
     running_consumers,
+    schedule_concerns,
     settings,
     shortage,
 )
@@ -31,13 +32,23 @@ from lakequeue.serve.errors import ErrorResponse
 from lakequeue.serve.keys import ANY
 
 if TYPE_CHECKING:
-    from lakequeue.entry_verbs import Shortage
+    from lakequeue.entry_verbs import Concern, Shortage
 
 KEPT_SECONDS = 30
 """Age up to which depths and consumers are used again."""
 MOST = 200
 """Concerns that are listed."""
-KINDS = ("full", "stuck", "undecided", "unread", "dead letters", "growing", "paused")
+KINDS = (
+    "full",
+    "stuck",
+    "undecided",
+    "schedule fails",
+    "schedule overdue",
+    "unread",
+    "dead letters",
+    "growing",
+    "paused",
+)
 """In the order in which they are listed."""
 
 
@@ -50,6 +61,8 @@ class _Seen:
     """Each with its depth and its consumers, or with the error of reading them."""
     earlier: dict[str, int]
     """Visible messages an hour before, by the queue's key."""
+    schedules: Sequence[Concern] | LakeQueueError
+    """The schedules that fail or are overdue, or the error of reading them."""
     shortage: Shortage | None
     """What the root's disk is short of."""
 
@@ -102,9 +115,16 @@ class Attention:
                 depth, busy = state
                 of_it = concerns(queue, depth, busy, sources.get(queue.arn, ()), seen.earlier.get(queue.key))
                 found += map(attrs.asdict, of_it)
+        root = [*_space(caller, seen.shortage), *self._compaction(to_micros(self._lake.clock.now()))]
+        if isinstance(seen.schedules, LakeQueueError):
+            text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
+            root.append({"text": text, "cure": "lakequeue check shows what is damaged"})
+        else:  # of a queue that was deleted, too
+            of_them = (each for each in seen.schedules if caller.may("GetQueueAttributes", each.queue))
+            found += map(attrs.asdict, of_them)
         found.sort(key=lambda each: KINDS.index(each["kind"]) if each["kind"] in KINDS else -1)
         return {
-            "root": [*_space(caller, seen.shortage), *self._compaction(to_micros(self._lake.clock.now()))],
+            "root": root,
             "concerns": found[:MOST],
             "total": len(found),
         }
@@ -125,7 +145,11 @@ class Attention:
             error = next((each for each in (depth, holding) if isinstance(each, LakeQueueError)), None)
             if not isinstance(error, QueueDoesNotExist):  # deleted since it was listed
                 kept.append((queue, (depth, holding) if error is None else error))
-        return _Seen(now, kept, self._depths.an_hour_ago(queues), shortage(self._lake))
+        try:
+            schedules: Sequence[Concern] | LakeQueueError = schedule_concerns(self._lake)
+        except LakeQueueError as error:
+            schedules = error
+        return _Seen(now, kept, self._depths.an_hour_ago(queues), schedules, shortage(self._lake))
 
     def _compaction(self, now: int) -> list[dict[str, str]]:
         found, ended = [], last_compaction(self._lake)

@@ -45,13 +45,14 @@ def consumer(found: ActiveConsumer) -> dict[str, Any]:
     return attrs.asdict(found, value_serializer=plain)
 
 
-def schedule(row: Schedule) -> dict[str, Any]:
+def schedule(row: Schedule, now: datetime) -> dict[str, Any]:
     """A schedule, with its body cut."""
     last = None if row.last_due is None else format_instant(row.last_due)
     return {
         **{name: getattr(row, name) for name in ("name", "queue", "cron", "tz", "missed", "paused", "last_error")},
         "body": row.body[:MAX_LISTED_LENGTH],
         "next_due": format_instant(row.next_due),
+        "overdue": row.is_overdue(now),
         "last_due": last,
     }
 

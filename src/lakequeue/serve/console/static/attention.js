@@ -11,6 +11,8 @@ const KINDS = {
   full: ["At a limit", "attributes"],
   stuck: ["A handler may hang", "consumers"],
   undecided: ["Undecided deliveries", "messages"],
+  "schedule fails": ["Schedules that fail", "#/schedules"],
+  "schedule overdue": ["Overdue schedules", "#/schedules"],
   unread: ["Nobody receives", "messages"],
   "dead letters": ["Dead letters", "dead-letters"],
   growing: ["Growing", "messages"],
@@ -49,7 +51,7 @@ export function attention(signal) {
   let drawn = "";
 
   function item({ text, cure, queue }, tab) {
-    const words = queue === undefined ? text : el("a", { href: queueHash(queue, tab) }, text);
+    const words = queue === undefined ? text : el("a", { href: tab.startsWith("#") ? tab : queueHash(queue, tab) }, text);
     return el("li", {}, words, el("span", { class: "quiet" }, ` – ${cure}`));
   }
 

@@ -58,11 +58,11 @@ export function schedules(signal, reload) {
       const answer = await get("schedules", {}, signal);
       return [answer, answer.schedules.map((each) => ({ key: each.name, ...each }))];
     },
-    ({ name, queue, cron, tz, next_due: next, last_due: last, body, paused, last_error: error, may }) => [
+    ({ name, queue, cron, tz, next_due: next, overdue, last_due: last, body, paused, last_error: error, may }) => [
       el("b", {}, name),
       queueLink(queue),
       cron === null ? "once" : el("span", { class: "code" }, `${cron} ${tz}`),
-      paused ? "–" : time(next),
+      paused ? "–" : overdue ? el("span", { class: "trouble" }, "overdue, due ", ago(next)) : time(next),
       last === null ? "–" : ago(last),
       el("span", { class: "code clamped" }, body),
       error ? el("span", { class: "trouble", title: error }, error) : paused ? el("span", { class: "badge paused" }, "paused") : "waits",
