@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lakequeue.operations.concerns import COMPACTION_SECONDS
 from serve.promql import Known, consumed, problems
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -60,6 +61,29 @@ def test_alerts_are_complete() -> None:
         assert rule["annotations"]["summary"].endswith(".")
         assert re.fullmatch(r"\d+[smh]", rule.get("for", "1m"))
     assert len({rule["alert"] for rule in alerts()}) == len(alerts())
+
+
+def test_the_table_of_alerts_has_each_with_its_severity_its_threshold_and_how_long_it_lasts() -> None:
+    row = r"^\| \[(\w+)\]\(#(\w+)\) \| (\w+) \| ([^|]+) \| (\w*) ?\| ([^|]+) \|$"
+    lines = re.findall(row, RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [f"Lakequeue{name}" for name, *_ in lines] == [rule["alert"] for rule in alerts()]
+    for rule, (_, anchor, severity, condition, lasts, act) in zip(alerts(), lines, strict=True):
+        assert (anchor, severity, lasts) == (
+            rule["alert"].lower(),
+            rule["labels"]["severity"],
+            rule.get("for", ""),
+        )
+        assert act == "now" or severity != "critical"
+        for limit, hours in re.findall(r"[<>] ([\d.]+)( \* 3600)?$", rule["expr"]):
+            shown = {f"{float(limit):,.0f}", f"{float(limit):.0%}"}
+            told = re.findall(r"[\d,]+(?: %)?", condition)
+            assert limit == "0" or shown & {number.replace(" ", "") for number in told}, condition
+            assert f"{limit} hours" in condition or not hours
+
+
+def test_doctor_warns_of_a_missing_compaction_when_the_alert_does() -> None:
+    [expression] = [rule["expr"] for rule in alerts() if rule["alert"] == "LakequeueNoCompaction"]
+    assert expression.endswith(f"> {COMPACTION_SECONDS // 3600} * 3600")
 
 
 def test_the_dashboard_names_only_what_is_served(known: Known) -> None:

@@ -25,8 +25,8 @@ STUCK_SECONDS = 3600
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
 """Messages, and share of the earlier depth, by which a queue must have grown within ``GROWTH_SECONDS``."""
-COMPACTION_SECONDS = 24 * 3600
-"""Seconds without a pass of the compactor after which a root is warned of."""
+COMPACTION_SECONDS = 6 * 3600
+"""Seconds without a pass of the compactor after which a root is warned of, as by the alert NoCompaction."""
 FULL_SHARE = 0.95
 """Share of a limit from which on a queue is at this limit."""
 

@@ -153,7 +153,7 @@ class Attention:
 
     def _compaction(self, now: int) -> list[dict[str, str]]:
         found, ended = [], last_compaction(self._lake)
-        compact = "run lakequeue compact, once a minute to once a day"
+        compact = "run lakequeue compact every minute on a busy root, else every hour"
         if ended is None:
             found.append({"text": "The root was never compacted: files and logs grow.", "cure": compact})
         elif now - ended > COMPACTION_SECONDS * MICROS:
