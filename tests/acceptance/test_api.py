@@ -42,7 +42,7 @@ def test_a_name_that_is_taken_gives_the_queue_or_an_error_as_its_profile_says(lq
     made = lq.create_queue("orders", visibility_timeout=60, delay=5)
     assert lq.create_queue("orders").key == made.key
     assert lq.create_queue("orders", delay=5).key == made.key
-    with pytest.raises(errors.QueueNameExists, match="delay"):
+    with pytest.raises(errors.QueueNameExists, match=r"delay.*update=True"):
         lq.create_queue("orders", visibility_timeout=60, delay=6)
     with pytest.raises(errors.QueueNameExists, match="profile"):
         lq.create_queue("orders", profile="sqs")

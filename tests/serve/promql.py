@@ -86,7 +86,7 @@ def served(root: Path) -> Known:
         client("SendMessage", QueueUrl=client.queue_url("orders"), MessageBody="A", MessageGroupId="g")
         client.http.get(f"{client.url}/console/api/queues")
         text = client.http.get(f"{client.url}/metrics").text
-    # a disk gets no requests, so that this metric has no samples here; tests/objectstore/test_requests.py sees them
+    # a disk gets no requests, so this metric has no samples here; tests/objectstore/test_requests.py sees them
     assert "# TYPE lakequeue_store_requests_total counter" in text
     return samples(text) | {"lakequeue_store_requests_total": {"kind"}}
 

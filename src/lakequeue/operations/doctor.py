@@ -94,7 +94,8 @@ class Health:
             yield str(self.shortage)
         ago = self.compacted_seconds_ago
         if self.queues and ago is None:
-            yield "the root was never compacted: run lakequeue compact every minute on a busy root, else every hour"
+            cure = "run lakequeue compact every minute on a busy root, else every hour"
+            yield f"the root was never compacted: {cure}"
         elif self.queues and ago is not None and ago > COMPACTION_SECONDS:
             yield f"the root was last compacted {ago / 3600:.0f} hours ago: see whether the compactor still runs"
         if self.clock_behind > CLOCK_SECONDS:

@@ -204,7 +204,8 @@ def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None
         raise QueueNameExists(f"A queue named {row.name} already exists.")
     if differences:
         template = "A queue already exists with the same name and a different value for attribute {}"
-        raise QueueNameExists(template, names=differences[:1])
+        hint = "create_queue(update=True) changes an attribute that is not fixed at creation"
+        raise QueueNameExists(template, names=differences[:1], hint=hint)
 
 
 def check_cooldown(root: Root, name: str, seconds: float) -> None:
