@@ -263,7 +263,7 @@ def concerns(
 
 
 def schedule_concerns(lake: LakeQueue) -> list[Concern]:
-    """Returns the schedules of the region that fail or are overdue, by name."""
+    """Returns the schedules of the region that fail or are overdue, by name, except paused ones."""
     return [*lake.schedules._runtime.concerns()]
 
 

@@ -32,7 +32,7 @@ from lakequeue.serve import queue_metrics
 from lakequeue.serve.app import Application, HealthCheck
 from lakequeue.serve.logs import MAX_VALUE_LENGTH
 from lakequeue.serve.queue_metrics import OTHER, QueueMetrics
-from lakequeue.storage.layout import messages_path
+from lakequeue.storage.layout import messages_path, schedules_path
 from lakequeue.testing import ManualClock
 from serve.serving import PATIENCE, Client, ServerProcess, client_of, serving, wait_until
 
@@ -213,6 +213,7 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
         ("lakequeue_queue_messages", "orders", "in_flight"): 1,
         ("lakequeue_queue_messages", "orders", "delayed"): 1,
         ("lakequeue_queue_messages", "orders", "held"): 0,
+        ("lakequeue_queue_messages", "orders", "undecided"): 0,
         ("lakequeue_queue_consumers", "orders"): 1,
         ("lakequeue_queue_consumers", "other.fifo"): 0,
         ("lakequeue_queue_dead_letter_sources", "orders"): 0,
@@ -236,6 +237,7 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
         ("lakequeue_queue_messages", "other.fifo", "in_flight"): 0,
         ("lakequeue_queue_messages", "other.fifo", "delayed"): 0,
         ("lakequeue_queue_messages", "other.fifo", "held"): 0,
+        ("lakequeue_queue_messages", "other.fifo", "undecided"): 0,
         ("lakequeue_queue_rewindable_messages", "other.fifo"): 0,
         ("lakequeue_queue_oldest_message_age_seconds", "other.fifo"): 0,
         ("lakequeue_queue_shard_messages", "orders", "0"): 4,
@@ -268,6 +270,48 @@ def test_the_last_compaction_is_a_metric(client: Client, root: Path) -> None:
     began = time.time()
     lake.compact()
     assert began <= samples(client)["lakequeue_last_compaction_timestamp_seconds",] <= time.time()
+
+
+@pytest.mark.spec("JOB-7")
+@pytest.mark.usefixtures("unkept")
+def test_schedules_that_fail_or_are_overdue_are_metrics(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock, names = ManualClock(), ("lakequeue_schedules_failing", "lakequeue_schedules_overdue")
+    lake = LakeQueue(str(tmp_path / "root"), clock=clock)
+    metrics = QueueMetrics(lake)
+
+    def counted() -> list[float | None]:
+        found = values(metrics)
+        return [found.get((name,)) for name in names]
+
+    for name in "gone", "late", "later", "paused":
+        lake.create_queue(name)
+        lake.schedules.add(name, name, "x", cron="0 * * * *")
+    assert counted() == [0, 0]
+    lake.delete_queue("gone")
+    clock.advance(3600)
+    lake.schedules.run_due()
+    assert counted() == [1, 0]
+    lake.schedules.pause("paused")
+    clock.advance(3600 + 300)
+    assert counted() == [1, 0], "not overdue yet"
+    clock.advance(1)
+    assert counted() == [1, 2]
+    lake.create_queue("gone")
+    lake.schedules.run_due()
+    assert counted() == [0, 0]
+    clock.advance(3600)
+    lake.delete_queue("gone")
+    lake.schedules.run_due()
+    lake.schedules.pause("gone")
+    assert counted() == [0, 0], "what is paused is not tried"
+
+    other = LakeQueue(str(tmp_path / "torn"), clock=clock)
+    other.create_queue("orders")
+    other.schedules.add("nightly", "orders", "x", cron="0 * * * *")
+    for file in Path(schedules_path(other.root)).glob("*.parquet"):
+        file.write_bytes(b"torn")
+    metrics = QueueMetrics(LakeQueue(other.root, clock=clock))
+    assert counted() == [None, None] and "a scrape leaves the schedules out: " in caplog.text
 
 
 @pytest.mark.usefixtures("unkept")

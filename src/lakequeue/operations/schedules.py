@@ -110,13 +110,13 @@ class OpenSchedules:
         return from_micros(version - 1) if version else None
 
     def concerns(self, thorough: bool = False) -> Iterator[Concern]:
-        """Yields the schedules of the region that fail or are overdue, by name.
+        """Yields the schedules of the region that fail or are overdue, by name, except paused ones.
 
         Args:
             thorough: also compares each schedule with its messages, which reads each queue.
         """
         now = self.root.clock.now()
-        for row in self.listed():
+        for row in (row for row in self.listed() if not row.paused):
             kind, told = "schedule fails", None
             if row.last_error is not None:
                 told = f": {' '.join(row.last_error.split())}"

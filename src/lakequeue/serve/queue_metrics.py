@@ -23,6 +23,7 @@ from lakequeue.entry_verbs import (
     depth,
     last_compaction,
     races,
+    schedule_concerns,
     settings,
     space,
     tallies,
@@ -125,7 +126,21 @@ class QueueMetrics:
             paused.add_metric([queue.name], pause is not None)
             began = None if pause is None else pause.since
             since.add_metric([queue.name], 0 if began is None else began.timestamp())
-        return [readable(1), number, summed, compacted, targets, paused, since, *self._gauges(own)]
+        schedules = self._schedules()
+        return [readable(1), number, summed, compacted, *schedules, targets, paused, since, *self._gauges(own)]
+
+    def _schedules(self) -> list[Metric]:
+        """Returns the numbers of schedules that an operator should look at. Empty if they cannot be read."""
+        try:
+            kinds = Counter(each.kind for each in schedule_concerns(self._lake))
+        except LakeQueueError as error:
+            _log.warning("a scrape leaves the schedules out: %s", error)
+            return []
+        failing, overdue = "Schedules whose message cannot be sent.", "Schedules whose message nobody sends."
+        return [
+            GaugeMetricFamily("lakequeue_schedules_failing", failing, kinds["schedule fails"]),
+            GaugeMetricFamily("lakequeue_schedules_overdue", overdue, kinds["schedule overdue"]),
+        ]
 
     def _gauges(self, queues: Collection[Queue]) -> list[Metric]:
         messages = _gauge("messages", "Messages by state.", "state")
