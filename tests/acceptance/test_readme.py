@@ -118,6 +118,7 @@ def run_shell(script: str) -> str:
 def follow(page: str, chosen: list[Block], capsys: pytest.CaptureFixture[str]) -> None:
     """Executes blocks one after another, as a reader would paste them."""
     names: dict[str, Any] = {}
+    exports = ""
     port = str(free_port())  # the reader's own may be taken here
     with ExitStack() as servers:
         for block in chosen:
@@ -130,7 +131,8 @@ def follow(page: str, chosen: list[Block], capsys: pytest.CaptureFixture[str]) -
                 servers.enter_context(served(source, port))
                 printed = ""
             else:
-                printed = run_shell(source)
+                printed = run_shell(exports + source)
+                exports += "".join(re.findall(r"^export .*\n", source, re.MULTILINE))
             if block.output is not None:
                 assert agrees(printed.replace(port, "9324"), block.output), printed
 
