@@ -53,6 +53,8 @@ def command_lines() -> dict[str, list[str]]:
         found[f"kubernetes: {name}"] = container["args"]
     for unit in UNITS:
         for line in re.findall(r"^ExecStart=/opt/lakequeue/bin/lakequeue (.+)$", unit.read_text(), re.M):
+            for variable, value in re.findall(r"^Environment=(\w+)=(.*)$", unit.read_text(), re.M):
+                line = line.replace(f"${{{variable}}}", value)
             found[f"systemd: {unit.name}"] = shlex.split(line.replace("%i", "orders").replace("%d", "/run"))
     return found
 
@@ -88,6 +90,22 @@ def test_probes_and_ports_are_those_of_the_server_and_the_consumer() -> None:
     jobs = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
     targets = [target for job in jobs for each in job["static_configs"] for target in each["targets"]]
     assert targets == [f"server:{PORT}", f"consumer:{METRICS_PORT}"]
+    for place in "compose: consumer", "systemd: lakequeue-consume@.service":
+        assert f"--metrics-port {METRICS_PORT}" in " ".join(command_lines()[place]), place
+
+
+def test_the_page_starts_units_files_and_deployments_that_exist(tmp_path: Path) -> None:
+    page = (DEPLOY.parent / "docs" / "operation" / "deploying.md").read_text(encoding="utf-8")
+    assert CliRunner().invoke(app, ["deploy-files", str(tmp_path / "my-deploy")]).exit_code == 0
+    for path in {*re.findall(r"my-deploy/[\w./-]*\w", page)} - {"my-deploy/mailer"}:
+        made = path.endswith(("/keys.json", "/metrics-secret"))
+        assert made or (tmp_path / path).exists(), path
+    units = {re.sub(r"@.*?(\.service)?$", "@.service", name) for name in re.findall(r"\blakequeue-[\w@.]+", page)}
+    known = {unit.name for unit in UNITS}
+    deployed = {each["metadata"]["name"] for each in MANIFESTS if "metadata" in each}
+    assert not {name for name in units if not {name, f"{name}.service"} & (known | deployed)}
+    services = {line.split()[0] for line in re.findall(r"compose\.yaml (?:run --rm|logs|exec) (.+)", page)}
+    assert services and services <= COMPOSE["services"].keys()
 
 
 def test_nothing_runs_as_root_or_may_write_to_its_image() -> None:
