@@ -158,7 +158,7 @@ def test_lines_have_one_scale_rates_are_listed_and_columns_of_zeros_give_way(lak
 
     visit.open("#/?text=scale-")
     shows(visit.row("scale-large").locator("td").first).to_have_text("20")
-    for label in ("Delayed", "Held", "Sent/min", "Deleted/min"):
+    for label in ("Delayed", "Held", "Undecided", "Sent/min", "Deleted/min"):
         shows(page.get_by_role("columnheader", name=label)).to_have_count(0)
     page.route("**/api/queues?**", aged)
     # from edge to edge over the hours that are known of any queue; the height of each is of its own largest value
@@ -644,10 +644,9 @@ def test_messages_are_chosen_and_deleted_made_visible_and_copied(lake: LakeQueue
         copied = page.evaluate("navigator.clipboard.readText()")
         assert '"body": "in flight"' in copied and taken.message_id in copied
         bar.get_by_role("button", name="Make visible…").click()
-        confirm = dialog.get_by_role("button", name="Make visible")
-        shows(confirm).to_be_disabled()
-        dialog.get_by_label("Also 1 message in flight").check()
-        confirm.click()
+        shows(dialog).to_contain_text("1 message in flight will be visible at once")
+        shows(dialog.get_by_role("checkbox")).to_have_count(0)
+        dialog.get_by_role("button", name="Make visible").click()
         shows(visit.row("in flight").locator(".state")).to_have_text("visible")
     assert queue.counts().visible == 2 and queue.counts().in_flight == 0
 
@@ -890,6 +889,73 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_what_needs_attention(la
     visit.open("#/q/attended/consumers")
     shows(page.get_by_role("cell", name="without a name")).to_be_visible()
     shows(page.locator("time.ago").first).to_have_text(re.compile(r"^\d+s ago$"))
+
+
+def test_what_needs_attention_has_its_cure_next_to_it(lake: LakeQueue, visiting: Visiting):
+    with_letters(lake, "cured-orders", SendEntry("a"))
+    lake.create_queue("cured").send("b", group_id="a&b")
+    lake.queue("cured").pause("late", "a&b")
+    with visiting(permissions=["clipboard-read", "clipboard-write"]) as visit:
+        page = visit.open("#/?text=cured")
+        concerns = page.get_by_role("region", name="What needs attention")
+        paused = concerns.get_by_role("listitem").filter(has_text="of cured is paused")
+        shows(paused.locator("code")).to_have_text("lakequeue resume cured --group 'a&b'")
+        paused.get_by_role("button", name="Copy").click()
+        shows(page.locator(".toast")).to_have_text("Copied.")
+        assert page.evaluate("navigator.clipboard.readText()") == "lakequeue resume cured --group 'a&b'"
+        paused.get_by_role("button", name="Resume").click()
+        shows(paused).to_have_count(0)
+        letters = concerns.get_by_role("listitem").filter(has_text="cured-letters has 1 dead letter")
+        shows(letters.locator("code")).to_have_text(
+            ["lakequeue peek cured-letters", "lakequeue redrive cured-letters"]
+        )
+        letters.get_by_role("button", name="Redrive…").click()
+        page.get_by_role("dialog").get_by_role("button", name="Move 1 message").click()
+        shows(page.locator(".toast", has_text="moved")).to_have_text("1 message of cured-letters moved.")
+    assert lake.queue("cured").receive()[0].body == "b"
+
+
+def test_a_message_that_an_unknown_process_holds_leads_to_its_release(lake: LakeQueue, visit: Visit):
+    queue = lake.create_queue("hung")
+    queue.send("a")
+    queue.receive()
+    page = visit.page
+
+    def hung(route: Any) -> None:
+        answer = route.fetch()
+        concern = {"queue": "hung", "kind": "stuck", "text": "It hangs", "cure": "", "commands": [], "may": False}
+        route.fulfill(response=answer, json={"root": [], "concerns": [concern], "total": 1})
+
+    page.route("**/api/attention", hung)
+    visit.open("#/?text=hung")
+    page.get_by_role("link", name="It hangs").click()
+    page.wait_for_url(re.compile(r"#/q/hung/messages\?state=in_flight$"))
+    shows(page.get_by_text("1 message that passes the filters.")).to_be_visible()
+    page.get_by_role("checkbox", name="Choose all").check()
+    visit.button("Make visible…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Make visible").click()
+    shows(page.locator(".toast")).to_have_text("1 message made visible.")
+    assert queue.counts().visible == 1
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_tiles_of_nothing_are_hidden_and_the_age_stays_in_the_first_row(
+    lake: LakeQueue, visiting: Visiting, width: int
+):
+    queue = with_history(lake, f"tiles-{width}", 1)
+    queue.send("a")
+    with visiting(viewport={"width": width, "height": 800}) as visit:
+        page = visit.open(f"#/q/{queue.name}")
+        tiles = page.locator(".tiles > div:visible dt")
+        shows(tiles).to_have_text(["Visible", "In flight", "Delayed", "Oldest", "Rewindable"])
+        tops = [tile.bounding_box()["y"] for tile in tiles.all()]
+        assert len(set(tops[:4])) == 1 and (tops[4] == tops[0]) == (width == 1280)
+        for link in page.get_by_role("navigation", name="Parts of the queue").get_by_role("link").all():
+            box = link.bounding_box()
+            assert box is not None and box["x"] + box["width"] <= width, "no tab is cut"
+        messages, chart = page.locator("table.messages"), page.locator(".depths")
+        below = messages.bounding_box()["y"] > chart.bounding_box()["y"]
+        assert below == (width == 1280), "on a phone the messages come first"
 
 
 def test_an_opened_message_keeps_the_table_and_has_buttons_of_its_own(lake: LakeQueue, visit: Visit):

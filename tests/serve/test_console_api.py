@@ -109,6 +109,7 @@ def test_the_list_tells_how_every_queue_stands(console: Console, clock: ManualCl
         "in_flight": 1,
         "delayed": 1,
         "held": 0,
+        "undecided": 0,
         "rewindable": 1,
         "oldest_age": 5,
     }
@@ -143,10 +144,17 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
     ]
     assert "host:7 has held a message of stuck for 2h50m" in found["concerns"][0]["text"]
     assert found["root"][0]["text"] == "The root was never compacted: files and logs grow."
+    assert [each["may"] for each in found["concerns"]] == [False, False, True, True], "that have a button"
+    assert found["concerns"][3]["commands"] == ["lakequeue resume paused"]
     letters.purge()
     assert len(console.get("attention")["concerns"]) == 4, "it is read at most every half minute"
     clock.advance(31)
     assert len(console.get("attention")["concerns"]) == 3
+    clock.advance(3.5 * 24 * 3600)
+    assert [each["queue"] for each in console.get("attention")["concerns"] if each["kind"] == "expiring"] == [
+        *("stuck", "unread")
+    ]
+    assert console.get("attention")["concerns"][0]["kind"] == "expiring"
 
 
 @pytest.mark.spec("JOB-7")
@@ -203,6 +211,13 @@ def test_attention_says_that_schedules_cannot_be_read(console: Console):
     assert found["concerns"] == [] and "The schedules cannot be read: " in found["root"][-1]["text"]
 
 
+def test_a_pause_that_the_console_ended_needs_no_attention_any_more(console: Console):
+    console.lake.create_queue("orders").pause("the bank is down", "acme")
+    assert [each["group"] for each in console.get("attention")["concerns"]] == ["acme"]
+    console.post("queues/orders/resume", group="acme")
+    assert console.get("attention")["concerns"] == [], "at once"
+
+
 def test_workers_and_schedules_of_queues_that_the_key_may_see(lake: LakeQueue, clock: ManualClock):
     for name in "orders", "secret":
         lake.create_queue(name).send("a")
@@ -253,6 +268,7 @@ def test_attention_names_only_queues_that_the_key_may_see(lake: LakeQueue):
     with keyed(lake, "ListQueues", "GetQueueAttributes") as http:
         found = http.get("/console/api/attention")
         assert "secret" not in found.text and [each["queue"] for each in found.json()["concerns"]] == ["mine"]
+        assert not found.json()["concerns"][0]["may"], "it may not resume"
     with keyed(lake, "ListQueues") as http:
         assert http.get("/console/api/attention").json()["concerns"] == []
     with keyed(lake, "GetQueueAttributes", "SendMessage") as http:

@@ -9,7 +9,8 @@ import pytest
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, from_micros, to_micros
 from lakequeue.model.consumer_processes import ConsumerProcess
-from lakequeue.operations.concerns import GROWTH_SECONDS, STUCK_SECONDS, UNREAD_SECONDS, found
+from lakequeue.model.pauses import Pause
+from lakequeue.operations.concerns import GROWTH_SECONDS, KINDS, STUCK_SECONDS, UNREAD_SECONDS, Concern, found
 from lakequeue.operations.consumers import ActiveConsumer
 from lakequeue.operations.depth import Depth
 from lakequeue.operations.results import QueueCounts
@@ -101,6 +102,63 @@ def test_the_process_that_hangs_and_its_machine_are_named() -> None:
     [concern] = found("orders", QueueAttributes.create(), depth, [hanging], (), None)
     assert "packer has held a message of orders for 2h" in concern.text
     assert "py-spy dump --pid 4711 on worker-1 shows where its handler hangs" in concern.cure
+
+
+def test_a_message_without_a_known_process_is_released_by_its_id() -> None:
+    received = from_micros(NOW - 2 * STUCK_SECONDS * MICROS)
+    depth = Depth(NOW, QueueCounts(0, 1, 0, 0, OLD), 0)
+    [concern] = found(
+        "orders", QueueAttributes.create(), depth, [ActiveConsumer(None, 1, received, received)], (), None
+    )
+    assert "py-spy" not in concern.cure
+    assert concern.commands == ("""lakequeue peek orders --where "state = 'in_flight'\"""",)
+    assert "lakequeue reschedule orders ID --in-flight frees it" in concern.cure
+
+
+def expiring(age: float, stored: int = 1, sources: tuple[str, ...] = (), **attributes: object) -> list[Concern]:
+    depth = Depth(NOW, QueueCounts(stored, 1, 0, 0, age), 0)
+    concerns = found("orders", QueueAttributes.create(**attributes), depth, [], sources, None)
+    return [concern for concern in concerns if concern.kind == "expiring"]
+
+
+DAY = 24 * 3600
+
+
+@pytest.mark.parametrize(("age", "count"), [(3 * DAY, 0), (3 * DAY + 1, 1), (4 * DAY - 1, 1), (4 * DAY, 0)])
+def test_a_queue_whose_oldest_message_is_deleted_soon_is_named(age: float, count: int) -> None:
+    assert len(expiring(age)) == len(expiring(age, sources=("pay",))) == count
+    assert expiring(age, message_retention_period=14 * DAY) == []
+
+
+def test_the_time_left_and_two_commands_are_told_before_messages_expire() -> None:
+    [concern] = expiring(3.5 * DAY, 9)
+    assert concern.text == (
+        "the oldest of the 10 messages of orders is deleted for good in 12h, 4d after its send"
+    )
+    assert concern.commands == ("lakequeue peek orders", "lakequeue set orders --retention 8d")
+    [letters] = expiring(3.5 * DAY, sources=("pay",))
+    assert letters.commands[0] == "lakequeue redrive orders" and "2 dead letters of orders" in letters.text
+    [longest] = expiring(14 * DAY - 60, message_retention_period=14 * DAY)
+    assert longest.commands == ("lakequeue peek orders",), "no queue keeps messages longer"
+
+
+def test_concerns_have_an_order_and_commands_that_their_cure_contains() -> None:
+    assert KINDS[0] == "expiring" and KINDS[-1] == "paused"
+    depth = Depth(NOW, QueueCounts(9, 0, 0, 0, 3.5 * DAY, undecided=1), 0)
+    attributes = QueueAttributes.create(paused_groups={"a b": "late"})
+    concerns = [*found("orders", attributes, depth, [], (), None)]
+    assert [each.kind for each in sorted(concerns, key=lambda each: each.urgency)] == [
+        *("expiring", "undecided", "unread", "paused")
+    ]
+    assert all(command in each.cure for each in concerns for command in each.commands)
+    assert all(each.commands for each in concerns)
+    [paused] = (each for each in concerns if each.kind == "paused")
+    assert (paused.group, *paused.commands) == ("a b", "lakequeue resume orders --group 'a b'")
+
+
+def test_a_pause_without_a_reason_names_none() -> None:
+    assert Pause(None, "paused", None).of("orders") == "orders is paused"
+    assert Pause(None, "late", None).of("orders") == "orders is paused, reason late"
 
 
 def test_consumers_that_run_and_receive_nothing_are_named_by_their_process() -> None:

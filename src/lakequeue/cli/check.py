@@ -44,6 +44,7 @@ def doctor(
 ) -> None:
     """Check all queues, and report what needs attention. Exit code 1: damage."""
     from rich.console import Group
+    from rich.text import Text
 
     from lakequeue import entry_verbs
 
@@ -52,10 +53,10 @@ def doctor(
         health = entry_verbs.doctor(lake)
     damaged = any(each.damage for each in health.findings)
     document = {"damaged": damaged, "warnings": health.warnings, **attrs.asdict(health), "versions": versions()}
-    ctx.obj.answer(
-        document,
-        Group("\n".join(_health_lines(health)), _shards(health), _verdict(health.findings, len(health.warnings))),
-    )
+    lines = Text(
+        "\n".join(_health_lines(health)), no_wrap=True, overflow="ignore"
+    )  # so that commands can be copied
+    ctx.obj.answer(document, Group(lines, _shards(health), _verdict(health.findings, len(health.warnings))))
     if damaged or (strict and document["warnings"]):
         raise typer.Exit(REFUSED)
 

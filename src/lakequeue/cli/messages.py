@@ -176,16 +176,31 @@ def reschedule(
     message_id: MessageId,
     at: Moment | None = instant_option(None, "When"),
     within: float | None = duration_option(None, "Time from now, instead of an instant.", "--in", parser=from_now),
+    in_flight: bool = flag(
+        False, "Make it visible at once, even while a consumer has it, who is not informed.", "--in-flight"
+    ),
 ) -> None:
-    """Change when a waiting message becomes visible."""
-    if (at is None) == (within is None):
-        usage("give either --at INSTANT or --in DURATION")
+    """Change when a waiting message becomes visible, or take one from a consumer that hangs."""
+    if [at is None, within is None, not in_flight].count(False) != 1:
+        usage("give either --at INSTANT, --in DURATION or --in-flight")
     source = ctx.obj.queue(queue)
+    if in_flight:
+        return _take_back(ctx.obj, source, message_id)
     instant = (at or Moment(ago=-(within or 0))).instant(source.clock)
     if not source.reschedule(message_id, instant):
         raise InvalidParameterValue(f"Message {message_id} does not wait; lakequeue show {queue} {message_id}")
     text = f"message {message_id} is visible from {render.instant(instant)} on"
     ctx.obj.changed({"queue": queue, "message_id": message_id, "visible_at": instant}, text)
+
+
+def _take_back(session: Session, queue: Queue, message_id: str) -> None:
+    from lakequeue.entry_verbs import make_visible
+
+    if not make_visible(queue, [message_id], in_flight=True).done:
+        problem = f"Message {message_id} is neither in flight nor delayed"
+        raise InvalidParameterValue(f"{problem}; lakequeue show {queue.name} {message_id}")
+    document = {"queue": queue.name, "message_id": message_id, "visible_at": queue.clock.now()}
+    session.changed(document, f"message {message_id} is visible")
 
 
 def peek(

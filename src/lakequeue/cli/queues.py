@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
@@ -155,8 +156,13 @@ def show(
 
 
 def _show_message(session: Session, queue: str, message_id: str) -> None:
-    message = session.queue(queue).get(message_id)
-    document = documents.peeked(message)
+    from lakequeue.entry_verbs import settings
+
+    found = session.queue(queue)
+    message = found.get(message_id)
+    retention = timedelta(seconds=settings(found).message_retention_period)
+    stored = message.state not in ("deleted", "undecided")  # marks keep messages past the retention
+    document = documents.peeked(message) | {"expires_at": message.sent_at + retention if stored else None}
     hidden = ("attempts",) if message.priority else ("attempts", "priority")
     shown = {name: value for name, value in document.items() if name not in hidden and value not in (None, {})}
     rows = [(name, render.setting(name, value)) for name, value in shown.items()]

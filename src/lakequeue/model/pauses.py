@@ -11,6 +11,9 @@ import attrs
 
 from lakequeue.model.clock import from_micros, to_micros
 
+NO_REASON = "paused"
+"""Reason of a pause that was given none. Lines about the pause leave it out."""
+
 
 @attrs.frozen
 class Pause:
@@ -31,7 +34,7 @@ class Pause:
     @property
     def _words(self) -> str:
         began = "" if self.since is None else f" since {self.since:%F %T}Z"
-        return f"paused{began}, reason {self.reason}"
+        return f"paused{began}" + (f", reason {self.reason}" if self.reason != NO_REASON else "")
 
     def of(self, queue: str) -> str:
         """Returns a line about a pause of this queue."""
@@ -43,8 +46,12 @@ class Pause:
 
     def cure(self, queue: str) -> str:
         """Returns the command that ends the pause, as the end of a sentence."""
+        return f"{self.command(queue)} ends that"
+
+    def command(self, queue: str) -> str:
+        """Returns the command that ends the pause."""
         group = "" if self.group is None else f" --group {shlex.quote(self.group)}"
-        return f"lakequeue resume {queue}{group} ends that"
+        return f"lakequeue resume {queue}{group}"
 
 
 def pauses(reason: str | None, groups: Mapping[str, str] | None, since: str | None) -> list[Pause]:

@@ -29,6 +29,13 @@ COMPACTION_SECONDS = 6 * 3600
 """Seconds without a pass of the compactor after which a root is warned of, as by the alert NoCompaction."""
 FULL_SHARE = 0.95
 """Share of a limit from which on a queue is at this limit."""
+EXPIRING_SHARE = 0.25
+"""Share of the retention below which the time left to the oldest message is a concern."""
+KINDS = (
+    *("expiring", "full", "stuck", "undecided", "schedule fails", "schedule overdue"),
+    *("unread", "dead letters", "growing", "paused"),
+)
+"""The kinds of concerns, the most urgent first."""
 
 
 @attrs.frozen
@@ -37,12 +44,20 @@ class Concern:
 
     queue: str
     kind: str
-    """``paused``, ``unread``, ``dead letters``, ``growing``, ``full``, ``undecided``, ``stuck``,
-    ``schedule fails`` or ``schedule overdue``."""
+    """An element of ``KINDS``."""
     text: str
     """A sentence that names the queue."""
     cure: str
-    """The command, or the page, that helps."""
+    """The commands, or the page, that help."""
+    commands: tuple[str, ...] = ()
+    """The commands in ``cure`` that can be run as they stand."""
+    group: str | None = None
+    """The message group that is paused. None for the whole queue."""
+
+    @property
+    def urgency(self) -> int:
+        """Sorts concerns, the most urgent first."""
+        return KINDS.index(self.kind)
 
     def __str__(self) -> str:
         return f"{self.text}; {self.cure}"
@@ -74,35 +89,73 @@ def found(
     """
     counts, quoted = now.counts, shlex.quote(name)
     for pause in attributes.pauses:
-        yield Concern(name, "paused", pause.of(name), pause.cure(name))
+        yield Concern(name, "paused", pause.of(name), pause.cure(name), (pause.command(name),), pause.group)
     age = counts.oldest_age or 0.0
+    yield from _expiring(name, attributes, now, sources)
     if sources and now.stored:
         text = f"{name} has {_messages(now.stored, 'dead letter')} of {', '.join(sources)}"
-        cure = f"lakequeue peek {quoted} shows why, lakequeue redrive {quoted} sends them back"
-        yield Concern(name, "dead letters", f"{text}, the oldest {shown_duration(age)} old", cure)
+        text = f"{text}, the oldest {shown_duration(age)} old"
+        commands = f"lakequeue peek {quoted}", f"lakequeue redrive {quoted}"
+        cure = f"{commands[0]} shows why, {commands[1]} sends them back once the cause is mended"
+        yield Concern(name, "dead letters", text, cure, commands)
     elif counts.visible and not counts.in_flight and not attributes.paused and age > UNREAD_SECONDS:
         text = f"nobody receives the {_messages(counts.visible, 'visible message')} of {name}"
         text, cure = f"{text}, the oldest is {shown_duration(age)} old", "start its consumers"
         if processes := [process for each in known for process in each.processes]:
             text += f", though {_messages(len(processes), 'consumer')} of it run{'s' * (len(processes) == 1)}"
             cure = f"see what their log says: {', '.join(map(str, processes[:3]))}"
-        yield Concern(name, "unread", text, f"{cure}; lakequeue peek {quoted} shows them")
+        command = f"lakequeue peek {quoted}"
+        yield Concern(name, "unread", text, f"{cure}; {command} shows them", (command,))
     elif _has_grown(counts.visible, before) and not attributes.paused:
         text = f"{name} grew from {before:,} to {_messages(counts.visible, 'visible message')} within an hour"
-        yield Concern(name, "growing", text, f"add consumers; lakequeue consumers {quoted} lists them")
+        command = f"lakequeue consumers {quoted}"
+        yield Concern(name, "growing", text, f"add consumers; {command} lists them", (command,))
     yield from _full(name, attributes, counts, now.stored)
     if counts.undecided:
         text = f"{name} has {_messages(counts.undecided, 'undecided message')} of deliveries into"
         text = f"{text} {attributes.table or 'a table that it no longer has'}"
-        cure = f"a consumer that reaches the table decides; lakequeue decide {quoted} --again --dry-run lists them"
-        yield Concern(name, "undecided", text, cure)
+        command = f"lakequeue decide {quoted} --again --dry-run"
+        cure = f"a consumer that reaches the table decides; {command} lists them"
+        yield Concern(name, "undecided", text, cure, (command,))
     for each in known:
         seconds = 0.0 if each.oldest_receive is None else (now.at - to_micros(each.oldest_receive)) / MICROS
         if seconds > max(STUCK_SECONDS, attributes.visibility_timeout):
             text = f"{each.consumer or 'a consumer without a name'} has held a message of {name}"
-            where = " or ".join(f" --pid {one.pid} on {one.host}" for one in each.processes[:3])
-            cure = f"py-spy dump{where} shows where its handler hangs; ending the process frees the message"
-            yield Concern(name, "stuck", f"{text} for {shown_duration(seconds)}", cure)
+            yield Concern(name, "stuck", f"{text} for {shown_duration(seconds)}", *_release(quoted, each))
+
+
+def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Sequence[str]) -> Iterator[Concern]:
+    """The concern that the oldest message is deleted soon. Messages with marks stay past the retention (TAB-5)."""
+    retention = attributes.message_retention_period
+    left = retention - (now.counts.oldest_age or 0.0)
+    if not now.stored or not 0 < left < EXPIRING_SHARE * retention:
+        return
+    longest, quoted = attributes.limits("message_retention_period").high, shlex.quote(name)
+    text = f"the oldest of the {_messages(now.stored, 'dead letter' if sources else 'message')} of {name}"
+    text = f"{text} is deleted for good in {shown_duration(left)}, {shown_duration(retention)} after its send"
+    if sources:
+        first, cure = f"lakequeue redrive {quoted}", "sends dead letters anew"
+    else:
+        first, cure = f"lakequeue peek {quoted}", "shows it"
+    longer = min(2 * retention, longest or 2 * retention)
+    second = f"lakequeue set {quoted} --retention {shown_duration(longer)}"
+    if longer > retention:
+        yield Concern(name, "expiring", text, f"{first} {cure}, {second} keeps all longer", (first, second))
+    else:
+        yield Concern(name, "expiring", text, f"{first} {cure}", (first,))
+
+
+def _release(quoted: str, held: ActiveConsumer) -> tuple[str, tuple[str, ...]]:
+    """The cure, and its commands, for a message that this consumer holds for too long."""
+    if held.processes:
+        commands = tuple(f"py-spy dump --pid {one.pid}" for one in held.processes[:3])
+        where = " or ".join(
+            f"{command} on {one.host}" for command, one in zip(commands, held.processes, strict=False)
+        )
+        return f"{where} shows where its handler hangs; ending the process frees the message", commands
+    command = f"""lakequeue peek {quoted} --where "state = 'in_flight'\""""
+    freed = f"lakequeue reschedule {quoted} ID --in-flight frees it"
+    return f"{command} shows its id, {freed}", (command,)
 
 
 def _messages(number: int, noun: str) -> str:

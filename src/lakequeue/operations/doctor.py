@@ -73,7 +73,7 @@ class Health:
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
     """Both, and since when, by name of the queue."""
     concerns: list[Concern] = attrs.field(factory=list)
-    """Queues that an operator should look at, and why."""
+    """Queues that an operator should look at, and why; the most urgent first."""
     schedules: list[str] = attrs.field(factory=list)
     """What is wrong with schedules of the region, one text each."""
     shortage: Shortage | None = None
@@ -154,6 +154,7 @@ def doctor(root: Root) -> Health:
     health.compacted_seconds_ago = None if ended is None else (now - ended) / MICROS
     health.clock_behind = max(0, newest - now) / MICROS
     health.shards.sort(key=lambda each: -each.ledger_runs)
+    health.concerns.sort(key=lambda each: each.urgency)
     health.shortage = shortage(root, only_urgent=True)
     health.schedules, health.unreserved = _schedules(root), [*missing(root.path)]
     return health

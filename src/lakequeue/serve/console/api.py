@@ -32,7 +32,7 @@ from lakequeue.model.arguments import Condition
 from lakequeue.model.clock import format_instant, from_micros, to_micros
 from lakequeue.serve.auth import Caller, require
 from lakequeue.serve.console import documents
-from lakequeue.serve.console.attention import Attention
+from lakequeue.serve.console.attention import PAUSE, Attention
 from lakequeue.serve.console.depth_history import SPAN, DepthHistory, throughput
 from lakequeue.serve.console.parameters import Parameters, about, about_one_of, refusal
 from lakequeue.serve.errors import ErrorResponse
@@ -59,8 +59,6 @@ MAX_POINTS = 240
 MAX_HOURS = 24 * 7
 MAX_MOVED = 1_000
 """Messages that one request redrives; a larger redrive is several requests and can stop between them."""
-PAUSE = "SetQueueAttributes"
-"""Action that a pause needs permission for, as ``set_attributes`` can pause a queue, too."""
 ACTIONS = (
     *("ReceiveMessage", "SendMessage", "PurgeQueue", "StartMessageMoveTask", "Rewind"),
     *("DeleteMessage", "ChangeMessageVisibility", "SetQueueAttributes", "DeleteQueue"),
@@ -347,27 +345,27 @@ class ConsoleApi:
         reason, group = given.string("reason") or "paused", given.string("group")
         given.end()
         with about_one_of("reason", "group"):
-            self._on_queue(name, lambda queue: queue.pause(reason, group))
+            self._change(name, lambda queue: queue.pause(reason, group))
         return {}
 
     def resume(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Ends the pause of a queue, or of one of its message groups."""
         group = given.string("group")
         given.end()
-        self._on_queue(name, lambda queue: queue.resume(group))
+        self._change(name, lambda queue: queue.resume(group))
         return {}
 
     def purge(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Purges a queue; the user must have typed its name."""
         _check_typed(name, given, "purged")
-        self._on_queue(name, Queue.purge)
+        self._change(name, Queue.purge)
         return {}
 
     def rewind(self, caller: Caller, name: str, given: Parameters) -> Answer:
         to = given.required_instant("to")
         given.end()
         with about("to"):
-            return {"messages": self._on_queue(name, lambda queue: queue.rewind(to))}
+            return {"messages": self._change(name, lambda queue: queue.rewind(to))}
 
     def redrive(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Moves some messages and returns their number; more may remain."""
@@ -375,9 +373,7 @@ class ConsoleApi:
         given.end()
         with about("where"):
             check = partial(require, caller, "SendMessage")
-            moved = self._on_queue(
-                name, lambda queue: redrive_checked(queue, limit, check, where, given.interrupt)
-            )
+            moved = self._change(name, lambda queue: redrive_checked(queue, limit, check, where, given.interrupt))
         return {"messages": moved}
 
     # --- change chosen messages
@@ -386,13 +382,13 @@ class ConsoleApi:
         """Deletes messages by their ids; those that are not visible stay."""
         ids = given.message_ids()
         given.end()
-        return documents.outcome(self._on_queue(name, lambda queue: delete_selected(queue, ids)))
+        return documents.outcome(self._change(name, lambda queue: delete_selected(queue, ids)))
 
     def make_visible(self, caller: Caller, name: str, given: Parameters) -> Answer:
         """Makes delayed messages visible by their ids, and with ``in_flight`` those in flight."""
         ids, in_flight = given.message_ids(), given.flag("in_flight")
         given.end()
-        outcome = self._on_queue(name, lambda queue: make_visible(queue, ids, in_flight))
+        outcome = self._change(name, lambda queue: make_visible(queue, ids, in_flight))
         return documents.outcome(outcome)
 
     # --- change queues
@@ -435,6 +431,13 @@ class ConsoleApi:
 
     def _on_queue(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
         return self._actions.on_queue(_url(name), call)
+
+    def _change(self, name: str, call: Callable[[Queue], _Result]) -> _Result:
+        """Runs a change that may end a concern, so that the first page no longer lists it."""
+        try:
+            return self._on_queue(name, call)
+        finally:
+            self._attention.forget()
 
 
 def _redrive_condition(caller: Caller, name: str, given: Parameters) -> Condition | None:

@@ -12,6 +12,7 @@ from lakequeue import Queue
 from lakequeue.client import LakeQueue
 from lakequeue.entry_verbs import (
     COMPACTION_SECONDS,
+    Concern,
     Depth,
     all_consumers,
     concerns,
@@ -38,18 +39,8 @@ KEPT_SECONDS = 30
 """Age up to which depths and consumers are used again."""
 MOST = 200
 """Concerns that are listed."""
-KINDS = (
-    "full",
-    "stuck",
-    "undecided",
-    "schedule fails",
-    "schedule overdue",
-    "unread",
-    "dead letters",
-    "growing",
-    "paused",
-)
-"""In the order in which they are listed."""
+PAUSE = "SetQueueAttributes"
+"""Action that a pause needs permission for, as ``set_attributes`` can pause a queue, too."""
 
 
 @attrs.frozen
@@ -94,6 +85,10 @@ class Attention:
                 self._seen = self._look(now)
             return self._seen
 
+    def forget(self) -> None:
+        """Reads all anew at the next call. A read that runs meanwhile may miss the last change."""
+        self._seen = None
+
     def of(self, caller: Caller) -> dict[str, Any]:
         """The concerns about the queues that the caller may see: the worst kind first, at most ``MOST``."""
         seen = self._newest()
@@ -103,30 +98,31 @@ class Attention:
             policy = settings(queue).redrive
             if policy is not None and queue.name in may:
                 sources.setdefault(policy.dead_letter_queue, []).append(queue.name)
-        found: list[dict[str, Any]] = []
+        damaged: list[dict[str, Any]] = []
+        found: list[Concern] = []
         for queue, state in seen.queues:
             if queue.name not in may:
                 continue
             if isinstance(state, LakeQueueError):
                 text = f"{queue.name} cannot be read: {ErrorResponse.of(state).message}"
                 cure = "lakequeue check shows what is damaged"
-                found.append({"queue": queue.name, "kind": "unreadable", "text": text, "cure": cure})
+                each = Concern(queue.name, "unreadable", text, cure, ("lakequeue check",))
+                damaged.append(attrs.asdict(each))
             else:
                 depth, busy = state
-                of_it = concerns(queue, depth, busy, sources.get(queue.arn, ()), seen.earlier.get(queue.key))
-                found += map(attrs.asdict, of_it)
+                found += concerns(queue, depth, busy, sources.get(queue.arn, ()), seen.earlier.get(queue.key))
         root = [*_space(caller, seen.shortage), *self._compaction(to_micros(self._lake.clock.now()))]
         if isinstance(seen.schedules, LakeQueueError):
             text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
             root.append({"text": text, "cure": "lakequeue check shows what is damaged"})
         else:  # of a queue that was deleted, too
-            of_them = (each for each in seen.schedules if caller.may("GetQueueAttributes", each.queue))
-            found += map(attrs.asdict, of_them)
-        found.sort(key=lambda each: KINDS.index(each["kind"]) if each["kind"] in KINDS else -1)
+            found += (each for each in seen.schedules if caller.may("GetQueueAttributes", each.queue))
+        found.sort(key=lambda each: each.urgency)
+        listed = damaged + [attrs.asdict(each) | {"may": _may(caller, each)} for each in found[:MOST]]
         return {
             "root": root,
-            "concerns": found[:MOST],
-            "total": len(found),
+            "concerns": listed[:MOST],
+            "total": len(damaged) + len(found),
         }
 
     def _look(self, now: int) -> _Seen:
@@ -151,15 +147,23 @@ class Attention:
             schedules = error
         return _Seen(now, kept, self._depths.an_hour_ago(queues), schedules, shortage(self._lake))
 
-    def _compaction(self, now: int) -> list[dict[str, str]]:
-        found, ended = [], last_compaction(self._lake)
-        compact = "run lakequeue compact every minute on a busy root, else every hour"
+    def _compaction(self, now: int) -> list[dict[str, Any]]:
+        found = list[dict[str, Any]]()
+        ended = last_compaction(self._lake)
+        cure = "run lakequeue compact every minute on a busy root, else every hour"
+        compact = {"cure": cure, "commands": ["lakequeue compact"]}
         if ended is None:
-            found.append({"text": "The root was never compacted: files and logs grow.", "cure": compact})
+            found.append({"text": "The root was never compacted: files and logs grow."} | compact)
         elif now - ended > COMPACTION_SECONDS * MICROS:
             ago = shown_duration((now - ended) / MICROS)
-            found.append({"text": f"The root was last compacted {ago} ago.", "cure": compact})
+            found.append({"text": f"The root was last compacted {ago} ago."} | compact)
         return found
+
+
+def _may(caller: Caller, concern: Concern) -> bool:
+    """True if the caller may do the action of the console that ends such a concern."""
+    needed = {"paused": PAUSE, "dead letters": "StartMessageMoveTask"}.get(concern.kind)
+    return needed is not None and caller.may(needed, concern.queue)
 
 
 def _space(caller: Caller, short: Shortage | None) -> Iterator[dict[str, str]]:

@@ -29,7 +29,8 @@ from lakequeue.model.clock import Interrupt
 from lakequeue.serve.auth import BASIC_CHALLENGE, BasicAuthentication, Caller, access_denied
 from lakequeue.serve.cancellation import ConditionRunner
 from lakequeue.serve.connection import hold
-from lakequeue.serve.console.api import PAUSE, Answer, ConsoleApi
+from lakequeue.serve.console.api import Answer, ConsoleApi
+from lakequeue.serve.console.attention import PAUSE
 from lakequeue.serve.console.parameters import Parameters, field_of
 from lakequeue.serve.errors import RequestError, malformed, new_id, reported
 from lakequeue.serve.instrumentation import ApiCall

@@ -324,24 +324,19 @@ export function deleteMessages(queue, chosen, reload) {
 export function makeVisible(queue, chosen, reload) {
   const delayed = having(chosen, "delayed");
   const taken = having(chosen, "in_flight");
-  const also = el("input", { type: "checkbox", name: "in_flight", change: update });
-  const { confirm } = ask({
+  const also = el("input", { type: "checkbox", name: "in_flight" });
+  ask({
     title: `Make messages of ${queue.name} visible?`,
     parts: [
-      el("p", { class: "what" }, el("strong", {}, count(delayed, "delayed message")), " will be visible at once."),
-      taken ? el("label", { class: "check" }, also, el("span", {}, `Also ${count(taken, "message")} in flight`)) : null,
+      el("p", { class: "what" }, el("strong", {}, delayed ? count(delayed, "delayed message") : `${count(taken, "message")} in flight`), " will be visible at once."),
+      delayed && taken ? el("label", { class: "check" }, also, el("span", {}, `Also ${count(taken, "message")} in flight`)) : null,
       taken ? el("p", { class: "quiet" }, `${taken === 1 ? "Its consumer is not told and goes" : "Their consumers are not told and go"} on; another one may receive ${taken === 1 ? "it" : "them"} meanwhile.`) : null,
     ],
     button: "Make visible",
     go: async () =>
-      told(await post(queuePath(queue.name, "/messages/visible"), { ids: ids(chosen), in_flight: also.checked }), "made visible"),
+      told(await post(queuePath(queue.name, "/messages/visible"), { ids: ids(chosen), in_flight: also.checked || !delayed }), "made visible"),
     reload,
   });
-  update();
-
-  function update() {
-    confirm.disabled = !delayed && !also.checked;
-  }
 }
 
 export function redriveMessages(queue, chosen, reload) {

@@ -1,13 +1,15 @@
 // What needs attention: a card above the list of queues, and the marks of queues in the list.
 
+import { redrive } from "./actions.js";
 import { queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
-import { ago, el, setText, show, toast } from "./dom.js";
+import { ago, copied, el, setText, show, toast } from "./dom.js";
 
 const INTERVAL = 15_000;
 const SHOWN = 5; // items of each kind, until the user asks for all
 const KINDS = {
   unreadable: ["Cannot be read", "messages"],
+  expiring: ["Deleted for good soon", "messages"],
   full: ["At a limit", "attributes"],
   stuck: ["A handler may hang", "consumers"],
   undecided: ["Undecided deliveries", "messages"],
@@ -18,7 +20,7 @@ const KINDS = {
   growing: ["Growing", "messages"],
   paused: ["Paused", "messages"],
 };
-const MARKS = { full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
+const MARKS = { expiring: ["deleted soon", "bad"], full: ["at a limit", "bad"], stuck: ["handler may hang", "warn"], undecided: ["undecided", "warn"], unread: ["nobody receives", "warn"], growing: ["growing", "warn"] };
 
 export async function resume(name, group, reload) {
   try {
@@ -36,12 +38,32 @@ export function pauseMark(name, { group, reason, since }, may, reload) {
   return el(
     "span",
     { class: "badge paused" },
-    el("span", { title: reason }, `${what} `, since ? ago(since) : null, `, reason: ${reason}`),
+    el("span", { title: reason }, what, since ? [" ", ago(since)] : null, reason === "paused" ? null : `, reason: ${reason}`),
     may ? el("button", { type: "button", class: "small", "aria-label": `Resume ${group === null ? name : `group ${group} of ${name}`}`, click: () => resume(name, group, reload) }, "Resume") : null,
   );
 }
 
-export function attention(signal) {
+// The words of a cure; its commands are code.
+function cureOf({ cure, commands = [] }) {
+  const parts = [];
+  let rest = cure;
+  for (const command of commands) {
+    const at = rest.indexOf(command);
+    if (at < 0) continue;
+    parts.push(rest.slice(0, at), copied(command));
+    rest = rest.slice(at + command.length);
+  }
+  return el("span", { class: "quiet" }, " – ", parts, rest);
+}
+
+// Where a concern is looked into; the message of an unknown process can be made visible in the list of messages.
+function place({ kind, queue, commands }, tab) {
+  const unknown = kind === "stuck" && !commands.some((command) => command.startsWith("py-spy"));
+  if (tab.startsWith("#")) return tab;
+  return unknown ? queueHash(queue, "messages", { state: "in_flight" }) : queueHash(queue, tab);
+}
+
+export function attention(signal, reload) {
   const items = el("div", { class: "concerns" });
   const fine = el("p", { class: "quiet" });
   const node = el("section", { class: "card attention", "aria-label": "What needs attention" }, el("h2", {}, "Needs attention"), items, fine);
@@ -50,9 +72,25 @@ export function attention(signal) {
   let readAt = -Infinity;
   let drawn = "";
 
-  function item({ text, cure, queue }, tab) {
-    const words = queue === undefined ? text : el("a", { href: tab.startsWith("#") ? tab : queueHash(queue, tab) }, text);
-    return el("li", {}, words, el("span", { class: "quiet" }, ` – ${cure}`));
+  function again() {
+    readAt = -Infinity;
+    reload();
+  }
+
+  async function openRedrive(queue) {
+    try {
+      redrive(await get(queuePath(queue), {}, signal), again);
+    } catch (error) {
+      toast(error.message, "wrong");
+    }
+  }
+
+  function item(concern, tab) {
+    const { text, queue, kind, may } = concern;
+    const words = queue === undefined ? text : el("a", { href: place(concern, tab) }, text);
+    const act = (label, click) => el("button", { type: "button", class: "small", click }, label);
+    const button = !may ? null : kind === "paused" ? act("Resume", () => resume(queue, concern.group, again)) : act("Redrive…", () => openRedrive(queue));
+    return el("li", {}, words, cureOf(concern), button && [" ", button]);
   }
 
   function group(kind, list) {

@@ -1,13 +1,13 @@
 // What a row of consumers shows: in a queue's tab, and on the page of all queues.
 
-import { ago, duration, el, number } from "./dom.js";
+import { ago, duration, el, number, sinceText } from "./dom.js";
 
 function processes(each, shown) {
   return each.processes.length ? each.processes.map((one) => el("div", {}, shown(one))) : "–";
 }
 
 function handlers({ handlers: running, oldest_handler: oldest, seen_at: seen }) {
-  return running ? `${number(running)}, the oldest for ${duration((Date.parse(seen) - Date.parse(oldest)) / 1000)}` : "idle";
+  return running ? `${number(running)}, the oldest for ${duration((Date.parse(seen) - Date.parse(oldest)) / 1000)} as of ${sinceText(seen)}` : "idle";
 }
 
 // Label, class, and the content of a cell.

@@ -120,6 +120,11 @@ export async function copy(text) {
   }
 }
 
+// A command, or another text to take away, with a button that copies it.
+export function copied(text) {
+  return [el("code", {}, text), " ", el("button", { type: "button", class: "small", click: () => copy(text).then(() => toast("Copied."), (error) => toast(error.message, "wrong")) }, "Copy")];
+}
+
 // In the time zone of the browser; the title has the same instant in UTC.
 export function instant(text) {
   const at = new Date(text);

@@ -4,7 +4,7 @@ import { address, queueHash, showAddress } from "./address.js";
 import { attention, pauseMark } from "./attention.js";
 import { get } from "./api.js";
 import { sparkline } from "./chart.js";
-import { copy, count, duration, el, number, rate, Rows, setText, show, toast } from "./dom.js";
+import { copied, count, duration, el, number, rate, Rows, setText, show } from "./dom.js";
 import { pager } from "./pager.js";
 import { createQueue } from "./queues.js";
 
@@ -64,7 +64,7 @@ export function list(signal, reload, again) {
     el("thead", {}, el("tr", {}, heads, el("th", { scope: "col", class: "sparks" }, span))),
     body,
   );
-  const concerns = attention(signal);
+  const concerns = attention(signal, reload);
   const root = el(
     "section",
     {},
@@ -176,7 +176,7 @@ function scaleOf({ queues, hours }) {
 
 // How to begin with an empty root.
 function begin(root) {
-  const line = (label, text) => el("p", {}, `${label} `, el("code", {}, text), " ", el("button", { type: "button", class: "small", click: () => copy(text).then(() => toast("Copied."), (error) => toast(error.message, "wrong")) }, "Copy"));
+  const line = (label, text) => el("p", {}, `${label} `, copied(text));
   return [
     el("p", {}, "There are no queues yet."),
     line("Create one:", `lakequeue ${root ? `--root '${root}' ` : ""}create orders`),

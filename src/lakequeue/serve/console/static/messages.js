@@ -160,8 +160,9 @@ export function messages(name, listName, signal, reload) {
       const filtered = Boolean(given.state || given.since || given.text || given.where);
       const kind = deleted ? "deleted message" : "message";
       const none = given.after ? `No further ${kind}${filtered ? " passes the filters" : ""}` : filtered ? `No ${kind} passes the filters` : deleted ? "No deleted message can be rewound" : "The queue is empty";
-      const some = `${given.after ? "" : given.order ? "The newest " : "The oldest "}${count(found.messages.length, kind)}${filtered ? " that pass the filters" : ""}`;
-      const all = `${count(found.messages.length, kind)}${filtered ? " that pass the filters" : ""}`;
+      const passing = filtered ? ` that ${found.messages.length === 1 ? "passes" : "pass"} the filters` : "";
+      const some = `${given.after ? "" : given.order ? "The newest " : "The oldest "}${count(found.messages.length, kind)}${passing}`;
+      const all = `${count(found.messages.length, kind)}${passing}`;
       const rest = found.tested ? `, of ${number(found.tested)} that were read; the next page reads on` : found.next ? "; there are more" : "";
       setText(note, `${!found.messages.length ? none : found.next ? some : all}${rest}.`);
       pages.update(found.next);

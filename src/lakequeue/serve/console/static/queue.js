@@ -15,11 +15,12 @@ const TILES = [
   ["visible", "Visible"],
   ["in_flight", "In flight"],
   ["delayed", "Delayed"],
+  ["oldest_age", "Oldest"],
   ["held", "Held"],
   ["undecided", "Undecided"],
   ["rewindable", "Rewindable"],
-  ["oldest_age", "Oldest"],
 ];
+const RARE = new Set(["held", "undecided", "rewindable"]); // tiles that are shown only where they are not zero
 const TABS = [
   ["messages", "Messages"],
   ["history", "History"],
@@ -180,13 +181,15 @@ export function queue(name, tab, signal, reload) {
 
   function consumers() {
     const active = el("tbody");
-    const idle = el("p", { class: "quiet" });
+    const idle = el("p", { class: "note" });
     const heads = CONSUMER.map(([label, kind]) => el("th", { class: kind, scope: "col" }, label));
+    const table = el("div", { class: "overflow", hidden: true }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, heads)), active));
     return {
-      root: el("div", { class: "card wide" }, el("h2", {}, "Consumers"), el("div", { class: "overflow" }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, heads)), active)), idle),
+      root: el("div", { class: "card wide" }, el("h2", {}, "Consumers"), table, idle),
       async update() {
         const busy = await get(queuePath(name, "/consumers"), {}, signal);
         active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([, kind, shown]) => el("td", { class: kind }, shown(each))))));
+        show(table, busy.total > 0);
         setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.total ? UNSEEN : `No consumer of this queue runs. ${UNSEEN}`);
       },
     };
@@ -279,6 +282,7 @@ export function queue(name, tab, signal, reload) {
         const value = last.counts[key];
         setText(values[index], key === "oldest_age" ? duration(value) : number(value));
         values[index].classList.toggle("none", !value);
+        show(values[index].parentNode, value || !RARE.has(key));
       });
       const marks = [last.fifo ? "FIFO" : "standard", last.attributes.Profile, last.sources?.length ? "dead letters" : null, last.attributes.RateLimit && `at most ${last.attributes.RateLimit}`].filter(Boolean);
       const state = JSON.stringify([marks, last.pauses, last.may]);
