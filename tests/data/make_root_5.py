@@ -27,16 +27,20 @@ QUEUES = ["dead", "kept", "letters.fifo", "orders", "paced", "parked"]
 
 
 def answers(lq: LakeQueue) -> dict[str, Any]:
-    """What a root answers: attributes, counts, messages with their failed attempts, views and schedules."""
+    """What a root answers: attributes, counts, messages with their failed attempts, views and schedules.
+
+    It leaves out deliveries into tables, which came after that layout.
+    """
     views = lq.arrow_views(now=lq.clock.now())
     found: dict[str, Any] = {"schedules": [str(each) for each in lq.schedules.list()]}
     for name in QUEUES:
         queue = lq.queue(name)
         messages = [repr(message) + str([*map(str, message.attempts)]) for message in queue.peek(limit=1000)]
-        found[name] = [queue.attributes(["All"]), queue.tags(), str(queue.counts()), messages]
+        attributes = {name: value for name, value in queue.attributes(["All"]).items() if name != "table"}
+        found[name] = [attributes, queue.tags(), str(queue.counts()).replace(", undecided=0", ""), messages]
     for name in ("queues", "messages", "history", "groups", "stats"):
         shown = views[name].schema.names
-        columns = [column for column in shown if column not in ("attempts", "dead_letter_reason")]
+        columns = [column for column in shown if column not in ("attempts", "dead_letter_reason", "undecided")]
         found[name] = sorted(map(str, views[name].to_table(columns).to_pylist()))
     told: dict[str, Any] = json.loads(
         json.dumps(found, default=str)

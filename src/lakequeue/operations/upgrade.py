@@ -231,7 +231,9 @@ def _convert_ledger(engine: Engine, root: str, key: str, shard: int, queues: Row
             for row in read.to_pylist():
                 if row["state"] == layout.HEAD_STATE:
                     paced_to = row["run"] and row["run"]["visible_at"]
-                    head = read_head({**row["head"], "paced_to": paced_to, "emptying": None})
+                    head = read_head(
+                        {**row["head"], "paced_to": paced_to, "emptying": None, "delivery_table": None}
+                    )
                 else:
                     runs[file.partition["settled"]].append(_run(row, queues))
         if head is None:
