@@ -320,6 +320,34 @@ def test_a_message_is_sent(lake: LakeQueue, visit: Visit):
 
 
 @pytest.mark.spec("PUR-1")
+@pytest.mark.parametrize("view", ["messages", "history"])
+def test_a_wrong_condition_is_an_error_on_an_empty_queue_too(lake: LakeQueue, visit: Visit, view: str):
+    name = f"empty-{view}"
+    lake.create_queue(name, rewind_range=60)
+    page = visit.open(f"#/q/{name}/{view}")
+    note, fault = page.locator("p.note").last, page.locator("#wrong")
+    condition = page.get_by_label("SQL condition")
+    shows(note).to_be_visible()
+    condition.fill("nosuch > 2")
+    visit.button("Apply").click()
+    shows(fault).to_contain_text("There is no column nosuch")
+    shows(note).to_be_hidden()
+    visit.button("Clear").click()
+    shows(note).to_have_text("The queue is empty." if view == "messages" else "No deleted message can be rewound.")
+    held: list[Any] = []
+    page.route(f"**/{view}?*nosuch*", lambda route: held.append(route))
+    with page.expect_request(re.compile("nosuch")):
+        condition.fill("nosuch > 2")
+        page.keyboard.press("Enter")
+    shows(note).to_have_text("Searching…")
+    held.pop().continue_()
+    page.unroute(f"**/{view}?*nosuch*")
+    shows(fault).to_contain_text("There is no column nosuch")
+    page.reload()
+    shows(fault).to_contain_text("There is no column nosuch")
+    shows(note).to_be_hidden()
+
+
 def test_a_purge_says_how_much_goes_and_wants_the_name(lake: LakeQueue, visit: Visit):
     queue = lake.create_queue("purged")
     queue.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("c", delay=600)])
@@ -569,7 +597,7 @@ def test_a_queue_is_created_changed_and_deleted(lake: LakeQueue, visit: Visit):
     queue = lake.queue("made-orders")
     assert queue.attributes()["visibility_timeout"] == 60 and queue.attributes()["profile"] == "lake"
     page.get_by_role("link", name="Attributes").click()
-    shows(page.locator(".shards tbody tr")).to_have_text("0000020")
+    shows(page.locator(".shards tbody tr")).to_have_text("00000020")
     visit.button("Change attributes…").click()
     dialog = page.get_by_role("dialog", name="Change made-orders")
     shows(dialog.get_by_label("Visibility timeout")).to_have_value("60")
@@ -838,6 +866,30 @@ def test_schedules_and_workers_of_all_queues_have_pages(lake: LakeQueue, visit: 
     page.get_by_role("link", name="Workers").click()
     shows(visit.row("host:7")).to_contain_text("planned-orders")
     lake.schedules.remove("nightly")
+
+
+@pytest.mark.spec("JOB-7")
+def test_a_schedule_that_fails_is_overdue_and_needs_attention(lake: LakeQueue, visit: Visit):
+    lake.create_queue("failing-mails")
+    lake.schedules.add("failing", "failing-mails", "x", at=lake.clock.now() - timedelta(minutes=6))
+    lake.delete_queue("failing-mails")
+    lake.schedules.run_due()
+    row = visit.open("#/schedules").locator("tr", has_text="failing-mails")
+    shows(row).to_contain_text("overdue, due 6m")
+    shows(row).to_contain_text("does not exist")
+    page = visit.open()
+    page.get_by_role("link", name="schedule failing: ").click()
+    shows(page.get_by_role("heading", name="Schedules")).to_be_visible()
+    lake.schedules.remove("failing")
+
+
+def test_a_deletion_counts_what_a_rewind_could_restore(lake: LakeQueue, visit: Visit):
+    with_history(lake, "deleted-history", 2).send_batch([SendEntry("a"), SendEntry("b"), SendEntry("c")])
+    page = visit.open("#/q/deleted-history/attributes")
+    visit.button("Delete…").click()
+    dialog = page.get_by_role("dialog", name="Delete the queue deleted-history?")
+    told = "3 messages of deleted-history will be gone for good, with its attributes, tags and history. "
+    shows(dialog).to_contain_text(told + "A rewind can no longer bring back the 2 deleted messages, either.")
 
 
 @pytest.mark.spec("JOB-14")

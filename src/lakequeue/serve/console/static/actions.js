@@ -1,7 +1,7 @@
 // Actions that change a queue. Each opens a dialog that says what will happen, to which queue and how many messages.
 
 import { get, post, queuePath } from "./api.js";
-import { ask, askForName, field } from "./dialog.js";
+import { ask, askForName, field, lostHistory } from "./dialog.js";
 import { count, duration, el, instant, localValue, number, offset, setText, show, toast, zone } from "./dom.js";
 
 const STEP = 1_000; // messages that one redrive request moves
@@ -120,8 +120,7 @@ export function purge({ name }, reload) {
     tell({ counts }) {
       const kinds = [[counts.visible, "visible"], [counts.in_flight, "in flight"], [counts.delayed, "delayed"], [counts.held, "held"], [counts.undecided, "undecided"]];
       const each = kinds.filter(([value]) => value).map(([value, label]) => `${number(value)} ${label}`);
-      const past = counts.rewindable ? ` A rewind can no longer bring back the ${count(counts.rewindable, "deleted message")}, either.` : "";
-      return ` of ${name}${each.length ? ` (${each.join(", ")})` : ""} will be removed for good, including messages that are sent until then.${past}`;
+      return ` of ${name}${each.length ? ` (${each.join(", ")})` : ""} will be removed for good, including messages that are sent until then.${lostHistory(counts)}`;
     },
     go: async (typed) => {
       await post(queuePath(name, "/purge"), { name: typed });

@@ -42,6 +42,11 @@ export function field(label, input, hint) {
   return el("label", { class: "field" }, el("span", {}, label), input, hint ? el("small", {}, hint) : null);
 }
 
+// What goes beside the messages that are stored.
+export function lostHistory({ rewindable }) {
+  return rewindable ? ` A rewind can no longer bring back the ${count(rewindable, "deleted message")}, either.` : "";
+}
+
 // Opens a dialog that counts the messages of a queue, and goes on only once its name is typed. `tell` says what happens
 // to them.
 export async function askForName({ name, button, tell, go, ...more }) {

@@ -74,6 +74,9 @@ export function messages(name, listName, signal, reload) {
     Object.assign(given, deleted ? { since: since.value && new Date(since.value).toISOString() } : { state: state.value });
     Object.assign(given, { order: order.value, text: text.value, where: where.value.trim(), after: "" });
     showAddress(given, 0);
+    setText(note, "Searching…"); // what it said does not belong to these filters
+    show(note, true);
+    show(fault, false);
     reload();
   }
 

@@ -2,7 +2,7 @@
 
 import { queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
-import { ask, askForName, field } from "./dialog.js";
+import { ask, askForName, field, lostHistory } from "./dialog.js";
 import { count, el, number, show } from "./dom.js";
 
 const NUMBERS = [
@@ -179,7 +179,7 @@ export function deleteQueue({ name }) {
     name,
     title: `Delete the queue ${name}?`,
     button: () => "Delete queue",
-    tell: ({ sources }) => ` of ${name} will be gone for good, with its attributes, tags and history.${sources?.length ? ` It is the dead-letter queue of ${sources.join(", ")}.` : ""}`,
+    tell: ({ counts, sources }) => ` of ${name} will be gone for good, with its attributes, tags and history.${lostHistory(counts)}${sources?.length ? ` It is the dead-letter queue of ${sources.join(", ")}.` : ""}`,
     go: async (typed) => {
       await post(queuePath(name, "/delete"), { name: typed });
       location.hash = "#/";
