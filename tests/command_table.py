@@ -42,6 +42,7 @@ COMMANDS = {
     "delete orders {name}": True,
     "change-visibility orders {name} 1": True,
     "create {name}": False,
+    "decide {name} --again --yes": True,
     "delete-queue {name} --yes": True,
     "-v peek orders --where {name}": True,
 }

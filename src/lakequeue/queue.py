@@ -523,6 +523,7 @@ class Queue(QueueProperties):
 
         TAB-10
         """
+        check_type("delivered", delivered, bool, "True or False")
         return deliveries.decide(self._runtime, delivered)
 
     def rewind(self, to: datetime) -> int:

@@ -38,10 +38,21 @@ OTHERS = {
     "Lease.keep_alive": "extends",
     "Lease.delete_except": "is delete",
     "LakeQueue.repair": "has a test of its own below",
+    "LakeQueue.relay": "has tests in test_relay and test_relay_kills",
+    "Lease.append": "has tests in test_delivering and test_delivery_kills",
+    "Lease.delivered": "deletes, once the table has the rows",
+    "Queue.decide": "has tests in test_deliveries",
     "LakeQueue.upgrade": "has tests in test_upgrade",
     **dict.fromkeys(
         (
-            *("Queue.rewindable", "Queue.attributes", "Queue.counts", "Queue.peek", "Queue.get"),
+            *(
+                "Queue.undecided",
+                "Queue.rewindable",
+                "Queue.attributes",
+                "Queue.counts",
+                "Queue.peek",
+                "Queue.get",
+            ),
             *(
                 "Queue.priority_counts",
                 "Queue.shard_counts",
