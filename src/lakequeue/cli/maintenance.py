@@ -127,7 +127,7 @@ def purge(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:
     if not yes:
         from lakequeue.entry_verbs import depth
 
-        ctx.obj.ask(f"Remove {render.count(depth(purged).stored, 'message')} from {queue}?")
+        ctx.obj.ask(f"Remove {render.lost(depth(purged))} from {queue}?")
     purged.purge()
     ctx.obj.changed({"queue": queue, "purged": True}, f"queue {queue} is purged")
 

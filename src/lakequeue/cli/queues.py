@@ -248,7 +248,7 @@ def delete_queue(ctx: CommandContext, queue: Name, yes: Yes = False) -> None:
     if not yes:
         from lakequeue.entry_verbs import depth
 
-        ctx.obj.ask(f"Delete {queue} with {render.count(depth(deleted).stored, 'message')}?")
+        ctx.obj.ask(f"Delete {queue} with {render.lost(depth(deleted))}?")
     ctx.obj.lake().delete_queue(queue)
     ctx.obj.changed({"queue": queue, "deleted": True}, f"queue {queue} is deleted")
 

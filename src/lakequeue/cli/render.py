@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from lakequeue import CompactionSummary, Message, Queue, SendResult
+    from lakequeue.entry_verbs import Depth
 
 PREVIEW = 200
 """Maximum number of characters of a body in a table."""
@@ -143,6 +144,12 @@ def titles(names: Iterable[str]) -> list[str]:
 def count(number: int, noun: str) -> str:
     """Formats a number with its noun: ``1 message``, ``2,000 messages``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def lost(found: Depth) -> str:
+    """Formats what a purge or a deletion removes: stored messages, and deleted ones that can be rewound."""
+    stored, rewindable = count(found.stored, "message"), found.counts.rewindable
+    return f"{stored} and {rewindable:,} that a rewind could restore" if rewindable else stored
 
 
 def preview(text: str) -> str:

@@ -115,7 +115,7 @@ class OpenSchedules:
         Args:
             thorough: also compares each schedule with its messages, which reads each queue.
         """
-        now = self.root.clock.now()
+        now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
             kind, told = "schedule fails", None
             if row.last_error is not None:
@@ -125,7 +125,7 @@ class OpenSchedules:
             elif row.is_overdue(now):
                 kind, told = "schedule overdue", " is overdue: let lakequeue serve, consume or schedule run run"
             if told is not None:
-                yield Concern(row.queue, kind, f"schedule {row.name}{told}", "lakequeue schedule list shows all")
+                yield Concern(row.queue, kind, f"schedule {row.name}{told}", f"{command} shows all", (command,))
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
         """Schedules as they are without instants yet to come, by their ids now; only those that change (DUR-83).
