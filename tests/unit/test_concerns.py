@@ -138,6 +138,8 @@ def test_the_time_left_and_two_commands_are_told_before_messages_expire() -> Non
     assert concern.commands == ("lakequeue peek orders", "lakequeue set orders --retention 8d")
     [letters] = expiring(3.5 * DAY, sources=("pay",))
     assert letters.commands[0] == "lakequeue redrive orders" and "2 dead letters of orders" in letters.text
+    [only] = expiring(3.5 * DAY, 0)
+    assert only.text.startswith("the only message of orders is deleted")
     [longest] = expiring(14 * DAY - 60, message_retention_period=14 * DAY)
     assert longest.commands == ("lakequeue peek orders",), "no queue keeps messages longer"
 

@@ -131,8 +131,10 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
     if not now.stored or not 0 < left < EXPIRING_SHARE * retention:
         return
     longest, quoted = attributes.limits("message_retention_period").high, shlex.quote(name)
-    text = f"the oldest of the {_messages(now.stored, 'dead letter' if sources else 'message')} of {name}"
-    text = f"{text} is deleted for good in {shown_duration(left)}, {shown_duration(retention)} after its send"
+    noun = "dead letter" if sources else "message"
+    oldest = f"the only {noun}" if now.stored == 1 else f"the oldest of the {_messages(now.stored, noun)}"
+    text = f"{oldest} of {name} is deleted for good in {shown_duration(left)}"
+    text = f"{text}, {shown_duration(retention)} after its send"
     if sources:
         first, cure = f"lakequeue redrive {quoted}", "sends dead letters anew"
     else:
