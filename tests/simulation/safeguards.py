@@ -364,8 +364,8 @@ def overlook_in_ledgers(settled: bool) -> Callable[[Patch], None]:
 
 def _without_bucket(patch: Patch) -> None:
     """Each process that loads the ledger begins with a full bucket."""
-    head = ledger._head
-    patch.setattr(ledger, "_head", lambda cells: head(cells | {"paced_to": None}))
+    head = ledger.read_head
+    patch.setattr(ledger, "read_head", lambda cells: head(cells | {"paced_to": None}))
 
 
 _ANY = Aim()
