@@ -48,6 +48,7 @@ CHANGES = {
     "change-visibility orders {handle} 1": None,
     "create other": None,
     "delete-queue dead --yes": None,
+    "decide orders --again --yes": None,
 }
 """Commands that change something, and the verb that shows it."""
 READS = ("check", "consumers", "counts", "doctor", "list", "peek", "show", "sql", "views", "watch", "consume")

@@ -165,7 +165,10 @@ def test_what_cannot_be_read_is_one_line(spark: SparkSession, lq: LakeQueue) -> 
     assert "QueueDoesNotExist: queue nowhere: " in told(lambda: read(spark, lq, queue="nowhere"))
     assert "option sendId is not known here" in told(lambda: read(spark, lq, sendId="a").count())
     wrong = told(lambda: read(spark, lq, state="gone", fromOffset="-1", sentFrom="yesterday").count())
-    assert "option state is gone, it must be some of visible, in_flight, delayed, held, deleted, expired," in wrong
+    assert (
+        "option state is gone, it must be some of visible, in_flight, undecided, delayed, held, deleted, expired,"
+        in wrong
+    )
     assert "option fromOffset is -1, it must be a whole number of at least 0" in wrong
     assert "option sentFrom is yesterday, it must be an instant with its zone" in wrong
     found = read(spark, lq, queue="other")
