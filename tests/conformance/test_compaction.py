@@ -283,6 +283,7 @@ def test_an_open_segment_is_joined_once_it_is_idle_and_the_next_send_opens_anoth
     assert drain(harness.queue()) == list("012345")
 
 
+@local_only  # on a store it reads its files again, which shows that a backup was put back
 def test_a_sender_merges_the_segment_that_it_has_sent_without_reading_it(harness: Harness, clock, monkeypatch):
     monkeypatch.setattr(append, "SEGMENT_COMMITS", 4)
     opened, read = list[str](), TableVersion._opened_file

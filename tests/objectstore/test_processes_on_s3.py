@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 import typer.main
+from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from command_table import COMMANDS
@@ -130,6 +132,9 @@ def test_every_command_works_on_a_root_that_options_lead_to(s3_server: Bucket, t
     run("copy", root, s3_server.new_root(), *(option.replace("--", "--to-", 1) for option in options))
     run("erase", "dead", run("peek", "dead")[0]["message_id"], "--yes")
     run("purge", "orders", "--yes")
+    table = s3_server.new_root()
+    write_deltalake(table, pa.table({"id": [1]}), storage_options=s3_server.options)
+    assert run("relay", table, "dead", "--once", "--start", "0")
     tried = [each.format(root=root, name="x").split() for each in COMMANDS]
     for command, *words in (each for each in tried if each[0] not in {*used, "consume", "deploy-files", "-v"}):
         run(command, *(word.replace("&", " ") for word in words), refused=True)
