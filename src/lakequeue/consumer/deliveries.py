@@ -22,12 +22,12 @@ from lakequeue.consumer.handler import Context, Lost, Outcome, checked_outcome, 
 from lakequeue.consumer.jobs import hold_of
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
-from lakequeue.consumer.outages import Health, OutageMonitor
+from lakequeue.consumer.outages import Health
+from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, REFUSED_PAUSE, RunLoop
 from lakequeue.consumer.shared_hands import Controls
 from lakequeue.entry_verbs import claim_delivery, wait_for_more
 from lakequeue.errors import (
     InvalidParameterValue,
-    LakeQueueError,
     LeaseLost,
     OverLimit,
     QueueClientError,
@@ -36,7 +36,7 @@ from lakequeue.errors import (
     RequestThrottled,
     RowsRefused,
 )
-from lakequeue.model.clock import MICROS, NEVER, Interrupt, duration_micros, seconds, start_thread, to_micros
+from lakequeue.model.clock import MICROS, NEVER, duration_micros, seconds, start_thread, to_micros
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
 from lakequeue.model.waiting_work import run as run_work
@@ -45,11 +45,7 @@ from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 if TYPE_CHECKING:
     from lakequeue.entry_verbs import Delivering
 
-_BETWEEN_CLAIMS = timedelta(seconds=0.2)
-"""Minimum time from a claim that found nothing to the next."""
 _LONGEST_WAIT = timedelta(seconds=20)
-_REFUSED_PAUSE = timedelta(seconds=0.5)
-"""Time between claims while the queue refuses them for now."""
 _BATCH_WAIT = 1
 _log = logging.getLogger("lakequeue")
 
@@ -74,34 +70,18 @@ class _Batch:
     contexts: list[Context] = attrs.field(factory=list)
     """Those of its messages, which are lost together."""
     broken: set[str | None] = attrs.field(factory=set)
-    """FIFO groups of which a message failed, so that later ones are not delivered before it."""
+    """FIFO groups in which a message failed. Their later messages are not delivered before that message."""
 
 
-class DeliveryLoop:
-    """Receives batches of one queue, and delivers their rows, during a run. Like ``QueueLoop`` for the consumer.
-
-    Args:
-        options: the consumer's options for this queue.
-        controls: requests to the consumer, such as to stop.
-        observers: record what becomes of messages.
-        fatal: stops all loops of the consumer.
-    """
+class DeliveryLoop(RunLoop):
+    """Receives batches of one queue, and delivers their rows, during a run. Arguments: see ``RunLoop``."""
 
     def __init__(
         self, options: ConsumerOptions, controls: Controls, observers: Observers, fatal: Callable[[], None]
     ) -> None:
-        self._options = options
-        self.queue = queue = options.queue
-        self._clock = queue.clock
-        self._controls = controls
-        self._observers = observers
-        self._fatal = fatal
-        self._error: BaseException | None = None
+        super().__init__(options, controls, observers, fatal)
         self._counting = threading.Lock()
         self.calls = Counts()
-        self.unended = self.handed_back = 0
-        self.interrupt = Interrupt()
-        self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
 
     def run(self, until_empty: bool) -> None:
         """Delivers until stopped, see ``Consumer.run``."""
@@ -109,25 +89,12 @@ class DeliveryLoop:
             self._consume(until_empty)
         finally:
             self._wind_down()
-        if self._error is not None:
-            raise self._error
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the run, which raises the error."""
-        self._error = self._error or error
-        if not isinstance(error, LakeQueueError):
-            self._fatal()
-        self.interrupt.set()
+        self._raise_failure()
 
     def health(self) -> Health:
-        """The state of the consumer, as far as this queue goes."""
-        error, active = self.outages.error, sum(len(batch.contexts) for batch in list(self.calls.running))
-        reason = None if error is None else error.message
-        return Health(True, self._controls.paused, active, self.outages.since, reason, active)
-
-    @property
-    def _stopping(self) -> bool:
-        return self._controls.stopping or self._error is not None
+        """How the run is doing on its queue."""
+        active = sum(len(batch.contexts) for batch in list(self.calls.running))
+        return self._health(active, active)
 
     def _consume(self, until_empty: bool) -> None:
         failures = 0
@@ -145,7 +112,7 @@ class DeliveryLoop:
                 found = claim_delivery(self.queue, self._options.batch or 1, timeout, self._options.name)
             except (OverLimit, RequestThrottled) as error:
                 _log.warning("receiving from %s failed, it is tried again: %s", self.queue.name, error)
-                self._clock.wait(now + _REFUSED_PAUSE, self.interrupt)
+                self._clock.wait(now + REFUSED_PAUSE, self.interrupt)
                 continue
             except QueueClientError as error:
                 if not self.outages.failed("receiving", error):
@@ -164,7 +131,7 @@ class DeliveryLoop:
                 continue
             if until_empty and idle:
                 return
-            self._clock.wait(now + _BETWEEN_CLAIMS, self.interrupt)
+            self._clock.wait(now + BETWEEN_RECEIVES, self.interrupt)
             if not until_empty:
                 wake = threading.Event()
                 with self.interrupt.waking(wake.set):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from lakequeue.consumer.calls import Calls
@@ -18,8 +18,9 @@ from lakequeue.consumer.held import HeldMessages
 from lakequeue.consumer.jobs import Done, Job, Run, State, Turn, hold_of
 from lakequeue.consumer.observers import Observers
 from lakequeue.consumer.options import ConsumerOptions
-from lakequeue.consumer.outages import Health, OutageMonitor
+from lakequeue.consumer.outages import Health
 from lakequeue.consumer.rounds import Rounds
+from lakequeue.consumer.run_loop import BETWEEN_RECEIVES, REFUSED_PAUSE, RunLoop
 from lakequeue.consumer.shared_hands import Controls, SharedHands
 from lakequeue.entry_verbs import (
     FreeHands,
@@ -31,7 +32,6 @@ from lakequeue.entry_verbs import (
     wait_for_more,
 )
 from lakequeue.errors import (
-    LakeQueueError,
     OverLimit,
     QueueClientError,
     QueueDoesNotExist,
@@ -44,13 +44,9 @@ from lakequeue.model.pauses import Pause
 from lakequeue.model.waiting_work import WaitingThreads, Waits
 from lakequeue.renewal.heartbeat import HeartbeatScheduler, Verdict
 
-_REFUSED_PAUSE = timedelta(seconds=0.5)
-"""Time between receives while the queue refuses them for now."""
 _LONGEST_GATHER = 1.0
 """Seconds for which what was handled waits for the next commit at most, and no longer than a round took lately.
 With 0.25 s eight processes on one shard of an object store did 0.74 of their work, with 1 s 0.92."""
-_BETWEEN_RECEIVES = timedelta(seconds=0.2)
-"""Minimum time from one empty receive to the next, where receives do not wait."""
 _HELD_BACK_WAIT = 1
 """Seconds that a receive waits for a rate limit where the run ends with the last message: another process may have
 it first."""
@@ -58,25 +54,18 @@ it first."""
 _log = logging.getLogger("lakequeue")
 
 
-class QueueLoop:
+class QueueLoop(RunLoop):
     """Receives from one queue of a consumer, and settles, during a run.
 
     Args:
-        options: the consumer's options for this queue.
-        controls: requests to the consumer, such as to stop.
-        observers: record what becomes of messages.
+        options, controls, observers, fatal: see ``RunLoop``.
         hands: what handles the messages of all queues.
-        fatal: stops all loops of the consumer.
 
     Attributes:
-        interrupt: has the loop act on what changed.
         wake: ends the waits of ``run``, with ``interrupt`` or when there may be messages.
-        outages: knows whether storage works.
         held: the active messages, and which of them hands take next.
         rounds: settles them, and claims others.
         calls: the calls of the handler with them.
-        unended: messages whose handlers had not ended when the run ended.
-        handed_back: unended messages that were made visible.
     """
 
     def __init__(
@@ -87,18 +76,10 @@ class QueueLoop:
         hands: SharedHands,
         fatal: Callable[[], None],
     ) -> None:
-        self._options = options
-        self.queue = queue = options.queue
-        self._clock = queue.clock
-        self._controls = controls
-        self._observers = observers
+        super().__init__(options, controls, observers, fatal)
         self._hands = hands
-        self._fatal = fatal
-        self._error: BaseException | None = None
         self._pauses = list[Pause]()
-        self.unended = self.handed_back = 0
-        self.interrupt, self.wake = Interrupt(), Interrupt()
-        self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
+        self.wake = Interrupt()
         run = Run(options, self.outages, observers, self.interrupt.set, self.fail)
         self.held = HeldMessages(options, hands.totals, self.interrupt.set)
         self._heartbeat: HeartbeatScheduler[str] = HeartbeatScheduler(
@@ -117,27 +98,11 @@ class QueueLoop:
             finally:
                 self._hands.leave(self.held)
                 yield from self._wind_down()
-        if self._error is not None:
-            raise self._error
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the run, which raises the error; unless it is one of the queue, all loops of the consumer end."""
-        self._error = self._error or error
-        if not isinstance(error, LakeQueueError):
-            self._fatal()
-        self.interrupt.set()
+        self._raise_failure()
 
     def health(self) -> Health:
-        """The state of the consumer, as far as this queue goes."""
-        error, held = self.outages.error, self.held
-        reason = None if error is None else error.message
-        return Health(
-            True, self._controls.paused, len(held), self.outages.since, reason, held.busy, held.round_seconds
-        )
-
-    @property
-    def _stopping(self) -> bool:
-        return self._controls.stopping or self._error is not None
+        """How the run is doing on this queue."""
+        return self._health(len(self.held), self.held.busy, self.held.round_seconds)
 
     def _consume(self, until_empty: bool) -> Waits[None]:
         failures, not_before = 0, self._clock.now()
@@ -171,7 +136,7 @@ class QueueLoop:
                 raise
             except (OverLimit, RequestThrottled) as error:
                 _log.warning("receiving from %s failed, it is tried again: %s", self.queue.name, error)
-                not_before = self._clock.now() + _REFUSED_PAUSE
+                not_before = self._clock.now() + REFUSED_PAUSE
                 continue
             except QueueClientError as error:
                 if not self.outages.failed("receiving", error):
@@ -190,7 +155,7 @@ class QueueLoop:
             elif found is None and empty is not None and not held_back:
                 self._hands.found_empty(self.held, empty)
             elif found is None:
-                yield from self._wait_until(event or now + _BETWEEN_RECEIVES)
+                yield from self._wait_until(event or now + BETWEEN_RECEIVES)
 
     def _log_pauses(self) -> None:
         """Logs each pause of the queue or of a group once, and its end."""

@@ -1,0 +1,70 @@
+"""A run of a consumer on one of its queues: how it ends, and how it is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from lakequeue.consumer.observers import Observers
+from lakequeue.consumer.options import ConsumerOptions
+from lakequeue.consumer.outages import Health, OutageMonitor
+from lakequeue.consumer.shared_hands import Controls
+from lakequeue.errors import LakeQueueError
+from lakequeue.model.clock import Interrupt
+
+REFUSED_PAUSE = timedelta(seconds=0.5)
+"""Time between receives while the queue refuses them for now."""
+BETWEEN_RECEIVES = timedelta(seconds=0.2)
+"""Minimum time from one empty receive to the next, where receives do not wait."""
+
+
+class RunLoop:
+    """Base of the loops that receive from one queue during a run.
+
+    Args:
+        options: the consumer's options for this queue.
+        controls: requests to the consumer, such as to stop.
+        observers: record what becomes of messages.
+        fatal: stops all loops of the consumer.
+
+    Attributes:
+        interrupt: has the loop act on what changed.
+        outages: knows whether storage works.
+        unended: messages whose handlers had not ended when the run ended.
+        handed_back: unended messages that were made visible.
+    """
+
+    def __init__(
+        self, options: ConsumerOptions, controls: Controls, observers: Observers, fatal: Callable[[], None]
+    ) -> None:
+        self._options = options
+        self.queue = queue = options.queue
+        self._clock = queue.clock
+        self._controls = controls
+        self._observers = observers
+        self._fatal = fatal
+        self._error: BaseException | None = None
+        self.unended = self.handed_back = 0
+        self.interrupt = Interrupt()
+        self.outages = OutageMonitor(options.outage, queue.name, self._clock, self.interrupt.set)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the run, which raises the error. All loops of the consumer end if it is not about the queue."""
+        self._error = self._error or error
+        if not isinstance(error, LakeQueueError):
+            self._fatal()
+        self.interrupt.set()
+
+    @property
+    def _stopping(self) -> bool:
+        return self._controls.stopping or self._error is not None
+
+    def _raise_failure(self) -> None:
+        """Raises the error that ended the run, if one did."""
+        if self._error is not None:
+            raise self._error
+
+    def _health(self, active: int, begun: int, round_seconds: float = 0.0) -> Health:
+        error = self.outages.error
+        reason = None if error is None else error.message
+        return Health(True, self._controls.paused, active, self.outages.since, reason, begun, round_seconds)
