@@ -135,7 +135,7 @@ is_held_back = of_face(depth_of.is_held_back)
 def claim_delivery(
     queue: Queue, most: int, visibility_timeout: Duration | None, consumer: str
 ) -> Delivering | None:
-    """Claims messages whose rows a consumer appends to the queue's table. None if there are none."""
+    """Claims messages whose rows a consumer appends to the queue's table. None if no message is visible."""
     from lakequeue.operations import delivery
 
     return delivery.claim(queue._runtime, most, visibility_timeout, consumer)

@@ -27,7 +27,7 @@ class Sender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Calls ``flush``; the error of the block counts more than that of a send."""
+        """Calls ``flush``. If the block raised an error, errors of sends are not raised."""
         try:
             self.flush()
         except Exception:

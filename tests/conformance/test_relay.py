@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -17,6 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from lakequeue import LakeQueue, Queue, errors
 from lakequeue.storage import source_rows
 from lakequeue.storage.bulk import manifests
+from lakequeue.storage.roots import local_path
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -83,12 +86,18 @@ def test_it_starts_at_an_instant(lq: LakeQueue, queue: Queue, table: str) -> Non
         at = next(each for each in DeltaTable(table).history() if each["version"] == version)["timestamp"]
         return datetime.fromtimestamp(at / 1000, timezone.utc)
 
-    import time
-
+    local = local_path(table)
     for number in range(1, 4):
         append(table, number)
-        time.sleep(2.1)  # object stores say whole seconds
-    between = committed(2) + (committed(3) - committed(2)) / 2
+        if local is None:
+            time.sleep(2.1)  # object stores say whole seconds
+        else:
+            at = committed(0).timestamp() + number
+            os.utime(Path(local, "_delta_log", f"{number:020}.json"), (at, at))
+    if local is None:
+        between = committed(2) + (committed(3) - committed(2)) / 2
+    else:
+        between = committed(0) + timedelta(seconds=2.5)
     assert lq.relay(table, queue, start=between) == 1
     other = lq.create_queue("others")
     assert lq.relay(table, other, start=between - timedelta(days=900)) == 3

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from lakequeue.consumer.prometheus import Endpoint
 
 _MOST_THREADS = 8
-"""Threads that receive from several queues, and as many that extend receipts: storage is asked in each of them."""
+"""Maximum number of threads that receive from several queues, and of threads that extend receipts. Each may wait
+for storage."""
 _DEFAULT_RENEWAL = HeartbeatRenewal()
 _DEFAULT_OUTAGE = Outage()
 

@@ -103,7 +103,7 @@ def parse_table(value: object) -> str:
 
 
 def epoch_above_all(now: int) -> int:
-    """An epoch above those of all commits before ``now``, in microseconds, for a ledger of which some are unknown.
+    """Returns an epoch above all epochs that a ledger with unknown commits had before ``now`` (in microseconds).
 
     A commit takes over a millisecond, so no shard has had as many commits as milliseconds (TAB-11).
     """

@@ -37,7 +37,7 @@ class ActiveConsumer:
     oldest_receive: datetime | None
     """When it received the first of these messages; None if it has none."""
     newest_receive: datetime | None
-    """When it received the last of them."""
+    """When it received the last message in flight."""
     processes: Sequence[ConsumerProcess] = ()
     """The processes in which a ``Consumer`` of this name runs, as they said within three minutes."""
 

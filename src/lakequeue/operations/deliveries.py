@@ -67,7 +67,7 @@ def check_unmarked(queue: OpenQueue) -> None:
 
 
 def undecided(queue: OpenQueue) -> list[UndecidedDelivery]:
-    """The undecided deliveries of all shards, the one that waits longest first (TAB-5)."""
+    """Returns the undecided deliveries of all shards, the oldest first (TAB-5)."""
     with queue.service("undecided"):
         found = [delivery for shard in queue.shards for delivery in _undecided(queue, shard).values()]
     return sorted(found, key=lambda each: each.since)

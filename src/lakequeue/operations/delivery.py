@@ -218,6 +218,6 @@ class Delivering:
 def claim(
     queue: OpenQueue, most: int, visibility_timeout: Duration | None, consumer: str | None
 ) -> Delivering | None:
-    """Claims messages of one shard for a delivery; None if there are none."""
+    """Claims messages of one shard for a delivery. Returns None if no message is visible."""
     leased = leases.lease(queue, most, visibility_timeout, consumer)
     return None if leased is None else Delivering(leased)

@@ -52,7 +52,7 @@ class Table(Protocol):
     @property
     def uri(self) -> str: ...
     def latest(self) -> Snapshot | None:
-        """A kept snapshot if the table still has its newest entry, else a new one. No two threads get the same."""
+        """Returns a kept snapshot if it is still the newest, else a new snapshot. Threads share no snapshot."""
         ...
 
     def keep(self, snapshot: Any) -> None:
@@ -142,7 +142,7 @@ class Opened:
         A missing table is created without rows before that.
 
         Args:
-            schema: returns that of a new table; None: do not create one.
+            schema: returns the schema of a new table. None: a missing table is not created.
 
         Raises:
             TableUnavailable: the table is not there, or it is another one.

@@ -81,7 +81,7 @@ class Health:
     unreserved: list[str] = attrs.field(factory=list)
     """What a disk that is full would lack, see ``storage.reserve``."""
     store_use: StoreUse | None = None
-    """Requests of running consumers to the object store; None if there are none."""
+    """Requests of running consumers to the object store. None if no consumer runs, or on a disk."""
 
     @property
     def warnings(self) -> list[str]:

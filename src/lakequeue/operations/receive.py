@@ -157,16 +157,20 @@ def _release(step: _Step) -> bool:
 def receive(queue: OpenQueue, request: Request) -> list[Message]:
     """Receives messages; waits in this thread for the first message."""
     wake, clock = threading.Event(), queue.root.clock
-    with clock.participant():
+    woken = request.interrupt.waking(wake.set) if request.interrupt else nullcontext()
+    with clock.participant(), woken:
         return run(receive_with_waits(queue, request, wake), clock, wake)
 
 
 def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
-    """``receive`` for a caller that waits itself, and for ``wake``."""
+    """Receives messages for a caller that waits itself.
+
+    Args:
+        wake: set when there may be messages. The caller sets it with ``request.interrupt``, too.
+    """
     with queue.service("receive") as call:
         poll = _checked(queue, request)
-        woken = request.interrupt.waking(wake.set) if request.interrupt else nullcontext()
-        with _waiting(queue, poll, wake.set) as waiter, woken:
+        with _waiting(queue, poll, wake.set) as waiter:
             polls = _Polls(queue, poll, waiter, wake.clear)
             while True:
                 claimed = polls.claim()

@@ -97,7 +97,7 @@ class ShardCounts:
 
 @attrs.frozen
 class UndecidedDelivery:
-    """A delivery into a table whose lease has ended, and of which nobody knows yet if its rows are in the table.
+    """A delivery whose lease has ended before any process knew if its rows are in the table.
 
     Attributes:
         shard: number of the shard.

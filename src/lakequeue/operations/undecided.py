@@ -93,7 +93,7 @@ def target_of(queue: OpenQueue, table: str | None) -> Target:
 
 
 def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:
-    """Decides deliveries whose receipts have ended, as far as the table can be reached (TAB-26).
+    """Decides deliveries whose receipts have ended, if their table can be reached (TAB-26).
 
     A slot that cannot be decided is tried again after 30 seconds. Other messages do not wait for that.
 

@@ -5,8 +5,8 @@ it has ended they are *undecided*: no claim, move, expiry, or redrive takes them
 shown if their rows arrived.
 
 ``Head.delivery_table`` is ``DELIVERY_ID:TABLE_ID``, or ``DELIVERY_ID:`` if no table id is known. It names the
-table of the marks. If its delivery id is not that of the attributes, the marks belong to an earlier table, and
-only an operator decides them.
+table of the marks. If the attributes have another delivery id, the marks belong to an earlier table, and only an
+operator decides them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def keep_target(state: ShardState, delivery_id: str | None) -> None:
 
 
 def begun(state: ShardState) -> None:
-    """Forgets the table of an earlier delivery id, of which no mark is left."""
+    """Forgets the table of an earlier delivery id. The caller has seen that none of its marks is left."""
     owner, _, _ = (state.head.delivery_table or "").partition(":")
     if owner and owner != state.attributes.delivery_id:
         state.head = attrs.evolve(state.head, delivery_table=None)

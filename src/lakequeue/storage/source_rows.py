@@ -35,8 +35,8 @@ _PHYSICAL, _ID, _MODE = "delta.columnMapping.physicalName", "delta.columnMapping
 class VersionRows:
     """The rows that a version adds, always in the same order and pieces.
 
-    The order is that of the files in the version's entry, and of the rows in them. The pieces follow from the
-    footers of these files. So every process that relays the version makes the same pieces.
+    Rows come in the order of the files in the version's entry, and in their order in each file. The pieces
+    follow from the footers of these files. So every process that relays the version makes the same pieces.
 
     Attributes:
         schema: the columns, those of a feed included.

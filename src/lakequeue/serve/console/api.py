@@ -244,7 +244,7 @@ class ConsoleApi:
         return {"groups": top, "total": found.groups, "noisy": found.noisy, "seconds_ago": self._groups.age(found)}
 
     def consumers(self, caller: Caller, name: str, given: Parameters) -> Answer:
-        """The consumers of a queue, the one that received last first, idle ones at the end."""
+        """Returns the consumers of a queue: first by their last receive, idle consumers at the end."""
         given.end()
         found = self._on_queue(name, consumers)
         return {"consumers": [documents.consumer(each) for each in found[:ROWS]], "total": len(found)}

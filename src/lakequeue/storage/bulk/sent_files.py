@@ -119,7 +119,7 @@ class SentFiles:
             yield _in_order(pa.concat_tables(waiting))
 
     def merge(self) -> None:
-        """Merges parts once there are many, except that of the newest batch; removes parts that were merged."""
+        """Merges many parts into one, and removes the merged parts. The part of the newest batch stays."""
         self._folder.remove(self._left_over)
         ranges = sorted(self._merged)
         number = [each for each in sorted(self._batches) if each != self.last]

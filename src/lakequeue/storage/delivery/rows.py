@@ -15,7 +15,7 @@ def table_of(rows: object, schema: pa.Schema | None) -> pa.Table:
 
     Args:
         rows: an Arrow table, batches, or reader; a frame of polars or pandas; or a list of dicts.
-        schema: that of the delivery table, for the types of dicts' values; None if there is no table yet.
+        schema: schema of the delivery table, which gives dicts their types. None if there is no table yet.
 
     Raises:
         RowsRefused: a value does not fit its column.

@@ -390,7 +390,7 @@ class Engine:
 def _again(
     read: Callable[[], _T], renew: Callable[[Exception], None], gone: type[Exception] | tuple[type[Exception], ...]
 ) -> _T:
-    """Reads; if what is read is ``gone``, as others may remove it at any time, reads again after ``renew``."""
+    """Reads. After an error of class ``gone``, calls ``renew`` and reads again: other processes remove files."""
     for _ in range(_READS):
         try:
             return read()
