@@ -236,6 +236,19 @@ def test_handles_with_other_options_are_not_shared() -> None:
     assert one._runtime.catalog is not other._runtime.catalog
 
 
+def test_handles_that_other_variables_reach_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients read these variables once, when they are made."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    one, again = LakeQueue("s3://lake/a", storage_options=KEYS), LakeQueue("s3://lake/a", storage_options=KEYS)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:2")
+    other = LakeQueue("s3://lake/a", storage_options=KEYS)
+    assert one._runtime.catalog is again._runtime.catalog
+    assert one._runtime.catalog is not other._runtime.catalog
+    shared, apart = (LakeQueue("/lake/a") for _ in range(2))
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    assert shared._runtime.catalog is apart._runtime.catalog is LakeQueue("/lake/a")._runtime.catalog
+
+
 def test_all_tables_of_a_root_share_their_connections() -> None:
     store = Store("s3://lake/a", KEYS)
     one, two = store.folder("s3://lake/a/q/k/0/messages"), store.folder("s3://lake/a/queues") / "_delta_log"

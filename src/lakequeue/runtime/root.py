@@ -318,7 +318,7 @@ class Root:
 def _tables(store: Store, spark: SparkSession | None) -> _Tables:
     """The tables of a root, through Spark if there is a session."""
     # other options, other handles: they may have other rights
-    key = (store.root, frozenset(store.options.items()), store.syncs, 0 if spark is None else id(spark))
+    key = (store.root, store.client_options, store.syncs, 0 if spark is None else id(spark))
     with _opened_lock:
         tables = opened.get(key)
         if tables is None:

@@ -153,6 +153,13 @@ class Store:
         return _environment(_PORTABLE) | self.options
 
     @property
+    def client_options(self) -> frozenset[tuple[str, str]]:
+        """The options and the variables of this process's environment that clients read when they are made."""
+        if local_path(self.root) is not None:
+            return frozenset(self.options.items())
+        return frozenset((_environment() | self.options).items())
+
+    @property
     def public_options(self) -> dict[str, str]:
         """The portable options without credentials, and without URLs that may contain some."""
         if local_path(self.root) is not None:
@@ -301,9 +308,9 @@ class Store:
         return {"config": config or None, "client_options": client or None, "retry_config": retry or None}
 
 
-def _environment(bare_names: Collection[str]) -> dict[str, str]:
+def _environment(bare_names: Collection[str] | None = None) -> dict[str, str]:
     own = {name.lower(): value for name, value in os.environ.items() if name.lower().startswith(PREFIXES)}
-    return {name: value for name, value in own.items() if bare_name(name) in bare_names}
+    return {name: value for name, value in own.items() if bare_names is None or bare_name(name) in bare_names}
 
 
 def _number(name: str, text: str) -> int | float | timedelta:
