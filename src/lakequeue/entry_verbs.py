@@ -262,6 +262,9 @@ def concerns(
     return [*concern.found(queue.name, settings(queue), now, busy, sources, before)]
 
 
+errors_of = of_face(concern.errors_of)
+
+
 def schedule_concerns(lake: LakeQueue) -> list[Concern]:
     """Returns the schedules of the region that fail or are overdue, by name, except paused ones."""
     return [*lake.schedules._runtime.concerns()]

@@ -187,7 +187,7 @@ def test_a_batch_consumer_works_a_queue_off(run: Run, root: str, tmp_path: Path,
     queue.pause("the bank is down")
     paused = run("consume_batch", *here)
     assert paused.out == "0 messages of orders done in 0 batches\n"
-    assert "orders is paused since 20" in paused.err and ", reason the bank is down; " in paused.err
+    assert "orders has been paused since 20" in paused.err and "Z: the bank is down; " in paused.err
 
 
 @pytest.mark.spark

@@ -513,6 +513,9 @@ def test_a_dead_letter_queue_says_what_it_is_and_comes_first(visiting: Visiting,
     with serving(lake) as server, visiting(server.url) as visit:
         page = visit.open()
         shows(page.locator("tbody tr").first).to_contain_text("z-letters2 dead letters")
+        concerns = page.get_by_role("region", name="What needs attention")
+        concerns.get_by_role("link", name="2 ValueError").click()
+        shows(page.locator("tr.message")).to_have_count(2)
         visit.open("#/q/z-letters/dead-letters")
         shows(page.get_by_text("This is a dead-letter queue: 2 dead letters by error")).to_be_visible()
         page.get_by_role("link", name="ValueError").click()
@@ -893,12 +896,18 @@ def test_a_deletion_counts_what_a_rewind_could_restore(lake: LakeQueue, visit: V
 
 
 @pytest.mark.spec("JOB-14")
+def report_idle(queue: Queue, name: str, number: int = 4711, running: int = 0) -> None:
+    """Reports a consumer as its process does each minute."""
+    now = queue.clock.now()
+    oldest = now - timedelta(minutes=5) if running else None
+    process = ConsumerProcess("worker-1", number, now, now, running, oldest)
+    report_consumer(queue, str(number), ConsumerFile(name, [queue.key], process))
+
+
 def test_idle_consumers_are_listed_with_process_handlers_and_age(lake: LakeQueue, visit: Visit):
-    queue, now = lake.create_queue("worked"), lake.clock.now()
+    queue = lake.create_queue("worked")
     for number, running in (4711, 0), (4712, 2):
-        oldest = now - timedelta(minutes=5) if running else None
-        process = ConsumerProcess("worker-1", number, now, now, running, oldest)
-        report_consumer(queue, str(number), ConsumerFile("packer", [queue.key], process))
+        report_idle(queue, "packer", number, running)
     page = visit.open("#/q/worked/consumers")
     row = visit.row("packer")
     for text in "4711 on worker-1", "4712 on worker-1", "idle", "2, the oldest for 5m":
@@ -906,6 +915,8 @@ def test_idle_consumers_are_listed_with_process_handlers_and_age(lake: LakeQueue
     shows(row.locator("time.ago")).to_have_count(2)
     page.get_by_role("link", name="Workers").click()
     shows(visit.row("packer")).to_contain_text("worked")
+    visit.open("#/?text=worked")
+    shows(visit.row("worked").locator(".at-consumers")).to_have_text("1")
 
 
 def test_a_redrive_takes_the_filters_of_the_list(lake: LakeQueue, visit: Visit):
@@ -928,12 +939,12 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_what_needs_attention(la
     dialog = page.get_by_role("dialog", name="Pause attended?")
     dialog.get_by_label("Reason").fill("the bank is down")
     dialog.get_by_role("button", name="Pause").click()
-    shows(page.locator(".badge.paused")).to_have_text(re.compile(r"^paused \d+s ago, reason: the bank is down"))
+    shows(page.locator(".badge.paused")).to_have_text(re.compile(r"^paused \d+s ago: the bank is down"))
     assert lake.queue("attended").receive() == []
     visit.open("#/?text=attended")
     concerns = page.get_by_role("region", name="What needs attention")
     shows(concerns.get_by_role("heading", name="Paused")).to_be_visible()
-    shows(concerns.get_by_role("link", name=re.compile("attended is paused since"))).to_be_visible()
+    shows(concerns.get_by_role("link", name=re.compile("attended has been paused since"))).to_be_visible()
     visit.button("Resume attended").click()
     shows(page.locator(".toast").last).to_have_text("attended is resumed.")
     shows(page.locator(".badge.paused")).to_have_count(0)
@@ -950,7 +961,7 @@ def test_what_needs_attention_has_its_cure_next_to_it(lake: LakeQueue, visiting:
     with visiting(permissions=["clipboard-read", "clipboard-write"]) as visit:
         page = visit.open("#/?text=cured")
         concerns = page.get_by_role("region", name="What needs attention")
-        paused = concerns.get_by_role("listitem").filter(has_text="of cured is paused")
+        paused = concerns.get_by_role("listitem").filter(has_text="of cured has been paused")
         shows(paused.locator("code")).to_have_text("lakequeue resume cured --group 'a&b'")
         paused.get_by_role("button", name="Copy").click()
         shows(page.locator(".toast")).to_have_text("Copied.")
@@ -1071,6 +1082,18 @@ def test_a_phone_shows_the_whole_way_and_two_lines_for_a_queue(lake: LakeQueue, 
         shows(visit.row(name)).to_be_visible()
         box = visit.row(name).bounding_box()
         assert box is not None and box["height"] < 75, "two lines"
+        lake.queue(name).pause("the reason is longer than " + "the line of a phone " * 4)
+        box = visit.button(f"Resume {name}").last.bounding_box()
+        assert box is not None and box["x"] + box["width"] < 380, "the button is not cut"
+        report_idle(lake.queue(name), "packer-" + "x" * 60)
+        lake.schedules.add("phone", name, "y" * 300, cron="0 2 * * *", tz="America/Argentina/Buenos_Aires")
+        for place in "#/schedules", f"#/q/{name}/consumers":
+            visit.open(place)
+            row = page.locator(".wide-cells tbody tr").first
+            shows(row).to_be_visible()
+            boxes = [cell.bounding_box() for cell in row.locator("td > *, td").all()]
+            assert all(box is None or box["x"] + box["width"] < 380 for box in boxes), "nothing is cut"
+        lake.schedules.remove("phone")
 
 
 def test_the_axis_of_a_young_queue_fits_its_data_and_times_have_a_zone(lake: LakeQueue, visiting: Visiting):

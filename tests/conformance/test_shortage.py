@@ -17,8 +17,11 @@ GIB = 2**30
 @pytest.mark.parametrize(
     ("space", "text", "urgent"),
     [
-        (Space(100 * GIB, 20 * GIB, None), None, False),
-        (Space(100 * GIB, 19 * GIB, None), "only 19% of the root's disk, 19,456 MiB, is free", False),
+        (Space(50 * GIB, 10 * GIB - 1, 100_000), "only 20% of the root's disk, 10,240 MiB, is free", False),
+        (Space(50 * GIB, 10 * GIB, 100_000), None, False),
+        (Space(1000 * GIB, 10 * GIB, None), None, False),
+        (Space(1000 * GIB, 900 * GIB, 99_999), "with room for 99,999 files", False),
+        (Space(40 * GIB, 9 * GIB, None), None, False),
         (Space(100 * GIB, 2**20, 50_000), "1 MiB, is free, with room for 50,000 files", True),
         (Space(100 * GIB, 2**20 - 1, None), "the root's disk is full", True),
         (Space(100 * GIB, 90 * GIB, 9_999), "with room for 9,999 files", True),
@@ -36,5 +39,4 @@ def test_a_shortage_is_reported_and_named_urgent(
     monkeypatch.setattr(module, "space_of", lambda path: space)
     found = shortage(lake._runtime)
     assert (found is None) == (text is None) and (text or "") in str(found)
-    assert (shortage(lake._runtime, only_urgent=True) is not None) == urgent
     assert ("the largest queues: orders 0." in str(found)) == urgent

@@ -131,9 +131,9 @@ def test_it_says_since_when_and_why_a_queue_is_paused(
     queue.pause("the bank is down", group)
     assert run("orders", "application:handle", "--until-empty").exit_code == 1
     what, resume = ("orders", "") if group is None else ("group acme of orders", " --group acme")
-    said = rf"{what} is paused since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ, reason the bank is down"
+    said = rf"{what} has been paused since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ: the bank is down"
     _, paused, ended = caplog.messages
-    assert re.fullmatch(f"{said}; lakequeue resume orders{resume} ends that", paused)
+    assert re.fullmatch(f"{said}; lakequeue resume orders{resume} ends the pause", paused)
     assert re.fullmatch(f"consumed orders, {said}: 0 handled, 0 failed", ended)
     queue.purge()
     assert run("orders", "application:handle", "--until-empty").exit_code == 0

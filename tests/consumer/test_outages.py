@@ -269,7 +269,7 @@ def test_a_consumer_logs_the_pause_of_its_queue_once_and_its_end(
         harness.queue.resume()
         harness.clock.advance(20)
     paused, resumed = [each for each in caplog.messages if "paused" in each]
-    assert "is paused since " in paused and ", reason the bank is down; lakequeue resume " in paused
+    assert "has been paused since " in paused and "Z: the bank is down; lakequeue resume " in paused
     assert resumed.endswith(" is no longer paused")
 
 

@@ -142,6 +142,8 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
         ("dead letters", "pay-dead"),
         ("paused", "paused"),
     ]
+    assert [each["errors"] for each in found["concerns"]] == [{}] * 4, "nobody failed with an error"
+    assert [each["consumers"] for each in console.get("queues")["queues"]] == [0, 0, 0, 1, 0]
     assert "host:7 has held a message of stuck for 2h50m" in found["concerns"][0]["text"]
     assert found["root"][0]["text"] == "The root was never compacted: files and logs grow."
     assert [each["may"] for each in found["concerns"]] == [False, False, True, True], "that have a button"
@@ -155,6 +157,28 @@ def test_what_needs_attention_is_listed_the_worst_kind_first(console: Console, c
         *("stuck", "unread")
     ]
     assert console.get("attention")["concerns"][0]["kind"] == "expiring"
+
+
+def test_dead_letters_are_counted_by_error_for_keys_that_may_read_them(lake: LakeQueue, clock: ManualClock):
+    def fail(message: Message, context: Context) -> None:
+        raise {"a": KeyError, "b": ValueError}[message.body](message.body)
+
+    lake.create_queue("pay-dead")
+    pay = lake.create_queue("pay", dead_letter_queue="pay-dead", max_receive_count=1)
+    pay.send_batch([SendEntry("a"), SendEntry("b"), SendEntry("b")])
+    Consumer(pay, fail).run(until_empty=True)
+    named = ", failed with 2 ValueError, 1 KeyError; lakequeue peek pay-dead shows why"
+    assert [named in text for text in doctor(lake).warnings] == [False, True]
+    with keyed(lake, "ListQueues", "GetQueueAttributes", "ReceiveMessage") as http:
+        [concern] = http.get("/console/api/attention").json()["concerns"]
+        assert concern["errors"] == {"ValueError": 2, "KeyError": 1}
+        pay.send("a")
+        Consumer(pay, fail).run(until_empty=True)
+        clock.advance(31)
+        [concern] = http.get("/console/api/attention").json()["concerns"]
+        assert concern["errors"] == {"ValueError": 2, "KeyError": 2}
+    with keyed(lake, "ListQueues", "GetQueueAttributes") as http:
+        assert http.get("/console/api/attention").json()["concerns"][0]["errors"] == {}
 
 
 @pytest.mark.spec("JOB-7")
@@ -208,7 +232,7 @@ def test_attention_says_that_schedules_cannot_be_read(console: Console):
     for file in Path(layout.schedules_path(lake.root)).glob("*.parquet"):
         file.write_bytes(b"torn")
     found = console.get("attention")
-    assert found["concerns"] == [] and "The schedules cannot be read: " in found["root"][-1]["text"]
+    assert found["concerns"] == [] and "The schedules cannot be read: " in found["root"][0]["text"]
 
 
 def test_a_pause_that_the_console_ended_needs_no_attention_any_more(console: Console):

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lakequeue.operations.concerns import COMPACTION_SECONDS
+from lakequeue.operations.concerns import COMPACTION_SECONDS, STUCK_SECONDS
+from lakequeue.operations.shortage import LEAST_FREE, LOW_BYTES, LOW_FILES
 from serve.promql import Known, consumed, problems
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -81,9 +82,17 @@ def test_the_table_of_alerts_has_each_with_its_severity_its_threshold_and_how_lo
             assert f"{limit} hours" in condition or not hours
 
 
-def test_doctor_warns_of_a_missing_compaction_when_the_alert_does() -> None:
-    [expression] = [rule["expr"] for rule in alerts() if rule["alert"] == "LakequeueNoCompaction"]
-    assert expression.endswith(f"> {COMPACTION_SECONDS // 3600} * 3600")
+def test_doctor_warns_when_the_alert_does() -> None:
+    held = "max by (queue) (lakequeue_queue_oldest_receive_age_seconds)"
+    timeout = "max by (queue) (lakequeue_queue_visibility_timeout_seconds)"
+    expected = {
+        "LakequeueNoCompaction": f"{COMPACTION_SECONDS // 3600} * 3600",
+        "LakequeueHandlerStuck": f"{STUCK_SECONDS} and {held} > {timeout}",
+        "LakequeueDiskFull": f"{LEAST_FREE} and min(lakequeue_storage_free_bytes) < {LOW_BYTES >> 30} * 2 ^ 30",
+        "LakequeueInodesRunOut": f"{LOW_FILES}",
+    }
+    expressions = {rule["alert"]: rule["expr"] for rule in alerts()}
+    assert {name: re.split(" [<>] ", expressions[name], maxsplit=1)[1] for name in expected} == expected
 
 
 def test_the_dashboard_names_only_what_is_served(known: Known) -> None:

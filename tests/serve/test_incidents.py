@@ -138,7 +138,7 @@ def test_a_forgotten_pause(tmp_path: Path) -> None:
         mail.send("a")
         mail.pause("the migration")
         for told in (warned(lake), shown(console)):
-            assert "mail is paused since " in told and "reason the migration" in told
-            assert "lakequeue resume mail ends that" in told
+            assert "mail has been paused since " in told and "Z: the migration" in told
+            assert "lakequeue resume mail ends the pause" in told
         console.post("queues/mail/resume")
         assert mail.receive()[0].body == "a" and "paused" not in warned(lake)

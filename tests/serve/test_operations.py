@@ -218,6 +218,8 @@ def test_metrics_tell_how_queues_stand_when_asked(tmp_path: Path) -> None:
         ("lakequeue_queue_consumers", "other.fifo"): 0,
         ("lakequeue_queue_dead_letter_sources", "orders"): 0,
         ("lakequeue_queue_dead_letter_sources", "other.fifo"): 0,
+        ("lakequeue_queue_visibility_timeout_seconds", "orders"): 30,
+        ("lakequeue_queue_visibility_timeout_seconds", "other.fifo"): 30,
         ("lakequeue_queue_paused", "orders"): 0,
         ("lakequeue_queue_paused", "other.fifo"): 0,
         ("lakequeue_queue_paused_timestamp_seconds", "orders"): 0,

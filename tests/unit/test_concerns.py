@@ -160,7 +160,7 @@ def test_concerns_have_an_order_and_commands_that_their_cure_contains() -> None:
 
 def test_a_pause_without_a_reason_names_none() -> None:
     assert Pause(None, "paused", None).of("orders") == "orders is paused"
-    assert Pause(None, "late", None).of("orders") == "orders is paused, reason late"
+    assert Pause(None, "late", None).of("orders") == "orders is paused: late"
 
 
 def test_consumers_that_run_and_receive_nothing_are_named_by_their_process() -> None:

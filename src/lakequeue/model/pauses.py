@@ -34,11 +34,12 @@ class Pause:
     @property
     def _words(self) -> str:
         began = "" if self.since is None else f" since {self.since:%F %T}Z"
-        return f"paused{began}" + (f", reason {self.reason}" if self.reason != NO_REASON else "")
+        return f"paused{began}" + (f": {self.reason}" if self.reason != NO_REASON else "")
 
     def of(self, queue: str) -> str:
         """Returns a line about a pause of this queue."""
-        return f"{queue if self.group is None else f'group {self.group} of {queue}'} is {self._words}"
+        be = "is" if self.since is None else "has been"
+        return f"{queue if self.group is None else f'group {self.group} of {queue}'} {be} {self._words}"
 
     def advice(self, queue: str) -> str:
         """Returns a line about a pause of this queue, with the command that ends it."""
@@ -46,7 +47,7 @@ class Pause:
 
     def cure(self, queue: str) -> str:
         """Returns the command that ends the pause, as the end of a sentence."""
-        return f"{self.command(queue)} ends that"
+        return f"{self.command(queue)} ends the pause"
 
     def command(self, queue: str) -> str:
         """Returns the command that ends the pause."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
+from lakequeue.errors import LakeQueueError
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS, shown_duration, to_micros
+from lakequeue.operations.browse import Search, page
 from lakequeue.operations.consumers import ActiveConsumer, Running, consumers
 from lakequeue.operations.depth import Depth, depth
 from lakequeue.operations.results import QueueCounts
@@ -31,6 +34,10 @@ FULL_SHARE = 0.95
 """Share of a limit from which on a queue is at this limit."""
 EXPIRING_SHARE = 0.25
 """Share of the retention below which the time left to the oldest message is a concern."""
+LETTERS = 1_000
+"""Dead letters of a queue, the newest ones, whose errors are counted."""
+ERRORS = 5
+"""Classes of errors that are named, the most frequent first."""
 KINDS = (
     *("expiring", "full", "stuck", "undecided", "schedule fails", "schedule overdue"),
     *("unread", "dead letters", "growing", "paused"),
@@ -53,6 +60,8 @@ class Concern:
     """The commands in ``cure`` that can be run as they stand."""
     group: str | None = None
     """The message group that is paused. None for the whole queue."""
+    errors: Mapping[str, int] = attrs.field(factory=dict)
+    """Number of dead letters by class of error, the most frequent first. Empty if none has an error."""
 
     @property
     def urgency(self) -> int:
@@ -60,13 +69,33 @@ class Concern:
         return KINDS.index(self.kind)
 
     def __str__(self) -> str:
-        return f"{self.text}; {self.cure}"
+        errors = ", ".join(f"{number:,} {error}" for error, number in [*self.errors.items()][:ERRORS])
+        more = f" and {len(self.errors) - ERRORS} more" if len(self.errors) > ERRORS else ""
+        return f"{self.text}{errors and f', failed with {errors}{more}'}; {self.cure}"
 
 
 def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:
     """The concerns about one queue, whose depth and ledger it reads; see ``found``."""
     now = depth(queue)
-    return [*found(queue.name, queue.attributes, now, consumers(queue, running), sources, before)]
+    concerns = found(queue.name, queue.attributes, now, consumers(queue, running), sources, before)
+    return [
+        attrs.evolve(each, errors=errors_of(queue)) if each.kind == "dead letters" else each for each in concerns
+    ]
+
+
+def errors_of(queue: OpenQueue) -> dict[str, int]:
+    """Counts the newest ``LETTERS`` messages of a dead-letter queue by class of error, the most frequent first.
+
+    Messages that nobody failed with an error, such as those of consumers that died, are left out.
+    """
+    try:
+        reasons = page(
+            Search(queue, None, LETTERS, newest=True),
+            lambda letters: [letter.dead_letter_reason for letter in letters],
+        )
+    except LakeQueueError:  # damage, which a check reports
+        return {}
+    return dict(Counter(reason.error for reason in reasons if reason is not None).most_common())
 
 
 def found(
@@ -96,7 +125,7 @@ def found(
         text = f"{name} has {_messages(now.stored, 'dead letter')} of {', '.join(sources)}"
         text = f"{text}, the oldest {shown_duration(age)} old"
         commands = f"lakequeue peek {quoted}", f"lakequeue redrive {quoted}"
-        cure = f"{commands[0]} shows why, {commands[1]} sends them back once the cause is mended"
+        cure = f"{commands[0]} shows why, {commands[1]} sends them back once the cause is fixed"
         yield Concern(name, "dead letters", text, cure, commands)
     elif counts.visible and not counts.in_flight and not attributes.paused and age > UNREAD_SECONDS:
         text = f"nobody receives the {_messages(counts.visible, 'visible message')} of {name}"

@@ -155,7 +155,7 @@ def doctor(root: Root) -> Health:
     health.clock_behind = max(0, newest - now) / MICROS
     health.shards.sort(key=lambda each: -each.ledger_runs)
     health.concerns.sort(key=lambda each: each.urgency)
-    health.shortage = shortage(root, only_urgent=True)
+    health.shortage = shortage(root)
     health.schedules, health.unreserved = _schedules(root), [*missing(root.path)]
     return health
 

@@ -11,8 +11,8 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.inspection.environment import FREE_BYTES, FREE_FILES
 from lakequeue.storage.reserve import Space, space_of
 
-LEAST_FREE = 0.2
-"""Share of the disk below which a shortage is reported."""
+LEAST_FREE, LOW_BYTES, LOW_FILES = 0.2, 10 * 2**30, 100_000
+"""Share of the disk and bytes below which space is short, and free files below which it is, as in the alerts."""
 FULL_BYTES = 2**20
 """Free bytes below which the disk counts as full, as a commit may need so many."""
 _SHOWN = 3
@@ -36,20 +36,24 @@ class Shortage:
         return "; ".join(filter(None, (self.text, self.cure, self.largest)))
 
 
-def shortage(root: Root, *, only_urgent: bool = False) -> Shortage | None:
+def shortage(root: Root) -> Shortage | None:
     """What the root's disk is short of; None if it has enough, and on an object store.
 
     Below ``FREE_BYTES`` or ``FREE_FILES`` a shortage is urgent. The function then looks at all files, to name the
-    largest queues. ``only_urgent``: None for any other shortage.
+    largest queues.
     """
     space = space_of(root.path)
     if space is None:
         return None
-    few = space.free_files is not None and space.free_files < FREE_FILES
     little = space.free_bytes < LEAST_FREE * space.size_bytes
-    if not (few or (little and space.free_bytes < FREE_BYTES)):
+
+    def short(least_bytes: int, least_files: int) -> bool:
+        few = space.free_files is not None and space.free_files < least_files
+        return few or (little and space.free_bytes < least_bytes)
+
+    if not short(FREE_BYTES, FREE_FILES):
         cure = "make room, or run lakequeue compact --now 1h"
-        return Shortage(_text(space), cure) if little and not only_urgent else None
+        return Shortage(_text(space), cure) if short(LOW_BYTES, LOW_FILES) else None
     rows = [row for row in root.rows() if row.deleted_at is None]
     largest = sorted(each(lambda row: (_bytes(root, row), row.name), rows), reverse=True)[:_SHOWN]
     shown = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for size, name in largest)

@@ -125,8 +125,14 @@ class ConsoleApi:
             rows.sort(key=lambda each: each[1]["error"] is None)
         seen = [queue for queue, row in rows if row["counts"] is not None]
         lines = dict(zip((queue.name for queue in seen), self.depths.sparklines(seen), strict=True))
+        consuming = self._attention.consumers()
+
+        def more(queue: Queue) -> Answer:
+            found = {"depths": lines.get(queue.name), "dead_letters": letters(queue)}
+            return found | {"consumers": consuming.get(queue.name) if queue.name in may else None}
+
         return {
-            "queues": [row | {"depths": lines.get(one.name), "dead_letters": letters(one)} for one, row in rows],
+            "queues": [row | more(one) for one, row in rows],
             "total": len(found),
             "next": page[-1].name if begin + limit < len(found) else None,
             "counted": counted,

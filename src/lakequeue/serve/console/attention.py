@@ -17,6 +17,7 @@ from lakequeue.entry_verbs import (
     all_consumers,
     concerns,
     depths,
+    errors_of,
     idle_consumers,
     last_compaction,
     running_consumers,
@@ -39,6 +40,8 @@ KEPT_SECONDS = 30
 """Age up to which depths and consumers are used again."""
 MOST = 200
 """Concerns that are listed."""
+MOST_COUNTED = 20
+"""Dead-letter queues whose errors are counted, those with the most messages."""
 PAUSE = "SetQueueAttributes"
 """Action that a pause needs permission for, as ``set_attributes`` can pause a queue, too."""
 
@@ -52,6 +55,8 @@ class _Seen:
     """Each with its depth and its consumers, or with the error of reading them."""
     earlier: dict[str, int]
     """Visible messages an hour before, by the queue's key."""
+    errors: dict[str, dict[str, int]]
+    """Dead letters by class of error, by the queue's name."""
     schedules: Sequence[Concern] | LakeQueueError
     """The schedules that fail or are overdue, or the error of reading them."""
     shortage: Shortage | None
@@ -66,6 +71,8 @@ class Attention:
         self._depths = depths
         self._lock = threading.Lock()
         self._seen: _Seen | None = None
+        self._stale = False
+        self._errors: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}
 
     def workers(self, caller: Caller) -> list[dict[str, Any]]:
         """The consumers of each queue, those with the oldest receive first, idle ones at the end."""
@@ -81,13 +88,20 @@ class Attention:
     def _newest(self) -> _Seen:
         with self._lock:  # of several callers, one reads
             now = to_micros(self._lake.clock.now())
-            if self._seen is None or not 0 <= now - self._seen.at <= KEPT_SECONDS * MICROS:
+            if self._seen is None or self._stale or not 0 <= now - self._seen.at <= KEPT_SECONDS * MICROS:
+                self._stale = False
                 self._seen = self._look(now)
             return self._seen
 
     def forget(self) -> None:
         """Reads all anew at the next call. A read that runs meanwhile may miss the last change."""
-        self._seen = None
+        self._stale = True
+
+    def consumers(self) -> dict[str, int]:
+        """Returns the number of consumers by queue, as last read for another view. Reads nothing."""
+        seen = self._seen
+        known = () if seen is None else seen.queues
+        return {queue.name: len(state[1]) for queue, state in known if not isinstance(state, LakeQueueError)}
 
     def of(self, caller: Caller) -> dict[str, Any]:
         """The concerns about the queues that the caller may see: the worst kind first, at most ``MOST``."""
@@ -111,16 +125,17 @@ class Attention:
             else:
                 depth, busy = state
                 found += concerns(queue, depth, busy, sources.get(queue.arn, ()), seen.earlier.get(queue.key))
-        root = [*_space(caller, seen.shortage), *self._compaction(to_micros(self._lake.clock.now()))]
+        root, upkeep = [*_space(caller, seen.shortage)], self._compaction(to_micros(self._lake.clock.now()))
         if isinstance(seen.schedules, LakeQueueError):
             text = f"The schedules cannot be read: {ErrorResponse.of(seen.schedules).message}"
             root.append({"text": text, "cure": "lakequeue check shows what is damaged"})
         else:  # of a queue that was deleted, too
             found += (each for each in seen.schedules if caller.may("GetQueueAttributes", each.queue))
         found.sort(key=lambda each: each.urgency)
-        listed = damaged + [attrs.asdict(each) | {"may": _may(caller, each)} for each in found[:MOST]]
+        listed = damaged + [attrs.asdict(each) | self._for(caller, each, seen.errors) for each in found[:MOST]]
         return {
-            "root": root,
+            "root": root + upkeep,
+            "urgent": bool(root),
             "concerns": listed[:MOST],
             "total": len(damaged) + len(found),
         }
@@ -145,7 +160,31 @@ class Attention:
             schedules: Sequence[Concern] | LakeQueueError = schedule_concerns(self._lake)
         except LakeQueueError as error:
             schedules = error
-        return _Seen(now, kept, self._depths.an_hour_ago(queues), schedules, shortage(self._lake))
+        before, errors = self._depths.an_hour_ago(queues), self._count_errors(kept)
+        return _Seen(now, kept, before, errors, schedules, shortage(self._lake))
+
+    def _count_errors(self, known: Sequence[tuple[Queue, Any]]) -> dict[str, dict[str, int]]:
+        """Returns the errors of dead letters by queue. Counts only what has changed since the last call."""
+        targets = {queue.dead_letter_queue for queue, _ in known}
+        full = [
+            (state[0].stored, state[0].sent, queue)
+            for queue, state in known
+            if queue.arn in targets and not isinstance(state, LakeQueueError) and state[0].stored
+        ]
+        counted: dict[str, tuple[tuple[int, int], dict[str, int]]] = {}
+        for stored, sent, queue in sorted(full, key=lambda each: -each[0])[:MOST_COUNTED]:
+            before = self._errors.get(queue.key)
+            if before is None or before[0] != (stored, sent):
+                before = (stored, sent), errors_of(queue)
+            counted[queue.key] = before
+        self._errors = counted
+        return {queue.name: counted[queue.key][1] for *_, queue in full if queue.key in counted}
+
+    @staticmethod
+    def _for(caller: Caller, concern: Concern, errors: dict[str, dict[str, int]]) -> dict[str, Any]:
+        """Returns the fields of a concern that depend on the caller's permissions."""
+        shown = concern.kind == "dead letters" and caller.may("ReceiveMessage", concern.queue)
+        return {"may": _may(caller, concern), "errors": errors.get(concern.queue, {}) if shown else {}}
 
     def _compaction(self, now: int) -> list[dict[str, Any]]:
         found = list[dict[str, Any]]()

@@ -9,6 +9,13 @@ export function queueHash(name, tab = "", given = {}) {
   return `#/q/${encodeURIComponent(name)}${tab && `/${tab}`}${query(given)}`;
 }
 
+// The messages of a dead-letter queue that failed with an error (null: with none), of all its sources or of one.
+export function lettersHash(name, error, source) {
+  const quoted = (value) => `'${value.replaceAll("'", "''")}'`;
+  const reason = error === null ? "dead_letter_reason IS NULL" : `dead_letter_reason->>'$.error' = ${quoted(error)}`;
+  return queueHash(name, "messages", { where: source === undefined ? reason : `${reason} AND source_queue = ${quoted(source ?? "")}` });
+}
+
 // The address without its parameters, and those parameters that the view knows.
 export function address(known = []) {
   const [path, text = ""] = location.hash.split(/\?(.*)/s);

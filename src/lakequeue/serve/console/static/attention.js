@@ -1,7 +1,7 @@
 // What needs attention: a card above the list of queues, and the marks of queues in the list.
 
 import { redrive } from "./actions.js";
-import { queueHash } from "./address.js";
+import { lettersHash, queueHash } from "./address.js";
 import { get, post, queuePath } from "./api.js";
 import { ago, copied, el, setText, show, toast } from "./dom.js";
 
@@ -38,7 +38,7 @@ export function pauseMark(name, { group, reason, since }, may, reload) {
   return el(
     "span",
     { class: "badge paused" },
-    el("span", { title: reason }, what, since ? [" ", ago(since)] : null, reason === "paused" ? null : `, reason: ${reason}`),
+    el("span", { title: reason }, what, since ? [" ", ago(since)] : null, reason === "paused" ? null : `: ${reason}`),
     may ? el("button", { type: "button", class: "small", "aria-label": `Resume ${group === null ? name : `group ${group} of ${name}`}`, click: () => resume(name, group, reload) }, "Resume") : null,
   );
 }
@@ -54,6 +54,14 @@ function cureOf({ cure, commands = [] }) {
     rest = rest.slice(at + command.length);
   }
   return el("span", { class: "quiet" }, " – ", parts, rest);
+}
+
+// The dead letters of each error, which lead to them.
+function errorsOf({ queue, errors = {} }) {
+  const found = Object.entries(errors);
+  if (!found.length) return null;
+  const links = found.slice(0, SHOWN).map(([error, number], index) => [index ? ", " : "", el("a", { href: lettersHash(queue, error) }, `${number} ${error}`)]);
+  return [": ", links, found.length > SHOWN ? ` and ${found.length - SHOWN} more` : ""];
 }
 
 // Where a concern is looked into; the message of an unknown process can be made visible in the list of messages.
@@ -90,7 +98,7 @@ export function attention(signal, reload) {
     const words = queue === undefined ? text : el("a", { href: place(concern, tab) }, text);
     const act = (label, click) => el("button", { type: "button", class: "small", click }, label);
     const button = !may ? null : kind === "paused" ? act("Resume", () => resume(queue, concern.group, again)) : act("Redrive…", () => openRedrive(queue));
-    return el("li", {}, words, cureOf(concern), button && [" ", button]);
+    return el("li", {}, words, errorsOf(concern), cureOf(concern), button && [" ", button]);
   }
 
   function group(kind, list) {
@@ -105,10 +113,9 @@ export function attention(signal, reload) {
     if (state === drawn) return; // so that a selection stays
     drawn = state;
     const kinds = Object.keys(KINDS).map((kind) => [kind, found.concerns.filter((each) => each.kind === kind)]);
-    items.replaceChildren(
-      ...(found.root.length ? [el("div", { class: "root" }, el("h3", {}, "Storage"), el("ul", {}, found.root.map((each) => item(each))))] : []),
-      ...kinds.filter(([, list]) => list.length).map(([kind, list]) => group(kind, list)),
-    );
+    const storage = found.root.length ? [el("div", { class: "root" }, el("h3", {}, "Storage"), el("ul", {}, found.root.map((each) => item(each))))] : [];
+    const queues = kinds.filter(([, list]) => list.length).map(([kind, list]) => group(kind, list));
+    items.replaceChildren(...(found.urgent ? [...storage, ...queues] : [...queues, ...storage]));
     const left = found.total - found.concerns.length;
     setText(fine, left > 0 ? `${left} more; lakequeue doctor lists all.` : "");
     show(fine, left > 0);

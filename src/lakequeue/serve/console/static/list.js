@@ -16,11 +16,17 @@ const COLUMNS = [
   ["held", "Held"],
   ["undecided", "Undecided"],
   ["oldest_age", "Oldest"],
+  ["consumers", "Consumers"],
   ["sent", "Sent/min"],
   ["deleted", "Deleted/min"],
 ];
 const RATES = ["sent", "deleted"];
+const UNSORTED = ["consumers", ...RATES];
 const RARE = ["delayed", "held", "undecided", ...RATES]; // columns that are shown only where they are not zero everywhere
+const TITLES = {
+  consumers: "That run, or have messages in flight; those without a name, such as SQS clients, count as one",
+  deleted: "By any consumer; also what expired or was purged",
+};
 const PARAMETERS = ["text", "sort", "down", "after"];
 let kept = {}; // what the list shows, or showed last, so that the user returns to it
 
@@ -51,8 +57,8 @@ export function list(signal, reload, again) {
   const create = el("button", { type: "button", class: "first", hidden: true, click: createQueue }, "Create queue…");
   const span = el("span"); // of the sparklines
   const heads = COLUMNS.map(([key, label]) => {
-    const title = key === "deleted" ? "By any consumer; also what expired or was purged" : null;
-    const shown = RATES.includes(key) ? label : el("button", { type: "button", class: "sort", click: () => sortBy(key) }, label);
+    const title = TITLES[key];
+    const shown = UNSORTED.includes(key) ? label : el("button", { type: "button", class: "sort", click: () => sortBy(key) }, label);
     return el("th", { scope: "col", class: key === "name" ? "" : `number at-${key}`, "data-key": key, title }, shown);
   });
   const body = el("tbody");
@@ -161,7 +167,8 @@ export function list(signal, reload, again) {
   };
 }
 
-function valueOf({ counts, rates }, key) {
+function valueOf({ counts, rates, consumers }, key) {
+  if (key === "consumers") return consumers;
   return counts?.[key] ?? rates?.[key] ?? null;
 }
 

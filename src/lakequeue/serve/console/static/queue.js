@@ -1,7 +1,7 @@
 // The page of one queue.
 
 import { destinations, pause, purge, redrive, rewind, send } from "./actions.js";
-import { queueHash } from "./address.js";
+import { lettersHash, queueHash } from "./address.js";
 import { pauseMark } from "./attention.js";
 import { get, queuePath } from "./api.js";
 import { chart, DEPTH, THROUGHPUT } from "./chart.js";
@@ -115,18 +115,16 @@ export function queue(name, tab, signal, reload) {
     const sources = el("ul", { class: "plain" });
     const none = el("p", { class: "quiet", hidden: true }, "This is not the dead-letter queue of any queue in this region.");
     const counted = el("p");
-    const what = el("h2", {}, "Dead letters by error");
+    const what = el("h2", {}, "Dead letters by error: counting…");
     const errors = el("tbody");
     const some = el("p", { class: "quiet" });
     const heads = ["Error", "Source queue", "Messages", "Newest text"];
-    const kinds = el("div", { class: "card wide", hidden: true }, what, el("div", { class: "overflow" }, el("table", { class: "errors" }, el("thead", {}, el("tr", {}, heads.map((label) => el("th", { scope: "col", class: label === "Messages" ? "number" : null }, label)))), errors)), some);
+    const kinds = el("div", { class: "card whole", hidden: true }, what, el("div", { class: "overflow" }, el("table", { class: "errors" }, el("thead", {}, el("tr", {}, heads.map((label) => el("th", { scope: "col", class: label === "Messages" ? "number" : null }, label)))), errors)), some);
     const ask = el("button", { type: "button", hidden: true, click: preview }, "Count what a redrive would move");
     let known = "";
 
     function kind({ error, source_queue: source, messages, text }) {
-      const quoted = (value) => `'${value.replaceAll("'", "''")}'`;
-      const where = `${error === null ? "dead_letter_reason IS NULL" : `dead_letter_reason->>'$.error' = ${quoted(error)}`} AND source_queue = ${quoted(source ?? "")}`;
-      return el("tr", {}, el("td", {}, el("a", { href: queueHash(name, "messages", { where }) }, error ?? "no reason given")), el("td", {}, source === null ? "–" : queueLink(source)), el("td", { class: "number" }, number(messages)), el("td", { class: "text" }, el("div", { class: "clamped", title: text }, text)));
+      return el("tr", {}, el("td", {}, el("a", { href: lettersHash(name, error, source) }, error ?? "no reason given")), el("td", {}, source === null ? "–" : queueLink(source)), el("td", { class: "number" }, number(messages)), el("td", { class: "text" }, el("div", { class: "clamped", title: text }, text)));
     }
 
     async function preview() {
@@ -153,8 +151,8 @@ export function queue(name, tab, signal, reload) {
         if (state !== known) showPolicies(newest);
         known = state;
         if (!newest.sources?.length || !newest.may.ReceiveMessage) return show(kinds, false);
+        show(kinds, true); // also while they are counted
         const found = await get(queuePath(name, "/errors"), {}, signal);
-        show(kinds, true);
         errors.replaceChildren(...found.errors.map(kind));
         const all = found.errors.reduce((sum, each) => sum + each.messages, 0);
         setText(what, `This is a dead-letter queue: ${count(all, "dead letter")} by error`);
@@ -183,12 +181,12 @@ export function queue(name, tab, signal, reload) {
     const active = el("tbody");
     const idle = el("p", { class: "note" });
     const heads = CONSUMER.map(([label, kind]) => el("th", { class: kind, scope: "col" }, label));
-    const table = el("div", { class: "overflow", hidden: true }, el("table", { class: "shards" }, el("thead", {}, el("tr", {}, heads)), active));
+    const table = el("div", { class: "scroll", hidden: true }, el("table", { class: "wide-cells" }, el("thead", {}, el("tr", {}, heads)), active));
     return {
-      root: el("div", { class: "card wide" }, el("h2", {}, "Consumers"), table, idle),
+      root: el("div", {}, table, idle),
       async update() {
         const busy = await get(queuePath(name, "/consumers"), {}, signal);
-        active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([, kind, shown]) => el("td", { class: kind }, shown(each))))));
+        active.replaceChildren(...busy.consumers.map((each) => el("tr", {}, CONSUMER.map(([label, kind, shown]) => el("td", { class: kind, "data-label": label }, shown(each))))));
         show(table, busy.total > 0);
         setText(idle, busy.total > busy.consumers.length ? `${number(busy.total)} consumers in all.` : busy.total ? UNSEEN : `No consumer of this queue runs. ${UNSEEN}`);
       },
