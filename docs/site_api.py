@@ -62,7 +62,9 @@ class PublicApi(griffe.Extension):
         cls.set_member("__init__", made)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Gives the verbs for asyncio the arguments and texts of those that they run; inherited properties go last."""
+        """Gives the verbs for asyncio the arguments and texts of those that they run; inherited properties go
+        last.
+        """
         for cls in (
             pkg["queue.Queue"],
             pkg["client.LakeQueue"],

@@ -528,9 +528,11 @@ class LakeQueue(RootProperties):
         if table is None:
             raise InvalidParameterValue.of(table, "table", "Give either a table or files.")
         MissingPackage.check("relay", "delta", "deltalake")
-        from lakequeue.operations.relay import Relay, relay
+        from lakequeue.operations.relay import RelayOptions, relay
 
-        wanted = Relay(table, body, start, changes, skip_changes, columns, on_bad_row, bad_rows, table_options)
+        wanted = RelayOptions(
+            table, body, start, changes, skip_changes, columns, on_bad_row, bad_rows, table_options
+        )
         return relay(queue._runtime, wanted)
 
     def compact(

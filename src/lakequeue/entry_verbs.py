@@ -34,7 +34,7 @@ from lakequeue.operations.exchange import Exchanged
 from lakequeue.operations.pool import each
 from lakequeue.operations.receive import Request, Room
 from lakequeue.operations.results import GroupCounts
-from lakequeue.operations.selected import Outcome as SelectedOutcome
+from lakequeue.operations.selected import ChosenCounts as SelectedOutcome
 from lakequeue.operations.send import Outcome as SendOutcome
 from lakequeue.operations.send import Send
 from lakequeue.operations.settle import Outcome as SettleOutcome
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from lakequeue.model.clock import Duration, Interrupt
     from lakequeue.operations.copy import CopiedQueue as CopiedQueue
     from lakequeue.operations.delivery import Delivering as Delivering
-    from lakequeue.operations.doctor import Health as Health
+    from lakequeue.operations.doctor import RootHealth as RootHealth
     from lakequeue.operations.results import SentRows as SentRows
     from lakequeue.operations.shortage import Shortage as Shortage
 
@@ -299,7 +299,7 @@ def shortage(lake: LakeQueue) -> Shortage | None:
     return shortage.shortage(lake._runtime)
 
 
-def doctor(lake: LakeQueue) -> Health:
+def doctor(lake: LakeQueue) -> RootHealth:
     """Returns the health of the root: findings of ``LakeQueue.check``, space, compaction, clock, shards."""
     from lakequeue.operations import doctor
 

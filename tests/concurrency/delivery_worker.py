@@ -11,15 +11,15 @@ from typing import Any
 from lakequeue import Consumer, HeartbeatRenewal, LakeQueue
 from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.operations.delivery import Delivering
-from lakequeue.storage.delivery.table import Snapshot, Target
+from lakequeue.storage.delivery.table import DeltaDeliverySnapshot, DeltaDeliveryTable
 
 STEPS: dict[str, tuple[type, str, bool]] = {
     "claimed": (Delivering, "messages", True),
-    "table opened": (protocol.Opened, "of", True),
-    "before the commit": (Snapshot, "append", False),
-    "committed": (Snapshot, "append", True),
-    "seen": (Target, "sync", False),
-    "synced": (Target, "sync", True),
+    "table opened": (protocol.OpenedDeliveryTable, "of", True),
+    "before the commit": (DeltaDeliverySnapshot, "append", False),
+    "committed": (DeltaDeliverySnapshot, "append", True),
+    "seen": (DeltaDeliveryTable, "sync", False),
+    "synced": (DeltaDeliveryTable, "sync", True),
     "deleted": (Delivering, "append", True),
 }
 """What a process calls at a step, and True if the step is after the call."""

@@ -450,7 +450,7 @@ MUTATIONS = [
     ),
     Mutation(
         "look for the dead-letter queue once letters are there",
-        replace(move.DeadLetters, "resolve", lambda _: None),
+        replace(move.DeadLetterMoves, "resolve", lambda _: None),
         {a_process_that_meets_its_first_dead_letters_decides_twice: "DLQ-2"},
     ),
 ]

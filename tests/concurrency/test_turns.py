@@ -22,7 +22,7 @@ from concurrency.stopping import stopped, without_turns
 from concurrency.striking import Strike
 from lakequeue.model.clock import SystemClock
 from lakequeue.storage.engines import disk_turn, file_lock, locks, transaction
-from lakequeue.storage.engines.disk_turn import Turn, turn
+from lakequeue.storage.engines.disk_turn import DiskTurn, turn
 from lakequeue.storage.engines.file_lock import FileLock
 from lakequeue.storage.engines.locks import committing
 from lakequeue.storage.engines.turns import Turns, turns_at
@@ -269,7 +269,7 @@ def a_stopped_process_costs_the_others_a_quarter_of_a_second(root: Path, patch: 
 MUTATIONS = [
     Mutation(
         "take no turns",
-        replace("lakequeue.storage.engines.turns.turn", lambda *_, **__: nullcontext(Turn())),
+        replace("lakequeue.storage.engines.turns.turn", lambda *_, **__: nullcontext(DiskTurn())),
         {nobody_loses_a_race: "DUR-24"},
     ),
     Mutation("decide on what was known before the turn", without_turns, {nobody_loses_a_race: "DUR-24"}),

@@ -287,8 +287,8 @@ def test_a_receive_cancelled_before_its_thread_begins_claims_nothing(
 
 POINTS = {
     # where the claiming thread stands when its caller is cancelled
-    "before the claim": (move.DeadLetters, "claim", False),
-    "after the claim": (move.DeadLetters, "claim", True),
+    "before the claim": (move.DeadLetterMoves, "claim", False),
+    "after the claim": (move.DeadLetterMoves, "claim", True),
     "while it reads bodies": (ShardReader, "messages", False),
     "with the answer": (receiving, "_messages", True),
 }
@@ -391,7 +391,7 @@ def test_a_hand_back_that_fails_is_logged_and_ends_with_the_timeout(
 @local_only
 def test_a_cancelled_lease_is_released(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     harness.create(visibility_timeout=600).send_batch(batch("a", "b"))
-    gate = Gate().close(monkeypatch, move.DeadLetters, "claim", after=True)
+    gate = Gate().close(monkeypatch, move.DeadLetterMoves, "claim", after=True)
     cut_off(harness, gate, aio.Queue.lease)
     assert bodies(harness.queue().receive(10)) == ["a", "b"]
 

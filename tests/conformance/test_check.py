@@ -21,7 +21,7 @@ from conformance.damage import Victim, empty, entries, live, victim_of_seven
 from conformance.harness import batch
 from lakequeue import LakeQueue, QueueDoesNotExist, RedrivePolicy, entry_verbs
 from lakequeue.cli import app, check
-from lakequeue.operations.doctor import Health, ShardHealth
+from lakequeue.operations.doctor import RootHealth, ShardHealth
 from lakequeue.operations.results import ShardCounts
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import signed
@@ -213,11 +213,11 @@ def test_doctor_warns_of_clocks_old_compactions_and_races(tmp_path: Path) -> Non
     """Its rules, on figures as a root could have them."""
     counts = ShardCounts(0, 1, 0, 0, 0, commits=50, lost_races=40)
     shard = ShardHealth("orders", "local", counts, ledger_runs=300_000, ledger_files=31)
-    warnings = Health([], 1, 1, 3 * 24 * 3600.0, 7.0, 1, [shard], ["late: no disk"]).warnings
+    warnings = RootHealth([], 1, 1, 3 * 24 * 3600.0, 7.0, 1, [shard], ["late: no disk"]).warnings
     for told in "72 hours ago", "7.0 s ahead", "300,000 runs", "40 races", "late: no disk":
         assert sum(told in warning for warning in warnings) == 1
     calm = attrs.evolve(shard, counts=attrs.evolve(counts, lost_races=1), ledger_runs=9)
-    assert Health([], 1, 1, 60.0, 0.0, 1, [calm], []).warnings == []
+    assert RootHealth([], 1, 1, 60.0, 0.0, 1, [calm], []).warnings == []
 
 
 @pytest.mark.spec("DUR-30")

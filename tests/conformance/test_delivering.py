@@ -116,7 +116,10 @@ def test_after_a_kill_the_table_decides(place: Place, monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as patched:
         # before the commit, or between the commit and the look at what landed
-        patched.setattr(*((protocol.Opened, "read") if landed else (tables.Snapshot, "append")), killed)
+        patched.setattr(
+            *((protocol.OpenedDeliveryTable, "read") if landed else (tables.DeltaDeliverySnapshot, "append")),
+            killed,
+        )
         with pytest.raises(KeyboardInterrupt):
             lease.append([{"id": 1}])
     place.expire()
@@ -142,15 +145,15 @@ def test_a_holder_that_was_paused_before_its_commit_is_refused(place: Place, mon
     first = place.lease()
     first.append([{"id": 0}])  # so that there is a table
     place.send(1)
-    slow, real = place.lease(), tables.Snapshot.append
+    slow, real = place.lease(), tables.DeltaDeliverySnapshot.append
 
-    def paused(snapshot: tables.Snapshot, *arguments: Any) -> None:
+    def paused(snapshot: tables.DeltaDeliverySnapshot, *arguments: Any) -> None:
         place.expire()
         assert place.waiting() == [1]  # which has blocked the slow one
         real(snapshot, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(tables.Snapshot, "append", paused)
+        patched.setattr(tables.DeltaDeliverySnapshot, "append", paused)
         with pytest.raises(LeaseLost):
             slow.append([{"id": 1}])
     assert (place.stored(), place.waiting()) == ([0], [1])

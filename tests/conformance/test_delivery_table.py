@@ -17,13 +17,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lakequeue.errors import RowsRefused, TableUnavailable, UnsupportedTable
-from lakequeue.storage.delivery.identity import CommitRefused, Delivery
+from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 from lakequeue.storage.delivery.rows import new_schema, table_of
-from lakequeue.storage.delivery.table import Snapshot, Target
+from lakequeue.storage.delivery.table import DeltaDeliverySnapshot, DeltaDeliveryTable
 from lakequeue.storage.roots import is_inside
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("text", pa.string()), ("day", pa.date32())])
-FIRST = Delivery("lakequeue-d-0-0", 7, "lease", 1_000_000)
+FIRST = DeliveryIdentity("lakequeue-d-0-0", 7, "lease", 1_000_000)
 
 
 def rows(*ids: int) -> pa.Table:
@@ -44,20 +44,20 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def target(path: Path, tmp_path: Path) -> Target:
-    found = Target(str(path), {}, str(tmp_path / "root"))
+def target(path: Path, tmp_path: Path) -> DeltaDeliveryTable:
+    found = DeltaDeliveryTable(str(path), {}, str(tmp_path / "root"))
     found.create(SCHEMA)
     return found
 
 
-def snapshot(target: Target) -> Snapshot:
+def snapshot(target: DeltaDeliveryTable) -> DeltaDeliverySnapshot:
     found = target.read()
     assert found is not None
     return found
 
 
 def test_a_table_that_is_missing_is_created_without_rows_and_once(path: Path, tmp_path: Path):
-    target = Target(str(path), {}, str(tmp_path / "root"))
+    target = DeltaDeliveryTable(str(path), {}, str(tmp_path / "root"))
     assert target.read() is None
     target.create(SCHEMA)
     made = snapshot(target)
@@ -72,7 +72,7 @@ def test_of_processes_that_create_a_table_at_once_one_does(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The second one has found no table before the first one creates it."""
-    first, second = (Target(str(path), {}, str(tmp_path / "root")) for _ in range(2))
+    first, second = (DeltaDeliveryTable(str(path), {}, str(tmp_path / "root")) for _ in range(2))
     real = DeltaTable.create
 
     def late(*arguments: Any, **options: Any) -> Any:
@@ -89,14 +89,14 @@ def test_of_processes_that_create_a_table_at_once_one_does(
 
 
 @pytest.mark.spec("TAB-20")
-def test_rows_carry_the_number_of_their_delivery_and_a_block_the_next(path: Path, target: Target):
+def test_rows_carry_the_number_of_their_delivery_and_a_block_the_next(path: Path, target: DeltaDeliveryTable):
     before = snapshot(target)
     assert before.delivered(FIRST.app_id) == -1
     before.append(FIRST, rows(1, 2))
     after = snapshot(target)
     assert after.delivered(FIRST.app_id) == 14
     assert after.search(FIRST) == (14, "lease")
-    second = Delivery(FIRST.app_id, 9, "other", 1_000_000)
+    second = DeliveryIdentity(FIRST.app_id, 9, "other", 1_000_000)
     after.block(second)
     assert snapshot(target).delivered(FIRST.app_id) == 19
     assert snapshot(target).search(second) == (19, "other")
@@ -106,8 +106,10 @@ def test_rows_carry_the_number_of_their_delivery_and_a_block_the_next(path: Path
 @pytest.mark.spec("TAB-20")
 @pytest.mark.parametrize("slow", ["append", "block"])
 @pytest.mark.parametrize("quick", ["append", "block"])
-def test_of_two_commits_of_a_delivery_the_slow_is_refused(path: Path, target: Target, slow: str, quick: str):
-    def commit(which: str, on: Snapshot) -> None:
+def test_of_two_commits_of_a_delivery_the_slow_is_refused(
+    path: Path, target: DeltaDeliveryTable, slow: str, quick: str
+):
+    def commit(which: str, on: DeltaDeliverySnapshot) -> None:
         on.append(FIRST, rows(1)) if which == "append" else on.block(FIRST)
 
     paused = snapshot(target)
@@ -119,7 +121,7 @@ def test_of_two_commits_of_a_delivery_the_slow_is_refused(path: Path, target: Ta
 
 
 @pytest.mark.spec("TAB-20")
-def test_other_writers_appends_and_compactions_are_no_obstacle(path: Path, target: Target):
+def test_other_writers_appends_and_compactions_are_no_obstacle(path: Path, target: DeltaDeliveryTable):
     before = snapshot(target)
     for number in (5, 6):
         append_by_another(path, number)
@@ -129,7 +131,7 @@ def test_other_writers_appends_and_compactions_are_no_obstacle(path: Path, targe
 
 
 @pytest.mark.spec("TAB-20")
-def test_a_commit_at_a_version_that_was_cleaned_up_is_not_seen(path: Path, target: Target):
+def test_a_commit_at_a_version_that_was_cleaned_up_is_not_seen(path: Path, target: DeltaDeliveryTable):
     """Acknowledged, but below the checkpoint from which the log begins."""
     paused = snapshot(target)
     for number in range(3):
@@ -145,7 +147,7 @@ def test_a_commit_at_a_version_that_was_cleaned_up_is_not_seen(path: Path, targe
 
 
 @pytest.mark.spec("TAB-20")
-def test_a_version_survives_that_the_log_is_cleaned_up_to_its_checkpoint(path: Path, target: Target):
+def test_a_version_survives_that_the_log_is_cleaned_up_to_its_checkpoint(path: Path, target: DeltaDeliveryTable):
     snapshot(target).append(FIRST, rows(1))
     append_by_another(path, 2)
     DeltaTable(path).create_checkpoint()
@@ -158,7 +160,7 @@ def test_a_version_survives_that_the_log_is_cleaned_up_to_its_checkpoint(path: P
 @pytest.mark.spec("TAB-22")
 @pytest.mark.parametrize("again", [False, True])
 def test_a_table_that_is_gone_or_another_takes_nothing_from_an_old_snapshot(
-    path: Path, target: Target, again: bool
+    path: Path, target: DeltaDeliveryTable, again: bool
 ):
     old = snapshot(target)
     old.append(FIRST, rows(1))
@@ -167,7 +169,7 @@ def test_a_table_that_is_gone_or_another_takes_nothing_from_an_old_snapshot(
     if again:
         target.create(SCHEMA)
     with pytest.raises(CommitRefused):
-        old.append(Delivery(FIRST.app_id, 8, "lease", 0), rows(2))
+        old.append(DeliveryIdentity(FIRST.app_id, 8, "lease", 0), rows(2))
     found = target.read()
     assert (found is not None) == again
     assert found is None or (found.table_id != old.table_id and found.delivered(FIRST.app_id) == -1)
@@ -203,7 +205,7 @@ def protocol(path: Path, *features: str) -> None:
     ],
 )
 def test_a_table_that_cannot_keep_the_guarantee_is_refused(
-    path: Path, target: Target, change: Callable[[Path], Any], said: str
+    path: Path, target: DeltaDeliveryTable, change: Callable[[Path], Any], said: str
 ):
     change(path)
     with pytest.raises(UnsupportedTable, match=said) as refused:
@@ -235,7 +237,7 @@ def test_a_link_into_the_root_is_inside(tmp_path: Path):
     (tmp_path / "root").mkdir()
     (tmp_path / "link").symlink_to("root")
     with pytest.raises(UnsupportedTable, match="inside the root"):
-        Target(str(tmp_path / "link" / "t"), {}, str(tmp_path / "root")).read()
+        DeltaDeliveryTable(str(tmp_path / "link" / "t"), {}, str(tmp_path / "root")).read()
 
 
 @pytest.mark.spec("TAB-23")
@@ -252,7 +254,7 @@ def test_a_link_into_the_root_is_inside(tmp_path: Path):
     ],
 )
 def test_rows_that_do_not_fit_are_refused_with_the_column(
-    path: Path, target: Target, bad: object, column: str, said: str
+    path: Path, target: DeltaDeliveryTable, bad: object, column: str, said: str
 ):
     DeltaTable(path).alter.add_constraint({"positive": "id > 0"})
     found = snapshot(target)
@@ -276,7 +278,7 @@ def test_rows_that_do_not_fit_are_refused_with_the_column(
     ],
     ids=["table", "batch", "batches", "reader", "polars", "pandas", "dicts"],
 )
-def test_rows_come_in_many_forms(path: Path, target: Target, given: object):
+def test_rows_come_in_many_forms(path: Path, target: DeltaDeliveryTable, given: object):
     found = snapshot(target)
     found.append(FIRST, table_of(given, found.schema))
     assert ids_in(path) == [1, 2]
@@ -287,7 +289,7 @@ def test_other_things_are_no_rows():
         table_of("rows", SCHEMA)
 
 
-def test_columns_are_added_on_demand(path: Path, target: Target):
+def test_columns_are_added_on_demand(path: Path, target: DeltaDeliveryTable):
     more = rows(1).append_column("more", pa.array([2.5]))
     snapshot(target).append(FIRST, more, merge_schema=True)
     assert snapshot(target).schema.names == ["id", "text", "day", "more"]
@@ -304,7 +306,7 @@ def test_a_table_that_cannot_be_reached_is_said_so_in_a_line(tmp_path: Path):
     options = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
     options |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "max_retries": "1", "retry_timeout": "1s"}
     with pytest.raises(TableUnavailable, match="s3://bucket/t cannot be used: nothing listens") as unreachable:
-        Target("s3://bucket/t", options, str(tmp_path)).read()
+        DeltaDeliveryTable("s3://bucket/t", options, str(tmp_path)).read()
     assert "\n" not in str(unreachable.value)
 
 
@@ -318,7 +320,7 @@ def test_what_a_delivery_added_is_synced(path: Path, tmp_path: Path, monkeypatch
         real(descriptor)
 
     DeltaTable.create(path, SCHEMA, partition_by=["text", "day"])
-    target = Target(str(path), {}, str(tmp_path / "root"))
+    target = DeltaDeliveryTable(str(path), {}, str(tmp_path / "root"))
     append_by_another(path, 4)  # which syncs nothing
     snapshot(target).append(FIRST, table_of([{"id": 1, "text": "a b/c", "day": date(2030, 1, 2)}], SCHEMA))
     after = snapshot(target)
@@ -329,12 +331,12 @@ def test_what_a_delivery_added_is_synced(path: Path, tmp_path: Path, monkeypatch
         expected = {str(found.relative_to(path)) for found in path.rglob("*")}
         assert len(expected) == 10 and synced == expected | {".", ".."}
         synced.clear()
-        after.append(Delivery(FIRST.app_id, 8, "lease", 0), rows(2))
+        after.append(DeliveryIdentity(FIRST.app_id, 8, "lease", 0), rows(2))
         target.sync(snapshot(target).version)
         assert synced == ({str(found.relative_to(path)) for found in path.rglob("*")} - expected) | {
             *(".", "_delta_log", "text=x", "text=x/day=__HIVE_DEFAULT_PARTITION__")
         }
-    nothing = Target(str(path), {}, str(tmp_path / "root"), syncs=False)
+    nothing = DeltaDeliveryTable(str(path), {}, str(tmp_path / "root"), syncs=False)
     synced.clear()
     nothing.sync(after.version)
     assert not synced

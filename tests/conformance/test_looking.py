@@ -310,7 +310,7 @@ def test_visible_messages_are_deleted_and_the_others_stay(harness: Harness, cloc
     known = ids(queue)
     asked = [known[body] for body in ("held", "b", "delayed")] + ["nobody"]
     outcome = selected.delete(harness.queue()._runtime, asked)
-    assert outcome == selected.Outcome(1, {IN_FLIGHT: 1, DELAYED: 1}, 1)
+    assert outcome == selected.ChosenCounts(1, {IN_FLIGHT: 1, DELAYED: 1}, 1)
     assert bodies(queue) == ["held", "a", "c", "delayed"]
     before = harness.versions()
     assert selected.delete(queue._runtime, asked).done == 0
@@ -328,10 +328,10 @@ def test_delayed_messages_become_visible_and_those_in_flight_only_if_asked(harne
     [taken] = queue.receive(visibility_timeout=30)
     known = ids(queue)
     outcome = selected.make_visible(queue._runtime, [known["a"], known["b"]])
-    assert outcome == selected.Outcome(1, {IN_FLIGHT: 1}, 0)
+    assert outcome == selected.ChosenCounts(1, {IN_FLIGHT: 1}, 0)
     assert [message.body for message in harness.queue().receive(10, visibility_timeout=1)] == ["b"]
     outcome = selected.make_visible(harness.queue()._runtime, [known["a"]], in_flight=True)
-    assert outcome == selected.Outcome(1, {}, 0)
+    assert outcome == selected.ChosenCounts(1, {}, 0)
     with pytest.raises(MessageNotInflight):
         queue.change_visibility(taken.receipt_handle, 60)
     [again] = queue.receive()
@@ -363,6 +363,6 @@ def test_chosen_messages_are_found_in_all_shards_and_batches(
         queue.send(str(number))
     known = ids(queue)
     chosen = [known[str(number)] for number in range(0, 20, 3)]
-    assert selected.delete(queue._runtime, chosen) == selected.Outcome(7, {}, 0)
+    assert selected.delete(queue._runtime, chosen) == selected.ChosenCounts(7, {}, 0)
     assert {*bodies(queue)} == {str(number) for number in range(20) if number % 3}
     assert queue.counts().oldest_age is not None and timedelta(seconds=queue.counts().oldest_age) < timedelta(1)

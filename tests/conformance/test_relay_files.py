@@ -138,7 +138,7 @@ def kill_at(patch: pytest.MonkeyPatch, step: str) -> None:
         raise Killed()
 
     if step == "decided":
-        patch.setattr(relay_files._Pass, "_send", die)
+        patch.setattr(relay_files._FileRelay, "_send", die)
     elif step == "sent":
         patch.setattr(
             sent_files.SentFiles,
@@ -236,7 +236,7 @@ MUTATIONS = [
     Mutation("record nothing", send_before_the_decision, {a_kill_before_the_end: "RLY-6"}),
     Mutation(
         "send no batch of a process that died",
-        replace(relay_files._Pass, "_finish", lambda self, sent: None),
+        replace(relay_files._FileRelay, "_finish", lambda self, sent: None),
         {a_kill_after_the_decision: "RLY-6"},
     ),
     Mutation(

@@ -290,7 +290,7 @@ MUTATIONS = [
     ),
     Mutation(
         "settles after the claim",
-        replace(claim, "DeadLetters", lambda queue, _, steps: move.DeadLetters(queue, None, steps)),
+        replace(claim, "DeadLetterMoves", lambda queue, _, steps: move.DeadLetterMoves(queue, None, steps)),
         {shown(rounds.test_a_delete_and_the_next_claim_are_one_commit): "HBN-24"},
     ),
     Mutation(

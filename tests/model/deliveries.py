@@ -23,9 +23,9 @@ from greenlet import getcurrent, greenlet
 
 from lakequeue.errors import LeaseLost, TableUnavailable
 from lakequeue.operations import delivery_protocol as protocol
-from lakequeue.operations.delivery_protocol import Opened, State
+from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliveryTable
 from lakequeue.shard.commands import LeaseCounts
-from lakequeue.storage.delivery.identity import CommitRefused, Delivery
+from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 
 SCHEMA = pa.schema([("id", pa.int64())])
 READY, GONE = "ready", "gone"
@@ -142,7 +142,7 @@ class World:
         self.leases += 1
         for index in free:
             self.messages[index] = Marks(lease, slot, number)
-        return Held(self, Delivery(f"slot {slot}", number, lease, 0), slot, tuple(free))
+        return Held(self, DeliveryIdentity(f"slot {slot}", number, lease, 0), slot, tuple(free))
 
 
 def step(what: str, ways: int = 1) -> int:
@@ -183,10 +183,10 @@ class Actor:
 
 @attrs.define
 class Held:
-    """The ledger's side of one mark, `delivery_protocol.Marked`."""
+    """The ledger's side of one mark, `delivery_protocol.DeliveryMarks`."""
 
     world: World
-    delivery: Delivery
+    delivery: DeliveryIdentity
     slot: int
     rows: tuple[int, ...] = ()
 
@@ -247,7 +247,7 @@ class Held:
         for part in parts:
             slot = self.slot if not held else min(set(range(9)) - used)
             used.add(slot)
-            delivery = Delivery(f"slot {slot}", number, self.delivery.lease_id, 0)
+            delivery = DeliveryIdentity(f"slot {slot}", number, self.delivery.lease_id, 0)
             for index in part:
                 self.world.messages[index] = Marks(self.delivery.lease_id, slot, number)
             held.append(Held(self.world, delivery, slot, part))
@@ -293,7 +293,7 @@ class MemoryTable:
 
 @attrs.define
 class MemorySnapshot:
-    """`delivery_protocol.Snapshot`: commits in two steps, as a table's writers do."""
+    """`delivery_protocol.DeliverySnapshot`: commits in two steps, as a table's writers do."""
 
     world: World
     version: int
@@ -307,17 +307,17 @@ class MemorySnapshot:
     def delivered(self, app_id: str) -> int:
         return next((each.version for each in reversed(self.log) if each.app_id == app_id), -1)
 
-    def search(self, delivery: Delivery) -> tuple[int, str | None] | None:
+    def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
         for commit in self.log[self.world.start :]:
             if commit.app_id == delivery.app_id and commit.version in (delivery.version, delivery.block):
                 return commit.version, commit.lease
         return None if self.world.start else (-1, None)
 
-    def append(self, delivery: Delivery, rows: pa.Table, merge_schema: bool) -> None:
+    def append(self, delivery: DeliveryIdentity, rows: pa.Table, merge_schema: bool) -> None:
         landing = Commit(delivery.app_id, delivery.version, tuple(rows["id"].to_pylist()), delivery.lease_id)
         self._commit(landing, "rows")
 
-    def block(self, delivery: Delivery) -> None:
+    def block(self, delivery: DeliveryIdentity) -> None:
         self._commit(Commit(delivery.app_id, delivery.block, (), delivery.lease_id), "a block")
 
     def _commit(self, landing: Commit, what: str) -> None:
@@ -363,7 +363,7 @@ def holder(world: World, size: int = 2, *, fails: bool = False) -> None:
             return
         indexes = indexes[:-1]
     table = MemoryTable(world)
-    opened, snapshot = Opened.of(table, held, lambda: SCHEMA)
+    opened, snapshot = OpenedDeliveryTable.of(table, held, lambda: SCHEMA)
     protocol.deliver(opened, snapshot, held, rows_of(indexes))
 
 
@@ -374,12 +374,12 @@ def halving_holder(world: World) -> None:
     saw(held and held.rows)
     if held is None:
         return
-    opened, snapshot = Opened.of(MemoryTable(world), held, lambda: SCHEMA)
-    if protocol.state_of(snapshot, held.delivery) is State.OPEN and step("gives up, or tries", 2):
+    opened, snapshot = OpenedDeliveryTable.of(MemoryTable(world), held, lambda: SCHEMA)
+    if protocol.state_of(snapshot, held.delivery) is DeliveryStatus.OPEN and step("gives up, or tries", 2):
         with suppress(CommitRefused):
             snapshot.append(held.delivery, rows_of(held.rows), False)
     state, snapshot = protocol.close(opened, held.delivery)
-    if state is not State.BLOCKED:
+    if state is not DeliveryStatus.BLOCKED:
         return
     for part in held.remark([(index,) for index in held.rows]) or ():
         protocol.append(opened, snapshot, part, rows_of(part.rows))
@@ -392,7 +392,7 @@ def decider(world: World) -> None:
     found = dict.fromkeys(each for each in world.messages if isinstance(each, Marks) and not each.live)
     saw(tuple(found))
     for each in found:
-        marked = Held(world, Delivery(f"slot {each.slot}", each.number, each.lease, 0), each.slot)
+        marked = Held(world, DeliveryIdentity(f"slot {each.slot}", each.number, each.lease, 0), each.slot)
         protocol.decide(MemoryTable(world), marked)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from lakequeue.model.states import TRANSITIONS, MessageState
-from lakequeue.shard.runs import DeadLetters, Destination
+from lakequeue.shard.runs import DeadLetterSpan, Destination
 
 SECOND = 1_000_000
 TWELVE_HOURS = 43_200 * SECOND
@@ -74,11 +74,11 @@ class ListLog:
             delay = row.delay
         return row.sent_at + delay if delay else 0
 
-    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
+    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetterSpan]:
         for offset in range(first, last + 1):
             row = self.rows[offset]
             if row.count:
-                yield DeadLetters(offset, offset, row.count, row.first_sent_at, row.first_received_at)
+                yield DeadLetterSpan(offset, offset, row.count, row.first_sent_at, row.first_received_at)
 
     def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
         for group, offsets in self.groups(spans):

@@ -9,8 +9,8 @@ import pytest
 
 from lakequeue.errors import TableUnavailable
 from lakequeue.operations import delivery_protocol as protocol
-from lakequeue.operations.delivery_protocol import Opened, State
-from lakequeue.storage.delivery.identity import CommitRefused, Delivery
+from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliveryTable
+from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 from mutations import Case, Mutation, each_case, replace
 
 from .deliveries import Held, MemoryTable, Scenario, explore
@@ -38,9 +38,9 @@ POWER = exploring("a_power_cut", Scenario(("holder", "decider"), happens=(CUT,))
 HALVES = exploring("halves", Scenario(("halving holder", "decider"), messages=2, happens=(LOST,)))
 
 
-def trust_the_answer(opened: Opened, snapshot: Any, marked: Held, rows: Any, **_: Any) -> Any:
+def trust_the_answer(opened: OpenedDeliveryTable, snapshot: Any, marked: Held, rows: Any, **_: Any) -> Any:
     """Appends, and takes the acknowledgement for an arrival."""
-    if protocol.state_of(snapshot, marked.delivery) is not State.OPEN:
+    if protocol.state_of(snapshot, marked.delivery) is not DeliveryStatus.OPEN:
         raise TableUnavailable("", "")
     try:
         snapshot.append(marked.delivery, rows, False)
@@ -50,28 +50,28 @@ def trust_the_answer(opened: Opened, snapshot: Any, marked: Held, rows: Any, **_
     return snapshot
 
 
-def refused_is_arrived(opened: Opened, delivery: Delivery) -> Any:
+def refused_is_arrived(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> Any:
     snapshot = opened.read()
     state = protocol.state_of(snapshot, delivery)
-    if state is State.OPEN:
+    if state is DeliveryStatus.OPEN:
         try:
             snapshot.block(delivery)
         except CommitRefused:
-            return State.ARRIVED, snapshot
-        return State.BLOCKED, snapshot
+            return DeliveryStatus.ARRIVED, snapshot
+        return DeliveryStatus.BLOCKED, snapshot
     return state, snapshot
 
 
-def block_unseen(opened: Opened, delivery: Delivery) -> Any:
+def block_unseen(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> Any:
     snapshot = opened.read()
     try:
         snapshot.block(delivery)
     except CommitRefused:
         raise TableUnavailable("", "") from None
-    return State.BLOCKED, snapshot
+    return DeliveryStatus.BLOCKED, snapshot
 
 
-def delete_first(opened: Opened, snapshot: Any, marked: Held, rows: Any, **_: Any) -> Any:
+def delete_first(opened: OpenedDeliveryTable, snapshot: Any, marked: Held, rows: Any, **_: Any) -> Any:
     counts = marked.delete()
     protocol.append(opened, snapshot, marked, rows)
     return counts
@@ -82,7 +82,7 @@ def record_nothing(table: Any, marked: Held, schema: Any) -> Any:
     if snapshot is None:
         table.create(schema())
         snapshot = table.read()
-    return Opened(table, snapshot.table_id), snapshot
+    return OpenedDeliveryTable(table, snapshot.table_id), snapshot
 
 
 def whatever_is_recorded(held: Held, delivered: bool, unrecorded: bool = False) -> int:
@@ -94,7 +94,7 @@ DECIDE = Held.decide
 MUTATIONS = [
     Mutation(
         "a block has the version of an append",
-        replace(Delivery, "block", property(lambda delivery: delivery.version)),
+        replace(DeliveryIdentity, "block", property(lambda delivery: delivery.version)),
         {DECIDERS: "TAB-20 TAB-26"},
     ),
     Mutation(
@@ -114,7 +114,9 @@ MUTATIONS = [
         {PAIR: "TAB-26", HALVES: "TAB-27"},
     ),
     Mutation("what arrived is not synced", replace(MemoryTable, "sync", lambda *_: None), {POWER: "TAB-24"}),
-    Mutation("the table's id is not recorded", replace(Opened, "of", record_nothing), {NEW: "TAB-22"}),
+    Mutation(
+        "the table's id is not recorded", replace(OpenedDeliveryTable, "of", record_nothing), {NEW: "TAB-22"}
+    ),
     Mutation(
         "a mark is removed although an id was recorded meanwhile",
         replace(Held, "decide", whatever_is_recorded),

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.model.deliveries import Mark, Target, Undecided
+from lakequeue.model.deliveries import DeliveryTarget, Mark, Undecided
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
@@ -224,7 +224,7 @@ def test_the_first_table_id_stays_and_is_recorded_only_while_the_mark_is_there()
     mark = shard.claim_mark(1)
     assert shard.ask(RecordTable(mark.slot, mark.number - 1, "t1")) is None
     assert shard.ask(RecordTable(*mark, "t1")) == "t1" == shard.ask(RecordTable(*mark, "t2"))
-    assert shard.machine.target == Target("/lake/orders", "a", "t1", owner="a")
+    assert shard.machine.target == DeliveryTarget("/lake/orders", "a", "t1", owner="a")
 
 
 @pytest.mark.spec("TAB-4")
@@ -242,14 +242,14 @@ def test_marks_of_an_earlier_delivery_id_stop_deliveries_until_they_are_decided(
     shard = Shard(3)
     mark = shard.claim_mark(1)
     shard.change(1, table="/lake/other", delivery_id="b")
-    assert shard.machine.target == Target("/lake/other", "b", None, changed=True, owner="a")
+    assert shard.machine.target == DeliveryTarget("/lake/other", "b", None, changed=True, owner="a")
     assert shard.ask(RecordTable(*mark, "t1")) is None
     stopped = shard.claim()
     assert (stopped.spans, stopped.target and stopped.target.changed) == ((), True)
     assert shard.offsets(shard.claim(1, delivery=None)) == [1], "other receives go on"
     shard.ask(Decide(*mark, delivered=True))
     mark = shard.claim_mark(1)
-    assert shard.machine.target == Target("/lake/other", "b", None, owner="b")
+    assert shard.machine.target == DeliveryTarget("/lake/other", "b", None, owner="b")
     assert shard.ask(RecordTable(*mark, "t2")) == "t2"
 
 

@@ -18,7 +18,6 @@ from lakequeue.shard import state
 from lakequeue.shard.commands import (
     ChangeVisibility,
     Claim,
-    Counts,
     Delete,
     Expire,
     LeaseCounts,
@@ -27,9 +26,10 @@ from lakequeue.shard.commands import (
     LeaseRelease,
     MakeVisible,
     Moved,
+    StateCounts,
 )
 from lakequeue.shard.decide import ShardMachine
-from lakequeue.shard.runs import IN_FLIGHT, VISIBLE, DeadLetters, Destination, Head, Run
+from lakequeue.shard.runs import IN_FLIGHT, VISIBLE, DeadLetterSpan, Destination, Head, Run
 from mutations import Case, Mutation, each_case, replace
 
 from .model import DEAD_LETTER_QUEUE, ListLog, Row
@@ -42,7 +42,7 @@ class Bulk(ListLog):
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
         yield first, last, 0
 
-    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
+    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetterSpan]:
         return iter(())
 
     def only_group(self, first: int) -> str | None:
@@ -164,7 +164,7 @@ def test_a_million_messages_are_one_run() -> None:
     decision = machine.decide([Claim(1_000_000, 30 * S, "lease")], 0)
     assert decision.puts == [held(0, 999_999, "lease", 30)]
     assert decision.head.head_offset == 1_000_000
-    assert machine.counts(0) == Counts(1_000_000, 1_000_000, 0)
+    assert machine.counts(0) == StateCounts(1_000_000, 1_000_000, 0)
 
 
 @pytest.mark.spec("VIS-1", "VIS-3")
@@ -194,9 +194,9 @@ def test_a_hundred_and_twenty_thousand_runs_in_flight_slow_nothing_down() -> Non
 @pytest.mark.spec("PER-5", "INF-8")
 def test_20_000_messages_are_delayed_and_the_next_is_held() -> None:
     machine = shard(ListLog([Row(0, 60 * S)] * 20_000 + [Row(0)] * 2), profile_name="cmq")
-    assert machine.counts(0) == Counts(0, 0, 20_000, held=2)
+    assert machine.counts(0) == StateCounts(0, 0, 20_000, held=2)
     assert ask(machine, 59, Claim(10, None, "a")).spans == ()
-    assert machine.counts(60 * S) == Counts(20_002, 0, 0)
+    assert machine.counts(60 * S) == StateCounts(20_002, 0, 0)
 
 
 @pytest.mark.spec("RWD-4", "RWD-7")

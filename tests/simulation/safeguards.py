@@ -15,7 +15,7 @@ import attrs
 import numpy as np
 
 from lakequeue.operations.tokens import Tokens
-from lakequeue.runtime.calls import Call
+from lakequeue.runtime.calls import CallCounters
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.shard_ledger import ShardLedger
 from lakequeue.runtime.shard_sender import ShardSender
@@ -96,9 +96,9 @@ def keep_the_machine_after_a_failure(patch: Patch) -> None:
 
 
 @contextmanager
-def _without_finishing(queue: OpenQueue, verb: str) -> Iterator[Call]:
+def _without_finishing(queue: OpenQueue, verb: str) -> Iterator[CallCounters]:
     with queue.root.storage_errors():
-        yield Call()
+        yield CallCounters()
 
 
 def forget_leases_on_loading(patch: Patch) -> None:

@@ -22,7 +22,7 @@ from lakequeue.storage.engines.transaction import (
     Change,
     Committed,
     Decision,
-    Found,
+    FoundChange,
     Stale,
     transact,
 )
@@ -202,7 +202,7 @@ def test_a_late_change_waits_for_its_turn_and_is_decided_again_if_others_committ
 def test_a_change_that_another_process_made_is_committed(handles: tuple[Table, Table]) -> None:
     mine, _ = handles
     turns = Recorded(0)
-    assert transact(mine, lambda _: Found("there"), busy="busy", turns=turns) == Committed(
+    assert transact(mine, lambda _: FoundChange("there"), busy="busy", turns=turns) == Committed(
         "there", 0, avoided=False
     )
     assert turns.calls == ["end"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lakequeue import Finding, Repair
-    from lakequeue.entry_verbs import Health
+    from lakequeue.entry_verbs import RootHealth
 
 SHOWN = 20
 """Maximum number of ranges of offsets, ids and concerns that are printed of each kind."""
@@ -61,7 +61,7 @@ def doctor(
         raise typer.Exit(REFUSED)
 
 
-def _health_lines(health: Health) -> Iterator[str]:
+def _health_lines(health: RootHealth) -> Iterator[str]:
     yield from map(finding_text, health.findings)
     for warning in health.of_the_root():
         yield f"warning: {warning}"
@@ -86,7 +86,7 @@ def _health_lines(health: Health) -> Iterator[str]:
     yield f"queues           {health.queues}{f'; the {SHOWN} largest shards, --json has all' if more > 0 else ''}"
 
 
-def _shards(health: Health) -> render.Fitting | str:
+def _shards(health: RootHealth) -> render.Fitting | str:
     columns = ["queue", "shard", "messages", "ledger runs", "files", "commits", "lost races"]
     rows: list[list[object]] = []
     for each in health.shards[:SHOWN]:

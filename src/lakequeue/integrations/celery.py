@@ -40,7 +40,7 @@ from lakequeue.model.secrets import hidden
 _SERVED = ("connect", "exists", "declare", "send", "size", "purge", "delete", "bind", "bindings", "attended")
 
 
-class _Relay(BaseManager):
+class _ForkRelay(BaseManager):
     """Lets forked children of a worker send through the worker, because lakequeue does not survive a fork."""
 
     served: ClassVar[tuple[int, Any, bytes]] = (0, None, b"")
@@ -64,9 +64,9 @@ def _broker(url: str, options: dict[str, Any]) -> Any:
     key = f"{url} {options}"
     pid, broker = _brokers.get(key, (None, None))
     if pid != os.getpid():
-        parent, address, relay_key = _Relay.served
+        parent, address, relay_key = _ForkRelay.served
         if parent not in (0, os.getpid()):  # another process has forked this one
-            relay = _Relay(address, relay_key)
+            relay = _ForkRelay(address, relay_key)
             relay.connect()
             broker = relay.broker(url, options)  # type: ignore[attr-defined]
         else:
@@ -75,7 +75,7 @@ def _broker(url: str, options: dict[str, Any]) -> Any:
     return broker
 
 
-_Relay.register("broker", callable=_broker, exposed=_SERVED)
+_ForkRelay.register("broker", callable=_broker, exposed=_SERVED)
 
 
 class Channel(virtual.Channel):
@@ -103,7 +103,7 @@ class Channel(virtual.Channel):
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
         broker = self._receiving
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
-        _Relay.serve()
+        _ForkRelay.serve()
         for tag, one in list(self._subscriptions.items()):
             if one.ended and one.name not in self._auto_delete:
                 del self._subscriptions[tag]

@@ -44,7 +44,7 @@ class Mark(NamedTuple):
         return 2 * self.number + 1
 
 
-class Target(NamedTuple):
+class DeliveryTarget(NamedTuple):
     """The delivery table of a shard.
 
     Attributes:

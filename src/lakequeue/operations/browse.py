@@ -75,7 +75,7 @@ PEEKED = [
 
 
 @attrs.frozen(eq=False)
-class Batch:
+class MessageBatch:
     """Stored messages of one shard, in the order of sending."""
 
     judge: Judge
@@ -124,7 +124,7 @@ def batches(
     growth: int = 1,
     history: bool = False,
     newest: bool = False,
-) -> Iterator[Batch]:
+) -> Iterator[MessageBatch]:
     """The messages stored in a shard from an offset on, oldest first, in batches of bounded size.
 
     With ``history``, those deleted messages that can be rewound. With ``newest`` the batches go down from the
@@ -151,7 +151,7 @@ def batches(
         most_bytes = BYTES // min(len(queue.shards), 8)
         read = _read_back(shard, runs, most_bytes) if newest else _read(shard, runs, rows, most_bytes)
         for offsets, found in read:
-            yield Batch(judge, offsets, found)
+            yield MessageBatch(judge, offsets, found)
             browsed += len(offsets)
         start = runs[0].first - 1 if newest else runs[-1].last + 1
         rows = min(max(rows, browsed // 2), most)

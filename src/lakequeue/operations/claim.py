@@ -11,7 +11,7 @@ from typing import NamedTuple
 import attrs
 
 from lakequeue.errors import LakeQueueError, OverLimit
-from lakequeue.operations.move import DeadLetters
+from lakequeue.operations.move import DeadLetterMoves
 from lakequeue.operations.settle import Settling
 from lakequeue.operations.tokens import Tokens
 from lakequeue.operations.undecided import decide_found
@@ -22,7 +22,7 @@ from lakequeue.shard.commands import Claim, ClaimResult, Result
 from lakequeue.storage.engines.interface import is_storage_failure
 
 
-class Part(NamedTuple):
+class ClaimedPart(NamedTuple):
     """Messages that were claimed in one shard."""
 
     shard: OpenShard
@@ -66,12 +66,12 @@ class ClaimPlan:
     """True if the process may write into the queue's delivery table, to decide what is undecided."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
     """The moves of dead letters that the call has made, after which no error is a refusal."""
-    _parts: list[Part] = attrs.field(factory=list, init=False)
+    _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)
     """Number of free hands."""
 
-    def run(self) -> tuple[list[Part], OverLimit | None]:
+    def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
         """Claims; returns the messages by shard, and the refusal of a shard that is full.
 
         Once messages are claimed, an error only ends the claim: it would hide them from every consumer.
@@ -81,7 +81,7 @@ class ClaimPlan:
             return [], refusal
         if self.hands is not None:
             self._free, self.hands.passed = self.hands.free(), 0
-        dead_letters = DeadLetters(self.queue, self.settling, self.steps)
+        dead_letters = DeadLetterMoves(self.queue, self.settling, self.steps)
         dead_letters.resolve()
         for place, shard in enumerate(self._shards()):
             if place == 0:
@@ -131,7 +131,7 @@ class ClaimPlan:
         # not the shard that was tried before the home
         if not self._parts and self.wanted.attempt_id is None and (place or shard.number == home.current):
             home.found(shard.number)
-        self._parts.append(Part(shard, claimed))
+        self._parts.append(ClaimedPart(shard, claimed))
         self._taken += claimed.message_count
         most = min(self.enough or self.wanted.max_messages, self.wanted.max_messages)
         return alone or claimed.halved or self._taken >= most

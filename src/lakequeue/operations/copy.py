@@ -32,7 +32,7 @@ from lakequeue.operations.depth import stored
 from lakequeue.operations.queues import missing
 from lakequeue.runtime.calls import logged
 from lakequeue.runtime.root import Root
-from lakequeue.shard.commands import Counts
+from lakequeue.shard.commands import StateCounts
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.deliver import without_marks
 from lakequeue.storage import cleaning, layout
@@ -69,7 +69,7 @@ class ShardCopy:
     epoch: int
     move_number: int
     """Of the last move to another queue that the ledger knows of."""
-    counts: Counts
+    counts: StateCounts
 
     @property
     def messages(self) -> int:

@@ -15,15 +15,15 @@ from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import Message
 from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.operations import lease as leases
-from lakequeue.operations.delivery_protocol import Opened, State
+from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliveryTable
 from lakequeue.operations.lease import LeasedMessages
 from lakequeue.operations.receive import read
-from lakequeue.operations.undecided import Marked, target_of
+from lakequeue.operations.undecided import LedgerMarks, target_of
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Command, LeaseCounts, LeaseDelete, LeaseRelease, Remark
 from lakequeue.shard.spans import ranges
-from lakequeue.storage.delivery.identity import Delivery
+from lakequeue.storage.delivery.identity import DeliveryIdentity
 
 
 class Delivering:
@@ -42,7 +42,7 @@ class Delivering:
     ) -> None:
         self.leased = leased
         self.settle = settle
-        self._opened: Opened | None = None
+        self._opened: OpenedDeliveryTable | None = None
 
     @property
     def queue(self) -> OpenQueue:
@@ -52,12 +52,12 @@ class Delivering:
     def _shard(self) -> OpenShard:
         return self.leased.parts[0].shard
 
-    def _marked(self) -> Marked:
+    def _marked(self) -> LedgerMarks:
         mark = self.leased.mark
         if mark is None:
             raise UnsupportedOperation("The messages were claimed before the queue had a delivery table.")
         leased = self.leased
-        return Marked.of(self.queue, self._shard, mark, leased.lease_id, lambda: self.settle(leased))
+        return LedgerMarks.of(self.queue, self._shard, mark, leased.lease_id, lambda: self.settle(leased))
 
     # --- the messages
 
@@ -132,7 +132,9 @@ class Delivering:
                 return 0
             marked = self._marked()
             table = target_of(self.queue, marked.table)
-            self._opened, snapshot = Opened.of(table, marked, lambda: new_schema(table_of(given, None)))
+            self._opened, snapshot = OpenedDeliveryTable.of(
+                table, marked, lambda: new_schema(table_of(given, None))
+            )
             converted = table_of(given, snapshot.schema)
             tried = self._try()
             counts = protocol.deliver(
@@ -141,7 +143,7 @@ class Delivering:
             call.messages = counts.done
             return int(converted.num_rows)
 
-    def open(self) -> tuple[Delivery, Any]:
+    def open(self) -> tuple[DeliveryIdentity, Any]:
         """Opens the table for a write of the user's own; returns the delivery and the handle of ``deltalake``.
 
         Raises:
@@ -151,9 +153,9 @@ class Delivering:
         with self.queue.service("delivery"):
             marked = self._marked()
             table = target_of(self.queue, marked.table)
-            self._opened, _ = Opened.of(table, marked, None)
+            self._opened, _ = OpenedDeliveryTable.of(table, marked, None)
             snapshot = self._opened.read()
-            if protocol.state_of(snapshot, marked.delivery) is not State.OPEN:
+            if protocol.state_of(snapshot, marked.delivery) is not DeliveryStatus.OPEN:
                 raise LeaseLost()
             self._try()
             return marked.delivery, snapshot.handle
@@ -168,16 +170,16 @@ class Delivering:
         with self.queue.service("delivered") as call:
             marked = self._marked()
             table = target_of(self.queue, marked.table)
-            self._opened, _ = Opened.of(table, marked, None)
+            self._opened, _ = OpenedDeliveryTable.of(table, marked, None)
             snapshot = self._opened.read()
             state = protocol.state_of(snapshot, marked.delivery)
-            if state is State.OPEN:
+            if state is DeliveryStatus.OPEN:
                 raise QueueClientError(
                     f"{table.uri} has no commit with the id {marked.delivery.app_id} and the version "
                     f"{marked.delivery.version}. A write that changed no row may record none: then append an "
                     "empty frame with them"
                 )
-            if state is not State.ARRIVED:
+            if state is not DeliveryStatus.ARRIVED:
                 raise LeaseLost()
             table.sync(snapshot.version)
             counts = marked.delete()
@@ -201,11 +203,11 @@ class Delivering:
         with self.queue.service("divide_delivery"):
             if self.leased.tried and self._opened is not None:
                 state, snapshot = protocol.close(self._opened, marked.delivery)
-                if state is State.ARRIVED:
+                if state is DeliveryStatus.ARRIVED:
                     self._opened.table.sync(snapshot.version)
                     marked.delete()
                     return None
-                if state is not State.BLOCKED:
+                if state is not DeliveryStatus.BLOCKED:
                     raise LeaseLost()
             spans = [held.spans] if parts is None else [ranges(sorted(map(self._offset, part))) for part in parts]
             command = Remark(self.leased.lease_id, *marked.mark, spans, new_nonce())

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lakequeue.errors import LeaseLost, TableUnavailable
 from lakequeue.shard.commands import LeaseCounts
-from lakequeue.storage.delivery.identity import CommitRefused, Delivery
+from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 
 _TRIES = 8
 """Times that a commit is tried, each on a newly opened table, before the delivery is left undecided."""
@@ -25,7 +25,7 @@ _CONFLICT = (
 )
 
 
-class Snapshot(Protocol):
+class DeliverySnapshot(Protocol):
     """One version of a delivery table."""
 
     @property
@@ -41,17 +41,17 @@ class Snapshot(Protocol):
 
     def check(self) -> None: ...
     def delivered(self, app_id: str) -> int: ...
-    def search(self, delivery: Delivery) -> tuple[int, str | None] | None: ...
-    def append(self, delivery: Delivery, rows: pa.Table, merge_schema: bool) -> None: ...
-    def block(self, delivery: Delivery) -> None: ...
+    def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None: ...
+    def append(self, delivery: DeliveryIdentity, rows: pa.Table, merge_schema: bool) -> None: ...
+    def block(self, delivery: DeliveryIdentity) -> None: ...
 
 
-class Table(Protocol):
+class DeliveryTable(Protocol):
     """A delivery table; it may be missing."""
 
     @property
     def uri(self) -> str: ...
-    def latest(self) -> Snapshot | None:
+    def latest(self) -> DeliverySnapshot | None:
         """Returns a kept snapshot if it is still the newest, else a new snapshot. Threads share no snapshot."""
         ...
 
@@ -59,7 +59,7 @@ class Table(Protocol):
         """Keeps a snapshot on which nothing was committed for the next delivery."""
         ...
 
-    def read(self) -> Snapshot | None:
+    def read(self) -> DeliverySnapshot | None:
         """A snapshot of the table as it is now."""
         ...
 
@@ -67,11 +67,11 @@ class Table(Protocol):
     def sync(self, version: int) -> None: ...
 
 
-class Marked(Protocol):
+class DeliveryMarks(Protocol):
     """The ledger's side of one delivery: messages that are marked with its slot and number."""
 
     @property
-    def delivery(self) -> Delivery: ...
+    def delivery(self) -> DeliveryIdentity: ...
     def table_id(self) -> str | None:
         """Id of the table that was recorded; None if none was, "" if the marks are of an earlier table."""
         ...
@@ -97,7 +97,7 @@ class Marked(Protocol):
         ...
 
 
-class State(Enum):
+class DeliveryStatus(Enum):
     """What a table's log says about a delivery."""
 
     OPEN = "open"
@@ -112,31 +112,33 @@ class State(Enum):
     """A newer delivery of the slot landed, and the log no longer has the entry of this one."""
 
 
-def state_of(snapshot: Snapshot, delivery: Delivery) -> State:
+def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
     """What a newly opened table says about a delivery (TAB-25)."""
     version = snapshot.delivered(delivery.app_id)
     if version < delivery.version:
-        return State.OPEN
+        return DeliveryStatus.OPEN
     if version == delivery.block:
-        return State.BLOCKED
+        return DeliveryStatus.BLOCKED
     found = snapshot.search(delivery)
     if found is None and version > delivery.block:
-        return State.UNKNOWN
+        return DeliveryStatus.UNKNOWN
     landed, lease_id = found or (version, None)
     if landed != delivery.version:
-        return State.BLOCKED
-    return State.ARRIVED if lease_id in (None, delivery.lease_id) else State.TAKEN
+        return DeliveryStatus.BLOCKED
+    return DeliveryStatus.ARRIVED if lease_id in (None, delivery.lease_id) else DeliveryStatus.TAKEN
 
 
 @attrs.frozen
-class Opened:
+class OpenedDeliveryTable:
     """A delivery table whose id the ledger has recorded."""
 
-    table: Table
+    table: DeliveryTable
     table_id: str
 
     @classmethod
-    def of(cls, table: Table, marked: Marked, schema: Callable[[], pa.Schema] | None) -> tuple[Opened, Snapshot]:
+    def of(
+        cls, table: DeliveryTable, marked: DeliveryMarks, schema: Callable[[], pa.Schema] | None
+    ) -> tuple[OpenedDeliveryTable, DeliverySnapshot]:
         """Opens the table for a delivery, and records its id if it is the first (TAB-22).
 
         A missing table is created without rows before that.
@@ -163,7 +165,7 @@ class Opened:
         opened._compare(snapshot)
         return opened, snapshot
 
-    def read(self) -> Snapshot:
+    def read(self) -> DeliverySnapshot:
         """Opens the table anew. Raises TableUnavailable if it is not the recorded one."""
         snapshot = self.table.read()
         if snapshot is None:
@@ -172,7 +174,7 @@ class Opened:
         snapshot.check()
         return snapshot
 
-    def _compare(self, snapshot: Snapshot) -> None:
+    def _compare(self, snapshot: DeliverySnapshot) -> None:
         if snapshot.table_id != self.table_id:
             raise TableUnavailable(
                 self.table.uri, f"is another table (id {snapshot.table_id}) than before (id {self.table_id})"
@@ -180,9 +182,9 @@ class Opened:
 
 
 def append(
-    opened: Opened,
-    snapshot: Snapshot,
-    marked: Marked,
+    opened: OpenedDeliveryTable,
+    snapshot: DeliverySnapshot,
+    marked: DeliveryMarks,
     rows: pa.Table,
     *,
     merge_schema: bool = False,
@@ -203,13 +205,13 @@ def append(
     delivery, reason = marked.delivery, ""
     for _ in range(_TRIES):
         state = state_of(snapshot, delivery)
-        if state is State.ARRIVED and tried:
+        if state is DeliveryStatus.ARRIVED and tried:
             opened.table.sync(snapshot.version)
             opened.table.keep(snapshot)
             return
-        if state is State.BLOCKED:
+        if state is DeliveryStatus.BLOCKED:
             raise LeaseLost()
-        if state is not State.OPEN:
+        if state is not DeliveryStatus.OPEN:
             raise TableUnavailable(opened.table.uri, _CONFLICT) if marked.is_there() else LeaseLost()
         tried = True
         try:
@@ -223,13 +225,15 @@ def append(
     raise TableUnavailable(opened.table.uri, f"refused {_TRIES} commits{reason}", outcome_unknown=True)
 
 
-def deliver(opened: Opened, snapshot: Snapshot, marked: Marked, rows: pa.Table, **options: bool) -> LeaseCounts:
+def deliver(
+    opened: OpenedDeliveryTable, snapshot: DeliverySnapshot, marked: DeliveryMarks, rows: pa.Table, **options: bool
+) -> LeaseCounts:
     """Appends the rows of a delivery, then deletes its messages. Arguments and errors as ``append``."""
     append(opened, snapshot, marked, rows, **options)
     return marked.delete()
 
 
-def close(opened: Opened, delivery: Delivery) -> tuple[State, Snapshot]:
+def close(opened: OpenedDeliveryTable, delivery: DeliveryIdentity) -> tuple[DeliveryStatus, DeliverySnapshot]:
     """Blocks a delivery unless its rows arrived. The state is never ``OPEN`` (TAB-26).
 
     Raises:
@@ -239,7 +243,7 @@ def close(opened: Opened, delivery: Delivery) -> tuple[State, Snapshot]:
     for _ in range(_TRIES):
         snapshot = opened.read()
         state = state_of(snapshot, delivery)
-        if state is not State.OPEN:
+        if state is not DeliveryStatus.OPEN:
             return state, snapshot
         try:
             snapshot.block(delivery)
@@ -248,7 +252,7 @@ def close(opened: Opened, delivery: Delivery) -> tuple[State, Snapshot]:
     raise TableUnavailable(opened.table.uri, f"refused {_TRIES} blocks{reason}")
 
 
-def decide(table: Table, marked: Marked) -> bool:
+def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
     """Decides a delivery whose receipt has ended (TAB-26).
 
     Returns:
@@ -264,12 +268,12 @@ def decide(table: Table, marked: Marked) -> bool:
         return True
     if known == "":
         return False
-    opened = Opened(table, known)
+    opened = OpenedDeliveryTable(table, known)
     state, snapshot = close(opened, marked.delivery)
-    if state is State.ARRIVED:
+    if state is DeliveryStatus.ARRIVED:
         opened.table.sync(snapshot.version)
-    elif state is State.UNKNOWN:
+    elif state is DeliveryStatus.UNKNOWN:
         # usually another process decided this mark, and the slot has been used since
         return not marked.is_there()
-    marked.decide(state is State.ARRIVED)
+    marked.decide(state is DeliveryStatus.ARRIVED)
     return True

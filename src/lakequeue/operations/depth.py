@@ -14,7 +14,7 @@ from lakequeue.operations.results import QueueCounts, ShardCounts
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
-from lakequeue.shard.commands import Claim, Counts
+from lakequeue.shard.commands import Claim, StateCounts
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.storage import compaction_notes
 from lakequeue.storage.catalog import QueueRow
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 class ShardDepth(NamedTuple):
     """The depth of a shard at an instant, from one snapshot."""
 
-    counts: Counts
+    counts: StateCounts
     oldest_age: int | None
     """Microseconds since the oldest stored message was sent."""
     sent: int
@@ -106,7 +106,7 @@ class Depth:
         return waiting / consumed if consumed is not None and consumed > 0 else None
 
 
-def stored(counts: QueueCounts | Counts) -> int:
+def stored(counts: QueueCounts | StateCounts) -> int:
     """Messages in any state, without the history."""
     return counts.visible + counts.in_flight + counts.delayed + counts.held + counts.undecided
 

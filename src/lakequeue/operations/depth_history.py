@@ -81,11 +81,11 @@ class _Past:
     def __init__(self, queue: OpenQueue, shard: OpenShard, since: int) -> None:
         path, log = shard.tables.receipts, shard.ledger.log()
         store = queue.root.engine.store
-        self._states: list[_State] = []
+        self._states: list[_PastLedger] = []
         for version in _some(past_versions.versions(store, path), since):
             # trimmed meanwhile; its files are gone and its log entry is not; or Spark has just created it empty
             with suppress(OSError, QueueClientError):
-                state = _State(store, path, version.number, log)
+                state = _PastLedger(store, path, version.number, log)
                 if state.known:
                     self._states.append(state)
         self.begins = [state.begin for state in self._states]
@@ -113,7 +113,7 @@ def _some(versions: Sequence[past_versions.Version], since: int) -> list[past_ve
     return [versions[index] for index in sorted(chosen)]
 
 
-class _State:
+class _PastLedger:
     """A version of the ledger of a shard."""
 
     def __init__(self, store: Store, path: str, number: int, log: ShardLog) -> None:

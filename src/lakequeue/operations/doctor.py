@@ -45,7 +45,7 @@ class ShardHealth:
 
 
 @attrs.define
-class Health:
+class RootHealth:
     """What ``doctor`` found."""
 
     findings: list[Finding]
@@ -117,13 +117,13 @@ class Health:
         yield from self.unreserved
 
 
-def doctor(root: Root) -> Health:
+def doctor(root: Root) -> RootHealth:
     """How a root of any number of queues is doing; changes nothing, and reads every file."""
     findings, space = check(root), space_of(root.path)
     with root.storage_errors():
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name))
     living = [row for row in rows if row.deleted_at is None]
-    health = Health(findings, space and space.free_bytes, space and space.free_files, None, 0.0, len(living))
+    health = RootHealth(findings, space and space.free_bytes, space and space.free_files, None, 0.0, len(living))
     newest, sources, earlier = 0, sources_of(living), _an_hour_ago(root, health)
     running = running_consumers(root)
     health.store_use = StoreUse.of(running)
@@ -160,7 +160,7 @@ def doctor(root: Root) -> Health:
     return health
 
 
-def _an_hour_ago(root: Root, health: Health) -> Mapping[str, int]:
+def _an_hour_ago(root: Root, health: RootHealth) -> Mapping[str, int]:
     try:
         return an_hour_ago(root)
     except LakeQueueError as error:

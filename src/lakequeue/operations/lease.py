@@ -18,7 +18,7 @@ from lakequeue.model.deliveries import Mark, new_nonce
 from lakequeue.model.failures import DeadLetterReason, shortened
 from lakequeue.model.messages import is_message_id
 from lakequeue.operations import tasks
-from lakequeue.operations.claim import ClaimPlan, Part
+from lakequeue.operations.claim import ClaimedPart, ClaimPlan
 from lakequeue.operations.settle import visibility
 from lakequeue.runtime.calls import Steps
 from lakequeue.runtime.open_queue import OpenQueue
@@ -49,7 +49,7 @@ class LeasedMessages:
 
     queue: OpenQueue
     lease_id: str
-    parts: Sequence[Part]
+    parts: Sequence[ClaimedPart]
     tried: bool = False
     """True if rows of a delivery may have landed under this lease, so that only the table knows."""
 
@@ -202,7 +202,7 @@ def release(leased: LeasedMessages, error: BaseException | None = None, unseen: 
     """
     failure = None if error is None else _reason(leased, error)
 
-    def command(part: Part) -> Command:
+    def command(part: ClaimedPart) -> Command:
         return LeaseRelease(leased.lease_id, part.spans, failure, leased.count, unseen, unmark=not leased.tried)
 
     return settle(leased, command)
@@ -238,7 +238,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
     unsaid = _reason(leased, None)
     said = {text: attrs.evolve(unsaid, text=shortened(text)) for text in set(kept.values()) if text}
 
-    def command(part: Part) -> Command:
+    def command(part: ClaimedPart) -> Command:
         own = offsets.get(part.shard.number, {})
         reasons = {offset: said[text] for offset, text in own.items() if text}
         failure = unsaid if own else None
@@ -263,7 +263,7 @@ def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[
         raise InvalidParameterValue.of(text, "message_id", "It is of no message of the lease.")
 
 
-def settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseCounts:
+def settle(leased: LeasedMessages, command: Callable[[ClaimedPart], Command]) -> LeaseCounts:
     done = lost = released = 0
     steps = Steps("settling the lease")
     with leased.queue.service("settle_lease") as call:
@@ -277,7 +277,7 @@ def settle(leased: LeasedMessages, command: Callable[[Part], Command]) -> LeaseC
     return LeaseCounts(done, lost, released)
 
 
-def _places(queue: OpenQueue, part: Part) -> Iterator[LeasePlace]:
+def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
     """The places of the messages of a shard in the newest snapshot of its log."""
     folder = queue.root.engine.store.folder(part.shard.tables.messages)
     pin_files(folder)
@@ -328,7 +328,7 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
                 received_at = min(run.received_at or now for run in mine)
                 visible_at = min(run.visible_at or now for run in mine)
                 mark = mine[0].mark
-                parts.append(Part(shard, ClaimResult(spans, received_at, visible_at, lease_id, mark=mark)))
+                parts.append(ClaimedPart(shard, ClaimResult(spans, received_at, visible_at, lease_id, mark=mark)))
     return LeasedMessages(queue, lease_id, parts, tried=True) if parts else None
 
 

@@ -57,7 +57,7 @@ def _destination(row: QueueRow) -> Destination:
 
 
 @attrs.frozen
-class DeadLetters:
+class DeadLetterMoves:
     """The dead letters that a receive meets: they move before it claims anything else (DLQ-2)."""
 
     queue: OpenQueue
@@ -216,7 +216,7 @@ def _check_dead_letters(queue: OpenQueue) -> None:
 
 def _targets(
     queue: OpenQueue,
-    batch: browse.Batch,
+    batch: browse.MessageBatch,
     predicate: Predicate | None,
     most: int | None,
     only: Destination | None,

@@ -30,7 +30,7 @@ from lakequeue.model.messages import Message
 from lakequeue.model.names import sequence_number
 from lakequeue.model.off_loop import OffLoop, in_loop_threads
 from lakequeue.model.waiting_work import Waits, run
-from lakequeue.operations.claim import ClaimPlan, FreeHands, Part
+from lakequeue.operations.claim import ClaimedPart, ClaimPlan, FreeHands
 from lakequeue.operations.results import received_message
 from lakequeue.operations.settle import Settler, visibility
 from lakequeue.operations.waits import VainWait, is_drained, is_left_empty, waiting
@@ -114,11 +114,11 @@ class _Claimed:
 
     queue: OpenQueue
     lease_id: str
-    parts: Sequence[Part]
+    parts: Sequence[ClaimedPart]
     refusal: OverLimit | None
 
     @property
-    def own(self) -> list[Part]:
+    def own(self) -> list[ClaimedPart]:
         """The parts without those of a repeated attempt: an earlier answer has the same receipts (ATT-3)."""
         return [part for part in self.parts if part.claimed.lease_id == self.lease_id]
 
@@ -129,19 +129,19 @@ class _Claimed:
 
 
 @attrs.frozen
-class _Found:
+class _Received:
     """The answer of a receive: messages, and the claim that they are from."""
 
     claimed: _Claimed
     messages: list[Message]
 
 
-_Step = _Claimed | _Found | datetime
+_Step = _Claimed | _Received | datetime
 
 
 def _release(step: _Step) -> bool:
     """Makes claimed messages visible at once, as nobody gets the answer; returns True if all of them are."""
-    released, claimed = True, step.claimed if isinstance(step, _Found) else step
+    released, claimed = True, step.claimed if isinstance(step, _Received) else step
     if isinstance(claimed, datetime):
         return released
     for part in claimed.own:
@@ -175,7 +175,7 @@ def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event
             while True:
                 claimed = polls.claim()
                 step = polls.read(claimed) if isinstance(claimed, _Claimed) else claimed
-                if isinstance(step, _Found):
+                if isinstance(step, _Received):
                     call.messages = len(step.messages)
                     return step.messages
                 yield step
@@ -224,7 +224,7 @@ async def receive_async(
                 loop.run_in_executor(None, _release, claimed)
                 raise
             step = await off_loop(lambda: polls.read(claimed), _release)
-        found = step.messages if isinstance(step, _Found) else []
+        found = step.messages if isinstance(step, _Received) else []
         call.messages = len(found)
         return found
 
@@ -305,7 +305,7 @@ class _Polls:
         plan = ClaimPlan(queue, wanted, request.enough, request.hands, steps=self._steps, decides=request.decides)
         return _Claimed(queue, lease_id, *plan.run())
 
-    def read(self, claimed: _Claimed) -> _Found | datetime:
+    def read(self, claimed: _Claimed) -> _Received | datetime:
         """Reads claimed messages. Without any, and with time left, it returns an instant before the next claim.
 
         Raises:
@@ -316,7 +316,7 @@ class _Polls:
         if waiter is not None:
             self._waiters.announce(max(shard.ledger.attributes_version for shard in queue.shards))
             waiter.found = bool(messages)
-        found = _Found(claimed, messages)
+        found = _Received(claimed, messages)
         now, deadline = queue.now(), self._started
         try:
             deadline = self._poll.deadline()  # may read the catalog, for attributes of which the claim has learnt
@@ -342,7 +342,7 @@ class _Polls:
 
 
 def read(
-    queue: OpenQueue, parts: Sequence[Part], names: Sequence[str] = ("All",), lease_id: str | None = None
+    queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
     """The messages of a claim, by send time.
 
@@ -351,7 +351,7 @@ def read(
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
 
-def _size(part: Part) -> int:
+def _size(part: ClaimedPart) -> int:
     size = 0
     for first, last in part.spans:
         try:
@@ -385,7 +385,7 @@ def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Messa
     return list(heapq.merge(*by_shard, key=lambda message: message.sent_at))
 
 
-def _messages(queue: OpenQueue, part: Part, names: Sequence[str], lease_id: str | None) -> list[Message]:
+def _messages(queue: OpenQueue, part: ClaimedPart, names: Sequence[str], lease_id: str | None) -> list[Message]:
     shard, claimed = part
     signer = receipt_handles.HandleSigner(queue.key, shard.number, claimed.lease_id, queue.row.handle_key)
     own = claimed.lease_id == lease_id  # an attempt that is repeated was counted before
@@ -414,7 +414,7 @@ def _messages(queue: OpenQueue, part: Part, names: Sequence[str], lease_id: str 
     return messages
 
 
-def _rows(queue: OpenQueue, part: Part, own: bool) -> tuple[dict[int, Row], set[int]]:
+def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row], set[int]]:
     """Claimed messages by offset, and the offsets of messages that storage cannot read now.
 
     The latter count as never received if the claim is this call's ``own``.
@@ -462,7 +462,7 @@ def _rows(queue: OpenQueue, part: Part, own: bool) -> tuple[dict[int, Row], set[
     return rows, unreadable
 
 
-def _uncount(queue: OpenQueue, part: Part, spans: Spans) -> None:
+def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
     """Takes back the receive of messages that nobody sees; they stay hidden until their timeout."""
     try:
         queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))

@@ -105,7 +105,7 @@ class Relation(ds.Dataset):
     queues, and files that cannot have such rows, stay closed. Other arguments are ignored.
     """
 
-    def __init__(self, schema: pa.Schema, tables: _Tables, name: str) -> None:
+    def __init__(self, schema: pa.Schema, tables: _RootTables, name: str) -> None:
         # a dataset of Arrow itself has no constructor; nothing of it is used but its type
         self._schema, self._root = schema, tables.root
         self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
@@ -151,29 +151,29 @@ class Relation(ds.Dataset):
 
 def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[str, Relation]:
     """The relations by name; ``LakeQueue.arrow_views`` says what they are."""
-    return _relations(_Tables.of(root, now, as_of))
+    return _relations(_RootTables.of(root, now, as_of))
 
 
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
     """The relations of some queues; ``stats`` is whole. Those of messages have all columns of ``JUDGED``."""
-    tables = _Tables(root, now or as_of, as_of, queues)
+    tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
 
-def _relations(source: _Tables) -> dict[str, Relation]:
+def _relations(source: _RootTables) -> dict[str, Relation]:
     return {name: Relation(schema, source, name) for name, schema in SCHEMAS.items()}
 
 
 def judged(root: Root) -> Relation:
     """The messages with all columns of ``JUDGED``."""
-    return Relation(JUDGED, _Tables(root, None), "messages")
+    return Relation(JUDGED, _RootTables(root, None), "messages")
 
 
 def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]]:
     """The shards that may have messages which meet a condition."""
-    return _Tables(root, None).shards(condition, JUDGED)
+    return _RootTables(root, None).shards(condition, JUDGED)
 
 
 def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
@@ -219,7 +219,7 @@ def opened(root: Root, path: str, as_of: datetime | None) -> Table:
 
 
 @attrs.frozen
-class _Tables:
+class _RootTables:
     """Reads what a root's tables say, now or as of an instant."""
 
     root: Root
@@ -230,7 +230,7 @@ class _Tables:
     """The queues of that instant, or the only ones to read; None: all that exist at each read."""
 
     @classmethod
-    def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _Tables:
+    def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _RootTables:
         if as_of is not None:
             return cls(root, now or as_of, as_of, queues_at(root, as_of, now))
         shown_queues(root, now, None)  # reports a wrong instant or root

@@ -39,7 +39,7 @@ from lakequeue.storage.folder import Folder
 from lakequeue.storage.layout import stream_id
 from lakequeue.storage.roots import is_inside, root_of
 from lakequeue.storage.source_rows import CHANGE_TYPE, MOST_PIECES, VersionRows
-from lakequeue.storage.source_table import Change, Changes, SourceTable, State
+from lakequeue.storage.source_table import Changes, SourceChange, SourceTable, SourceVersion
 from lakequeue.storage.stores import Store
 
 _VERB = "relay"
@@ -50,7 +50,7 @@ def _given(columns: Mapping[str, str | None]) -> dict[str, str]:
 
 
 @attrs.frozen
-class Relay:
+class RelayOptions:
     """A table as a source of messages; see ``LakeQueue.relay``.
 
     Attributes:
@@ -68,19 +68,19 @@ class Relay:
     table_options: Mapping[str, str] | None = None
 
 
-def relay(queue: OpenQueue, wanted: Relay) -> SentRows:
+def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
     """Sends the rows of all versions up to the newest; returns how many messages this call sent."""
     if is_inside(wanted.table, queue.root.path):
         raise InvalidOptions([f"table {wanted.table} is in the root, where only lakequeue's tables are"])
     queue.reload()  # raises if the queue was deleted
     with queue.root.storage_errors():
-        return _Pass(queue, wanted).run()
+        return _TableRelay(queue, wanted).run()
 
 
-class _Pass:
+class _TableRelay:
     """A pass over the versions that a queue does not have yet."""
 
-    def __init__(self, queue: OpenQueue, wanted: Relay) -> None:
+    def __init__(self, queue: OpenQueue, wanted: RelayOptions) -> None:
         self._queue, self._wanted = queue, wanted
         options = queue.root.engine.store.options if wanted.table_options is None else wanted.table_options
         store = Store(wanted.table, options)
@@ -112,7 +112,7 @@ class _Pass:
             self._move(_position(version, MOST_PIECES))  # past versions that added no rows
         return SentRows(self._sent, self._refused)
 
-    def _position(self, newest: State) -> int:
+    def _position(self, newest: SourceVersion) -> int:
         """Returns how far the queue's log has the table: the version of the relay's application id."""
         done, start = last_version(self._queue, self._app_id), self._wanted.start
         path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
@@ -143,7 +143,7 @@ class _Pass:
             with self._queue.service(_VERB):
                 positions.move(bulk_target(self._queue), self._app_id, version, more or {}, first)
 
-    def _send_version(self, change: Change, first: int) -> None:
+    def _send_version(self, change: SourceChange, first: int) -> None:
         """Sends the pieces of a version from a piece on."""
         feed = self._wanted.changes == "feed"
         rows = VersionRows(self._source, change, feed)

@@ -76,10 +76,10 @@ def relay_files(
     queue.reload()  # raises if the queue was deleted
     with queue.root.storage_errors():
         given = {name: column for name, column in columns.items() if column is not None}
-        return _Pass(queue, pattern, given, options).run()
+        return _FileRelay(queue, pattern, given, options).run()
 
 
-class _Pass:
+class _FileRelay:
     def __init__(
         self, queue: OpenQueue, pattern: Pattern, columns: Mapping[str, str], options: Mapping[str, str] | None
     ) -> None:

@@ -33,7 +33,7 @@ NEAR = 60 * MICROS
 
 
 @attrs.frozen
-class Outcome:
+class ChosenCounts:
     """What became of chosen messages.
 
     Attributes:
@@ -47,7 +47,7 @@ class Outcome:
     missing: int
 
 
-def delete(queue: OpenQueue, message_ids: Collection[str]) -> Outcome:
+def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
     """Deletes the visible ones of the messages; a rewind can restore them as any others."""
     with queue.service("delete_selected") as call:
         outcome = _apply(queue, message_ids, {MessageState.VISIBLE}, Discard)
@@ -56,7 +56,7 @@ def delete(queue: OpenQueue, message_ids: Collection[str]) -> Outcome:
         return outcome
 
 
-def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> Outcome:
+def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> ChosenCounts:
     """Makes delayed messages visible now, and those in flight if asked.
 
     The consumer of a message in flight is not notified. On lenient queues it may still delete the message until
@@ -186,7 +186,7 @@ def _apply(
     message_ids: Collection[str],
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
-) -> Outcome:
+) -> ChosenCounts:
     """Runs one command a shard on the messages; the shard decides by their states at its commit."""
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
@@ -212,4 +212,4 @@ def _apply(
         changed = min(left, stayed[state])
         stayed[state] -= changed
         left -= changed
-    return Outcome(done, +stayed, len(wanted) - found)
+    return ChosenCounts(done, +stayed, len(wanted) - found)

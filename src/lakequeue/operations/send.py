@@ -24,7 +24,7 @@ from lakequeue.model.messages import (
 )
 from lakequeue.model.names import sequence_number, shard_of_group
 from lakequeue.model.validation import validate_batch, validate_entry
-from lakequeue.runtime.calls import Call
+from lakequeue.runtime.calls import CallCounters
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard, in_home_order
 from lakequeue.runtime.shard_sender import Placed, ShardSend
@@ -104,7 +104,7 @@ def send_once(queue: OpenQueue, sends: Sequence[tuple[SendEntry, str, int]]) -> 
 _SENT_BEFORE = SendResult("", "", None, None)
 
 
-def _each(queue: OpenQueue, sends: Sequence[Send], call: Call) -> list[Outcome]:
+def _each(queue: OpenQueue, sends: Sequence[Send], call: CallCounters) -> list[Outcome]:
     sizes = [1 if isinstance(given, SendEntry) else len(given) for given in sends]
     refused: dict[int, QueueServiceError] = {}
 

@@ -174,17 +174,17 @@ def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
     return commit_files.sweep_manifests(bulk_target(queue))
 
 
-def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.Target:
+def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.SendTarget:
     """The queue as bulk sends see it, with its attributes as last read, and the priority of rows without one."""
     shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     engine, path = queue.root.engine, queue.root.path
-    here = _Shards(queue, attributes)
-    return commit_files.Target(engine, path, queue.key, shards, attributes, version, here, priority)
+    here = _QueueShards(queue, attributes)
+    return commit_files.SendTarget(engine, path, queue.key, shards, attributes, version, here, priority)
 
 
 @attrs.frozen
-class _Shards:
+class _QueueShards:
     """``BulkShards`` of a queue."""
 
     _queue: OpenQueue

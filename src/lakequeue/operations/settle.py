@@ -21,7 +21,7 @@ from lakequeue.model.clock import Duration
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.model.messages import BatchFailure, BatchResult, BatchSuccess
 from lakequeue.model.validation import check_batch_ids
-from lakequeue.runtime.calls import Call, Steps
+from lakequeue.runtime.calls import CallCounters, Steps
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.shard.commands import (
     ChangeVisibility,
@@ -224,7 +224,9 @@ def _settle_one(queue: OpenQueue, text: str, timeout: int | None) -> None:
     _count(queue, [(command, queue.command(queue.shards[handle.shard], command))])
 
 
-def _settle(call: Call, queue: OpenQueue, wanted: Sequence[Wanted], *, deletes: bool = True) -> BatchResult:
+def _settle(
+    call: CallCounters, queue: OpenQueue, wanted: Sequence[Wanted], *, deletes: bool = True
+) -> BatchResult:
     """Settles many receipts; entry ids are indexes (BAT-4)."""
     check_batch_ids([str(index) for index in range(len(wanted))], queue.attributes)
     batch = BatchResult()

@@ -15,12 +15,12 @@ from lakequeue.operations import delivery_protocol as protocol
 from lakequeue.runtime.open_queue import OpenQueue
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.shard.commands import Decide, LeaseCounts, RecordTable
-from lakequeue.storage.delivery.identity import Delivery
+from lakequeue.storage.delivery.identity import DeliveryIdentity
 from lakequeue.storage.providers import scheme_of
 from lakequeue.storage.roots import local_path
 
 if TYPE_CHECKING:
-    from lakequeue.storage.delivery.table import Target
+    from lakequeue.storage.delivery.table import DeltaDeliveryTable
 
 DECIDE_EVERY = 30 * MICROS
 """Microseconds after which a process tries again to decide a slot that it could not decide."""
@@ -28,7 +28,7 @@ _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
-class Marked:
+class LedgerMarks:
     """One mark of a shard's ledger, as the protocol asks for it."""
 
     queue: OpenQueue
@@ -36,7 +36,7 @@ class Marked:
     mark: Mark
     table: str | None
     """The delivery table, as the shard's ledger has it."""
-    delivery: Delivery
+    delivery: DeliveryIdentity
     delete: Callable[[], LeaseCounts]
     """Deletes the messages by their lease."""
 
@@ -48,10 +48,10 @@ class Marked:
         mark: Mark,
         lease_id: str,
         delete: Callable[[], LeaseCounts] = lambda: LeaseCounts(0, 0),
-    ) -> Marked:
+    ) -> LedgerMarks:
         target = shard.ledger.query(lambda machine: machine.target)
         app_id = application_id(target.delivery_id or "", shard.number, mark.slot)
-        delivery = Delivery(app_id, mark.number, lease_id, queue.now())
+        delivery = DeliveryIdentity(app_id, mark.number, lease_id, queue.now())
         return cls(queue, shard, mark, target.table, delivery, delete)
 
     def table_id(self) -> str | None:
@@ -69,7 +69,7 @@ class Marked:
         return int(self.queue.command(self.shard, Decide(*self.mark, delivered, unrecorded=unrecorded)))
 
 
-def target_of(queue: OpenQueue, table: str | None) -> Target:
+def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
     """A delivery table of a queue; one object for each table in a process.
 
     Raises:
@@ -81,14 +81,14 @@ def target_of(queue: OpenQueue, table: str | None) -> Target:
     if is_catalog_name(table):
         raise UnsupportedOperation(f"{table} is a name in a catalog, which only Spark can deliver into.")
     if table not in queue.delivery.tables:
-        from lakequeue.storage.delivery.table import Target
+        from lakequeue.storage.delivery.table import DeltaDeliveryTable
 
         store, options = queue.root.engine.store, queue.delivery.options
         if options is None:
             alike = local_path(table) is None and scheme_of(table) == scheme_of(store.root)
             options = store.options if alike else {}
-        queue.delivery.tables.setdefault(table, Target(table, options, store.root, store.syncs))
-    found: Target = queue.delivery.tables[table]
+        queue.delivery.tables.setdefault(table, DeltaDeliveryTable(table, options, store.root, store.syncs))
+    found: DeltaDeliveryTable = queue.delivery.tables[table]
     return found
 
 
@@ -107,7 +107,7 @@ def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided])
             continue
         queue.delivery.failed[place] = now
         try:
-            marked = Marked.of(queue, shard, each.mark, each.lease_id)
+            marked = LedgerMarks.of(queue, shard, each.mark, each.lease_id)
             decided = protocol.decide(target_of(queue, marked.table), marked)
         except MissingPackage:
             return done

@@ -1,8 +1,8 @@
 """One structured log record per call of a verb, from the logger ``lakequeue.verbs`` at level DEBUG.
 
-Fields: verb, queue, shards (those that the call committed to), messages, commits, lost_races, seconds and
-error (the class of the error that ended the call, or None). Concurrent calls share commits; a commit counts for
-the call that made it.
+Fields: verb, queue, shards (numbers of the shards with a commit), messages, commits, lost_races, seconds, and
+error (class of the error that ended the call, or None). Concurrent calls share commits. A commit counts for the
+call that ran it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger("lakequeue.verbs")
 
 
 @attrs.define
-class Call:
+class CallCounters:
     """Counters of one call."""
 
     messages: int = 0
@@ -34,13 +34,13 @@ class Call:
     shards: set[int] = attrs.field(factory=set)
 
 
-_current: ContextVar[Call | None] = ContextVar("lakequeue call", default=None)
+_current: ContextVar[CallCounters | None] = ContextVar("lakequeue call", default=None)
 
 
 @contextmanager
-def logged(verb: str, queue: str) -> Iterator[Call]:
-    """Logs a record at the end of the block, unless the block is part of another call."""
-    call = Call()
+def logged(verb: str, queue: str) -> Iterator[CallCounters]:
+    """Logs a record at the end of the block, unless the block is part of another logged call."""
+    call = CallCounters()
     if _current.get() is not None or not _log.isEnabledFor(logging.DEBUG):
         yield call
         return
@@ -87,7 +87,7 @@ EVENTS = (
     *("sent", "sent_bytes", "received", "received_bytes", "empty_receives"),
     *("deleted", "extended", "dead_lettered"),
 )
-"""What is counted: messages, bytes of their bodies, and receives that found none."""
+"""Names of the totals: messages, bytes of bodies, and receives without messages."""
 
 
 class Tallies:
@@ -98,17 +98,17 @@ class Tallies:
         self._by_queue: dict[str, Counter[str]] = {}
 
     def add(self, queue: str, **amounts: int) -> None:
-        """Adds to the totals of a queue; the names are those of ``EVENTS``."""
+        """Adds amounts to the totals of a queue, by the names in ``EVENTS``."""
         with self._lock:
             self._by_queue.setdefault(queue, Counter()).update(amounts)
 
     def of(self, queue: str) -> Counter[str]:
-        """The totals of a queue; events that did not happen count 0."""
+        """Returns the totals of a queue; 0 for events that did not happen."""
         with self._lock:
             return Counter(self._by_queue.get(queue))
 
     def all(self) -> dict[str, Counter[str]]:
-        """The totals of every queue that something happened to."""
+        """Returns the totals of every queue with an event."""
         with self._lock:
             return {queue: Counter(amounts) for queue, amounts in self._by_queue.items()}
 
@@ -126,10 +126,10 @@ class Steps:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One commit.
+        """Runs one commit.
 
         Raises:
-            QueueClientError: it failed after an earlier step succeeded; ``outcome_unknown`` is set.
+            QueueClientError: the commit failed after an earlier commit succeeded; ``outcome_unknown`` is set.
         """
         try:
             yield
@@ -146,7 +146,9 @@ class Steps:
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """What lies between the commits, such as reads: failures as in ``step``; other errors stay as they are."""
+        """Runs code between the commits, such as reads. Storage failures raise as in ``step``; other errors stay
+        as they are.
+        """
         try:
             yield
         except Exception as error:

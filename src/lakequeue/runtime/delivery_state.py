@@ -1,4 +1,4 @@
-"""What a process knows about the delivery table of a queue."""
+"""The delivery table of a queue, as this process knows it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import attrs
 
 @attrs.define
 class DeliveryState:
-    """Not stored, and not part of a pickled queue.
+    """Neither stored nor pickled with the queue.
 
     Attributes:
-        options: storage options of the table; None: those of the root if the table is on the same kind of storage.
-        tables: the open tables by path or URI.
-        failed: when the decision about a slot of a shard failed last, in microseconds.
+        options: storage options of the table; None: the root's if the table is on the same kind of storage.
+        tables: open tables by path or URI.
+        failed: instant of the last failed decision, in microseconds, by shard and slot.
     """
 
     options: Mapping[str, str] | None = None

@@ -1,4 +1,4 @@
-"""Group commit: requests that wait when a commit ends go into the next one."""
+"""Group commit: all requests that wait when a commit ends go into the next commit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 HEAL = 0.5
-"""Seconds after which a waiter checks whether an interrupt left the group without a leader."""
+"""Seconds between a waiter's checks that the group still has a leader, which an interrupt may have ended."""
 
 
 class Item(Generic[Request, Answer]):
-    """A request of a group, and its answer once it is ``done``."""
+    """A request of a group, with its answer once it is ``done``."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -43,13 +43,13 @@ class Item(Generic[Request, Answer]):
 
 
 class GroupCommit(Generic[Request, Answer]):
-    """Runs the requests of concurrent callers in batches; one of the callers, the leader, runs each batch.
+    """Runs the requests of concurrent callers in batches. One of the callers, the leader, runs each batch.
 
-    A caller that finds no batch running leads: it runs one, then wakes a caller that arrived meanwhile. There is
-    no extra thread, and at most one batch runs at a time. The lead is a lock, so an interrupted leader always
-    releases it, and a waiter that no one wakes takes it.
+    A caller that finds no batch running becomes the leader. It runs one batch, then wakes a caller that arrived
+    meanwhile. At most one batch runs at a time, without an extra thread. The lead is a lock. An interrupted leader
+    always releases it, and a waiter that nobody wakes takes it.
 
-    Callers on an event loop do not lead: they ``offer`` requests, and have a thread ``run`` those that wait.
+    Callers on an event loop do not lead. They ``offer`` requests, and let a thread ``run`` the waiting ones.
     """
 
     def __init__(
@@ -57,9 +57,12 @@ class GroupCommit(Generic[Request, Answer]):
         run: Callable[[Sequence[Request]], Sequence[Answer | BaseException]],
         turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """``run`` returns an answer per request, in order; if it raises, every request gets that error.
+        """Creates an empty group.
 
-        ``turn`` may take a while to enter before each batch; requests that arrive meanwhile are in it.
+        Args:
+            run: returns an answer per request, in order. If it raises, every request gets the error.
+            turn: entered before each batch, which may take a while. The batch includes requests that arrive
+                meanwhile.
         """
         self._run = run
         self._turn = turn
@@ -69,7 +72,7 @@ class GroupCommit(Generic[Request, Answer]):
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is running."""
+        """True while a batch runs."""
         return self._leading.locked()
 
     @property
@@ -85,7 +88,9 @@ class GroupCommit(Generic[Request, Answer]):
         return item
 
     def run(self) -> list[Item[Request, Answer]]:
-        """Runs the requests that wait as one batch, possibly next to others. Returns them, with their answers."""
+        """Runs the waiting requests as one batch, possibly while another batch runs. Returns them with their
+        answers.
+        """
         with self._mutex:
             batch, self._pending = self._pending, []
         if batch:
@@ -93,7 +98,7 @@ class GroupCommit(Generic[Request, Answer]):
         return batch
 
     def submit(self, request: Request) -> Answer:
-        """Runs a request in the next batch; returns its answer or raises its error."""
+        """Runs a request in the next batch. Returns its answer or raises its error."""
         item: Item[Request, Answer] = Item(request)
         try:
             with self._mutex:

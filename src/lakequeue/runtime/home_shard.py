@@ -1,10 +1,10 @@
 """The home shard of a process, so that processes on one queue rarely compete for a commit.
 
-Commits of two processes to the same shard wait for each other; commits to different shards do not. So a process
-starts its receives at its home shard, and its sends at one of their own. If it keeps losing races there, it moves
-to a shard that no other process seems to use; with at least as many shards as processes, each soon has its own. If
-it keeps finding its messages elsewhere, it moves there. Sends also move on with each segment, so that one producer
-fills all shards.
+Commits of two processes to the same shard wait for each other; commits to different shards do not. So each process
+has a home shard, where its receives start, and another one for its sends. A process that keeps losing races moves
+its home to a shard that no other process seems to use. With at least as many shards as processes, each process
+soon has its own. A process that keeps finding its messages in another shard moves there. Sends also move to the
+next shard with each segment, so that one producer fills all shards.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import threading
 from collections.abc import Callable, Sequence
 
 ELSEWHERE_EVERY = 16
-"""One in this many receives starts at another shard, so that few consumers still serve every shard."""
+"""Every n-th receive starts at another shard, so that few consumers still serve every shard."""
 _ALONE = 0.125
-"""Strain that a commit without a lost race removes; each lost race adds 1. So another process that commits here
-now and then causes no lasting strain, but one that has its home here does."""
+"""Strain that a commit without a lost race removes; each lost race adds 1. Occasional commits by another process
+then cause no lasting strain, but a process with the same home does.
+"""
 _LEAST, _MOST = 2.0, 64.0
-"""Lowest and highest strain at which the home moves: moving is useless if processes outnumber shards."""
+"""Lowest and highest strain at which the home moves. The threshold rises, because moving is useless if processes
+outnumber shards.
+"""
 _QUIET = 64
 """Consecutive commits without strain after which the lowest threshold applies again."""
 _MISSES = 8
-"""Consecutive receives that found messages only elsewhere, after which the home moves there."""
+"""Consecutive receives with messages only in other shards, after which the home moves there."""
 
 
 class HomeShard:
@@ -44,21 +47,21 @@ class HomeShard:
         self.current = self._chance.randrange(shards) if first is None else first
 
     def grow(self, shards: int) -> None:
-        """Takes note of shards that were added."""
+        """Sets the number of shards after shards were added."""
         self._shards = shards
 
     def order(self) -> list[int]:
-        """All shards in turn, starting at the home."""
+        """Returns all shards in circular order, starting at the home."""
         return self._from(self.current)
 
     def anywhere(self) -> list[int]:
-        """All shards in turn, from a random shard on."""
+        """Returns all shards in circular order, starting at a random shard."""
         return self._from(self._chance.randrange(self._shards))
 
     def elsewhere(self) -> int | None:
-        """Returns, on every ``ELSEWHERE_EVERY``-th call, another shard to try before the home; otherwise None.
+        """Returns another shard to try before the home on every ``ELSEWHERE_EVERY``-th call, otherwise None.
 
-        Chance decides which of the first calls begins that.
+        The first of these calls is random.
         """
         with self._lock:
             self._receives += 1
@@ -85,7 +88,7 @@ class HomeShard:
                 self._patience = _LEAST
 
     def leave(self, shard: int) -> None:
-        """Moves on to the next shard, if this one is the home."""
+        """Moves the home to the next shard, if the home is ``shard``."""
         with self._lock:
             if shard == self.current:
                 self._move((shard + 1) % self._shards)
@@ -94,7 +97,7 @@ class HomeShard:
         """Moves the home if the strain is high enough.
 
         Args:
-            activity: for each of some shards a value that changes with every commit to it.
+            activity: returns for each of the given shards a value that changes with every commit to it.
         """
         if not (self._strain or self._seen) or not self._moving.acquire(blocking=False):
             return

@@ -1,9 +1,10 @@
-"""Wakes the receives of this process that wait when logs change on a disk (inotify).
+"""Wakes waiting receives of this process when logs change on a local disk (inotify).
 
-Of all processes of a machine that wait on a queue, one watches its logs, so that a message wakes one of them, not
-all. It holds a lock. Closing the lock's file gives the lock up, and wakes the others. The watcher does that when
-logs change while none of its receives waits, or while its handlers run, as an idle process is quicker then. The
-system does it for a process that dies. A process that is stopped shows no sign, and the others look at intervals.
+Of all processes of a machine that wait on a queue, one watches the logs, so that a message wakes one process only.
+The watcher holds a lock on a file. Closing that file releases the lock, and wakes the other processes. The watcher
+closes it when logs change while none of its receives waits or while its handlers run, because an idle process
+receives faster. The system closes it when the watcher dies. A stopped watcher shows no sign, and the other
+processes then poll at intervals.
 """
 
 from __future__ import annotations
@@ -21,29 +22,34 @@ import attrs
 from lakequeue.storage.engines.watch_lock import WatchLock
 
 PAUSE = 0.02
-"""Seconds without further wake-ups after one: a queue that others keep busy costs a process that waits little."""
+"""Minimum seconds between two wake-ups, so that a queue kept busy by other processes costs a waiting process
+little.
+"""
 GRACE = 0.05
-"""Seconds for which a process watches on after its last idle receive: it may commit, or run a short handler."""
+"""Seconds that a process keeps watching after its last idle receive. Commits and short handlers take less."""
 STAY = 0.25
-"""Seconds for which it does after the last receive of a consumer, which comes back as soon as it has committed."""
+"""Seconds that a process keeps watching after the last receive of a consumer, which returns when it has committed.
+"""
 RETRY = 0.005
-"""Seconds that processes whose handlers run leave to idle ones to become the watcher; the lock of a process that
-died is free after its file is closed."""
+"""Seconds that processes with running handlers wait before they take the lock, so that idle processes get it
+first. The lock of a dead process is released shortly after its file is closed.
+"""
 SIGN = 0.2
-"""Seconds between two signs of the watcher."""
+"""Seconds between two signs of life of the watcher."""
 SIGNS = 5
-"""It looks once in so many signs whether the lock's file is still there."""
+"""Number of signs between two checks that the lock's file still exists."""
 FORGOTTEN = 60.0
-"""Seconds after the last receive at which a queue's files are closed, once another queue is waited for."""
+"""Seconds after the last receive before the files of a queue are closed. Closed when another queue is waited for.
+"""
 
 
 @attrs.define(eq=False)
 class Wait:
-    """A receive that waits.
+    """A waiting receive.
 
     Attributes:
         wake: called when there may be messages to claim.
-        idle: whether its process has nothing else to do.
+        idle: True if its process has nothing else to do.
     """
 
     wake: Callable[[], None]
@@ -52,12 +58,12 @@ class Wait:
 
 @attrs.define(eq=False)
 class Place:
-    """The logs of a queue, as far as this process waits for them.
+    """The logs of a queue that receives of this process wait for.
 
     Attributes:
-        lock: of the process that watches.
-        leads: whether this process does.
-        sign: the watch on the lock's file; None: this process watches without it.
+        lock: lock of the watching process.
+        leads: True if this process is the watcher.
+        sign: inotify watch on the lock's file; None: this process watches without the lock.
     """
 
     lock: WatchLock
@@ -67,30 +73,30 @@ class Place:
     waits: list[Wait] = attrs.field(factory=list)
     watches: list[int] = attrs.field(factory=list)
     idle_at: float = 0.0
-    """When a receive of an idle process last waited."""
+    """Instant of the last wait of an idle process, in monotonic seconds."""
     left_at: float = 0.0
-    """When a receive last did."""
+    """Instant of the last wait, in monotonic seconds."""
     stay: float = GRACE
-    """Seconds for which this process watches on after that."""
+    """Seconds that this process keeps watching after ``left_at``."""
     due: float | None = None
-    """When to see again whether this process should watch."""
+    """Next check if this process should watch, in monotonic seconds; None: no check."""
 
     @property
     def idle(self) -> bool:
-        """Whether a receive of an idle process waits, or did a moment ago."""
+        """True if a receive of an idle process waits, or waited in the last ``GRACE`` seconds."""
         return any(wait.idle for wait in self.waits) or time.monotonic() - self.idle_at < GRACE
 
     @property
     def left(self) -> bool:
-        """Whether no receive waits, and none did a moment ago."""
+        """True if no receive waits, and none did in the last ``stay`` seconds."""
         return not self.waits and time.monotonic() - self.left_at >= self.stay
 
     def is_watched_here(self) -> bool:
-        """Returns True if this process watches all logs."""
+        """True if this process watches all logs."""
         return self.leads and len(self.watches) == len(self.folders)
 
     def is_led_elsewhere(self, seconds: float) -> bool:
-        """Returns True if another process watches, and has shown itself within so many seconds."""
+        """True if another process is the watcher, and has shown a sign in the last ``seconds``."""
         return not self.leads and self.lock.is_led(seconds)
 
 
@@ -122,14 +128,14 @@ class LogWatch:
         *,
         consumer: bool = False,
     ) -> Iterator[Place]:
-        """Calls ``wake`` when files come into one of some directories, if this process is to look, in the block.
+        """Calls ``wake`` within the block when files appear in the folders, if this process is the one to react.
 
         Args:
-            table: path of the table that has the lock.
-            folders: the directories.
-            wake: what to call.
-            idle: whether this process has nothing else to do.
-            consumer: whether it is a consumer that waits, which comes back once it has committed.
+            table: path of the table with the lock.
+            folders: directories of the logs.
+            wake: wakes the receive.
+            idle: True if this process has nothing else to do.
+            consumer: True if a consumer waits, which returns when it has committed.
         """
         wait = Wait(wake, idle)
         with self._lock:
@@ -148,7 +154,9 @@ class LogWatch:
                 place.idle_at = place.left_at if wait.idle else place.idle_at
 
     def _placed(self, table: str, folders: Sequence[str]) -> Place:
-        """Makes a place; forgets those that it replaces, and those that nobody has waited at for long."""
+        """Makes a place. Drops the place that it replaces, and places without a receive for ``FORGOTTEN``
+        seconds.
+        """
         long_ago = time.monotonic() - FORGOTTEN
         for other, known in list(self._places.items()):
             if other == table or (not known.waits and known.left_at < long_ago):
@@ -169,7 +177,7 @@ class LogWatch:
         return watch
 
     def _lead(self, place: Place) -> bool:
-        """Watches the logs if no other process does; returns whether it does."""
+        """Starts watching the logs if no other process does. True if this process is the watcher."""
         if place.sign is not None and place.lock.exclusive is None:
             with suppress(OSError):
                 place.lock.take(exclusive=True)
@@ -220,7 +228,7 @@ class LogWatch:
                 time.sleep(PAUSE)
 
     def _timeout(self, shown: float) -> int | None:
-        """Milliseconds until there is something to do though nothing changes; None: there is not."""
+        """Returns the milliseconds until the next check or sign is due; None if nothing is due."""
         instants = [place.due for place in self._places.values() if place.due is not None]
         if any(place.leads for place in self._places.values()):
             instants.append(shown + SIGN)
@@ -236,7 +244,7 @@ class LogWatch:
                     place.lock.stamp()
 
     def _changed(self, watches: Iterable[int]) -> list[Place]:
-        """Acts on changes; returns the places whose receives are to look."""
+        """Handles changed files. Returns the places whose receives are to poll."""
         looking: list[Place] = []
         for place, watch in [(place, each) for each in watches for place in self._watched.get(each, ())]:
             if watch in place.watches:
@@ -251,7 +259,7 @@ class LogWatch:
         return looking
 
     def _log_changed(self, place: Place) -> list[Place]:
-        """Has the receives look; or another process, if this one has better things to do."""
+        """Returns the place if its receives are to poll, or lets another process watch if this one is busy."""
         if place.waits and (place.idle or place.sign is None):
             return [place]
         if not place.waits and not place.left:  # it will look before it waits again
@@ -263,7 +271,7 @@ class LogWatch:
         return []
 
     def _tried(self, place: Place) -> list[Place]:
-        """Becomes the watcher if nobody is, so that its receives look."""
+        """Becomes the watcher if no process is, and then returns the place, so that its receives poll."""
         if not place.waits or not self._lead(place):
             return []
         place.due = None
@@ -272,7 +280,7 @@ class LogWatch:
 
 @cache
 def log_watch() -> LogWatch | None:
-    """That of this process; None where the system has none."""
+    """Returns the log watch of this process; None if the system has no inotify."""
     with suppress(ImportError, OSError):
         return LogWatch()
     return None

@@ -15,7 +15,7 @@ from lakequeue.errors import DamagedTable, QueueClientError, QueueDoesNotExist, 
 from lakequeue.model import redrive_policies
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import SystemClock
-from lakequeue.runtime.calls import Call, Steps, logged
+from lakequeue.runtime.calls import CallCounters, Steps, logged
 from lakequeue.runtime.delivery_state import DeliveryState
 from lakequeue.runtime.open_shard import OpenShard
 from lakequeue.runtime.root import Root
@@ -32,13 +32,14 @@ _log = logging.getLogger("lakequeue")
 
 
 class OpenQueue:
-    """One queue incarnation. Thread-safe.
+    """One incarnation of a queue. Thread-safe.
 
     Attributes:
-        row: the catalog's row as last read.
+        row: the catalog's row, as last read.
         attributes: the attributes of that row.
         shards: the queue's shards in this process.
-        dead_letter_queues: where dead letters go, by the ARN of their queue, until that is found deleted.
+        dead_letter_queues: destinations of dead letters by the ARN of their queue, until the queue is found
+            deleted.
         delivery: the delivery table in this process.
         finishing_moves: lock held while a move is being finished, so that a second thread finds nothing to do.
     """
@@ -54,7 +55,7 @@ class OpenQueue:
         self._row_checked_at = root.now()
 
     def log_folders(self) -> list[str]:
-        """The logs of its shards, if they are on a disk and time passes by itself."""
+        """Folders of the shards' logs on a local disk. Empty on object stores, and with a clock that tests set."""
         root = local_path(self.root.path)
         if root is None or not isinstance(self.root.clock, SystemClock):
             return []
@@ -83,18 +84,18 @@ class OpenQueue:
 
     @property
     def arn(self) -> str:
-        """Name of the queue in policies and listings of SQS."""
+        """ARN of the queue, as in policies and listings of SQS."""
         return redrive_policies.arn(self.region, self.name)
 
     def now(self) -> int:
-        """The clock's time in microseconds."""
+        """Returns the clock's time in microseconds."""
         return self.root.now()
 
     # --- calls
 
     @contextmanager
-    def service(self, verb: str) -> Iterator[Call]:
-        """Runs a verb: logs it, maps its errors, and completes a deletion that was interrupted."""
+    def service(self, verb: str) -> Iterator[CallCounters]:
+        """Runs a verb: logs it, maps its errors, and completes an interrupted deletion."""
         with coded_for(self.attributes.profile), logged(verb, self.name) as call:
             with self.root.storage_errors():
                 self._check_row()
@@ -113,10 +114,10 @@ class OpenQueue:
                 raise QueueDoesNotExist() from error  # its tables are gone
 
     def _check_row(self) -> None:
-        """Notices now and then that the catalog was put back to before the queue existed (DUR-7).
+        """Checks at intervals that the catalog still has the queue. A restored backup may lack it (DUR-7).
 
         Raises:
-            DamagedTable: the catalog has no row of the queue, which takes messages: others cannot find them.
+            DamagedTable: the catalog lacks the queue, which still takes messages that other processes cannot find.
         """
         now = self.now()
         if 0 <= now - self._row_checked_at < self.root.row_interval or not self.root.lock.acquire(blocking=False):
@@ -134,11 +135,11 @@ class OpenQueue:
         self._row_checked_at = now
 
     def tally(self, **amounts: int) -> None:
-        """Counts what happened to messages; the names are those of ``tallies.EVENTS``."""
+        """Adds to the queue's totals, by the names in ``calls.EVENTS``."""
         self.root.tallies.add(self.name, **amounts)
 
     def _deleted(self) -> bool:
-        """Whether the catalog shows the queue as deleted."""
+        """True if the catalog shows the queue as deleted."""
         try:
             row = self.root.living(self.key)
         except Exception:
@@ -151,9 +152,9 @@ class OpenQueue:
     # --- attributes
 
     def validated(self, check: Callable[[], _Checked]) -> tuple[int, _Checked]:
-        """Runs a check; returns its result and the version of the attributes that it used, or an older version.
+        """Runs a check. Returns the version of the attributes before the check, and its result.
 
-        A refusal is raised only if it used the newest attributes.
+        A refusal is raised only if the check used the newest attributes.
         """
         # the version first: another thread may adopt newer attributes during the check
         version = self.row.attributes_version
@@ -166,7 +167,7 @@ class OpenQueue:
             return version, check()
 
     def reload(self) -> bool:
-        """Reads the catalog's row again; returns whether the attributes changed.
+        """Reads the catalog's row again. True if the attributes changed.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -179,17 +180,18 @@ class OpenQueue:
         return changed
 
     def follow(self) -> None:
-        """Adopts newer attributes that a shard is known to have."""
+        """Reloads the row if a shard has newer attributes."""
         if any(shard.ledger.attributes_version > self.row.attributes_version for shard in self.shards):
             self.reload()
 
     def renew(self) -> None:
-        """Brings process and log to the same attributes after the log refused older or newer ones."""
+        """Brings process and log to the same attributes, after the log refused this process's version."""
         if not self.reload() and not self.catch_up():
             self.announce_attributes()  # the last change was interrupted before it reached the log
 
     def catch_up(self) -> bool:
-        """Gives the catalog's row the attributes of the shards if these are newer, as after a restore (DUR-7).
+        """Updates the catalog's row to the attributes of the shards if these are newer, as after a restore
+        (DUR-7).
 
         Returns:
             True if they are newer.
@@ -218,7 +220,7 @@ class OpenQueue:
         self.root.shards(row)  # adds those that are new
 
     def update(self, change: Callable[[QueueRow], QueueRow]) -> None:
-        """Changes the catalog's row; ``change`` is applied to the newest row."""
+        """Applies ``change`` to the newest row in the catalog."""
         self.adopt(self.root.update(self.row, change))
 
     def announce_attributes(self) -> None:
@@ -233,25 +235,25 @@ class OpenQueue:
             shard.sender.announce_attributes(version)
 
     def release(self) -> None:
-        """Closes this process's handles on the queue's tables; the next call opens them again."""
+        """Closes this process's handles on the queue's tables. The next call opens them again."""
         for shard in self.shards:
             shard.release()
 
     # --- shards
 
     def learn_of_shards(self) -> None:
-        """Learns of shards that were added; QueueDoesNotExist if the queue was deleted."""
+        """Adopts added shards. Raises QueueDoesNotExist if the queue was deleted."""
         self.shards[0].ledger.query(lambda _: None)
 
     def command(self, shard: OpenShard, command: Command) -> Any:
-        """Applies one command to a shard; returns its value or raises its error."""
+        """Applies one command to a shard. Returns its value or raises its error."""
         [result] = shard.ledger.command([command], self.now)
         if result.error is not None:
             raise result.error
         return result.value
 
     def delete(self) -> None:
-        """Deletes the queue or completes its deletion: shards first, the catalog's row last (QUE-13)."""
+        """Deletes the queue, or completes its deletion: shards first, the catalog's row last (QUE-13)."""
         row = self.root.living(self.key)
         if row is None:
             self.root.forget_shards(self.key)
@@ -267,7 +269,7 @@ class OpenQueue:
         self.root.forget_shards(self.key)
 
     def close_shards(self) -> None:
-        """Makes the shards refuse every further send and command, permanently."""
+        """Makes the shards refuse all later sends and commands, permanently."""
         steps = Steps("the deletion")
         for shard in self.shards:
             with steps.step(), _unless_broken(shard):
@@ -279,7 +281,7 @@ class OpenQueue:
 
 @contextmanager
 def _unless_broken(shard: OpenShard) -> Iterator[None]:
-    """Goes on if a table is missing or damaged: nobody can use it."""
+    """Continues if a table is missing or damaged, because no process can use it."""
     try:
         yield
     except (DamagedTable, FileNotFoundError) as error:

@@ -1,7 +1,7 @@
 """One shard in this process: a ledger, a reader and a sender, each with its own lock.
 
-All objects of a process share one ``OpenShard`` per root, queue, shard and engine, so threads never race each
-other for a commit; only processes do. Locks are taken in the order sender, ledger.
+All objects of a process share one ``OpenShard`` per root, queue, shard and engine. So only processes race for a
+commit, never threads. Locks are taken in the order sender, ledger.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from lakequeue.storage.messages.merge_segments import MergeCounts, merge_all
 
 
 def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]:
-    """The order in which this process uses the shards of a queue; first moves its home shard if needed."""
+    """Returns the order in which this process uses the shards of a queue, after moving its home shard if
+    needed.
+    """
 
     def activity(others: Sequence[int]) -> list[list[int]]:
         tables = shards[0].tables
@@ -39,9 +41,10 @@ def in_home_order(shards: Sequence[OpenShard], home: HomeShard) -> Sequence[int]
 
 
 def look_at(shards: Sequence[OpenShard]) -> float:
-    """Reads ledgers and logs of several shards of an object store at once, so that claims there need not ask.
+    """Reads ledgers and logs of several shards of an object store concurrently, so that claims there need no
+    requests.
 
-    On a disk it reads nothing, as the claims do that as fast.
+    Reads nothing on a disk, where the claims read as fast.
 
     Returns:
         The number of the look, for ``ShardLedger.command``; infinity if nothing was read.
@@ -63,12 +66,12 @@ class OpenShard:
     """One shard. Thread-safe.
 
     Attributes:
-        number: its number in the queue.
-        tables: where its tables are.
-        shared: what it shares with the queue's other shards.
-        ledger: its commands and queries.
-        reader: its messages.
-        sender: sends to it.
+        number: number of the shard in its queue.
+        tables: paths of its tables.
+        shared: state shared with the queue's other shards.
+        ledger: commands and queries.
+        reader: reads messages.
+        sender: appends messages.
     """
 
     def __init__(self, engine: Engine, root: str, key: str, number: int, shared: Shared) -> None:
@@ -80,7 +83,7 @@ class OpenShard:
         self.sender = ShardSender(tables, shared, self.ledger, self.reader)
 
     def release(self) -> None:
-        """Closes the handles and clears the caches; the next call opens them again."""
+        """Closes the handles and clears the caches. The next call opens them again."""
         self.sender.release()
         self.ledger.release()
         self.reader.bodies.clear()
@@ -90,7 +93,7 @@ class OpenShard:
 
         Args:
             now: the instant, in microseconds.
-            dedup: for how long deduplication ids count, in microseconds; None: they do not.
+            dedup: microseconds for which deduplication ids count; None: they do not count.
 
         Raises:
             QueueDoesNotExist: the log is closed.
@@ -105,16 +108,16 @@ class OpenShard:
         return merge_all(table, head.floor_offset, now, drop_before, confirm, announce, self._forgotten)
 
     def _forgotten(self) -> ForgottenMessages:
-        """What the ledger has forgotten, as storage has it.
+        """Reads from storage the messages that the ledger no longer needs.
 
-        It is read after the log was opened, and not from memory: one that a repair takes back cannot be read, or
-        was read before the repair raised the log's fence.
+        Call it after the log was opened. Memory is no substitute: a ledger that a repair withdraws cannot be read,
+        or was read before the repair raised the log's fence.
         """
         ledger = Ledger(self.tables.engine.open(self.tables.receipts))
         return ledger.table.repeated(lambda: ledger.forgotten(self.ledger.log))
 
     def erase(self, message_id: str, offsets: Sequence[int], now: int, dedup: int | None) -> bool:
-        """Clears a message in the log and removes the local files that held it; returns whether any was left."""
+        """Clears a message in the log, and removes the local files with it. True if any file was left."""
         table = self.tables.engine.open(self.tables.messages)  # a handle of its own, as in `compact`
         # to a clock that is far ahead the message is gone, and its run would stay
         window_start = self._window_start(table, now, dedup)
@@ -123,6 +126,8 @@ class OpenShard:
         return bool(erase.remove_former(table, message_id).files) or cleared
 
     def _window_start(self, table: Table, now: int, dedup: int | None) -> int | None:
-        """The instant from which on deduplication ids count, for whom removes older ones."""
+        """Returns the instant from which deduplication ids count, for removing older ones; None if they do not
+        count.
+        """
         self.ledger.settle_clock(now, table.transaction(layout.CLOCK_ID), table)
         return None if dedup is None else now - dedup

@@ -1,4 +1,4 @@
-"""Roots and queues as pickled values, and how another process opens them again."""
+"""Roots and queues as pickled values, and how another process opens them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakequeue.storage.engines.point import Engine
 
 @attrs.frozen
 class PickledRoot:
-    """A root, without its session and its secrets."""
+    """A root without its session and secrets."""
 
     id: str
     path: str
@@ -50,7 +50,8 @@ class PickledRoot:
         )
 
     def open(self) -> Root:
-        """The root itself in the process that pickled it; elsewhere a root that all equal copies share.
+        """Returns the root. In the process that pickled it, the same object; elsewhere, a root shared by all equal
+        copies.
 
         Raises:
             QueueClientError: the root is on a network file system here, or the process was forked too late.
@@ -79,7 +80,7 @@ class PickledQueue:
         return cls(PickledRoot.of(queue.root), queue.name, queue.region, queue.key)
 
     def open(self) -> OpenQueue:
-        """The queue in this process.
+        """Returns the queue in this process.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -98,9 +99,9 @@ _Open = TypeVar("_Open")
 
 
 class Reopened(Generic[_Values, _Open]):
-    """A face that is pickled as values. A copy opens what they describe when it is first used.
+    """Base of faces that are pickled as values. A copy opens its root or queue on first use.
 
-    Unpickling itself reads nothing and raises nothing, as an error there ends a worker of ``multiprocessing``.
+    Unpickling reads nothing and raises nothing, because an error there ends a worker of ``multiprocessing``.
     """
 
     _values: ClassVar[type[PickledRoot | PickledQueue]]
@@ -113,7 +114,7 @@ class Reopened(Generic[_Values, _Open]):
 
     @property
     def _known(self) -> _Values | _Open:
-        """The open object, or the values of a copy that was not used yet."""
+        """Returns the open object, or the values of a copy that is not open yet."""
         return vars(self).get("_runtime") or self._pickled
 
     def __getstate__(self) -> dict[str, Any]:

@@ -35,18 +35,20 @@ if TYPE_CHECKING:
 POLL_INTERVAL, REMOTE_POLL_INTERVAL = 500_000, 1_000_000
 """Longest pause between two polls of a waiting receive on local disks and on object stores, in microseconds."""
 IDLE_POLL_INTERVAL, IDLE_PART = 4_000_000, 15
-"""On object stores it grows to this, as a fifteenth of the time nothing was found in."""
+"""On object stores, the pause grows to at most this, in microseconds: a fifteenth of the time without messages."""
 LINGER, REMOTE_LINGER = 100_000, 2_000_000
-"""Microseconds for which what a consumer has handled waits for its next claim at most: one commit does both."""
+"""Longest time that a consumer's handled messages wait for its next claim, in microseconds. One commit then does
+both.
+"""
 _BUSY = "the row of the queue is being changed too often; nothing was changed"
 ROW_INTERVAL, REMOTE_ROW_INTERVAL = 1_000_000, 60_000_000
-"""Microseconds after which a call checks that the catalog still has its queue: on a disk, and on object stores."""
+"""Interval of checks that the catalog still has a queue, on disks and on object stores, in microseconds."""
 CACHED_QUEUES = 1_000
-"""Maximum number of queues whose shards and caches stay in memory when no object refers to them."""
+"""Maximum number of queues with shards and caches in memory that no object refers to."""
 
 
-class _Shards(list[OpenShard]):
-    """The shards of one queue; kept while the queue is open or was used recently. More may be added (QUE-34)."""
+class _OpenShards(list[OpenShard]):
+    """The shards of one queue. Kept while the queue is open or was used recently. May grow (QUE-34)."""
 
     def __init__(self, engine: Engine, root: str, row: QueueRow, guard: ClockGuard) -> None:
         super().__init__()
@@ -57,7 +59,7 @@ class _Shards(list[OpenShard]):
         self.grow(row.shards)
 
     def grow(self, shards: int) -> None:
-        """Adds those up to a number, if they are not there yet."""
+        """Adds missing shards up to a number."""
         if shards <= len(self):
             return
         with self._growing:
@@ -66,7 +68,7 @@ class _Shards(list[OpenShard]):
             self._shared.sends.grow(len(self))
 
 
-class _Tables:
+class _RootState:
     """State that all objects of this process share for one root and one engine."""
 
     def __init__(self, engine: Engine) -> None:
@@ -76,14 +78,14 @@ class _Tables:
         self.guard = ClockGuard(engine.store)
         self.notes = NotesCache(engine.store)
         self.lock = threading.RLock()
-        self._shards: weakref.WeakValueDictionary[str, _Shards] = weakref.WeakValueDictionary()
-        self._recent: OrderedDict[str, _Shards] = OrderedDict()
+        self._shards: weakref.WeakValueDictionary[str, _OpenShards] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[str, _OpenShards] = OrderedDict()
 
     def shards(self, row: QueueRow) -> list[OpenShard]:
         with self.lock:
             shards = self._shards.get(row.key)
             if shards is None:
-                shards = self._shards[row.key] = _Shards(self.engine, self.path, row, self.guard)
+                shards = self._shards[row.key] = _OpenShards(self.engine, self.path, row, self.guard)
             shards.grow(row.shards)
             self._recent[row.key] = shards
             self._recent.move_to_end(row.key)
@@ -97,13 +99,13 @@ class _Tables:
             self._recent.pop(key, None)
 
     def forget_others(self, keys: Collection[str]) -> None:
-        """Forgets the shards of all other queues."""
+        """Drops the shards of all queues but the given ones."""
         with self.lock:
             for key in set(self._shards) - set(keys):
                 self.forget_shards(key)
 
     def release(self) -> None:
-        """Closes the handles of all tables; the next call opens them again."""
+        """Closes the handles of all tables. The next call opens them again."""
         with self.lock:
             self.catalog.release()
             shards = [shard for queue in self._shards.values() for shard in queue]
@@ -113,18 +115,18 @@ class _Tables:
 
 
 _Key = tuple[str, frozenset[tuple[str, str]], bool, int]
-opened: weakref.WeakValueDictionary[_Key, _Tables] = weakref.WeakValueDictionary()
-"""Roots in use in this process, by path, options and session of Spark."""
+opened: weakref.WeakValueDictionary[_Key, _RootState] = weakref.WeakValueDictionary()
+"""Roots in use in this process, by path, options and Spark session."""
 _opened_lock = threading.Lock()
 by_id: weakref.WeakValueDictionary[str, Root] = weakref.WeakValueDictionary()
-"""Roots of this process by their ids. A face that was pickled in this process finds its root here."""
+"""Roots of this process by id. A face that was pickled in this process finds its root here."""
 
 
 class Root:
     """One root with a clock and a region. Thread-safe.
 
     Args:
-        store: where the root is, and the options that reach it.
+        store: location of the root, and the options that reach it.
         clock: source of time.
         region: region of new queues.
         mode: permission bits of the directory of a new local root.
@@ -138,7 +140,7 @@ class Root:
         catalog: the table of queues; use it under ``lock``.
         notes: the compactor's notes.
         lock: guards the catalog's handle.
-        tallies: what was done with the messages of each queue.
+        tallies: totals of each queue.
     """
 
     def __init__(
@@ -173,15 +175,17 @@ class Root:
         tables.guard.now = (lambda: to_micros(clock.now())) if isinstance(clock, SystemClock) else None
 
     def longest_pause(self, idle: int) -> int:
-        """Longest pause between two polls of a queue where nothing was found for ``idle``; in microseconds."""
+        """Returns the longest pause between two polls of a queue without messages for ``idle``; both in
+        microseconds.
+        """
         return max(self.poll_interval, min(idle // IDLE_PART, self._idle_poll_interval))
 
     def now(self) -> int:
-        """The clock's time in microseconds."""
+        """Returns the clock's time in microseconds."""
         return to_micros(self.clock.now())
 
     def check_clock(self, what: str) -> None:
-        """Compares the clock with that of the storage, see ``ClockGuard.check_now``."""
+        """Compares the clock with the storage's; see ``ClockGuard.check_now``."""
         self._tables.guard.check_now(what)
 
     @property
@@ -190,17 +194,21 @@ class Root:
         return self._tables.guard.check_expiry
 
     def prepare(self) -> None:
-        """Creates the root if it is missing; QueueClientError if it holds something else or cannot be written."""
+        """Creates the root if it is missing. Raises QueueClientError if it contains something else or cannot be
+        written.
+        """
         with self.storage_errors(), self.lock:
             self.catalog.prepare(self.mode)
 
     def check(self) -> None:
-        """Reads the catalog as a new process would; QueueClientError if that fails."""
+        """Reads the catalog as a new process would. Raises QueueClientError if that fails."""
         with self.storage_errors():
             Catalog(self.engine, self.path).rows()
 
     def require_spark(self, verb: str) -> SparkSession:
-        """The session for a DataFrame verb; QueueClientError if there is none, or it was stopped."""
+        """Returns the session for a DataFrame verb. Raises QueueClientError if there is none, or it was
+        stopped.
+        """
         if self.spark is None:
             MissingPackage.check(verb, "spark", "pyspark")
             raise QueueClientError(f"{verb} needs Spark: LakeQueue(root, spark=session)")
@@ -211,12 +219,12 @@ class Root:
         return self.spark
 
     def allow(self, spark: SparkSession) -> None:
-        """Lets a session reach the root's storage; QueueClientError if it cannot."""
+        """Lets a session reach the root's storage. Raises QueueClientError if it cannot."""
         spark_access.allow(spark, self.engine.store)
 
     @contextmanager
     def storage_errors(self) -> Iterator[None]:
-        """Turns storage failures into QueueClientError; drops all that is known of a root that was restored."""
+        """Turns storage failures into QueueClientError. Drops all cached state of a restored root."""
         process.check()
         try:
             yield
@@ -235,20 +243,22 @@ class Root:
     # --- the catalog
 
     def rows(self) -> list[QueueRow]:
-        """The catalog's current rows, of every region, including deleted queues."""
+        """Returns the catalog's current rows of every region, including deleted queues."""
         with self.storage_errors(), self.lock:
             rows = list(self.catalog.rows())
             self._tables.forget_others({row.key for row in rows if row.deleted_at is None})
             return rows
 
     def living(self, key: str) -> QueueRow | None:
-        """The current row of an incarnation, unless it was deleted."""
+        """Returns the current row of an incarnation; None if it was deleted."""
         with self.lock:
             row = self.catalog.incarnation(key)
         return None if row is None or row.deleted_at is not None else row
 
     def newest_row(self, key: str, known: QueueRow) -> QueueRow | None:
-        """The current row of an incarnation, maybe deleted; ``known`` if the catalog cannot be read now."""
+        """Returns the current row of an incarnation, maybe deleted; ``known`` if the catalog cannot be read
+        now.
+        """
         with self.lock:
             try:
                 return self.catalog.incarnation(key)
@@ -261,12 +271,12 @@ class Root:
                 return known
 
     def living_at(self, place: QueueLocation) -> QueueRow | None:
-        """The current row of the living queue with a region and name."""
+        """Returns the current row of the queue with a region and name; None if there is no such queue."""
         with self.lock:
             return self.catalog.live(place.region, place.name)
 
     def update(self, row: QueueRow, change: Callable[[QueueRow], QueueRow]) -> QueueRow:
-        """Changes a living queue's row; ``change`` is applied to the newest row."""
+        """Applies ``change`` to the newest row of a queue that is not deleted, and returns the result."""
 
         def changed() -> Change[QueueRow]:
             newest = self.catalog.incarnation(row.key)
@@ -290,7 +300,7 @@ class Root:
             self.catalog.transact(removed, _BUSY)
 
     def put_rows(self, made: Callable[[], list[QueueRow]]) -> list[QueueRow]:
-        """Adds or replaces rows in one commit; ``made`` returns them, from the newest catalog in each try."""
+        """Adds or replaces rows in one commit. ``made`` returns the rows, from the newest catalog in each try."""
 
         def put() -> Decision[list[QueueRow]]:
             rows = made()
@@ -301,33 +311,33 @@ class Root:
             return self.catalog.transact(put, "the catalog is being changed too often; nothing was changed")
 
     def release(self) -> None:
-        """Closes this process's handles on the root's tables; the next call opens them again."""
+        """Closes this process's handles on the root's tables. The next call opens them again."""
         self._tables.release()
 
     # --- shards
 
     def shards(self, row: QueueRow) -> list[OpenShard]:
-        """The shards of a queue in this process."""
+        """Returns the shards of a queue in this process."""
         return self._tables.shards(row)
 
     def forget_shards(self, key: str) -> None:
-        """Forgets the shards of a deleted queue and their caches."""
+        """Drops the shards of a deleted queue and their caches."""
         self._tables.forget_shards(key)
 
 
-def _tables(store: Store, spark: SparkSession | None) -> _Tables:
-    """The tables of a root, through Spark if there is a session."""
+def _tables(store: Store, spark: SparkSession | None) -> _RootState:
+    """Returns the shared state of a root; with a session, for commits through Spark."""
     # other options, other handles: they may have other rights
     key = (store.root, store.client_options, store.syncs, 0 if spark is None else id(spark))
     with _opened_lock:
         tables = opened.get(key)
         if tables is None:
             if spark is None:
-                tables = _Tables(Engine(store))
+                tables = _RootState(Engine(store))
             else:
                 from lakequeue.storage.engines.spark import SparkEngine
 
-                tables = _Tables(SparkEngine(spark, store))
+                tables = _RootState(SparkEngine(spark, store))
             opened[key] = tables
         return tables
 
@@ -342,9 +352,9 @@ def root_of_worker(
     mode: int = 0,
     poll_interval: int | None = None,
 ) -> Root:
-    """A root that all work of a process shares which has no entry of its own, such as that of tasks of Spark.
+    """Returns a root that work in a process without its own root shares, such as Spark's tasks.
 
-    Opening its catalog takes ten times as long as a look for news.
+    Opening the catalog takes ten times as long as checking a kept root for changes.
     """
     store = Store(path, dict(options), durability, network_file_system)
     return Root(store, SystemClock(), region, mode, None, False, poll_interval)

@@ -48,50 +48,51 @@ from lakequeue.storage.ledger import Ledger
 from lakequeue.storage.messages.read import LogReader, ShardLog
 
 OVERLOOKED = 16
-"""Claims from a shard without message groups after which the next one learns whether messages with groups came."""
+"""Number of claims from a shard without message groups, after which the next claim reads the log for new groups.
+"""
 READ_COMMITS_EVERY = 8
-"""Every n-th call of ``is_unattended`` reads the commits to distinguish claims."""
+"""Every n-th call of ``is_unattended`` reads the commits, to see if they are claims."""
 LATELY = MICROS // 2
-"""A ledger that was read less than so many microseconds ago is not read again by ``are_stored``."""
+"""Microseconds for which ``are_stored`` relies on the last read of the ledger."""
 TRUSTED = 10 * MICROS
 """Microseconds after which a wait on an object store reads the ledger of an empty shard again.
 
-A change of attributes or a deletion is announced in the log first, so the ledger may have been read too early.
+The log announces a change of attributes or a deletion first, so the ledger may have been read too early.
 """
 _looks = count(1)
 _T = TypeVar("_T")
 
 
 @attrs.frozen
-class _Commands:
+class _PendingCommands:
     commands: Sequence[Command]
     now: Now
     look: float = inf
-    """A look at the shard that is new enough for these commands; infinity: none is."""
+    """Number of the oldest look at the shard that is new enough for these commands; infinity: no look is."""
 
 
 def new_look() -> int:
-    """Returns the number of a look at shards that begins now. A later look has a higher number."""
+    """Returns the number of a look at shards that begins now. Later looks have higher numbers."""
     return next(_looks)
 
 
 @attrs.frozen
-class _Call:
-    """Commands on their way into one commit."""
+class _CommandCommit:
+    """Commands that go into one commit."""
 
     commands: Sequence[Command]
     now: Now
     wanted: int
-    """Messages that claims ask for."""
+    """Number of messages that the claims ask for."""
     whole: bool
-    """Whether some apply to every message that was sent before."""
+    """True if a command applies to every message sent before."""
     rewrite: bool
     looked: bool
-    """Whether a look that is new enough for all of them has read the shard."""
+    """True if the last look at the shard is new enough for all commands."""
 
     @classmethod
-    def of(cls, groups: Sequence[_Commands], looked: float) -> _Call:
-        """The commands of groups; ``looked`` is the number of the last look."""
+    def of(cls, groups: Sequence[_PendingCommands], looked: float) -> _CommandCommit:
+        """Collects the commands of groups; ``looked`` is the number of the last look."""
         commands = [command for group in groups for command in group.commands]
         wanted = sum(command.max_messages for command in commands if isinstance(command, Claim))
         whole = any(isinstance(command, (Purge, SetAttributes, Expire)) for command in commands)
@@ -100,10 +101,10 @@ class _Call:
         return cls(commands, lambda: max(group.now() for group in groups), wanted, whole, rewrite, new)
 
 
-class ShardLedger(ShardTable[_Commands, list[Result]]):
-    """Decides commands on the newest ledger and commits what they change. Thread-safe.
+class ShardLedger(ShardTable[_PendingCommands, list[Result]]):
+    """Decides commands on the newest ledger, and commits their changes. Thread-safe.
 
-    It has handles on the ledger, and on the log that the ledger's runs refer to.
+    Has handles on the ledger, and on the log that the ledger's runs refer to.
     """
 
     def __init__(self, tables: ShardTables, shared: Shared) -> None:
@@ -117,19 +118,20 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         self._read_at: int | None = None  # when the ledger was read for the last answer, by the caller's clock
 
     def command(self, commands: Sequence[Command], now: Now, look: float = inf) -> list[Result]:
-        """Applies commands in one commit, possibly with those of other callers.
+        """Applies commands in one commit, possibly together with commands of other callers.
 
         ``look``: number of a look. If that look has read this shard, the commands do not read it again.
 
         Raises:
             RequestThrottled: too many lost races; nothing was changed.
         """
-        return self._group.submit(_Commands(commands, now, look))
+        return self._group.submit(_PendingCommands(commands, now, look))
 
     def look(self, number: int) -> None:
-        """Reads the newest ledger and log, for the commands and queries with this number that follow.
+        """Reads the newest ledger and log, for later commands and queries with this number.
 
-        If this process committed since the last look, the look also confirms both, as a commit would do next.
+        If this process committed since the last look, the look also confirms both. The next commit would otherwise
+        do that.
         """
         with self._held():
             sure, self._committed = self._committed, False
@@ -137,14 +139,16 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             self._looked = max(number, self._looked)
 
     def next_event(self, now: int) -> int | None:
-        """When a claim may find more messages than now, as far as this process knows."""
+        """Returns the instant at which a claim may find more messages, by the state in memory; None if none is
+        known.
+        """
         with self._held():
             return None if self._machine is None else self._machine.next_event(now)
 
     def is_drained(self, now: int) -> bool:
-        """Returns True if a claim would find nothing, as the last one left nothing and nothing came since.
+        """True if a claim would surely find nothing: the last claim took everything, and nothing came since.
 
-        Reads nothing, and only looks whether ledger and log have newer entries.
+        Reads no table. Checks only if ledger or log have newer entries.
         """
         with self._held():
             machine, log = self._machine, self._open_log()
@@ -153,9 +157,9 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             return not any(_has_news(table) for table in (self._open_ledger().table, log.table))
 
     def is_left_empty(self, now: int) -> bool:
-        """Returns True if a shard on a store was empty when its ledger was read lately, and no message came since.
+        """True if a shard on an object store was empty at a recent read of its ledger, and no message came since.
 
-        Looks only for the next entry of the log, as only a send can bring messages to an empty shard.
+        Checks only for the next entry of the log, because only a send can bring messages to an empty shard.
         """
         with self._held():
             machine, log, read_at = self._machine, self._open_log(), self._read_at
@@ -166,7 +170,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             return log.advance().end == machine.log.end and machine.is_empty and not _has_news(log.table)
 
     def known_tokens(self, now: int) -> int | None:
-        """Returns how many messages the rate limit lets through, by the ledger that this process has read last.
+        """Returns how many messages the rate limit allows, by the ledger in memory.
 
         None if the queue has no limit, or the ledger was not read.
         """
@@ -174,27 +178,31 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             return None if self._machine is None else self._machine.tokens(now)
 
     def activity(self) -> list[int]:
-        """The newest versions of ledger and messages, which change with every commit."""
+        """Returns the newest versions of ledger and messages, which change with every commit."""
         with self._held():
             return [table.version for table in self._newest_tables()]
 
     def newest_races(self, most: int) -> tuple[int, int]:
-        """The newest commits of all processes to the shard, at most twice this many, and the races lost before."""
+        """Counts the newest commits of all processes to the shard, and the races lost before them.
+
+        Reads up to ``most`` commits of each of the two tables.
+        """
         with self._held():
             found = [lost_races(table.folder, table.version, most) for table in self._newest_tables()]
         commits, lost = zip(*found, strict=True)
         return sum(commits), sum(lost)
 
     def size(self) -> tuple[int, int, int]:
-        """Runs and files of the newest ledger, and the instant of its last commit in microseconds."""
+        """Returns the runs and files of the newest ledger, and the instant of its last commit in microseconds."""
         with self._held():
             machine = self._fresh_machine()
             return machine.run_count, len(self._open_ledger().table.files()), machine.head.committed_at
 
     def is_unattended(self) -> bool:
-        """Whether no process claimed new messages since this process last read the ledger; at first False.
+        """True if no process claimed new messages since this process last read the ledger. False on the first
+        call.
 
-        Most calls take any commit for a claim: to read all those of a busy shard took 0.3 s.
+        Most calls take any commit for a claim, because reading all commits of a busy shard took 0.3 s.
         """
         with self._held():
             table = self._open_ledger().table
@@ -206,7 +214,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
 
     @property
     def attributes_version(self) -> int:
-        """Version of the queue's attributes in the ledger snapshot of the last decision."""
+        """Version of the queue's attributes at the last decision."""
         machine = self._machine
         return 0 if machine is None else machine.attributes_version
 
@@ -217,7 +225,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
-            QueueClientError: messages have expired by a clock that is not believed (DUR-82).
+            QueueClientError: messages have expired by a doubtful clock (DUR-82).
         """
 
         def answered() -> _T:
@@ -237,9 +245,10 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             return self._open_ledger().table.repeated(answered)
 
     def are_stored(self, offsets: Sequence[int], now: int) -> list[bool]:
-        """For each message that was received: True if it is stored, False if it was deleted since.
+        """Returns for each received message True if it is stored, False if it was deleted.
 
-        The ledger is read once for all of them, in one request on a store, unless it was read lately.
+        Reads the ledger at most once, by one request on an object store; not at all if it was read in the last
+        half second.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -256,11 +265,11 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             return [machine.stores(offset) for offset in offsets]
 
     def purged_offset(self) -> int:
-        """The offset below which all messages are purged now."""
+        """Returns the offset below which all messages are purged."""
         return self.query(lambda machine: machine.head.purged_offset)
 
     def head(self) -> tuple[Head, Callable[[], None]]:
-        """The newest head; and what raises OtherHistory if the ledger was put back since, and has an older one."""
+        """Returns the newest head, and a check that raises OtherHistory if an older ledger was restored since."""
         with self._held():
             ledger = self._open_ledger()
             ledger.table.refresh()
@@ -273,7 +282,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         return head, confirm
 
     def announce_emptying(self, now: Now, known: int) -> int:
-        """Commits that the log will be emptied; returns the mark by which the ledger knows it.
+        """Commits that the log will be emptied. Returns the mark that links the emptied log to this ledger.
 
         Args:
             now: the caller's clock.
@@ -286,15 +295,15 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         return mark
 
     def log(self) -> ShardLog:
-        """The newest snapshot of the log."""
+        """Returns the newest snapshot of the log."""
         with self._held():
             return self._newest_log()
 
     @contextmanager
     def reading(self) -> Iterator[LogReader]:
-        """The handle on the log, for reads of its files.
+        """Yields the handle on the log, for reads of its files.
 
-        It is not under the lock: the receivers of one commit would wait for the end of the next.
+        Does not hold the lock, because the receivers of one commit would then wait for the end of the next commit.
         """
         log = self._log  # read once: another thread may let go of it
         if log is None:
@@ -304,7 +313,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             yield log
 
     def confirm(self) -> None:
-        """Checks that the ledger and the log are those that this process has read.
+        """Checks that ledger and log are the ones that this process has read.
 
         Raises:
             OtherHistory: a backup was restored since, or a repair was made.
@@ -314,7 +323,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             self._open_log().table.confirm()
 
     def learn(self, table: Table) -> None:
-        """Passes to the handle on the log what another one of this process has just committed."""
+        """Passes another handle's new commit to this handle on the log."""
         log = self._log
         if log is not None:
             log.table.learn(table)
@@ -328,14 +337,14 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             with self._held():
                 self._fresh_machine()
 
-    def _run(self, groups: Sequence[_Commands]) -> list[list[Result] | BaseException]:
+    def _run(self, groups: Sequence[_PendingCommands]) -> list[list[Result] | BaseException]:
         with self._held():
-            call = _Call.of(groups, self._looked)
+            call = _CommandCommit.of(groups, self._looked)
             self._claims += call.wanted > 0
             results = iter(self._results(call))
         return [list(islice(results, len(group.commands))) for group in groups]
 
-    def _results(self, call: _Call) -> list[Result]:
+    def _results(self, call: _CommandCommit) -> list[Result]:
         fresh, home = call.looked or self._ledger is None, self._shared.home if call.wanted else None
         ledger, busy = self._open_ledger(), "too many lost races; nothing was changed"
         try:
@@ -357,8 +366,8 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         self._read_at = machine.now
         return results
 
-    def _decide(self, call: _Call, lost: int) -> Decision[list[Result]]:
-        """Decides on the loaded snapshot of the ledger, and on a log that is new enough."""
+    def _decide(self, call: _CommandCommit, lost: int) -> Decision[list[Result]]:
+        """Decides on the loaded snapshot of the ledger, and a log that is new enough."""
         if lost:
             self._machine = None  # it has what was not committed
         machine = self._machine
@@ -383,8 +392,10 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         ids = self.settle_clock(decision.head.committed_at, machine.head.committed_at, self._open_ledger().table)
         return self._open_ledger().change(decision, machine, call.rewrite, ids)
 
-    def _read_log(self, call: _Call, machine: ShardMachine) -> bool:
-        """Attaches the known log to a machine. If it may not suffice, reads the newest log and returns True."""
+    def _read_log(self, call: _CommandCommit, machine: ShardMachine) -> bool:
+        """Attaches the known log to a machine. Reads the newest log, and returns True, if the known one may not
+        suffice.
+        """
         reader = self._open_log()
         machine.log = reader.advance()
         if call.looked:
@@ -400,7 +411,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         return True
 
     def _log_grew(self, machine: ShardMachine, decision: Decided) -> bool:
-        """Whether there are newer messages, which may be visible where known ones are hidden."""
+        """True if there are newer messages, which may be visible while the known ones are hidden."""
         log = self._open_log().refresh()
         if log.end == machine.log.end:
             return False
@@ -411,16 +422,17 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         return True
 
     def settle_clock(self, instant: int, last: int, table: Table) -> Mapping[str, int]:
-        """Checks the clock before a commit to a table of the shard at an instant, after one at ``last`` (DUR-82).
+        """Checks the clock before a commit to a table of the shard at ``instant``, after a commit at ``last``
+        (DUR-82).
 
-        An instant before ``last`` counts as that, and messages would have the age of the last commit.
+        An instant before ``last`` counts as ``last``, so messages would have the age of the last commit.
 
         Returns:
             Further application ids of the commit.
 
         Raises:
-            QueueClientError: it is further ahead than the shard ever paused, or behind, and the clock is not
-                believed.
+            QueueClientError: the clock is ahead by more than the shard's longest pause, or behind, and is
+                doubtful.
         """
         if self._is_usual(instant, last, 0):
             return {}
@@ -431,7 +443,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         return {layout.PAUSE_ID: -(-(instant - last) // MICROS)} if instant > last else {}
 
     def _check_expiry(self, machine: ShardMachine) -> None:
-        """Raises the error of ``settle_clock`` if messages have expired, without a commit, by a doubtful clock."""
+        """Raises the error of ``settle_clock`` if messages expired without a commit, by a doubtful clock."""
         guard, now, last = self._shared.guard, machine.now, machine.head.committed_at
         if not machine.expired or self._is_usual(now, last, 0) or not guard.is_doubted():
             return
@@ -440,12 +452,14 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
             guard.check_expiry(now, last, self._tables.messages)
 
     def _is_usual(self, instant: int, last: int, pause: int) -> bool:
-        """True if no clock is doubted at an instant, after a commit at ``last`` and a longest pause before."""
+        """True if an instant is plausible after a commit at ``last``, given the longest pause between commits."""
         guard = self._shared.guard
         return instant - last <= max(guard.ahead, pause) and not guard.is_behind(instant, last)
 
     def _last_commit(self, last: int, table: Table) -> tuple[int, int]:
-        """The instant of the shard's last commit, and the longest pause between two of them, in microseconds."""
+        """Returns the instant of the shard's last commit, and the longest pause between two commits, in
+        microseconds.
+        """
         with self._held():
             ledger, reader = self._open_ledger(), self._open_log()
             reader.refresh()  # others may have sent: what this process knows may be old
@@ -474,11 +488,11 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         return machine
 
     def _newest_log(self, sure: bool = False) -> ShardLog:
-        """The newest log, read within the call."""
+        """Returns the newest log, read within this call."""
         return self._open_log().log if self._log is None else self._log.refresh(sure)
 
     def _fresh_machine(self, sure: bool = False) -> ShardMachine:
-        """Reads the newest ledger and log; ``sure``: also checks what ``confirm`` checks."""
+        """Reads the newest ledger and log; with ``sure``, also makes the checks of ``confirm``."""
         ledger, machine = self._ledger, self._machine
         if ledger is not None:
             (ledger.table.confirm if sure else ledger.table.refresh)()
@@ -488,7 +502,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         return machine
 
     def _is_ahead(self, machine: ShardMachine) -> bool:
-        """Whether a machine has reached an instant that nobody committed, by a clock that was set back since."""
+        """True if a machine has reached an uncommitted instant by a clock that was set back since."""
         return self._shared.guard.was_set_back(machine.now) and machine.now > machine.head.committed_at
 
     def _open_ledger(self) -> Ledger:
@@ -508,7 +522,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
         return tables
 
     def rewrite(self, now: Now) -> bool:
-        """Rewrites the ledger into fewer files if it has more than it needs; returns whether it did."""
+        """Rewrites the ledger if it has too many files. True if it did."""
         with self._held():
             machine = self._fresh_machine()
             if not self._open_ledger().has_excess_files(machine):
@@ -517,7 +531,7 @@ class ShardLedger(ShardTable[_Commands, list[Result]]):
 
 
 def _has_news(table: Table) -> bool:
-    """Whether a table's log has an entry behind those that are known; one request on a store."""
+    """True if a table's log has an entry behind the known ones. Takes one request on an object store."""
     if table.folder.local is not None:
         return table.folder.exists(entry_name(table.version + 1))
     try:
@@ -528,7 +542,7 @@ def _has_news(table: Table) -> bool:
 
 
 def _short(commands: Sequence[Command], results: Sequence[Result]) -> bool:
-    """Whether a claim got fewer messages than it requested."""
+    """True if a claim got fewer messages than it asked for."""
     return any(
         isinstance(command, Claim) and result.error is None and result.value.message_count < command.max_messages
         for command, result in zip(commands, results, strict=True)

@@ -1,4 +1,4 @@
-"""Races of this process with others for commits to a shard."""
+"""Races of this process with other processes for commits to a shard."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lakequeue.runtime.home_shard import HomeShard
 from lakequeue.storage.engines.commit import StaleAttributes
 
 ROUNDS = 200
-"""Rounds, commits and lost races of a process, after which their share is checked."""
+"""Number of commits and lost races of a process between two checks of the share of lost races."""
 TOO_MANY = 1 / 3
-"""Share of lost rounds that a process warns of."""
+"""Share of lost races that causes a warning."""
 
 _log = logging.getLogger("lakequeue")
 
 
 class RaceCounts:
-    """Commits of this process to the shards of a queue, and the races that it lost before them. Thread-safe.
+    """Commits of this process to the shards of a queue, and the races lost before them. Thread-safe.
 
-    A race counts as lost, too, if a turn avoided it: others had committed, and the process decided again. That
-    is no reason for a warning, as nothing was written in vain.
+    A race avoided by a turn counts as lost, too: another process committed, so this process decided again. Avoided
+    races cause no warning, because nothing was written in vain.
     """
 
     def __init__(self, queue: str) -> None:
@@ -36,7 +36,7 @@ class RaceCounts:
         self._warned = False
 
     def committed(self, shard: int, lost: int, avoided: int = 0, home: HomeShard | None = None) -> None:
-        """Counts a commit and the races before it; also for the call of this thread and for ``home``."""
+        """Counts a commit and the races before it, also for the call of this thread and for ``home``."""
         calls.committed(shard, lost)
         if home is not None:
             home.committed(shard, lost + avoided)
@@ -57,14 +57,14 @@ class RaceCounts:
             )
 
     def by_shard(self) -> dict[int, tuple[int, int]]:
-        """Commits and lost races since the process opened the queue, by shard."""
+        """Returns commits and lost races by shard, since the process opened the queue."""
         with self._lock:
             return {shard: (commits, self._lost[shard]) for shard, commits in sorted(self._commits.items())}
 
 
 @contextmanager
 def dropping(drop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``drop`` after an error or interrupt, which may leave handles in an inconsistent state."""
+    """Calls ``drop`` after an error or interrupt, because handles may then be inconsistent."""
     try:
         yield
     except (QueueServiceError, StaleAttributes):

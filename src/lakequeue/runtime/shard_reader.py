@@ -18,7 +18,7 @@ class ShardReader:
     """Reads messages by offset. Thread-safe.
 
     Attributes:
-        bodies: the messages that are cached.
+        bodies: cached messages.
     """
 
     def __init__(self, tables: ShardTables, ledger: ShardLedger) -> None:
@@ -27,10 +27,11 @@ class ShardReader:
         self.bodies = BodyCache()
 
     def messages(self, first: int, last: int) -> list[dict[str, Any] | None]:
-        """The messages of a range of offsets, column -> value; None for one that was removed from the log.
+        """Returns the messages of a range of offsets, column -> value; None for a message that was removed from
+        the log.
 
         Raises:
-            QueueClientError: a message is missing that nothing removed.
+            QueueClientError: a message is missing, but was not removed.
         """
         messages: list[dict[str, Any] | None] = []
         while (offset := first + len(messages)) <= last:
@@ -40,13 +41,13 @@ class ShardReader:
         return messages
 
     def rows(self, first: int, last: int) -> tuple[int, pa.Table]:
-        """The offset and rows of the next messages of a range, as many as one read returns.
+        """Returns the offset and rows of the next messages of a range, as many as one read yields.
 
-        Removed messages are skipped, so the offset may be beyond ``last``; then there are no rows.
+        Skips removed messages, so the offset may be beyond ``last``. There are no rows then.
 
         Raises:
             OtherHistory: a backup was restored meanwhile.
-            QueueClientError: a message is missing that nothing removed.
+            QueueClientError: a message is missing, but was not removed.
         """
         found = None
         with suppress(OSError):  # its file was merged and removed since this process last read the log
@@ -63,7 +64,7 @@ class ShardReader:
         return self.rows(gone_below, last) if gone_below <= last else (gone_below, layout.MESSAGES.empty_table())
 
     def size(self, first: int, last: int) -> int:
-        """Bytes of bodies and attributes of a range of offsets, which it reads without keeping them."""
+        """Returns the bytes of bodies and attributes of a range of offsets, without keeping the messages."""
         size = 0
         while first <= last:
             first, rows = self.rows(first, last)
@@ -72,6 +73,6 @@ class ShardReader:
         return size
 
     def _known(self, first: int, last: int) -> pa.Table | None:
-        """The first rows of a range in the log as this process has read it; None if that lacks the offset."""
+        """Returns the first rows of a range from the known log; None if that log lacks the offset."""
         with self._ledger.reading() as log:
             return self.bodies.rows(log.table, log.log, first, last)

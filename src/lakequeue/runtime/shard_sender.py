@@ -1,4 +1,4 @@
-"""The log of a shard in this process: sends behind a group commit, and merges of its segments."""
+"""The log of a shard in this process: sends behind a group commit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lakequeue.runtime.shard_table import Now, ShardTable, ShardTables, Shared
 from lakequeue.storage import layout
 from lakequeue.storage.engines.commit import StaleAttributes
 from lakequeue.storage.engines.point import Table
-from lakequeue.storage.engines.transaction import Answer, Change, Decision, Found, Ids, transact
+from lakequeue.storage.engines.transaction import Answer, Change, Decision, FoundChange, Ids, transact
 from lakequeue.storage.ledger import check_head
 from lakequeue.storage.messages.append import Appended, Appender, NewMessage
 from lakequeue.storage.messages.dedup_window import DedupWindow, Key, dedup_key
@@ -35,7 +35,7 @@ from lakequeue.storage.snapshot import OtherHistory
 from lakequeue.storage.store_failures import first_line
 
 LOOKS = 3
-"""Commits of others in which a sender looks for its messages, before it waits for its own turn."""
+"""Number of other processes' commits that a sender searches for its messages, before it waits for its own turn."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -51,19 +51,19 @@ class ShardSend:
 
 
 class Placed(NamedTuple):
-    """The place of a sent message, or of the message that it repeats (DDP-8)."""
+    """Offset of a sent message, or of the message that it repeats (DDP-8)."""
 
     offset: int
-    """-1: the message is of a batch that was sent before, wherever that is."""
+    """-1 if the message belongs to a batch that was sent before. Its offset is then unknown."""
     message_id: str
 
 
 Sent = list[Placed | None]
-"""A place for each message of a send; None if the cap on stored messages refused it."""
+"""Places of the messages of a send; None for a message that the cap on stored messages refused."""
 
 
 class ShardSender(ShardTable[ShardSend, Sent]):
-    """Appends messages to the log. Thread-safe; its lock guards its handle on the log."""
+    """Appends messages to the log. Thread-safe: its lock guards its handle on the log."""
 
     def __init__(self, tables: ShardTables, shared: Shared, ledger: ShardLedger, reader: ShardReader) -> None:
         super().__init__(tables, shared, tables.messages)
@@ -71,20 +71,20 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._reader = reader
         self._appender: Appender | None = None
         self._compared: object = None
-        """History of the log when its end was compared with the head of the ledger."""
+        """History of the log at the last comparison of its end with the ledger's head."""
 
     def send(self, send: ShardSend) -> Sent:
         """Appends the messages except duplicates.
 
         Raises:
             StaleAttributes: the queue has newer attributes.
-            QueueDoesNotExist: it was deleted.
+            QueueDoesNotExist: the queue was deleted.
             RequestThrottled: too many lost races; nothing was sent.
         """
         return self._group.submit(send)
 
     def close(self) -> None:
-        """Closes the log permanently, also beside a damaged ledger; does nothing if it is closed."""
+        """Closes the log permanently, even if the ledger is damaged. Does nothing on a closed log."""
         self._announce(lambda appender: appender.closed, Appender.close, checked=False)
 
     def announce_attributes(self, version: int) -> None:
@@ -107,12 +107,12 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             transact(appender.table, announced, busy="the log of the queue is too busy")
 
     def attributes_version(self) -> int:
-        """Version of the attributes that the log asks senders to know."""
+        """Returns the version of the attributes that the log requires senders to know."""
         with self._held():
             return self._open_appender().table.transaction(layout.ATTRIBUTES_ID)
 
     def closed(self) -> bool:
-        """Whether the log is closed now."""
+        """True if the log is closed now."""
         with self._held():
             appender = self._open_appender()
             appender.refresh()
@@ -131,7 +131,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             appender.stage_next()
 
     def _run(self, sends: Sequence[ShardSend]) -> list[Sent | BaseException]:
-        batch = _Batch(sends)
+        batch = _SendBatch(sends)
         # on FIFO queues the group determines the shard
         home = None if sends[0].attributes.fifo else self._shared.sends
         with self._held():
@@ -153,13 +153,13 @@ class ShardSender(ShardTable[ShardSend, Sent]):
                 self._merge_segments(sends[0].now(), sends[0].attributes.dedup_micros)
             return batch.way.answers(batch, done.first)
 
-    def _decide(self, batch: _Batch, lost: int) -> Decision[Callable[[], Appended | None]]:
-        """Decides on the loaded snapshot of the log, as it is by the newest ledger."""
+    def _decide(self, batch: _SendBatch, lost: int) -> Decision[Callable[[], Appended | None]]:
+        """Decides on the loaded snapshot of the log, in the state of the newest ledger."""
         appender = self._open_appender()
         if lost:
             batch.way.lost(appender)
         if (found := batch.way.find(appender)) is not None:
-            return Found(lambda: found)
+            return FoundChange(lambda: found)
         now = max(send.now() for send in batch.sends)
         appender.check_open()
         version = appender.attributes_version
@@ -188,10 +188,11 @@ class ShardSender(ShardTable[ShardSend, Sent]):
     def _stored(
         self, window: DedupWindow, sends: Sequence[ShardSend], attributes: QueueAttributes, now: int
     ) -> Collection[int]:
-        """Offsets of messages that are neither deleted nor expired nor moved away, of those with the ids of sends.
+        """Returns the offsets of stored messages with the deduplication ids of sends: not deleted, expired or
+        moved.
 
-        The ledger is read within the call, and what it lacks comes back by a rewind only. So the fence of the log
-        suffices: a message that is deleted meanwhile was there during the call (JOB-6).
+        The ledger is read within the call, and only a rewind brings removed messages back. So the log's fence
+        suffices: a message that is deleted meanwhile existed during the call (JOB-6).
         """
         ids = {message.entry.dedup_id for send in sends for message in send.messages}
         found = {offset: id for id in ids if id is not None for offset in window.find(id)}
@@ -206,7 +207,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         return stored
 
     def _original(self, stored: Collection[int] | None, window: DedupWindow, key: Key) -> Placed | None:
-        """The message that has a deduplication id, unless it was purged, or is none of the stored ones."""
+        """Returns the message with a deduplication id, unless it was purged, or is not in ``stored``."""
         for offset in window.find(key):
             if stored is None and offset < (purged := self._ledger.purged_offset()):
                 window.forget_below(purged)
@@ -217,7 +218,9 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         return None
 
     def room(self, attributes: QueueAttributes, now: int) -> int | None:
-        """Number of messages that the cap on stored messages still allows; None without a cap (QUE-21)."""
+        """Returns the number of messages that the cap on stored messages still allows; None without a cap
+        (QUE-21).
+        """
         with self._held():
             appender = self._open_appender()
             appender.refresh()
@@ -252,9 +255,10 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
     @staticmethod
     def _check_place(appender: Appender) -> None:
-        """Raises OtherHistory, ``outcome_unknown``, if the log was put back after it took the messages just sent.
+        """Raises OtherHistory with ``outcome_unknown`` if an older log was restored after it took the sent
+        messages.
 
-        The next handle would no longer know it.
+        The next handle would not notice that.
         """
         try:
             appender.table.confirm()
@@ -262,11 +266,11 @@ class ShardSender(ShardTable[ShardSend, Sent]):
             raise error.unknown() from error
 
     def deliver(self, source: MoveSource, messages: Sequence[Cells], now: Now, dedup: int | None) -> bool:
-        """Appends messages that are moved here, unless they arrived before; False if the log is closed.
+        """Appends moved messages, unless they arrived before. False if the log is closed.
 
         Raises:
             RequestThrottled: too many lost races; nothing was appended.
-            DamagedTable: the ledger's head lies beyond the end of the log; as for sends, nothing is appended.
+            DamagedTable: the ledger's head is beyond the end of the log; as for sends, nothing is appended.
         """
         with self._held():
             self._open_appender().refresh()
@@ -286,7 +290,9 @@ class ShardSender(ShardTable[ShardSend, Sent]):
         self._appender = None
 
     def _open_appender(self, checked: bool = True) -> Appender:
-        """The writing handle; unless ``checked`` it may be one that was not compared with the ledger."""
+        """Returns the writing handle. Without ``checked``, the handle may not have been compared with the
+        ledger.
+        """
         appender = self._appender
         if appender is None or appender.table.history is not self._compared:
             appender = appender or Appender(self._tables.engine.open(self._tables.messages))
@@ -301,7 +307,7 @@ class ShardSender(ShardTable[ShardSend, Sent]):
 
 
 @attrs.define
-class _Batch:
+class _SendBatch:
     """Sends of one commit."""
 
     sends: Sequence[ShardSend]
@@ -309,11 +315,11 @@ class _Batch:
     way: _Plain = attrs.field(factory=lambda: _Plain())
 
     def attributes(self, version: int) -> QueueAttributes:
-        """The attributes of this version, if a sender knows them."""
+        """Returns the attributes of this version if a sender knows them, else those of the first send."""
         return next((send for send in self.sends if send.attributes_version == version), self.sends[0]).attributes
 
     def answers_of(self, version: int, places: _Places) -> list[Sent | BaseException]:
-        """A place for each message that is valid under the newest attributes, which have this version."""
+        """Returns a place for each message that is valid under the newest attributes, which have this version."""
         return [
             [places.put(message) for message in send.messages]
             if send.attributes_version == version
@@ -323,10 +329,10 @@ class _Batch:
 
 
 class _Plain:
-    """The way into the log of messages that are written in their own commit."""
+    """Writes messages in their own commit."""
 
     def lost(self, appender: Appender) -> None:
-        """Notes that the last race was lost."""
+        """Reacts to a lost race."""
         if appender.table.folder.local is None:  # on a disk other senders show in the wait for a turn
             appender.stage_next()
 
@@ -335,7 +341,7 @@ class _Plain:
         return None
 
     def stage(self, appender: Appender, messages: Sequence[NewMessage], version: int, *, alone: bool) -> _OwnFile:
-        """Returns the way of messages in a staged file. See ``staged_sends.stage``."""
+        """Returns how messages in a staged file are committed. See ``staged_sends.stage``."""
         staged = appender.stage(messages, version, alone=alone)
         return _OwnFile(staged) if alone else _SharedFile(staged)
 
@@ -345,8 +351,8 @@ class _Plain:
         """Returns the change that appends the messages."""
         return appender.append(messages, now, version, ids)
 
-    def answers(self, batch: _Batch, first: int) -> list[Sent | BaseException]:
-        """Returns the answers for messages that are in the log from offset ``first`` on."""
+    def answers(self, batch: _SendBatch, first: int) -> list[Sent | BaseException]:
+        """Returns the answers for messages at offset ``first`` and after."""
         return batch.answers
 
     def failure(self, error: Exception) -> Exception:
@@ -356,7 +362,7 @@ class _Plain:
 
 @attrs.define
 class _OwnFile(_Plain):
-    """The way of messages in a staged file that only their sender commits."""
+    """Messages in a staged file that only their sender commits."""
 
     staged: StagedSend
 
@@ -376,19 +382,21 @@ class _OwnFile(_Plain):
         return appender.append_staged(self.staged, now, ids, self.is_patient())
 
     def is_patient(self) -> bool:
-        """Returns True to wait for a turn beyond the next commit of another process."""
+        """True to keep waiting for a turn after the next commit of another process."""
         return True
 
     def give_up(self, version: int) -> None:
-        """Drops the file, as the messages that are valid under a version of the attributes need another one."""
+        """Drops the file, because the messages that are valid under a version of the attributes need another
+        file.
+        """
 
 
 @attrs.define
 class _SharedFile(_OwnFile):
-    """The way of messages in a staged file that any process may commit."""
+    """Messages in a staged file that any process may commit."""
 
     looks: int = 0
-    """Commits of other processes in which this process looked for the file, instead of waiting on."""
+    """Number of other processes' commits already searched for this file."""
 
     def find(self, appender: Appender) -> Appended | None:
         return appender.find(self.staged)
@@ -401,11 +409,11 @@ class _SharedFile(_OwnFile):
         self.looks += 1
         return self.looks > LOOKS
 
-    def answers(self, batch: _Batch, first: int) -> list[Sent | BaseException]:
+    def answers(self, batch: _SendBatch, first: int) -> list[Sent | BaseException]:
         return batch.answers_of(self.staged.attributes_version, _Places(first, None))
 
     def failure(self, error: Exception) -> Exception:
-        """Returns an error of unknown outcome, as other processes may still commit the file."""
+        """Returns an error of unknown outcome, because other processes may still commit the file."""
         match error:
             case QueueClientError(outcome_unknown=True):
                 return error
@@ -440,7 +448,9 @@ class _Places:
         self._by_key: dict[Key, Placed] = {}
 
     def put(self, message: NewMessage) -> Placed | None:
-        """The place of a message or of the message that it repeats; None if there is no room."""
+        """Returns the place of a message, or of the message that it repeats; None if the cap on stored messages is
+        reached.
+        """
         if message.entry.batch is None:
             return self._put(message)
         app_id, version = message.entry.batch

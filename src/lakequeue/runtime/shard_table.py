@@ -1,4 +1,4 @@
-"""Requests of this process to one table of a shard: what the ledger and the sender have in common."""
+"""Base of the ledger and the sender: requests of this process to one table of a shard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from lakequeue.storage.engines.turns import turns_at
 from lakequeue.storage.layout import messages_path, receipts_path
 
 Now = Callable[[], int]
-"""The caller's clock in microseconds, read for each decision: a lost race may outlast a timeout (RCV-4)."""
+"""The caller's clock in microseconds. Read for each decision, because a lost race may outlast a timeout (RCV-4).
+"""
 _T = TypeVar("_T")
 
 
@@ -33,7 +34,7 @@ class ShardTables:
 
     engine: Engine
     number: int
-    """The shard's number in its queue."""
+    """Number of the shard in its queue."""
     messages: str
     """Path of the log."""
     receipts: str
@@ -50,13 +51,13 @@ class Shared:
 
     waiters: Waiters
     home: HomeShard
-    """Where receives begin."""
+    """Shard where receives start."""
     sends: HomeShard
-    """Where sends begin; at first the same shard."""
+    """Shard where sends start; at first the same one."""
     races: RaceCounts
     guard: ClockGuard
     grow: Callable[[], Callable[[int], None] | None]
-    """Returns what is called with the number of shards that a ledger knows of; None once nobody uses the queue."""
+    """Returns a function that takes the number of shards found in a ledger; None once the queue is not in use."""
 
     @classmethod
     def of(
@@ -67,9 +68,9 @@ class Shared:
 
 
 class ShardTable(ABC, Generic[Request, Answer]):
-    """Takes requests of all threads, and answers those that wait in one transaction. Thread-safe.
+    """Collects requests of all threads, and answers the waiting ones in one transaction. Thread-safe.
 
-    Its lock guards its handles. After an error it drops them: the next call opens others.
+    Its lock guards its handles. An error drops them, and the next call opens new ones.
     """
 
     def __init__(self, tables: ShardTables, shared: Shared, path: str) -> None:
@@ -80,7 +81,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
         self._lock = threading.RLock()
 
     def release(self) -> None:
-        """Closes the handles; the next call opens them again."""
+        """Closes the handles. The next call opens them again."""
         with self._lock:
             self._drop()
 
@@ -90,15 +91,15 @@ class ShardTable(ABC, Generic[Request, Answer]):
 
     @abstractmethod
     def _known(self) -> tuple[Table | None, bool]:
-        """Returns the handle, if there is one, and whether the next requests may be prepared without a turn."""
+        """Returns the handle, or None, and True if the next requests may be prepared without a turn."""
 
     @abstractmethod
     def _catch_up(self, stale: bool) -> None:
-        """Reads the table if what this process knows is ``stale``, in its turn, before requests are chosen."""
+        """Reads the table if the known state is ``stale``, within its turn, before requests are chosen."""
 
     @abstractmethod
     def _drop(self) -> None:
-        """Lets go of all handles."""
+        """Drops all handles."""
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
@@ -121,7 +122,7 @@ class ShardTable(ABC, Generic[Request, Answer]):
         fresh: bool = False,
         home: HomeShard | None = None,
     ) -> Committed[_T] | Answered[_T]:
-        """Makes a transaction in turns; counts the races before a commit, and wakes waiters after it."""
+        """Runs a transaction in turns. Counts the races before a commit, and wakes waiters after it."""
         try:
             outcome = transact(table, decide, busy=busy, fresh=fresh, turns=self._turns)
         except RequestThrottled as error:

@@ -1,12 +1,12 @@
 """The long polls of one queue that wait in this process.
 
-Only a few waiters poll, however many there are. The first waiter polls at intervals for changes by other processes
-and for messages that become visible with time. A change in this process wakes the first waiter that is not yet
-woken, and a waiter that finds messages wakes two more. So a message costs one or two polls, and many messages
-reach many receivers within a few shared commits.
+Only a few of many waiters poll. The first waiter polls at intervals, for changes by other processes and for
+messages that become visible with time. A change in this process wakes the first waiter that is not yet woken. A
+waiter that finds messages wakes two more. So a message costs one or two polls, and many messages reach many
+receivers within a few shared commits.
 
-Where the system tells of logs that change on a disk, waits are shorter, see ``log_watch``. Where it does not, or
-other machines write, receives look at intervals.
+Where the system reports changed logs on a disk, waits end sooner, see ``log_watch``. Elsewhere, and for changes by
+other machines, receives poll at intervals.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Waiter:
     """One long poll.
 
     Attributes:
-        woken: it was woken and has not yet begun. A poll clears it first, so that later changes wake it again.
+        woken: woken, but not polling yet. A poll clears it first, so that later changes wake the waiter again.
         found: it found messages and is about to leave.
         watched: changes on a disk wake it.
         watches: returns True if this process watches, so that each change wakes one of its waiters.
-        led_elsewhere: returns True if another process watches for it, and has shown a sign within so many seconds.
+        led_elsewhere: returns True if another process watches, and has shown a sign in the given seconds.
     """
 
     waiters: Waiters
@@ -40,7 +40,7 @@ class Waiter:
 
     @property
     def first(self) -> bool:
-        """Whether this waiter polls at intervals."""
+        """True if this waiter polls at intervals."""
         return self.waiters.first is self
 
 
@@ -53,11 +53,11 @@ class Waiters:
         self._attributes_version = 0
         self.first: Waiter | None = None
         self.active_at: int | None = None
-        """When a receive last found messages, or the first long poll began, in microseconds."""
+        """Instant at which a receive last found messages, or the first long poll began, in microseconds."""
 
     @contextmanager
     def waiter(self, wake: Callable[[], None]) -> Iterator[Waiter]:
-        """Adds a waiter for the block; when it leaves, it hands an unused wake-up to the next."""
+        """Adds a waiter for the block. At the end, an unused wake-up goes to the next waiter."""
         waiter = Waiter(self, wake)
         with self._lock:
             self._waiters[waiter] = None
@@ -68,7 +68,7 @@ class Waiters:
             self._leave(waiter)
 
     def idle_for(self, now: int) -> int:
-        """Microseconds since a receive last found messages, or since the first long poll began."""
+        """Returns the microseconds since a receive last found messages, or the first long poll began."""
         if self.active_at is None:
             self.active_at = now
         return now - self.active_at
@@ -80,7 +80,7 @@ class Waiters:
                 self._wake(number)
 
     def announce(self, attributes_version: int) -> None:
-        """Wakes all waiters if these attributes are new: the wait time may have changed (QUE-25)."""
+        """Wakes all waiters if these attributes are new, because the wait time may have changed (QUE-25)."""
         with self._lock:
             if attributes_version > self._attributes_version:
                 self._attributes_version = attributes_version

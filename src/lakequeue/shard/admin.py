@@ -1,6 +1,6 @@
-"""Commands on a whole shard, and what an operator does with chosen messages, without a receipt.
+"""Commands on a whole shard, and commands of an operator on chosen messages without a receipt.
 
-Nobody's receipt ends by the latter unless the operator says so, or erases the message.
+An operator's command leaves valid receipts alone, unless it erases the message or asks to end receipts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from lakequeue.shard.state import ShardState
 
 PURGE_INTERVAL = 60 * MICROS  # PUR-2
 _GRACE = MICROS
-"""A rewind to less than this before the earliest instant goes to that instant: it moves on between two calls."""
+"""A rewind to at most this long before the earliest reachable instant goes to the earliest one, which advances
+with time.
+"""
 
 
 def check_purge(state: ShardState, command: Purge) -> None:
@@ -81,7 +83,7 @@ def rewind(state: ShardState, command: Rewind) -> tuple[int, bool]:
 
 
 def set_attributes(state: ShardState, command: SetAttributes) -> tuple[bool, bool]:
-    """Adopts newer attributes at once (QUE-25); what the old retention expired stays removed (RET-6)."""
+    """Adopts newer attributes at once (QUE-25). Messages that the old retention expired stay removed (RET-6)."""
     if command.version <= state.head.attributes_version:
         return False, False
     delay, before = state.delay, (state.attributes.delayed_limit, state.attributes.reasons)
@@ -109,7 +111,9 @@ def close(state: ShardState, command: Close) -> tuple[None, bool]:
 
 
 def expire(state: ShardState, command: Expire) -> tuple[int, bool]:
-    """Reports what retention removed since the last commit; asks for a commit if that is anything (RET-9)."""
+    """Returns the number of messages removed by retention since the last commit. Asks for a commit if any were
+    (RET-9).
+    """
     return state.expired, state.expired > 0
 
 
@@ -119,7 +123,9 @@ def rewrite(state: ShardState, command: Rewrite) -> tuple[None, bool]:
 
 
 def mark_emptying(state: ShardState, command: MarkEmptying) -> tuple[None, bool]:
-    """Announces an emptying of the log. Drops older marks than the log's, whose emptyings were refused."""
+    """Announces an emptying of the log. Drops the marks before the log's own, because their emptyings were
+    refused.
+    """
     marks = (state.head.emptying or "").split()
     begin = marks.index(str(command.known)) if str(command.known) in marks else 0
     state.head = attrs.evolve(state.head, emptying=" ".join([*marks[begin:], str(command.mark)]))
@@ -131,7 +137,7 @@ def _text(instant: int) -> str:
 
 
 def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
-    """Deletes the visible messages of the spans; those in flight, delayed, held or moving stay."""
+    """Deletes the visible messages of the spans. Messages in flight, delayed, held or moving stay."""
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -143,7 +149,9 @@ def discard(state: ShardState, command: Discard) -> tuple[int, bool]:
 
 
 def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
-    """Deletes the messages of the spans in any state, also from the history if for good; those moving stay."""
+    """Deletes the messages of the spans in any state, except moving ones; ``for_good`` also deletes them from the
+    history.
+    """
     if state.attributes.fifo:
         assert state.groups is not None  # built while the messages are still there
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
@@ -169,11 +177,11 @@ def erase(state: ShardState, command: Erase) -> tuple[tuple[int, bool], bool]:
 
 
 def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
-    """Ends the delay of the messages of the spans; and the receipts of those in flight, if the command says so.
+    """Ends the delay of the messages of the spans, and receipts of messages in flight if the command asks for it.
 
-    A message that is held, moving, undecided, or visible already stays as it is; with an instant, what waits
-    becomes visible then (JOB-12). Who held a message last may still delete it until somebody receives it again,
-    except on strict queues (RCP-7, RCP-8).
+    Messages that are held, moving, undecided or already visible stay as they are. With an instant, delayed and
+    visible messages become visible at that instant (JOB-12). The last receiver of a message may still delete it
+    until another receive, except on strict queues (RCP-7, RCP-8).
     """
     state.scan_to(1 + max((last for _, last in command.spans), default=-1))
     at, done, reached = max(state.now, command.at or 0), 0, 0
@@ -190,7 +198,9 @@ def make_visible(state: ShardState, command: MakeVisible) -> tuple[int, bool]:
 
 
 def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
-    """Lets delayed messages, with ``anew`` also visible ones, become visible at an instant; their number."""
+    """Makes delayed messages visible at an instant, with ``anew`` also visible ones. Returns the number of
+    messages changed.
+    """
     known = [(run.first, run.last, run.visible_at or 0)]
     done = 0
     for start, end, instant in list(state.spans(run.first, run.last)) if run.visible_at is None else known:
@@ -206,15 +216,15 @@ def _show_at(state: ShardState, run: Run, at: int, anew: bool) -> int:
 
 
 LONGEST = 12 * 3600 * MICROS
-"""Longest visibility timeout, in microseconds: what a receipt hides for longer was hidden by a wrong clock."""
+"""Longest visibility timeout, in microseconds. A longer one was caused by a wrong clock."""
 
 
 _HAPPENED = ("received_at", "first_received_at", "attempted_at")
-"""Instants of a run at which something happened."""
+"""Fields of a run with the instants of past events."""
 
 
 def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
-    """True if something happened to a shard at an instant yet to come; ``runs`` may be of its history too."""
+    """True if a shard has events at future instants; ``runs`` may include its history."""
     marks = [head.committed_at, head.purged_at or 0]
     settled = (run.visible_at or 0 for run in runs if run.state == DELETED)
     return max(*marks, *settled, *(getattr(run, name) or 0 for run in runs for name in _HAPPENED)) > now
@@ -223,10 +233,11 @@ def is_ahead(head: Head, runs: Sequence[Run], now: int) -> bool:
 def set_back(
     head: Head, runs: Sequence[Run], history: Sequence[Run], now: int
 ) -> tuple[Head, list[Run], list[Run]]:
-    """Head, runs and history as if all that happened at instants yet to come had happened now.
+    """Returns head, runs and history with every event at a future instant moved to now.
 
-    Timeouts from there end. What was rescheduled keeps its instant (JOB-12), unless it expires first now; a rate
-    limit's bucket is empty at most (JOB-11). The minute between two purges ends.
+    Visibility timeouts that began at a future instant end now. A scheduled instant stays (JOB-12), unless the
+    message expires before it. The bucket of a rate limit is empty at most (JOB-11). The pause of a minute after a
+    purge ends.
     """
     attributes, set_ahead = QueueAttributes.from_wire(head.attributes), head.committed_at
     pace = attributes.pace

@@ -1,4 +1,4 @@
-"""Commands to a shard, and its answers."""
+"""Commands to a shard, and the answers to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import QueueServiceError
-from lakequeue.model.deliveries import Mark, Target, Undecided
+from lakequeue.model.deliveries import DeliveryTarget, Mark, Undecided
 from lakequeue.model.failures import DeadLetterReason
 from lakequeue.shard.runs import Destination, Head, Run
 
@@ -17,19 +17,22 @@ Spans = Sequence[tuple[int, int]]
 
 @attrs.frozen
 class Claim:
-    """Receive up to ``max_messages`` under one new lease; the answer is a ``ClaimResult``.
+    """Receives up to ``max_messages`` under a new lease. The answer is a ``ClaimResult``.
 
-    ``visibility_timeout`` None: the queue's (RCV-5). A claim that repeats a live ``attempt_id`` gets the same
-    messages again (ATT-3); FIFO shards only. ``dead_letter_queues`` maps ARNs of dead-letter queues to where their
-    messages go; None: the queue does not exist, and the messages stay. ``consumer`` names who receives, unless
-    there is an ``attempt_id``. With ``hands``, the number of handlers that begin at once, a message is claimed for
-    its last receive before it becomes a dead letter only for one of them, and as the first of its FIFO group: no
-    message becomes one that no handler has seen (HBN-23). ``leased`` is for a batch: how many messages it has from
-    other shards. Of messages that failed as one batch it takes at most half as many, and no others with
-    them (DLQ-12). ``tokens``: how many messages the queue's rate limit lets through, whose bucket is in another
-    shard; None: the bucket is in this shard, and the claim charges it. ``delivery``: random bits for the mark of a
-    delivery into the queue's table (TAB-2). Such a claim ignores ``attempt_id``. It takes nothing while there are
-    marks of an earlier table or delivery id.
+    Attributes:
+        visibility_timeout: None: the queue's (RCV-5).
+        attempt_id: a claim that repeats a live attempt gets the same messages again (ATT-3); FIFO shards only.
+        dead_letter_queues: destinations by ARN. None for a queue that does not exist: its dead letters stay.
+        consumer: name of the receiver; not recorded if there is an ``attempt_id``.
+        hands: number of handlers that are free to begin. A last receive before the dead-letter queue is claimed
+            only if a handler is free for it, and only as the first of its FIFO group. So no message becomes a dead
+            letter that no handler has seen (HBN-23).
+        leased: number of messages that the batch already has from other shards. Of messages that failed as one
+            batch, the claim takes at most half, and no other messages with them (DLQ-12).
+        tokens: number of messages that the queue's rate limit allows, if another shard has the bucket. None: this
+            shard has the bucket, and the claim charges it.
+        delivery: random bits for the mark of a delivery into the queue's table (TAB-2). Such a claim ignores
+            ``attempt_id``, and takes nothing while there are marks of an earlier table or delivery id.
     """
 
     max_messages: int
@@ -46,7 +49,7 @@ class Claim:
 
 @attrs.frozen
 class Charge:
-    """Takes tokens for messages that will be claimed in another shard; the answer is how many there were (JOB-11).
+    """Takes tokens for messages to be claimed in another shard. The answer is the number of tokens taken (JOB-11).
 
     A negative ``count`` gives tokens back.
     """
@@ -56,7 +59,7 @@ class Charge:
 
 @attrs.frozen
 class Delete:
-    """Deletes one message by receipt; the answer is whether this command removed it (DEL-2, RCP-6)."""
+    """Deletes one message by receipt. The answer is True if this command removed it (DEL-2, RCP-6)."""
 
     offset: int
     lease_id: str
@@ -65,7 +68,9 @@ class Delete:
 
 @attrs.frozen
 class ChangeVisibility:
-    """Lets the receipt of one message end ``timeout`` from now; 0 hands it back at once (VIS-1, VIS-4)."""
+    """Ends the receipt of one message ``timeout`` microseconds from now; 0 makes the message visible at once
+    (VIS-1, VIS-4).
+    """
 
     offset: int
     lease_id: str
@@ -75,9 +80,9 @@ class ChangeVisibility:
 
 @attrs.frozen
 class RecordFailure:
-    """Keeps why the handler of one message failed, with those that failed before (JOB-10).
+    """Records why the handler of one message failed, after its earlier failures (JOB-10).
 
-    The answer is None; nothing happens if the receipt is no longer the latest.
+    The answer is None. Nothing changes if the receipt is no longer the latest.
     """
 
     offset: int
@@ -87,10 +92,12 @@ class RecordFailure:
 
 @attrs.frozen
 class LeaseDelete:
-    """Deletes the messages of ``spans`` that a lease still holds; ``except_offsets`` become visible instead.
+    """Deletes the messages of ``spans`` that a lease still holds, except ``except_offsets``, which become visible.
 
-    ``failure``: why these failed; kept as by ``RecordFailure``. ``reasons``: the same by offset, for
-    messages that have their own. ``unmark``: see ``LeaseRelease``, for the excepted messages.
+    Attributes:
+        failure: why the excepted messages failed; recorded as by ``RecordFailure``.
+        reasons: by offset, for messages with a reason of their own.
+        unmark: see ``LeaseRelease``; for the excepted messages.
     """
 
     lease_id: str
@@ -103,7 +110,7 @@ class LeaseDelete:
 
 @attrs.frozen
 class LeaseExtend:
-    """Lets the receipts that a lease still holds end ``timeout`` from now; 0 hands them back."""
+    """Ends the receipts that a lease still holds ``timeout`` microseconds from now; 0 releases the messages."""
 
     lease_id: str
     spans: Spans
@@ -112,12 +119,17 @@ class LeaseExtend:
 
 @attrs.frozen
 class LeaseRelease:
-    """Hands back at once the messages that a lease still holds; ``unseen`` ones count as never received by it.
+    """Makes the messages that a lease still holds visible at once.
 
-    ``unread`` ones do so, too, and stay hidden until their timeout: storage cannot read them now.
-    ``failure``: see ``LeaseDelete``; ``failed_together``: of how many messages, if they failed as one batch.
-    ``unmark``: no append of the lease's delivery can land any more, because its holder has not begun one, or has
-    blocked the number. Without it, marked messages that somebody saw become undecided instead of visible (TAB-6).
+    Attributes:
+        failure: see ``LeaseDelete``.
+        failed_together: number of messages in the batch, if the messages failed as one batch.
+        unseen: count the messages as never received by this lease.
+        unread: as ``unseen``, but the messages stay hidden until their timeout, because storage cannot read them
+            now.
+        unmark: no append of the lease's delivery can land any more: its holder did not begin an append, or has
+            blocked the number. Otherwise marked messages that were seen become undecided instead of visible
+            (TAB-6).
     """
 
     lease_id: str
@@ -131,9 +143,9 @@ class LeaseRelease:
 
 @attrs.frozen
 class Move:
-    """Begins to move the visible messages of ``spans`` to another queue; the answer is their number.
+    """Begins to move the visible messages of ``spans`` to another queue. The answer is their number.
 
-    It is None while an earlier move is unfinished. They arrive as if sent there for the first time (DLQ-8).
+    The answer is None while an earlier move is unfinished. The messages arrive as if newly sent (DLQ-8).
     """
 
     spans: Spans
@@ -142,31 +154,31 @@ class Move:
 
 @attrs.frozen
 class Moved:
-    """Removes the messages that a move appended at its target; the answer is their number."""
+    """Removes the messages that a move has appended at its target. The answer is their number."""
 
     number: int
 
 
 @attrs.frozen
 class MoveBack:
-    """Makes visible again the messages of a move whose target is gone; the answer is their number."""
+    """Makes the messages of a move visible again, because its target is gone. The answer is their number."""
 
     number: int
 
 
 @attrs.frozen
 class Discard:
-    """Deletes the visible messages of ``spans`` without a receipt; the answer is their number."""
+    """Deletes the visible messages of ``spans`` without a receipt. The answer is their number."""
 
     spans: Spans
 
 
 @attrs.frozen
 class Erase:
-    """Deletes the messages of ``spans`` in whatever state and without a receipt.
+    """Deletes the messages of ``spans`` in any state, without a receipt.
 
-    The answer is their number, and whether one of them is on its way to another queue, which must end first.
-    ``for_good``: also from the history.
+    The answer is their number, and True if a message of the spans is moving to another queue: that move must end
+    first. ``for_good``: also from the history.
     """
 
     spans: Spans
@@ -175,10 +187,11 @@ class Erase:
 
 @attrs.frozen
 class MakeVisible:
-    """Makes the delayed messages of ``spans`` visible now; the answer is the number of those made visible.
+    """Makes the delayed messages of ``spans`` visible now. The answer is the number of messages made visible.
 
-    ``in_flight``: also end the receipts of those in flight, whoever has them. With ``at``, an instant, delayed and
-    visible ones become visible then, and are delayed until that.
+    Attributes:
+        in_flight: also end the receipts of messages in flight.
+        at: instant at which delayed and visible messages become visible. They are delayed until then.
     """
 
     spans: Spans
@@ -188,9 +201,11 @@ class MakeVisible:
 
 @attrs.frozen
 class Purge:
-    """Removes every message sent so far (PUR-1); ``queue_name`` is for the error message.
+    """Removes every message sent so far (PUR-1).
 
-    ``at_any_time`` skips the check of PUR-2, which only the shard that is purged last makes.
+    Attributes:
+        queue_name: for the error message.
+        at_any_time: skip the check of PUR-2. Only the shard that is purged last makes it.
     """
 
     queue_name: str = ""
@@ -199,9 +214,9 @@ class Purge:
 
 @attrs.frozen
 class Rewind:
-    """Makes deleted messages visible again that were sent at ``to`` (an instant) or later (RWD-9).
+    """Makes deleted messages visible again if they were sent at the instant ``to`` or later (RWD-9).
 
-    The answer is their number. ``checked``: all shards were already asked whether they refuse.
+    The answer is their number. ``checked``: no shard of the queue refuses the rewind, as a check has shown.
     """
 
     to: int
@@ -210,7 +225,7 @@ class Rewind:
 
 @attrs.frozen
 class SetAttributes:
-    """Adopt the queue's attributes (wire names), unless the shard has this version or a later one."""
+    """Adopts the queue's attributes (wire names), unless the shard has this version or a later one."""
 
     attributes: dict[str, str]
     version: int
@@ -223,31 +238,34 @@ class Close:
 
 @attrs.frozen
 class Expire:
-    """Commit what retention has removed; the answer is the number of messages."""
+    """Commits removals by retention. The answer is the number of messages."""
 
 
 @attrs.frozen
 class Rewrite:
-    """Commit without a change, so that the caller can rewrite all runs."""
+    """Commits without a change, so that the caller can rewrite all runs."""
 
 
 @attrs.frozen
 class MarkEmptying:
-    """Announces an emptying of the log, so that the ledger by which it is made is known by its mark."""
+    """Announces an emptying of the log. Its mark shows later which ledger the emptied log belongs to."""
 
     mark: int
     """Random, positive."""
     known: int
-    """The mark that the log has; 0 if it was never emptied."""
+    """The log's mark; 0 if the log was never emptied."""
 
 
 @attrs.frozen
 class Decide:
-    """Ends a delivery by its outcome: deletes its messages, or makes them visible (TAB-5).
+    """Ends a delivery: deletes its messages if ``delivered``, else makes them visible (TAB-5).
 
-    The answer is their number; 0 if the mark is gone. Messages that become visible again come in halves (DLQ-12),
-    with ``failure`` as why. ``unrecorded``: the answer is also 0 if the id of a table is recorded, into which a
-    holder may have appended meanwhile (TAB-4).
+    The answer is their number; 0 if the mark is gone.
+
+    Attributes:
+        failure: recorded with messages that become visible. They are claimed again in halves (DLQ-12).
+        unrecorded: answer 0 also if a table id is recorded, because a holder may have appended to that table since
+            (TAB-4).
     """
 
     slot: int
@@ -259,11 +277,11 @@ class Decide:
 
 @attrs.frozen
 class Remark:
-    """Splits a delivery whose number is blocked: each part gets a new number, with a slot of its own (TAB-7).
+    """Splits a delivery whose number is blocked. Each part gets a new number and a slot (TAB-7).
 
-    The answer has the mark of each part. It is None, and nothing changes, if the lease does not hold all messages
-    of the parts under the mark, by a receipt that has not ended. Messages of the mark in no part become visible,
-    with ``failure``. ``nonce``: random bits for the numbers.
+    The answer has the mark of each part. The answer is None, and nothing changes, unless the lease holds all
+    messages of the parts under the mark by a receipt that has not ended. Marked messages outside of the parts
+    become visible, with ``failure``. ``nonce``: random bits for the numbers.
     """
 
     lease_id: str
@@ -276,9 +294,9 @@ class Remark:
 
 @attrs.frozen
 class RecordTable:
-    """Records the id of the delivery table, as long as a mark is there; the first id stays (TAB-4).
+    """Records the id of the delivery table while its mark exists. The first recorded id stays (TAB-4).
 
-    The answer is the recorded id, or None if the mark is gone.
+    The answer is the recorded id; None if the mark is gone.
     """
 
     slot: int
@@ -316,7 +334,7 @@ Command = (
 
 @attrs.frozen
 class ClaimedSpan:
-    """Messages of one claim with the same receive count and first receipt; ``last_receive``: see ``Message``."""
+    """Messages of one claim with the same receive count and first receive. ``last_receive``: see ``Message``."""
 
     first: int
     last: int
@@ -327,16 +345,22 @@ class ClaimedSpan:
 
 @attrs.frozen
 class ClaimResult:
-    """What a claim took, lowest offset first; no spans when nothing was available (RCV-14).
+    """The claimed messages, lowest offset first; no spans if nothing was available (RCV-14).
 
-    ``lease_id`` identifies the claim, or the earlier claim that it repeats. On FIFO shards ``order`` holds the
-    same offsets as ranges in the order of delivery (FIF-5); elsewhere it is empty. Dead letters must move before a
-    claim hands out anything: ``moving`` says that a move must be completed, ``unresolved`` names the dead-letter
-    queue whose key is needed; claim again after that. Of what was claimed, ``last`` are for their last receive;
-    ``passed`` were left, as no handler could begin them at once. ``halved``: messages that failed as one batch
-    were met, so the batch is complete. ``unpaid``: number of messages that the claim would have taken with more
-    tokens, if it had none. ``mark``: of the claimed messages, if the claim is for a delivery. ``undecided``: the
-    undecided deliveries of the shard, oldest first. ``target``: the delivery table of both.
+    Dead letters move before a claim hands out anything. After ``moving`` or ``unresolved``, claim again.
+
+    Attributes:
+        lease_id: of this claim, or of the earlier claim that it repeats.
+        order: on FIFO shards, the claimed offsets as ranges in the order of delivery (FIF-5); else empty.
+        moving: True if a move must be completed first.
+        unresolved: dead-letter queue whose key is needed first.
+        last: number of claimed messages on their last receive.
+        passed: number of messages left because no handler was free.
+        halved: True if the claim met messages that failed as one batch. The batch is then complete.
+        unpaid: number of messages that more tokens would have allowed, if there were none.
+        mark: of the claimed messages, if the claim is for a delivery.
+        undecided: the undecided deliveries of the shard, oldest first.
+        target: the delivery table of ``mark`` and ``undecided``.
     """
 
     spans: tuple[ClaimedSpan, ...]
@@ -352,15 +376,15 @@ class ClaimResult:
     unpaid: int = 0
     mark: Mark | None = None
     undecided: tuple[Undecided, ...] = ()
-    target: Target | None = None
+    target: DeliveryTarget | None = None
 
     @property
     def message_count(self) -> int:
-        """Messages claimed."""
+        """Number of claimed messages."""
         return sum(span.last - span.first + 1 for span in self.spans)
 
     def left_nothing(self, command: Claim) -> bool:
-        """Returns True if the claim took all messages that there were."""
+        """True if the claim took every message that was available."""
         left = self.moving or self.unresolved or self.passed or self.halved or self.unpaid
         limited = command.attempt_id is not None or command.tokens is not None
         limited = limited or (command.hands is not None and self.last >= command.hands)
@@ -370,12 +394,12 @@ class ClaimResult:
 
 @attrs.frozen
 class LeaseCounts:
-    """What a verb of a lease did.
+    """Numbers of messages affected by a verb of a lease.
 
     Attributes:
-        done: number of messages that it deleted, released or extended.
-        lost: number of messages that the lease no longer held.
-        released: number of failed messages that ``delete_except`` made visible.
+        done: deleted, released or extended.
+        lost: no longer held by the lease.
+        released: failed messages that ``delete_except`` made visible.
     """
 
     done: int
@@ -387,8 +411,8 @@ class LeaseCounts:
 class Result:
     """Answer to one command.
 
-    ``changed``: the answer is valid only if the decision is committed, as this command or one before it changed
-    the state. Otherwise it was read from the state and is as fresh as that.
+    ``changed``: the answer depends on a change by this command or an earlier one, so it is valid only once the
+    decision is committed. Otherwise the answer was read from the state, and is as fresh as the state.
     """
 
     value: Any = None
@@ -398,9 +422,10 @@ class Result:
 
 @attrs.frozen
 class Decision:
-    """Answers, and the rows to commit: at most one put or delete per first offset, in runs and history each.
+    """Answers to commands, and the rows to commit.
 
-    ``head`` carries the next epoch. Nothing needs to be committed when ``commit`` is false.
+    Runs and history each have at most one put or delete per first offset. ``head`` has the next epoch. Nothing
+    needs to be committed if ``commit`` is False.
     """
 
     results: list[Result]
@@ -411,11 +436,11 @@ class Decision:
     settled_puts: list[Run] = attrs.field(factory=list)
     settled_deletes: list[int] = attrs.field(factory=list)
     told: dict[str, int] = attrs.field(factory=dict)
-    """The rules that changed the shard, each with its number of messages, for the history of the table."""
+    """Number of changed messages by rule, for the commit info of the table."""
 
 
 @attrs.frozen
-class Counts:
+class StateCounts:
     """Number of messages of a shard by state (QUE-23)."""
 
     visible: int

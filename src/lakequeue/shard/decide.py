@@ -1,7 +1,7 @@
-"""The state machine of one shard: commands and an instant in, answers and changed rows out.
+"""The state machine of one shard: takes commands and an instant, returns answers and changed rows.
 
-It is pure: it reads no clock, does no I/O, and knows messages only by their offset and send instant. An instance
-lives as long as its commits succeed; after a failed commit it is discarded and rebuilt from the rows.
+The machine is pure. It reads no clock, does no I/O, and knows only the offset and send instant of messages. Use an
+instance as long as its commits succeed. After a failed commit, discard it and build a new one from the rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from lakequeue.errors import QueueDoesNotExist, QueueServiceError
-from lakequeue.model.deliveries import Mark, Target, Undecided
+from lakequeue.model.deliveries import DeliveryTarget, Mark, Undecided
 from lakequeue.shard import admin, deliver, move, settle
 from lakequeue.shard.claim.standard import attempt_lives, charge, claim, quote
 from lakequeue.shard.commands import (
@@ -23,7 +23,6 @@ from lakequeue.shard.commands import (
     ClaimResult,
     Close,
     Command,
-    Counts,
     Decide,
     Decision,
     Delete,
@@ -47,31 +46,32 @@ from lakequeue.shard.commands import (
     Rewind,
     Rewrite,
     SetAttributes,
+    StateCounts,
 )
 from lakequeue.shard.expire import advance, next_expiry, oldest_sent_at
 from lakequeue.shard.peek import Holding, deleted_runs, holdings, stored_runs
-from lakequeue.shard.runs import Head, Log, Outgoing, Run
+from lakequeue.shard.runs import Head, MessageLog, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 _NEAR = 10
-"""A cap on messages in flight counts as near if it is no more than this many times their number."""
+"""A cap on messages in flight is near if it is at most this many times the number in flight."""
 
 
 class ShardMachine:
-    """All rules of one shard.
+    """All rules of one shard. Not thread-safe.
 
-    Time never goes backwards: an instant before the last one, or before the head's last commit, counts as that
-    one. Not thread-safe.
+    Time never goes backwards. An instant before the previous one, or before the last commit, counts as the later
+    of these.
     """
 
-    def __init__(self, head: Head, runs: Iterable[Run], log: Log, history: Iterable[Run] = ()) -> None:
+    def __init__(self, head: Head, runs: Iterable[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
         """Starts from committed rows.
 
         Args:
             head: the head row of the shard.
-            runs: its unsettled runs in any order, disjoint, equal neighbours joined.
-            log: its messages.
-            history: its settled runs, likewise.
+            runs: the unsettled runs in any order; disjoint, with equal neighbours joined.
+            log: the messages of the shard.
+            history: the settled runs, under the same conditions.
         """
         self._state = ShardState(head, list(runs), log, history)
         self._pending = False
@@ -81,7 +81,7 @@ class ShardMachine:
 
     @property
     def head(self) -> Head:
-        """The current head, uncommitted changes included; ``epoch`` is the last committed one."""
+        """The head with uncommitted changes. Its ``epoch`` is the last committed one."""
         return self._state.current_head()
 
     @property
@@ -91,7 +91,7 @@ class ShardMachine:
 
     @property
     def now(self) -> int:
-        """The instant that it has reached."""
+        """The latest instant that the machine was given."""
         return self._state.now
 
     @property
@@ -120,35 +120,35 @@ class ShardMachine:
         return list(self._state.history)
 
     @property
-    def log(self) -> Log:
-        """The shard's messages; may be replaced by a longer log of the same shard."""
+    def log(self) -> MessageLog:
+        """The messages of the shard. May be replaced by a longer log of the same shard."""
         return self._state.log
 
     @log.setter
-    def log(self, log: Log) -> None:
+    def log(self, log: MessageLog) -> None:
         self._state.log = log
 
     @property
     def blocks(self) -> bool:
-        """Whether messages in flight may keep others of their group from being claimed."""
+        """True if messages in flight may keep other messages of their group from being claimed."""
         return self._state.attributes.by_group
 
     @property
     def may_be_grouped(self) -> bool:
-        """Whether a message that was sent lately may come before those that are known."""
+        """True if a recently sent message may have to be claimed before older ones."""
         attributes = self._state.attributes
         return self.blocks or bool(attributes.fair_groups or attributes.reasons)
 
     @property
     def grouped(self) -> bool:
-        """Whether one may, and there are messages with groups."""
+        """True if messages with groups exist, so that the order of claims may differ from the order of sends."""
         return self.blocks or (self.may_be_grouped and self.log.only_group(0) != "")
 
     def decide(self, commands: Sequence[Command], now: int) -> Decision:
         """Applies commands in order at one instant.
 
-        A refused command changes nothing (ERR-8) and those after it still apply. The machine keeps the new
-        state: the caller commits it and calls ``committed``, or discards the machine.
+        A refused command changes nothing (ERR-8), and later commands still apply. The machine keeps the new state.
+        The caller commits the decision and calls ``committed``, or discards the machine.
         """
         state = self._at(now)
         results, told = [], Counter[str]()
@@ -171,7 +171,7 @@ class ShardMachine:
         return Decision(results, True, *state.runs.changes(), head, *state.history.changes(), told)
 
     def committed(self) -> None:
-        """Takes the last decision as committed; expiry applied by reads since then stays pending.
+        """Marks the last decision as committed. Expiry by later reads stays pending.
 
         Raises:
             RuntimeError: the last decision asked for no commit.
@@ -186,52 +186,56 @@ class ShardMachine:
         self._decided = None
         self._pending = False
 
-    def counts(self, now: int) -> Counts:
-        """Messages by state (QUE-23, INF-1, INF-9, DLY-12)."""
+    def counts(self, now: int) -> StateCounts:
+        """Returns the number of messages by state (QUE-23, INF-1, INF-9, DLY-12)."""
         state = self._at(now)
         state.scan_all()
         visible, in_flight = state.available.size, state.in_flight + state.moving.size
         held = state.log.end - state.scanned
         undecided = state.undecided.size
         delayed = state.stored - visible - in_flight - held - undecided
-        return Counts(visible, in_flight, delayed, state.history.size, held, undecided)
+        return StateCounts(visible, in_flight, delayed, state.history.size, held, undecided)
 
     def oldest_sent_at(self, now: int) -> int | None:
-        """When the oldest stored message was sent; None if nothing is stored."""
+        """Returns the send instant of the oldest stored message; None if nothing is stored."""
         return oldest_sent_at(self._at(now))
 
     def outgoing(self) -> Outgoing:
-        """The unfinished move to another queue, if there is one."""
+        """Returns the runs of the unfinished move to another queue; empty without a move."""
         return self._state.moving_runs()
 
     def undecided(self, now: int) -> list[Undecided]:
-        """The deliveries whose receipts have ended, oldest first (TAB-5)."""
+        """Returns the deliveries whose receipts have ended, oldest first (TAB-5)."""
         return deliver.undecided(self._at(now))
 
     def marked(self, now: int) -> int:
-        """Number of messages with a mark, whether their receipts have ended or not."""
+        """Returns the number of marked messages. Their receipts may be valid or not."""
         return self._at(now).marked.size
 
     def marks(self, now: int) -> list[Mark]:
-        """The marks of all deliveries, whether their receipts have ended or not."""
+        """Returns the marks of all deliveries. Their receipts may be valid or not."""
         return deliver.marks(self._at(now))
 
     @property
-    def target(self) -> Target:
+    def target(self) -> DeliveryTarget:
         """The delivery table."""
         return deliver.target(self._state)
 
     def stored(self, now: int) -> int:
-        """Messages neither deleted nor expired (STA-10, QUE-21)."""
+        """Returns the number of messages that are neither deleted nor expired (STA-10, QUE-21)."""
         return self._at(now).stored
 
     def next_event(self, now: int) -> int | None:
-        """Earliest instant after ``now`` at which a claim may find more than it does now (LPL-4).
+        """Returns the earliest instant after ``now`` at which a claim may find more messages (LPL-4).
 
-        A visibility timeout or a delay ends; or the oldest message expires while the shard is at its cap, or while
-        hidden messages may block others (RET-10, FAI-4); or the oldest delayed message expires while
-        others are held behind it (INF-9); or the rate limit lets the next message through (JOB-11); or it is time
-        to try again to decide a delivery (TAB-5).
+        One of these events:
+
+        - A visibility timeout or a delay ends.
+        - The oldest message expires while the shard is at its cap, or while hidden messages may block others
+          (RET-10, FAI-4).
+        - The oldest delayed message expires while other messages are held behind it (INF-9).
+        - The rate limit allows the next message (JOB-11).
+        - The next attempt to decide a delivery is due (TAB-5).
         """
         change, state = self._next_change(now), self._state
         if state.undecided.size:
@@ -255,7 +259,9 @@ class ShardMachine:
         return min((known for known in instants if known is not None), default=None)
 
     def next_change(self, now: int) -> int | None:
-        """Earliest instant from ``now`` on at which counts change without a commit, or something expires."""
+        """Returns the earliest instant from ``now`` on at which counts change without a commit, or a message
+        expires.
+        """
         if self._at(now).history.size or self._state.undecided.size:
             return now
         instants = (self._next_change(now), next_expiry(self._state))
@@ -263,13 +269,13 @@ class ShardMachine:
 
     @property
     def is_empty(self) -> bool:
-        """True if the shard stores no message, and remembers none that a rewind could bring back."""
+        """True if the shard stores no message, and keeps no deleted message for a rewind."""
         return not self.run_count and self.head.head_offset == self.log.end
 
     def is_drained(self, now: int) -> bool:
-        """Returns True if a claim would find nothing: the last claim left nothing, and only deletes followed.
+        """True if a claim would surely find nothing: the last claim took everything, and only deletes followed.
 
-        False on queues where deleting a message may let a claim find another one.
+        Always False on queues where a delete may let a claim find another message.
         """
         if self._drained is None:
             return False
@@ -277,7 +283,7 @@ class ShardMachine:
         return end == self.log.end and (event is None or max(now, self.now) < event)
 
     def _note(self, command: Command, result: Result) -> None:
-        """Keeps for ``is_drained`` whether a claim left nothing."""
+        """Remembers for ``is_drained`` if a claim took everything."""
         if isinstance(command, Claim):
             left_nothing = result.error is None and result.value.left_nothing(command)
             drained = left_nothing and not self._frees_others()
@@ -288,33 +294,33 @@ class ShardMachine:
             self._drained = None
 
     def _frees_others(self) -> bool:
-        """Whether deleting a message may let a claim find another one."""
+        """True if a delete may let a claim find another message."""
         attributes, in_flight = self._state.attributes, self._state.in_flight
         cap = attributes.inflight_limit
         return self.blocks or attributes.pace is not None or (cap is not None and cap <= _NEAR * in_flight)
 
     def attempt_lives(self, attempt_id: str, now: int) -> bool:
-        """Whether a claim with this attempt id would repeat an earlier one (ATT-3)."""
+        """True if a claim with this attempt id would repeat an earlier claim (ATT-3)."""
         return attempt_lives(self._at(now), attempt_id)
 
     def stores(self, offset: int) -> bool:
-        """Returns True if a message that was received is stored: neither deleted, purged, expired nor moved."""
+        """True if a received message is stored: not deleted, purged, expired or moved."""
         return self._state.runs.at(offset) is not None
 
     def tokens(self, now: int) -> int | None:
-        """How many messages the rate limit lets through now; None without a limit (JOB-11)."""
+        """Returns the number of messages that the rate limit allows now; None without a limit (JOB-11)."""
         return self._at(now).pace_left
 
     def quote(self, command: Claim, now: int) -> int:
-        """Returns how many messages a claim would take if the rate limit let them through (JOB-11)."""
+        """Returns how many messages a claim would take if the rate limit allowed them (JOB-11)."""
         return quote(self._at(now), command).unpaid
 
     def check_rewind(self, command: Rewind, now: int) -> None:
-        """Raises what a rewind would raise now (RWD-11, RWD-15, RWD-19)."""
+        """Raises the errors of this rewind, without rewinding (RWD-11, RWD-15, RWD-19)."""
         admin.check_rewind(self._at(now), command)
 
     def rewindable(self, command: Rewind, now: int) -> int:
-        """Number of messages that a rewind would restore now; raises what the rewind would."""
+        """Returns the number of messages that this rewind would restore. Raises its errors."""
         self.check_rewind(command, now)
         state = self._state
         if command.to == state.now:
@@ -327,19 +333,21 @@ class ShardMachine:
         admin.check_purge(self._at(now), command)
 
     def held_from(self, now: int) -> int:
-        """First held offset; the end of the log if there is none (INF-9)."""
+        """Returns the first held offset; the end of the log if no message is held (INF-9)."""
         return self._at(now).released
 
     def peek(self, now: int, limit: int, start: int = 0, history: bool = False, newest: bool = False) -> list[Run]:
-        """The next stored messages from offset ``start`` on, or those in the history, see ``shard.peek``."""
+        """Returns the next stored messages from offset ``start`` on, or those of the history; see
+        ``shard.peek``.
+        """
         return (deleted_runs if history else stored_runs)(self._at(now), limit, start, newest)
 
     def holdings(self, now: int) -> dict[str | None, Holding]:
-        """What each consumer has in flight by its name, see ``shard.peek``."""
+        """Returns the messages in flight by the name of their consumer; see ``shard.peek``."""
         return holdings(self._at(now))
 
     def _at(self, now: int) -> ShardState:
-        """The state, moved to ``now``."""
+        """Moves the state to ``now`` and returns it."""
         advance(self._state, now)
         return self._state
 
@@ -354,7 +362,7 @@ class ShardMachine:
 
 
 def _messages(value: Any) -> int:
-    """The number of messages that a rule changed, as its answer says; 1 if it does not."""
+    """Returns the number of messages that a rule changed, by its answer; 1 if the answer has no number."""
     match value:
         case ClaimResult():
             return value.message_count

@@ -1,8 +1,8 @@
 """Deliveries into a table: marks, and the decision about marks whose receipts have ended (TAB-2 to TAB-8).
 
-A claim for a delivery marks its messages. While the receipt is valid, the lease settles them as any others. Once
-it has ended they are *undecided*: no claim, move, expiry, or redrive takes them until the log of the table has
-shown if their rows arrived.
+A claim for a delivery marks its messages. While the receipt is valid, the lease settles them like any other
+messages. When the receipt ends, the messages are *undecided*. No claim, move, expiry or redrive takes undecided
+messages until the log of the table shows if their rows arrived.
 
 ``Head.delivery_table`` is ``DELIVERY_ID:TABLE_ID``, or ``DELIVERY_ID:`` if no table id is known. It names the
 table of the marks. If the attributes have another delivery id, the marks belong to an earlier table, and only an
@@ -17,28 +17,30 @@ from itertools import count, islice
 import attrs
 
 from lakequeue.model.clock import MICROS
-from lakequeue.model.deliveries import Mark, Target, Undecided
+from lakequeue.model.deliveries import DeliveryTarget, Mark, Undecided
 from lakequeue.shard.commands import Decide, RecordTable, Remark
 from lakequeue.shard.expire import expire
 from lakequeue.shard.runs import VISIBLE, Head, Run, joined_runs
 from lakequeue.shard.state import ShardState
 
 DECIDE_EVERY = 30 * MICROS
-"""Time between two attempts to decide a mark, and so between two wake-ups of receives that wait."""
+"""Interval between two attempts to decide a mark, and so between two wake-ups of waiting receives."""
 
 
-def target(state: ShardState) -> Target:
-    """The delivery table of the marks that the shard has or would get."""
+def target(state: ShardState) -> DeliveryTarget:
+    """Returns the delivery table of the shard's marks; without marks, of the next mark."""
     attributes = state.attributes
     owner, _, table_id = (state.head.delivery_table or "").partition(":")
     changed = bool(state.marked.size and owner and owner != attributes.delivery_id)
     known = table_id if changed or owner == attributes.delivery_id else ""
     mine = owner if changed else attributes.delivery_id
-    return Target(attributes.table, attributes.delivery_id, known or None, changed, mine)
+    return DeliveryTarget(attributes.table, attributes.delivery_id, known or None, changed, mine)
 
 
 def keep_target(state: ShardState, delivery_id: str | None) -> None:
-    """Notes whose marks are left when the delivery id of the attributes changes from this one."""
+    """Records ``delivery_id`` as the owner of the remaining marks, if the attributes have another delivery id
+    now.
+    """
     known = state.head.delivery_table
     if state.attributes.delivery_id != delivery_id:
         left = (known or f"{delivery_id}:") if state.marked.size else None
@@ -46,14 +48,14 @@ def keep_target(state: ShardState, delivery_id: str | None) -> None:
 
 
 def begun(state: ShardState) -> None:
-    """Forgets the table of an earlier delivery id. The caller has seen that none of its marks is left."""
+    """Drops the table of an earlier delivery id. Call it only when no mark of that table is left."""
     owner, _, _ = (state.head.delivery_table or "").partition(":")
     if owner and owner != state.attributes.delivery_id:
         state.head = attrs.evolve(state.head, delivery_table=None)
 
 
 def new_marks(state: ShardState, nonce: int, number: int) -> list[Mark]:
-    """Marks of a number of deliveries that this commit begins, each with the lowest unused slot (TAB-2)."""
+    """Returns ``number`` new marks for this commit, each with the lowest unused slot (TAB-2)."""
     used = {mark.slot for mark in marks(state)}
     slots = islice((slot for slot in count() if slot not in used), number)
     return [Mark.of(slot, state.head.epoch + 1, nonce) for slot in slots]
@@ -65,7 +67,7 @@ def marks(state: ShardState) -> list[Mark]:
 
 
 def undecided(state: ShardState) -> list[Undecided]:
-    """The marks whose receipts have ended, by the end of the first (TAB-5)."""
+    """Returns the marks whose receipts have ended, earliest end first (TAB-5)."""
     found: dict[Mark, Undecided] = {}
     for span in state.undecided:
         for run in state.runs.pieces(*span):
@@ -77,7 +79,9 @@ def undecided(state: ShardState) -> list[Undecided]:
 
 
 def decide(state: ShardState, command: Decide) -> tuple[int, bool]:
-    """Deletes the messages of a mark, or makes them visible without a lease, so that no old receipt holds them."""
+    """Deletes the messages of a mark, or makes them visible without a lease, so that no old receipt is valid for
+    them.
+    """
     runs = _of(state, Mark(command.slot, command.number))
     if command.unrecorded and target(state).table_id is not None:
         return 0, False
@@ -131,9 +135,10 @@ def record_table(state: ShardState, command: RecordTable) -> tuple[str | None, b
 
 
 def without_marks(head: Head, runs: Sequence[Run]) -> tuple[Head, list[Run], int]:
-    """Head and runs of a ledger that is a copy or was put back, and the number of marked messages (TAB-11).
+    """Returns head and runs without marks, and the number of marked messages; for a copied or restored ledger
+    (TAB-11).
 
-    These lose their marks, and no earlier receipt holds them. They are visible as soon as their receipt ends.
+    The marked messages become visible when their receipts end. No earlier receipt is valid for them.
     """
     marked = sum(run.size for run in runs if run.mark is not None)
     kept = [run if run.mark is None else run._replace(mark=None, lease_id=None) for run in runs]

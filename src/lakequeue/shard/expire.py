@@ -1,4 +1,4 @@
-"""Retention: messages expire by their age, whatever state they are in."""
+"""Retention: messages expire by age, in any state."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from lakequeue.shard.state import ShardState
 
 
 def advance(state: ShardState, now: int) -> None:
-    """Moves a shard to ``now``, never backwards: ends what has timed out, removes what has expired."""
+    """Moves a shard to ``now``, never backwards: ends timeouts, and removes expired messages."""
     state.advance(now)
     expire(state)
 
 
 def expired_below(state: ShardState) -> int:
-    """First offset that retention still keeps; a message exactly as old as the retention is gone (RET-1)."""
+    """Returns the first offset that retention keeps. A message exactly as old as the retention is expired
+    (RET-1).
+    """
     return state.log.first_sent_at_or_after(state.now - state.attributes.retention_micros + 1)
 
 
 def expire(state: ShardState) -> None:
-    """Removes what is past retention, from whatever state (STA-5, RET-2, RET-3); marked messages stay (TAB-5)."""
+    """Removes messages past retention, in any state (STA-5, RET-2, RET-3). Marked messages stay (TAB-5)."""
     below, lowest = expired_below(state), state.lowest
     before = state.stored + state.history.size
     if lowest is not None and lowest < below:
@@ -37,14 +39,18 @@ def expire(state: ShardState) -> None:
 
 
 def next_expiry(state: ShardState) -> int | None:
-    """Instant at which the next stored message expires; None if nothing is stored, or marks keep the oldest."""
+    """Returns the instant at which the next stored message expires; None if nothing is stored, or marks keep the
+    oldest.
+    """
     since = oldest_sent_at(state)
     expiry = None if since is None else since + state.attributes.retention_micros
     return None if expiry is not None and expiry <= state.now and state.marked.size else expiry
 
 
 def oldest_sent_at(state: ShardState) -> int | None:
-    """When the oldest stored message was sent, a dead letter first (DLQ-4); None if nothing is stored."""
+    """Returns the send instant of the oldest stored message, of dead letters the first send (DLQ-4); None if
+    nothing is stored.
+    """
     lowest = state.lowest
     if lowest is None:
         return None
@@ -64,7 +70,7 @@ def oldest_sent_at(state: ShardState) -> int | None:
 
 
 def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
-    """Dead letters past retention, which counts from their first send (RET-7): (instant, first, last)."""
+    """Yields dead letters past retention, which counts from their first send (RET-7): (instant, first, last)."""
     end = state.log.end
     if state.aging_end < end:
         for dead_letters in state.log.dead_letters(state.aging_end, end - 1):
@@ -77,7 +83,9 @@ def _overdue(state: ShardState) -> Iterator[tuple[int, int, int]]:
 
 
 def _drop(state: ShardState, first: int, last: int) -> bool:
-    """Removes messages anywhere in the shard, history included; False if they are held, or a mark keeps some."""
+    """Removes messages anywhere in the shard and its history. False if they are held, or a mark keeps some of
+    them.
+    """
     if last >= state.head.head_offset:
         state.scan_to(last + 1)
         if state.scanned <= last:

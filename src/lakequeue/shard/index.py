@@ -1,12 +1,12 @@
 """The messages of one shard at one instant, indexed by when they become available.
 
-A message is in flight, delayed or available. Available ones are kept as ranges, lowest first; for the others a
-heap holds ``(instant, first, last)``. Heap entries are never removed early: when an entry is due, it is checked
-against the runs. So extending a lease of a million messages costs one entry, and no command scans anything.
+A message is in flight, delayed or available. Available messages are kept as ranges, lowest first. A heap of
+``(instant, first, last)`` has the others. Heap entries are never removed early: a due entry is checked against the
+runs. So extending a lease of a million messages costs one entry, and no command scans all messages.
 
-With a cap on delayed messages the last ones of the log may be held (INF-9). Delays end in any order, but none
-begins after its send, so the messages held are those behind the one that fills the cap. They are not scanned yet;
-``released_offset`` matters only where the cap or the delays change.
+A cap on delayed messages may hold the last messages of the log (INF-9). Delays end in any order, but a message is
+delayed only from its send on. So the held messages are those behind the message that fills the cap, and they are
+not scanned yet. ``released_offset`` matters only when the cap or the delays change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import attrs
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.shard.claim.fifo import Groups
 from lakequeue.shard.claim.tenants import Tenants
-from lakequeue.shard.runs import IN_FLIGHT, MOVING, Head, Log, Run, RunMap
+from lakequeue.shard.runs import IN_FLIGHT, MOVING, Head, MessageLog, Run, RunMap
 from lakequeue.shard.spans import SpanSet
 
 _CHUNK = 4096  # fresh messages read from the log at a time, so that a small claim reads little
@@ -28,14 +28,14 @@ _STALE = 10_000  # outdated heap entries above which the index is rebuilt
 
 
 class ShardIndex:
-    """Runs, head and log of a shard with the indexes over them.
+    """Runs, head and log of a shard, with indexes over them.
 
-    ``available``, ``moving``, ``marked``, ``undecided`` (marked, and the receipt has ended), ``delayed`` (only
-    with a cap on delayed messages), ``in_flight`` and ``attempts`` cover the messages below ``scanned``; those
-    from the head on are fresh: never received.
+    The indexes ``available``, ``moving``, ``marked``, ``undecided`` (marked, and the receipt has ended),
+    ``delayed`` (only with a cap on delayed messages), ``in_flight`` and ``attempts`` cover the messages below
+    ``scanned``. Messages from the head on are fresh: never received.
     """
 
-    def __init__(self, head: Head, runs: list[Run], log: Log, history: Iterable[Run] = ()) -> None:
+    def __init__(self, head: Head, runs: list[Run], log: MessageLog, history: Iterable[Run] = ()) -> None:
         self.head = head
         self.history = RunMap(history)
         self.log = log
@@ -52,12 +52,14 @@ class ShardIndex:
 
     @property
     def delay(self) -> int | None:
-        """Delay of all messages of a FIFO queue (DLY-10); None on standard queues, where each has its own."""
+        """Delay of all messages of a FIFO queue (DLY-10). None on standard queues, where each message has its
+        own.
+        """
         return self.attributes.delay_micros if self.attributes.fifo else None
 
     @property
     def groups(self) -> Groups:
-        """The message groups; built on first use, by claims and deletes on FIFO queues."""
+        """The message groups of a FIFO queue. Built on first use, by claims and deletes."""
         if self._groups is None:
             self._groups = Groups(self)
             known = [(run.first, run.last) for run in self.runs]
@@ -68,7 +70,9 @@ class ShardIndex:
 
     @property
     def by_tenant(self) -> bool:
-        """Whether claims of a standard queue go by message group (FAI-1); not while there is one group only."""
+        """True if claims of a standard queue choose by message group (FAI-1). False while there is only one
+        group.
+        """
         attributes = self.attributes
         some = attributes.group_in_flight_limit is not None or attributes.reasons is not None
         if attributes.fifo or not (attributes.fair_groups or some):
@@ -78,7 +82,7 @@ class ShardIndex:
 
     @property
     def tenants(self) -> Tenants:
-        """The message groups of a standard queue; built on first use, by claims and by late extensions."""
+        """The message groups of a standard queue. Built on first use, by claims and late extensions."""
         if self._tenants is None:
             self._tenants = Tenants(self)
             self._tenants.count([(run.first, run.last) for run in self.runs if self.live(run)], 1)
@@ -86,20 +90,20 @@ class ShardIndex:
         return self._tenants
 
     def withdraw(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Removes the messages of a range from the available ones, and returns them as ranges."""
+        """Removes a range from the available messages. Returns the removed ranges."""
         found = self.available.take_within(first, last)
         if self._tenants is not None and found:
             self._tenants.withdrawn(first, last)
         return found
 
     def count_in_flight(self, first: int, last: int, sign: int) -> None:
-        """Notes that messages began (1) or ceased (-1) to be in flight."""
+        """Records that messages began (``sign`` 1) or ceased (-1) to be in flight."""
         self.in_flight += sign * (last - first + 1)
         if self._tenants is not None:
             self._tenants.count([(first, last)], sign)
 
     def _index(self, runs: RunMap) -> None:
-        """Rebuilds the indexes from the runs; fresh messages are added as they are scanned."""
+        """Rebuilds the indexes from the runs. Fresh messages follow when they are scanned."""
         now = self.now
         self.runs = runs
         self.attempts: dict[str, list[tuple[int, int]]] = {}
@@ -140,7 +144,7 @@ class ShardIndex:
             self._scan(run.first, run.last)
 
     def advance(self, now: int) -> None:
-        """Moves to ``now``, never backwards: messages whose timeout or delay is over become available."""
+        """Moves to ``now``, never backwards. Messages whose timeout or delay is over become available."""
         self.now = max(self.now, now)
         due = 0
         while self._coming and self._coming[0][0] <= self.now:
@@ -156,7 +160,7 @@ class ShardIndex:
             self._index(self.runs)
 
     def _arrive(self, first: int, last: int) -> None:
-        """Makes available the messages of a heap entry that are due."""
+        """Makes the due messages of a heap entry available."""
         for run in self.runs.overlapping(first, last):
             if run.state != MOVING and (run.visible_at is None or run.visible_at <= self.now):
                 start, end = max(run.first, first), min(run.last, last)
@@ -170,7 +174,7 @@ class ShardIndex:
         self._arrived(first, last)
 
     def _arrived(self, first: int, last: int) -> None:
-        """Tells the message groups of messages that became available."""
+        """Informs the message groups of messages that became available."""
         if self._groups is not None:
             self._groups.arrived(first, last)
         if self._tenants is not None:
@@ -178,7 +182,7 @@ class ShardIndex:
 
     @property
     def lowest(self) -> int | None:
-        """Lowest offset that is stored."""
+        """Lowest stored offset; None if nothing is stored."""
         first = self.runs.first
         if first is None and self.head.head_offset < self.log.end:
             return self.head.head_offset
@@ -186,29 +190,31 @@ class ShardIndex:
 
     @property
     def stored(self) -> int:
-        """Number of messages neither deleted nor removed."""
+        """Number of messages that are neither deleted nor removed."""
         return self.runs.size + max(0, self.log.end - self.head.head_offset)
 
     @property
     def room(self) -> int | None:
-        """Messages that may still become in flight; None without a cap (INF-6)."""
+        """Number of messages that the cap still allows in flight; None without a cap (INF-6)."""
         cap = self.attributes.inflight_limit
         return None if cap is None else max(0, cap - self.in_flight)
 
     @property
     def released(self) -> int:
-        """First held offset: from here on messages are accepted, but neither visible nor delayed (INF-9)."""
+        """First held offset. From there on, messages are accepted but neither visible nor delayed (INF-9)."""
         if self.attributes.delayed_limit is None:
             return self.log.end
         self.scan_all()
         return self.scanned
 
     def live(self, run: Run) -> bool:
-        """Whether a run is hidden by a receipt that has not ended."""
+        """True if a receipt that has not ended hides the run."""
         return run.state == IN_FLIGHT and run.visible_at is not None and run.visible_at > self.now
 
     def next_arrival(self) -> int | None:
-        """Earliest instant after now at which a hidden message becomes available; None if there is none."""
+        """Returns the earliest instant after now at which a hidden message becomes available; None if none is
+        hidden.
+        """
         self.scan_all()
         while self._coming:
             instant, first, last = self._coming[0]
@@ -229,9 +235,9 @@ class ShardIndex:
                 break
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scans some fresh messages if the next one could be served before ``place``: (visible since, offset).
+        """Scans fresh messages if the next one could be served before ``place``: (visible since, offset).
 
-        Returns False if it could not be, or is not visible yet, or is held; the same then holds for all after it.
+        Returns False if no fresh message could: the next one is later than ``place``, not visible yet, or held.
         """
         if self.scanned >= self.log.end:
             return False
@@ -247,7 +253,7 @@ class ShardIndex:
         self.scan_to(self.log.end)
 
     def scan_to(self, end: int) -> bool:
-        """Scans the fresh messages below ``end`` that are not held; returns whether there were any."""
+        """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
         first, end = self.scanned, min(end, self.log.end)
         cap = self.attributes.delayed_limit
         if first >= end or (cap is not None and self._held_from(cap, first, end, 0) == first):
@@ -262,11 +268,11 @@ class ShardIndex:
         return True
 
     def spans(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Ranges of never received messages by when they become available, see ``Log.spans``."""
+        """Yields never received messages as ranges by when they become available; see ``MessageLog.spans``."""
         return self.log.spans(first, last, self.delay)
 
     def visible_since(self, offset: int) -> int:
-        """Instant at which a message becomes, or became, visible."""
+        """Returns the instant at which a message becomes, or became, visible."""
         run = None if offset >= self.head.head_offset else self.runs.at(offset)
         if run is not None and run.visible_at is not None:
             return run.visible_at
@@ -276,14 +282,16 @@ class ShardIndex:
         return self.log.sent_at(offset) + self.delay
 
     def stored_from(self, offset: int) -> int:
-        """Lowest offset from ``offset`` on that is stored; fresh messages count as stored."""
+        """Returns the lowest stored offset from ``offset`` on. Fresh messages count as stored."""
         if offset >= self.head.head_offset:
             return offset
         first = self.runs.first_from(offset)
         return self.head.head_offset if first is None else first
 
     def _scan(self, first: int, last: int) -> int:
-        """Indexes never received messages; returns the offset from which on they are held."""
+        """Indexes never received messages. Returns the first held offset; without one, the offset after
+        ``last``.
+        """
         cap = self.attributes.delayed_limit
         for start, end, instant in self.spans(first, last):
             stop = end + 1 if cap is None else self._held_from(cap, start, end + 1, instant)
@@ -299,16 +307,18 @@ class ShardIndex:
         return last + 1
 
     def _held_from(self, cap: int, start: int, end: int, instant: int) -> int:
-        """First held offset among messages that become available at one instant; ``end`` if none is held.
+        """Returns the first held offset among messages that become available at one instant; ``end`` if none is
+        held.
 
-        Everything before ``start`` is scanned; a message is released once fewer than ``cap`` of those are delayed.
+        Everything before ``start`` is scanned. A message is released when fewer than ``cap`` scanned messages are
+        delayed.
         """
         room = max(0, cap - self.delayed.size)
         reached = start + room if instant > self.now else end if room else start
         return min(end, max(reached, self.head.head_offset, self.head.released_offset))
 
     def known(self, first: int, last: int) -> Iterator[Run]:
-        """Runs of stored messages in a range, fresh ones included."""
+        """Yields the runs of stored messages in a range, fresh ones included."""
         head = self.head.head_offset
         if first < head:
             yield from self.runs.pieces(first, min(last, head - 1))
@@ -316,7 +326,7 @@ class ShardIndex:
             yield from self.fresh(max(first, head), last)
 
     def fresh(self, first: int, last: int) -> Iterator[Run]:
-        """Runs of fresh messages; dead letters keep their receive count and first receive (DLQ-4)."""
+        """Yields runs of fresh messages. Dead letters keep their receive count and first receive (DLQ-4)."""
         if first > last:
             return
         for start, end, count, _, received_at in self.log.dead_letters(first, last):
@@ -328,13 +338,13 @@ class ShardIndex:
             yield Run(first, last)
 
     def pass_head(self, first: int, last: int) -> None:
-        """Moves the head past ``last``; the fresh messages before ``first`` become ``visible`` runs."""
+        """Moves the head behind ``last``. Fresh messages before ``first`` become ``visible`` runs."""
         for run in self.fresh(self.head.head_offset, first - 1):
             self.runs.put(run)
         self.head = attrs.evolve(self.head, head_offset=last + 1)
 
     def stamp(self, offset: int) -> None:
-        """Counts a visible message as visible since now: its group has just been served (FIF-14)."""
+        """Sets the visible-since instant of a message to now, because its group has just been served (FIF-14)."""
         if offset >= self.head.head_offset:
             self.pass_head(offset, offset)
         run = self.runs.at(offset) or next(self.fresh(offset, offset))

@@ -1,7 +1,7 @@
 """Moves to another queue: dead letters (DLQ-2) and redrives.
 
-A move takes three commits: the messages become ``moving`` here, they are appended at the target, they are removed
-here. Any process that finds an unfinished move completes it. A shard has one move under way at a time.
+A move takes three commits. The messages become ``moving`` here; the target appends them; this shard removes them.
+Any process that finds an unfinished move completes it. A shard has at most one unfinished move.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from lakequeue.shard.runs import MOVING, Destination, MovePart, Outgoing, Run
 from lakequeue.shard.state import ShardState
 
 MOVED_AT_ONCE = 1_000
-"""Maximum number of messages that one claim moves; having found one, it searches this far for more."""
+"""Maximum number of messages that one claim moves. A claim that finds a dead letter searches this far for more."""
 
 
 def dead(state: ShardState, spans: Spans) -> list[Run]:
-    """The first messages in ``spans`` that were received here as often as the redrive policy allows (DLQ-13).
+    """Returns the first messages in ``spans`` whose receives here have reached the maximum of the redrive policy
+    (DLQ-13).
 
-    Those whose last batch failed as a whole are not among them: which one it failed for is not known (DLQ-12).
+    Leaves out messages whose last batch failed as a whole, because the message at fault is unknown (DLQ-12).
     """
     policy = state.attributes.redrive
     found: list[Run] = []
@@ -39,7 +40,7 @@ def dead(state: ShardState, spans: Spans) -> list[Run]:
 
 
 def set_aside(state: ShardState, runs: Sequence[Run], target: Destination, *, redrive: bool = False) -> None:
-    """Begins a move of messages that are neither available nor in flight; ``move_back`` may undo it."""
+    """Begins a move of messages that are neither available nor in flight. ``move_back`` may undo it."""
     number = state.head.move_number + 1
     state.head = attrs.evolve(state.head, move_number=number)
     for run in runs:
@@ -61,7 +62,7 @@ def move(state: ShardState, command: Move) -> tuple[int | None, bool]:
 
 
 def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
-    """Removes what arrived at the target; its message groups queue behind those that wait (DLQ-10)."""
+    """Removes the messages that arrived at the target. Their groups queue behind waiting groups (DLQ-10)."""
     runs = _of(state, command.number)
     for run, _ in runs:
         state.remove(run)
@@ -70,7 +71,7 @@ def moved(state: ShardState, command: Moved) -> tuple[int, bool]:
 
 
 def move_back(state: ShardState, command: MoveBack) -> tuple[int, bool]:
-    """Makes visible again what could not be moved because the target is gone, as often received as it was."""
+    """Makes messages visible again because the target of their move is gone. They keep their receive count."""
     runs = _of(state, command.number)
     for run, part in runs:  # they count anew (DLQ-13)
         count, (_, attempts) = run.receive_count, parse_note(part.note)

@@ -1,4 +1,4 @@
-"""What a shard holds, as parts of runs, for readers that change nothing; ``operations.judge`` knows the states."""
+"""Parts of runs for readers that change nothing. ``operations.judge`` knows the states of their messages."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from lakequeue.shard.state import ShardState
 
 
 def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """The oldest stored messages from offset ``start`` on, lowest offset first; fresh ones count as visible runs.
+    """Returns the oldest stored messages from offset ``start`` on, lowest offset first. Fresh messages are visible
+    runs.
 
-    With ``newest`` the newest ones up to ``start``.
+    With ``newest``, returns the newest messages up to ``start``.
     """
     if newest:
         last = min(start, state.log.end - 1)
@@ -25,21 +26,23 @@ def stored_runs(state: ShardState, limit: int, start: int, newest: bool = False)
 
 
 def deleted_runs(state: ShardState, limit: int, start: int, newest: bool = False) -> list[Run]:
-    """The oldest deleted messages from offset ``start`` on that can be rewound, or the newest ones up to it."""
+    """Returns the oldest rewindable messages from offset ``start`` on; with ``newest``, the newest ones up to
+    it.
+    """
     if newest:
         return _last(state.history.pieces_down_from(start), limit)
     return list(_first(state.history.pieces_from(start), limit))
 
 
 class Holding(NamedTuple):
-    """Messages that one consumer has in flight, and the earliest and the latest receive of any of them."""
+    """Number of messages that a consumer has in flight, and the earliest and latest receive instant among them."""
 
     messages: int
     first_received_at: int
     last_received_at: int
 
     def with_(self, other: Holding | None) -> Holding:
-        """Both together."""
+        """Returns the sum of both holdings."""
         if other is None:
             return self
         first, last = zip(self[1:], other[1:], strict=True)
@@ -47,7 +50,7 @@ class Holding(NamedTuple):
 
 
 def holdings(state: ShardState) -> dict[str | None, Holding]:
-    """What each consumer has in flight by its name; None: those that gave no name."""
+    """Returns the messages in flight by the name of their consumer. None: consumers without a name."""
     found: dict[str | None, Holding] = {}
     for run in state.runs:
         if state.live(run) and run.received_at is not None:
@@ -57,7 +60,7 @@ def holdings(state: ShardState) -> dict[str | None, Holding]:
 
 
 def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
-    """The first ``limit`` messages of runs."""
+    """Yields the first ``limit`` messages of the runs."""
     for run in runs:
         if limit <= 0:
             return
@@ -66,7 +69,7 @@ def _first(runs: Iterable[Run], limit: int) -> Iterator[Run]:
 
 
 def _last(runs: Iterable[Run], limit: int) -> list[Run]:
-    """The last ``limit`` messages of runs, which descend; ascending."""
+    """Returns the last ``limit`` messages of descending runs, in ascending order."""
     found: list[Run] = []
     for run in runs:
         if limit <= 0:

@@ -1,7 +1,8 @@
-"""Rows of the ledger as the state machine uses them, their interval map, and the interface of the log below them.
+"""Rows of the ledger as the state machine uses them, the interval map of runs, and the protocol of the message
+log.
 
-Instants and durations are whole microseconds (instants since the epoch, UTC); offsets are dense per
-shard; ranges of offsets include both ends.
+Instants and durations are whole microseconds; instants count from the epoch, in UTC. Offsets are dense per shard.
+Ranges of offsets include both ends.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ MOVING = MessageState.MOVING.value
 
 
 class Destination(NamedTuple):
-    """The queue that messages move to, and how they choose a shard there.
+    """The queue that messages move to, and how it assigns them to shards.
 
-    Both are fixed when the move begins: any process that completes it brings each message to the same shard, as
-    the fence that says which messages have arrived is one of each shard.
+    Both are fixed when the move begins, so any process that completes the move sends each message to the same
+    shard. This matters because each shard has its own fence against repeated moves.
     """
 
     key: str
@@ -35,7 +36,7 @@ class Destination(NamedTuple):
 
 
 class MovePart(NamedTuple):
-    """The move that a ``moving`` run is a part of."""
+    """The move to which a ``moving`` run belongs."""
 
     number: int
     target: Destination
@@ -46,12 +47,14 @@ class MovePart(NamedTuple):
 class Run(NamedTuple):
     """Consecutive messages in the same state: one row of ``receipts``.
 
-    ``visible_at`` None: never received, so each message becomes available when the log says so. A ``visible`` run
-    with a ``lease_id`` was handed back by that lease (VIS-4). An ``in_flight`` run whose ``visible_at`` has passed
-    may be claimed again, or is undecided if it has a ``mark`` (TAB-5); until then its lease stays the latest one
-    (RCP-8). A ``deleted`` run is history: deleted messages that a rewind may restore; its ``visible_at`` is when
-    they were deleted, None if no more is kept of them, so that neighbours are one run. A ``moving`` run is on its
-    way to another queue: no receipt holds it, and any process that finds it completes the move.
+    ``visible_at`` is None if the messages were never received; the log then says when each becomes available. A
+    ``visible`` run with a ``lease_id`` was handed back by that lease (VIS-4). An ``in_flight`` run past its
+    ``visible_at`` may be claimed again, or is undecided if it has a ``mark`` (TAB-5). Until the next claim, its
+    lease stays the latest one (RCP-8).
+
+    A ``deleted`` run is history: a rewind may restore its messages. Its ``visible_at`` is the instant of deletion;
+    None once that is dropped, so that neighbours join. A ``moving`` run is on its way to another queue. No receipt
+    is valid for it, and any process that finds it completes the move.
     """
 
     first: int
@@ -75,18 +78,18 @@ class Run(NamedTuple):
 
     @property
     def deliveries(self) -> int:
-        """How often the messages were received here, which the maximum of receives is for (DLQ-13)."""
+        """Number of receives in this queue, compared with the maximum of the redrive policy (DLQ-13)."""
         return self.receive_count - self.receives_before
 
     @property
     def size(self) -> int:
-        """Messages in the run."""
+        """Number of messages."""
         return self.last - self.first + 1
 
     def failed(self, failure: DeadLetterReason, together: int | None = None) -> Run:
-        """The run once a handler has failed with it; see ``RecordFailure``.
+        """Returns the run after a failed handler; see ``RecordFailure``.
 
-        The same failure of the same receive is one attempt: a repeated commit brings it again.
+        The same failure of the same receive counts as one attempt, because a repeated commit reports it again.
         """
         attempts = self.failed_attempts
         if failure != self.failure:
@@ -99,15 +102,15 @@ class Run(NamedTuple):
         )
 
     def unattempted(self) -> Run:
-        """The run without its attempt, its consumer and why that failed."""
+        """Returns the run without its attempt, consumer and failure."""
         return Run._make([*self[:_RECEIVED], *[None] * (len(self) - _RECEIVED)])
 
     def deleted(self, now: int) -> Run:
-        """The run once it was deleted."""
+        """Returns the run after its deletion."""
         return Run(self.first, self.last, DELETED, None, self.receive_count, now, None, self.first_received_at)
 
     def alike(self, other: Run) -> bool:
-        """Whether everything but the range is equal, so that neighbours form one run."""
+        """True if the runs are equal except for their range, so that neighbours can join."""
         return self[2:] == other[2:]
 
 
@@ -116,7 +119,7 @@ _RECEIVED = Run._fields.index("attempt_id")  # from here on: what the next recei
 
 
 def joined_runs(runs: Iterable[Run]) -> list[Run]:
-    """The runs in the order given, each joined with the one before it where they are neighbours and alike."""
+    """Returns the runs in the given order, with alike neighbours joined."""
     found: list[Run] = []
     for run in runs:
         if found and found[-1].last + 1 == run.first and found[-1].alike(run):
@@ -128,14 +131,17 @@ def joined_runs(runs: Iterable[Run]) -> list[Run]:
 
 @attrs.frozen
 class Head:
-    """The one row of a shard that is not a run: the fence, the marks, and a copy of the attributes.
+    """The row of a shard that is not a run: the fence, offsets, and a copy of the attributes.
 
-    Messages below ``floor_offset`` are gone; those from ``head_offset`` on were never delivered; in between, a
-    message without a run is deleted. Messages below ``released_offset`` are not held, whatever the cap on delayed
-    ones is now (INF-9). ``attributes`` holds wire names and string values. ``paced_to`` is when the
-    bucket of the rate limit is full again (``model.rates``). ``emptying`` has the random mark of the log's last
-    emptying, and the marks of emptyings that were announced since. ``delivery_table`` names the delivery table of
-    the marks (``shard.deliver``).
+    Messages below ``floor_offset`` are gone. Messages from ``head_offset`` on were never received. Between the
+    two, a message without a run is deleted.
+
+    Attributes:
+        attributes: string values by wire name.
+        released_offset: messages below it are not held, even under a lower cap on delayed messages (INF-9).
+        paced_to: instant at which the bucket of the rate limit is full again (``model.rates``).
+        emptying: random mark of the log's last emptying, and the marks of emptyings announced since.
+        delivery_table: the delivery table of the marks (``shard.deliver``).
     """
 
     epoch: int = 0
@@ -154,56 +160,58 @@ class Head:
     delivery_table: str | None = None
 
     def knows(self, mark: int) -> bool:
-        """True if the log was emptied by this ledger, or never: ``mark`` is the log's mark, or 0."""
+        """True if this ledger emptied the log, or the log was never emptied. ``mark`` is the log's mark, or 0."""
         return not mark or str(mark) in (self.emptying or "").split()
 
 
-class DeadLetters(NamedTuple):
-    """Messages that came from another queue as dead letters, with their receive count there (DLQ-4, RET-7)."""
+class DeadLetterSpan(NamedTuple):
+    """Dead letters from another queue, with their receive count there (DLQ-4, RET-7)."""
 
     first: int
     last: int
     receive_count: int
     first_sent_at: int | None
-    """First send instant, from which retention counts; None: it counts from their arrival."""
+    """First send instant, from which retention counts. None: retention counts from their arrival."""
     first_received_at: int | None = None
 
 
-class Log(Protocol):
-    """A shard's messages as the rules use them; it only grows at its end."""
+class MessageLog(Protocol):
+    """The messages of a shard, as the rules need them. A log grows only at its end."""
 
     @property
     def end(self) -> int:
         """Offset after the last message."""
 
     def sent_at(self, offset: int) -> int:
-        """Instant at which a message was sent; never decreases with the offset."""
+        """Returns the send instant of a message. It never decreases with the offset."""
 
     def first_sent_at_or_after(self, instant: int) -> int:
-        """Smallest offset sent at or after ``instant``, else ``end``."""
+        """Returns the lowest offset sent at or after ``instant``; ``end`` if there is none."""
 
     def spans(self, first: int, last: int, delay: int | None = None) -> Iterator[tuple[int, int, int]]:
-        """Ranges ``(first, last, available_at)`` in order, without gaps.
+        """Yields ranges ``(first, last, available_at)`` in order, without gaps.
 
-        ``available_at`` is 0 for messages without a delay, else the instant sent plus the delay: each
-        message's own, or ``delay`` for all.
+        ``available_at`` is 0 without a delay, else the send instant plus the delay. The delay is ``delay`` for all
+        messages, or each message's own if that is None.
         """
 
-    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
-        """Dead letters in a range, in order."""
+    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetterSpan]:
+        """Yields the dead letters of a range, in order."""
 
     def groups(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Sequence[int]]]:
-        """Offsets by message group in ascending ranges; a group may occur again with higher offsets."""
+        """Yields offsets by message group for ascending ranges. A group may occur again with higher offsets."""
 
     def group_sizes(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-        """Number of messages by message group in ascending ranges; a group may occur again."""
+        """Yields numbers of messages by message group for ascending ranges. A group may occur again."""
 
     def only_group(self, first: int) -> str | None:
-        """The message group of all messages from an offset on, "" for none; None if there may be several."""
+        """Returns the message group of all messages from an offset on, "" for none; None if there may be
+        several.
+        """
 
 
 class RunMap:
-    """Runs by first offset. Every operation costs O(log n) plus the runs it touches."""
+    """Runs by first offset. Every operation costs O(log n) plus the number of runs that it touches."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs: SortedDict[int, Run] = SortedDict({run.first: run for run in runs})
@@ -219,24 +227,24 @@ class RunMap:
 
     @property
     def first(self) -> int | None:
-        """Lowest offset that lies in a run."""
+        """Lowest offset in a run; None without runs."""
         return self._runs.peekitem(0)[0] if self._runs else None
 
     def at(self, offset: int) -> Run | None:
-        """The run that holds an offset."""
+        """Returns the run that contains an offset; None if no run does."""
         for key in self._runs.irange(maximum=offset, reverse=True):
             run = self._runs[key]
             return run if run.last >= offset else None
         return None
 
     def first_from(self, offset: int) -> int | None:
-        """Lowest offset in a run that is not below this one."""
+        """Returns the lowest offset in a run from ``offset`` on; None if there is none."""
         if self.at(offset) is not None:
             return offset
         return next(iter(self._runs.irange(minimum=offset)), None)
 
     def overlapping(self, first: int, last: int) -> list[Run]:
-        """Runs with an offset in the range, uncut, in order."""
+        """Returns the runs that overlap the range, uncut, in order."""
         runs = self._runs
         before = runs.get(first) or self.at(first)
         # without this, claims of many single messages take twice as long
@@ -249,7 +257,7 @@ class RunMap:
         return found
 
     def pieces(self, first: int, last: int) -> Iterator[Run]:
-        """The parts of runs that lie in the range, in order."""
+        """Yields the runs cut to the range, in order."""
         for run in self.overlapping(first, last):
             if run.first >= first and run.last <= last:
                 yield run
@@ -257,7 +265,7 @@ class RunMap:
                 yield run._replace(first=max(run.first, first), last=min(run.last, last))
 
     def pieces_from(self, first: int) -> Iterator[Run]:
-        """The parts of runs from an offset on, in order; lazy."""
+        """Yields the runs cut to the offsets from ``first`` on, in order; lazy."""
         run = self.at(first)
         if run is not None:
             yield run._replace(first=first)
@@ -265,7 +273,7 @@ class RunMap:
             yield self._runs[key]
 
     def pieces_down_from(self, last: int) -> Iterator[Run]:
-        """The parts of runs up to an offset, the last one first; lazy."""
+        """Yields the runs cut to the offsets up to ``last``, highest first; lazy."""
         for key in self._runs.irange(maximum=last, reverse=True):
             run = self._runs[key]
             yield run._replace(last=min(run.last, last))
@@ -280,7 +288,7 @@ class RunMap:
                 self._add(run._replace(first=last + 1))
 
     def put(self, run: Run) -> None:
-        """Sets a run and joins it with neighbours that are alike."""
+        """Sets a run, and joins it with alike neighbours."""
         self.cut(run.first, run.last)
         left = self.at(run.first - 1)
         if left is not None and left.alike(run):
@@ -293,14 +301,14 @@ class RunMap:
         self._add(run)
 
     def put_apart(self, runs: Sequence[Run]) -> None:
-        """Sets runs that touch no other; many at once take a tenth of the time."""
+        """Sets runs that touch no other run. Takes a tenth of the time of ``put`` for many runs."""
         for run in runs:
             self._before.setdefault(run.first, None)
             self.size += run.size
         self._runs.update((run.first, run) for run in runs)
 
     def changes(self) -> tuple[list[Run], list[int]]:
-        """Changes since the committed state: runs to put, and first offsets to delete."""
+        """Returns the changes since the committed state: runs to put, and first offsets to delete."""
         self._before |= self._handed_out
         self._handed_out, self._before = self._before, {}
         puts: list[Run] = []
@@ -315,7 +323,7 @@ class RunMap:
         return puts, deletes
 
     def committed(self) -> None:
-        """Takes the state at the last ``changes`` as committed; later changes stay recorded."""
+        """Marks the state at the last ``changes`` as committed. Later changes stay recorded."""
         self._handed_out = {}
 
     def _drop(self, run: Run) -> None:

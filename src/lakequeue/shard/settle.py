@@ -1,8 +1,8 @@
 """Settling by receipt: delete, change visibility, and the same for a whole lease.
 
-A receipt is identified by its lease id, and only the latest of a message is valid (RCP-6). On lenient queues it
-stays valid after its timeout until the message is received again (RCP-8); on strict queues it ends with the
-timeout (RCP-7).
+A lease id identifies a receipt, and only the latest receipt of a message is valid (RCP-6). On lenient queues a
+receipt stays valid after its timeout until the next receive of the message (RCP-8). On strict queues it ends with
+the timeout (RCP-7).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lakequeue.shard.state import ShardState
 
 
 def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
-    """Deletes one message; one that is already gone counts as deleted (RCP-10, DEL-9).
+    """Deletes one message. A message that is already gone counts as deleted (RCP-10, DEL-9).
 
     Raises:
         InvalidParameterValue: on a strict queue, a receipt that is not the latest or has ended (RCP-7).
@@ -49,14 +49,14 @@ def delete(state: ShardState, command: Delete) -> tuple[bool, bool]:
 
 
 def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[None, bool]:
-    """Lets a receipt end ``timeout`` from now (VIS-1, VIS-3); 0 hands the message back (VIS-4).
+    """Ends a receipt ``timeout`` microseconds from now (VIS-1, VIS-3); 0 makes the message visible (VIS-4).
 
     Raises:
-        InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2), 0 is
-            not allowed, or the total since the receive would pass twelve hours (VIS-9).
-        MessageNotInflight: the message was handed back, or a strict queue's receipt has ended (RCP-12); or the
+        InvalidParameterValue: the message is gone (RCP-11), the receipt is not the latest (RCP-7, VIS-2), 0 is not
+            allowed, or the total since the receive would pass twelve hours (VIS-9).
+        MessageNotInflight: the message is visible already, or a strict queue's receipt has ended (RCP-12); or the
             message is undecided, and the timeout is 0 (TAB-6).
-        OverLimit: the receipt has ended, and there is no room to hide the message again (INF-11, FAI-4).
+        OverLimit: the receipt has ended, and the cap allows no other message in flight (INF-11, FAI-4).
     """
     run = state.runs.at(command.offset)
     if run is None:
@@ -86,7 +86,7 @@ def change_visibility(state: ShardState, command: ChangeVisibility) -> tuple[Non
 
 
 def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, bool]:
-    """Keeps why a handler failed with the message, as long as no one else received it."""
+    """Records why a handler failed with the message, unless the message was received again."""
     run = state.runs.at(command.offset)
     if run is None or run.lease_id != command.lease_id or run.state == MOVING:
         return None, False
@@ -98,7 +98,7 @@ def record_failure(state: ShardState, command: RecordFailure) -> tuple[None, boo
 
 
 def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, bool]:
-    """Deletes the messages that the lease holds; the excepted ones become visible now."""
+    """Deletes the messages that the lease holds. Excepted messages become visible now."""
     kept = sorted(set(command.except_offsets))
     done = released = 0
     changed = False
@@ -127,7 +127,7 @@ def lease_delete(state: ShardState, command: LeaseDelete) -> tuple[LeaseCounts, 
 
 
 def lease_extend(state: ShardState, command: LeaseExtend) -> tuple[LeaseCounts, bool]:
-    """Extends the receipts that the lease holds; timed out messages are hidden again as far as there is room.
+    """Extends the receipts that the lease holds. Hides timed out messages again while the cap allows it.
 
     Raises:
         InvalidParameterValue: the total since the receive would pass twelve hours (VIS-9); nothing changed.
@@ -178,17 +178,17 @@ def _unmarked(run: Run) -> Run:
 
 
 def _handed_back(state: ShardState, run: Run) -> bool:
-    """True if a release changes nothing: the run is visible already, or undecided (TAB-6)."""
+    """True if a release changes nothing, because the run is visible already or undecided (TAB-6)."""
     return run.state != IN_FLIGHT or (run.mark is not None and not state.live(run))
 
 
 def holds(state: ShardState, run: Run, lease_id: str) -> bool:
-    """Whether a lease may still settle a run."""
+    """True if a lease may still settle a run."""
     return run.lease_id == lease_id and (not state.attributes.strict_receipts or state.live(run))
 
 
 def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
-    """The parts of ``spans`` that a lease may still settle, each once, by offset."""
+    """Yields the parts of ``spans`` that a lease may still settle, each once, by offset."""
     reached = -1
     for first, last in sorted(spans):
         first = max(first, reached + 1)
@@ -198,7 +198,7 @@ def held(state: ShardState, lease_id: str, spans: Spans) -> Iterator[Run]:
 
 
 def check_total(state: ShardState, run: Run, timeout: int) -> None:
-    """Refuses, never clamps, a timeout that ends more than twelve hours after the receive (VIS-9)."""
+    """Refuses a timeout that ends more than twelve hours after the receive (VIS-9). Never shortens it."""
     received_at = state.now if run.received_at is None else run.received_at
     if state.now + timeout - received_at > LONGEST_RECEIPT:
         raise InvalidParameterValue.of(
@@ -210,7 +210,7 @@ def check_total(state: ShardState, run: Run, timeout: int) -> None:
 
 
 def _counts(spans: Spans, done: int, released: int = 0) -> LeaseCounts:
-    """Counts over the distinct offsets of the spans, of which ``done`` and ``released`` were reached."""
+    """Counts lost messages: the distinct offsets of the spans that are neither ``done`` nor ``released``."""
     total, reached = 0, -1
     for first, last in sorted(spans):
         total += max(0, last - max(first, reached + 1) + 1)

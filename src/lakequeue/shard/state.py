@@ -1,4 +1,4 @@
-"""The state of one shard: its index, and the transitions that commands make of it."""
+"""The state of one shard: its index, and the transitions that commands make."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from lakequeue.shard.runs import DELETED, IN_FLIGHT, MOVING, VISIBLE, Head, Outg
 from lakequeue.shard.spans import Span, SpanSet, apart
 
 TIMED_RUNS = 1000
-"""Runs of the history that say when their messages were deleted; 8,000 would make deletes a quarter slower."""
+"""Maximum number of history runs with an instant of deletion. With 8,000, deletes take a quarter longer."""
 
 
 class ShardState(ShardIndex):
-    """Changes runs and head and keeps the indexes in step; the rules are in the modules of each command."""
+    """Changes runs and head, and keeps the indexes consistent. The rules are in the modules of the commands."""
 
     _history_limit = TIMED_RUNS
 
     def take(self, spans: Iterable[tuple[int, int]]) -> list[Run]:
-        """Runs of messages removed from the available ones, in the order of the spans; ``set_runs`` must follow.
+        """Removes messages from the available ones. Returns their runs in the order of the spans; call
+        ``set_runs`` next.
 
-        The head moves past the fresh ones; fresh messages before them become ``visible`` runs (DLY-1).
+        The head moves behind the taken fresh messages. Fresh messages before them become ``visible`` runs (DLY-1).
         """
         taken: list[Run] = []
         for first, last in spans:
@@ -34,7 +35,7 @@ class ShardState(ShardIndex):
         return taken
 
     def set_runs(self, runs: list[Run]) -> None:
-        """Gives a new state to messages that are neither available nor in flight."""
+        """Sets the runs of messages that are neither available nor in flight."""
         for run in runs:
             self.runs.put(run)
             assert run.visible_at is not None
@@ -51,7 +52,7 @@ class ShardState(ShardIndex):
                     self.count_in_flight(run.first, run.last, 1)
 
     def hide(self, run: Run, visible_at: int) -> bool:
-        """Lets the receipt of a run, or part of one, end at ``visible_at``; False if it already does."""
+        """Ends the receipt of a run, or part of a run, at ``visible_at``. False if it already ends then."""
         if run.visible_at == visible_at and run.attempt_id is None:
             return False
         self.leave(run)
@@ -60,15 +61,17 @@ class ShardState(ShardIndex):
         return True
 
     def group_room(self, run: Run) -> list[Run]:
-        """The parts of a run whose receipts have ended that their message groups may have in flight (FAI-4)."""
+        """Returns the parts of a run with ended receipts that may be in flight again under the limit of groups
+        (FAI-4).
+        """
         if self.attributes.group_in_flight_limit is None:
             return [run]
         return [run._replace(first=first, last=last) for first, last in self.tenants.room(run.first, run.last)]
 
     def hand_back(self, run: Run, failure: DeadLetterReason | None = None, together: int | None = None) -> None:
-        """Makes a run visible now; lease and receive count stay with it (VIS-4, VIS-16), and why it failed.
+        """Makes a run visible now. It keeps lease and receive count (VIS-4, VIS-16), and its failure.
 
-        A marked run is undecided from now on (TAB-6).
+        A marked run becomes undecided (TAB-6).
         """
         self.leave(run)
         self._set_back(run, [(run.first, run.last)], failure, together)
@@ -76,9 +79,10 @@ class ShardState(ShardIndex):
     def _set_back(
         self, run: Run, spans: Sequence[Span], failure: DeadLetterReason | None, together: int | None = None
     ) -> None:
-        """Makes parts of a run visible now that are in no index: ascending ranges that do not touch.
+        """Makes parts of a run visible now: ascending ranges that do not touch, and are in no index.
 
-        All enter the indexes in one step: one by one, half a million of a million took 2.5 times as long.
+        All ranges enter the indexes in one step. Separate steps took 2.5 times as long for half a million of a
+        million messages.
         """
         back = run._replace(state=VISIBLE if run.mark is None else IN_FLIGHT, visible_at=self.now)
         # a failure that was reported before stays: it may be reported again
@@ -101,14 +105,14 @@ class ShardState(ShardIndex):
         self.moving.add(run.first, run.last)
 
     def moving_runs(self) -> Outgoing:
-        """Runs on their way to another queue; all belong to one move."""
+        """Returns the runs that are moving to another queue. All belong to the same move."""
         return [(run, run.move) for span in self.moving for run in self.runs.pieces(*span) if run.move is not None]
 
     def remove(self, run: Run, kept: Sequence[Span] = (), failure: DeadLetterReason | None = None) -> None:
-        """Deletes a run, or part of one (DEL-3), and adds it to the history if the queue keeps one (RWD-4).
+        """Deletes a run, or part of a run (DEL-3), and adds it to the history if the queue keeps one (RWD-4).
 
-        Messages to be kept, in ascending ranges that do not touch, are handed back. Moved messages leave no
-        history. ``serve_groups`` must follow.
+        Hands back the messages of ``kept``: ascending ranges that do not touch. Moved messages leave no history.
+        Call ``serve_groups`` next.
         """
         groups = self.groups if self.attributes.fifo else None  # as they are with the messages still there
         self.leave(run)
@@ -125,7 +129,7 @@ class ShardState(ShardIndex):
                 groups.removed(first, last)
 
     def _limit_history(self) -> None:
-        """Forgets of the oldest deleted messages all but that, so that neighbours are one run."""
+        """Drops the deletion times of the oldest messages, so that their runs can join."""
         if len(self.history) > self._history_limit:
             timed = [run for run in self.history if run.visible_at is not None]
             for run in timed[: -TIMED_RUNS // 2]:
@@ -133,12 +137,12 @@ class ShardState(ShardIndex):
             self._history_limit = len(self.history) + TIMED_RUNS // 2
 
     def serve_groups(self) -> None:
-        """Unblocks the message groups of removed messages (DEL-5); they queue behind the groups that wait."""
+        """Unblocks the message groups of removed messages (DEL-5). These groups queue behind waiting groups."""
         if self._groups is not None:
             self._groups.serve(behind=True)
 
     def forget(self, below: int) -> None:
-        """Removes the messages below an offset that have no mark (TAB-5); moves the head there if it is lower."""
+        """Removes the unmarked messages below an offset (TAB-5). Moves a lower head there."""
         self.head = attrs.evolve(self.head, head_offset=max(self.head.head_offset, below))
         self.scanned = max(self.scanned, below)
         self.delayed.discard(0, below - 1)
@@ -159,7 +163,7 @@ class ShardState(ShardIndex):
             self._groups.serve(behind=False)
 
     def remove_all(self) -> None:
-        """Removes every message up to the end of the log, and the history (RWD-23); marked ones, too (TAB-8)."""
+        """Removes every message up to the end of the log, the history (RWD-23), and marked messages (TAB-8)."""
         self.marked, self.undecided = SpanSet(), SpanSet()
         self.forget(self.log.end)
         self.forget_history()
@@ -169,7 +173,7 @@ class ShardState(ShardIndex):
         self.history.cut(0, self.log.end)
 
     def rewind(self, first: int) -> int:
-        """Restores deleted messages from an offset on, as if never received; returns their number (RWD-20)."""
+        """Restores deleted messages from an offset on, as if never received. Returns their number (RWD-20)."""
         again = list(self.history.pieces(first, self.log.end))
         if again:
             self.history.cut(first, self.log.end)
@@ -187,12 +191,12 @@ class ShardState(ShardIndex):
 
     @property
     def earliest_rewind(self) -> int:
-        """Earliest send instant that a rewind can still reach (RWD-6, RWD-11, RWD-24)."""
+        """Returns the earliest send instant that a rewind can reach (RWD-6, RWD-11, RWD-24)."""
         attributes = self.attributes
         return max(self.now - attributes.rewind_micros, self.now - attributes.retention_micros + 1)
 
     def leave(self, run: Run) -> None:
-        """Removes a run, or part of one, from the indexes; this ends the attempt that it belongs to (ATT-5)."""
+        """Removes a run, or part of a run, from the indexes, which ends its attempt (ATT-5)."""
         self.withdraw(run.first, run.last)
         self.moving.discard(run.first, run.last)
         if self.marked.size:
@@ -204,19 +208,19 @@ class ShardState(ShardIndex):
             self.forget_attempt(run.attempt_id)
 
     def attempt(self, attempt_id: str) -> list[Run]:
-        """Runs of the stored messages that an attempt received."""
+        """Returns the runs of the stored messages that an attempt received."""
         spans = self.attempts.get(attempt_id, [])
         return [run for span in spans for run in self.runs.pieces(*span) if run.attempt_id == attempt_id]
 
     def forget_attempt(self, attempt_id: str) -> None:
-        """Forgets an attempt, so that its retry is a new receive."""
+        """Drops an attempt, so that its retry is a new receive."""
         for run in self.attempt(attempt_id):
             self.runs.put(run.unattempted())
         self.attempts.pop(attempt_id, None)
 
     @property
     def pace_left(self) -> int | None:
-        """Messages that the rate limit lets through now; None without one (JOB-11)."""
+        """Number of messages that the rate limit allows now; None without a limit (JOB-11)."""
         pace = self.attributes.pace
         return None if pace is None else pace.left(self.head.paced_to, self.now)
 
@@ -227,17 +231,17 @@ class ShardState(ShardIndex):
             self.head = attrs.evolve(self.head, paced_to=pace.taking(count, self.head.paced_to, self.now))
 
     def change_pace(self) -> None:
-        """Applies another rate limit to what was received before."""
+        """Applies a changed rate limit to earlier receives."""
         pace = self.attributes.pace
         if pace is not None:
             self.head = attrs.evolve(self.head, paced_to=pace.bounded(self.head.paced_to, self.now))
 
     def keep_released(self) -> None:
-        """Records what is released now, before a change that would hold it again (INF-9)."""
+        """Records the released messages before a change that would hold them again (INF-9)."""
         self.head = attrs.evolve(self.head, released_offset=self.released)
 
     def forget_tenants(self) -> None:
-        """Lets the next claim find the message groups anew, by the attributes that it finds."""
+        """Makes the next claim rebuild the message groups from the current attributes."""
         self._tenants = None
 
     def index_anew(self) -> None:
@@ -245,13 +249,13 @@ class ShardState(ShardIndex):
         self._index(self.runs)
 
     def change_delay(self) -> None:
-        """Applies a FIFO queue's new delay to the messages that were never received (DLY-10)."""
+        """Applies the new delay of a FIFO queue to messages that were never received (DLY-10)."""
         for run in list(self.runs):
             if run.received_at is None and run.visible_at is not None:
                 self.runs.put(run._replace(visible_at=None))
         self._index(self.runs)
 
     def current_head(self) -> Head:
-        """The head with its floor brought up to date."""
+        """Returns the head with its floor brought up to date."""
         known = [first for first in (self.runs.first, self.history.first) if first is not None]
         return attrs.evolve(self.head, floor_offset=min([*known, self.head.head_offset]))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from lakequeue.errors import DamagedTable, QueueClientError
 from lakequeue.storage import layout
 from lakequeue.storage.parquet_files import ANY
-from lakequeue.storage.source_table import BEFORE, Change, SourceFile, SourceTable
+from lakequeue.storage.source_table import BEFORE, SourceChange, SourceFile, SourceTable
 from lakequeue.storage.store_failures import first_line
 
 CHANGE_TYPE = "_change_type"
@@ -43,7 +43,7 @@ class VersionRows:
         pieces: number of pieces; 0 without rows.
     """
 
-    def __init__(self, table: SourceTable, change: Change, feed: bool) -> None:
+    def __init__(self, table: SourceTable, change: SourceChange, feed: bool) -> None:
         self._table, self._change, self._feed = table, change, feed
         self._columns = _Columns(change)
         self.schema = pa.schema([*self._columns.schema, *(_FEED_COLUMNS if feed else [])])
@@ -108,11 +108,11 @@ class VersionRows:
             yield pa.repeat(pa.scalar(self._change.version, pa.int64()), len(batch))
             yield pa.repeat(pa.scalar(self._change.committed_at * 1000, layout.INSTANT), len(batch))
 
-    def _opened(self, file: SourceFile) -> _Opened:
-        return _Opened(self._table, file, self._change.version)
+    def _opened(self, file: SourceFile) -> _OpenSourceFile:
+        return _OpenSourceFile(self._table, file, self._change.version)
 
 
-class _Opened:
+class _OpenSourceFile:
     """A data file that is read; its errors name the version."""
 
     def __init__(self, table: SourceTable, file: SourceFile, version: int) -> None:
@@ -148,7 +148,7 @@ class _Columns:
         QueueClientError: a type is not known here.
     """
 
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: SourceChange) -> None:
         from deltalake import Schema
 
         state = change.state

@@ -33,7 +33,7 @@ _FEED, _IN_COMMIT_TIMES = "delta.enableChangeDataFeed", "delta.enableInCommitTim
 
 
 @attrs.frozen
-class State:
+class SourceVersion:
     """The metadata of a version.
 
     Attributes:
@@ -68,10 +68,10 @@ class SourceFile:
 
 
 @attrs.frozen
-class Change:
+class SourceChange:
     """The rows that a version adds, as files in the order of its entry."""
 
-    state: State
+    state: SourceVersion
     files: Sequence[SourceFile]
     committed_at: int
     """In milliseconds since the epoch, as the writer says."""
@@ -94,7 +94,7 @@ class SourceTable:
         self.folder = store.folder(store.root)
         self._options = store.delta_options
 
-    def state(self, version: int | None = None) -> State:
+    def state(self, version: int | None = None) -> SourceVersion:
         """Returns the metadata of a version; None is the newest.
 
         Raises:
@@ -111,7 +111,7 @@ class SourceTable:
         except Exception as error:
             raise QueueClientError(f"{self.path} cannot be read: {first_line(error)}") from error
         self._check_features(protocol.reader_features)
-        return State(found.version(), metadata.id, schema, metadata.configuration)
+        return SourceVersion(found.version(), metadata.id, schema, metadata.configuration)
 
     def versions(self, first: int) -> range:
         """Lists the versions from ``first`` on.
@@ -133,7 +133,7 @@ class SourceTable:
         length = next((place for place, version in enumerate(found) if version != first + place), len(found))
         return range(first, first + length)
 
-    def version_at(self, instant: datetime, newest: State) -> int:
+    def version_at(self, instant: datetime, newest: SourceVersion) -> int:
         """Returns the first version committed at an instant or after it; the next one to come if there is none.
 
         Raises:
@@ -156,7 +156,7 @@ class SourceTable:
             )
         return versions[found] if found < len(versions) else versions[-1] + 1
 
-    def change(self, version: int, before: State, changes: Changes, skip: bool) -> Change:
+    def change(self, version: int, before: SourceVersion, changes: Changes, skip: bool) -> SourceChange:
         """Reads the entry of a version.
 
         Args:
@@ -188,10 +188,10 @@ class SourceTable:
         for protocol in found.get("protocol", ()):
             self._check_features(protocol.get("readerFeatures"))
         files = self._files(version, state, found, changes, skip)
-        return Change(state, files, _committed_at(actions))
+        return SourceChange(state, files, _committed_at(actions))
 
     def _files(
-        self, version: int, state: State, found: Mapping[str, Sequence[Any]], changes: Changes, skip: bool
+        self, version: int, state: SourceVersion, found: Mapping[str, Sequence[Any]], changes: Changes, skip: bool
     ) -> list[SourceFile]:
         added, removed = (
             [each for each in found.get(name, ()) if each.get("dataChange", True)] for name in ("add", "remove")
@@ -219,7 +219,7 @@ class SourceTable:
             f"{_FEED} = true begins a feed"
         )
 
-    def _no_append(self, version: int, operation: str, state: State) -> str:
+    def _no_append(self, version: int, operation: str, state: SourceVersion) -> str:
         feed = 'read its change feed with changes="feed"' if state.has(_FEED) else "it has no change feed"
         return (
             f"version {version} of {self.path} is no append: {operation} removed or rewrote rows; {feed}, or "

@@ -1,1 +1,3 @@
-"""Claims: ``standard`` hands out available messages under a lease; ``fifo`` says which group comes next."""
+"""Claims: ``standard`` hands out available messages under a lease; ``fifo`` and ``tenants`` choose the next
+group.
+"""

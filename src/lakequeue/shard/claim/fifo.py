@@ -1,8 +1,8 @@
 """Message groups of a FIFO shard: which messages may be delivered, and which group comes next.
 
-A group is served from its oldest stored message, its head, up to its first hidden one (FIF-9). Groups with a
-visible head wait in a heap, ordered by how long it has been visible (FIF-14). Heap entries are checked when they
-come up and never removed early. Every group is also indexed by the offset of its head.
+A group is served from its head, the oldest stored message, up to its first hidden message (FIF-9). Groups with a
+visible head wait in a heap, ordered by how long the head has been visible (FIF-14). Heap entries are checked when
+they come up, and never removed early. An index has every group by the offset of its head.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from typing import Protocol
 from sortedcontainers import SortedDict
 
 from lakequeue.model.attributes import QueueAttributes
-from lakequeue.shard.runs import Head, Log
+from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import SpanSet, joined
 
 LOOK_AHEAD = 4096
-"""Messages behind the head of the shard or group in which a claim searches for more of the same group, and a
-delete for the group's next message. It is fixed so that every process decides alike, however much of the log
-it has read."""
+"""Number of messages behind the head that a claim searches for more of the same group, and a delete for the next
+message of the group. Fixed, so that all processes decide alike, however much of the log each has read.
+"""
 
 
-class Shard(Protocol):
-    """What message groups need of their shard; ``ShardIndex`` provides it."""
+class FifoShard(Protocol):
+    """The parts of ``ShardIndex`` that FIFO message groups need."""
 
     head: Head
-    log: Log
+    log: MessageLog
     available: SpanSet
     attributes: QueueAttributes
 
     def stored_from(self, offset: int) -> int:
-        """Lowest offset from ``offset`` on that is stored; fresh messages count as stored."""
+        """Returns the lowest stored offset from ``offset`` on. Fresh messages count as stored."""
 
     def visible_since(self, offset: int) -> int:
-        """Instant at which a message becomes, or became, visible."""
+        """Returns the instant at which a message becomes, or became, visible."""
 
     def scan_before(self, place: tuple[int, int] | None) -> bool:
-        """Scans fresh messages if the next one could be served before ``place``; returns whether it could."""
+        """Scans fresh messages if the next one could be served before ``place``. Returns True if it could."""
 
     def scan_to(self, end: int) -> bool:
-        """Scans the fresh messages below ``end`` that are not held; returns whether there were any."""
+        """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
 
     def stamp(self, offset: int) -> None:
-        """Counts a visible message as visible since now."""
+        """Sets the visible-since instant of a message to now."""
 
 
 class _GroupOffsets:
-    """Offsets of one group in order, in the pieces that the log returned; those before ``at`` are consumed."""
+    """Offsets of one group in order, in the pieces that the log returned. Offsets before ``at`` are consumed."""
 
     __slots__ = ("at", "pieces")
 
@@ -58,8 +58,8 @@ class _GroupOffsets:
         self.pieces: deque[Sequence[int]] = deque([offsets])
         self.at = 0
 
-    def head(self, shard: Shard) -> int | None:
-        """Offset of the oldest stored message; earlier offsets are consumed."""
+    def head(self, shard: FifoShard) -> int | None:
+        """Returns the offset of the oldest stored message, and consumes earlier offsets."""
         while self.pieces:
             piece = self.pieces[0]
             if self.at < len(piece):
@@ -73,8 +73,10 @@ class _GroupOffsets:
                 self.at = 0
         return None
 
-    def deliverable(self, shard: Shard, start: int, end: int, count: int) -> _Deliverable:
-        """Up to ``count`` messages from ``start`` on, before the first that is stored and hidden (FIF-9)."""
+    def deliverable(self, shard: FifoShard, start: int, end: int, count: int) -> _Deliverable:
+        """Returns up to ``count`` messages from ``start`` on, up to the first stored and hidden message
+        (FIF-9).
+        """
         part = _Deliverable()
         for piece in self.pieces:
             at = bisect_left(piece, start)
@@ -99,7 +101,7 @@ class _GroupOffsets:
 
 
 class _Deliverable:
-    """What a claim may take of one group."""
+    """The messages of one group that a claim may take."""
 
     def __init__(self) -> None:
         self.pieces: list[Sequence[int]] = []
@@ -108,9 +110,9 @@ class _Deliverable:
 
 
 class Groups:
-    """The groups of a shard, over all messages that were scanned."""
+    """The groups of a shard, over all scanned messages."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: FifoShard) -> None:
         self._shard = shard
         self._groups: dict[str, _GroupOffsets] = {}
         self._heads: SortedDict[int, str] = SortedDict()
@@ -120,7 +122,7 @@ class Groups:
         self._open: dict[str, int | None] = {}  # those that may give more: their next offset, if known
 
     def add(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Adds messages behind all those known so far."""
+        """Adds messages behind all known ones."""
         begun = []
         for group, piece in self._shard.log.groups(spans):
             known = self._groups.get(group)
@@ -135,9 +137,10 @@ class Groups:
             self._place(group)
 
     def pick(self, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-        """Removes up to ``count`` available messages, of a group ``one_each``; in delivery order (FIF-5, FIF-6).
+        """Removes up to ``count`` available messages, with ``one_each`` at most one per group; in delivery order
+        (FIF-5, FIF-6).
 
-        ``placed`` must follow once they have their new state.
+        Call ``placed`` once the messages have their new state.
         """
         shard = self._shard
         found: list[tuple[int, int]] = []
@@ -170,16 +173,16 @@ class Groups:
         self._picked, self._open = [], {}
 
     def arrived(self, first: int, last: int) -> None:
-        """Notes that messages of a range may have become visible."""
+        """Records that messages of a range may have become visible."""
         for group in self._headed(first, last):
             self._place(group)
 
     def removed(self, first: int, last: int) -> None:
-        """Notes that a range was removed; ``serve`` must follow."""
+        """Records the removal of a range. Call ``serve`` next."""
         self._served += self._headed(first, last)
 
     def serve(self, *, behind: bool) -> None:
-        """Queues the groups that lost their head again, ``behind`` those that wait (FIF-14) or by age."""
+        """Queues groups that lost their head: ``behind`` the waiting groups (FIF-14), or by age."""
         shard, served = self._shard, dict.fromkeys(self._served)
         self._served = []
         if not served:
@@ -194,11 +197,11 @@ class Groups:
             self._place(group)
 
     def _headed(self, first: int, last: int) -> list[str]:
-        """Removes and returns the groups whose head is in a range; ``_place`` finds their new head."""
+        """Removes and returns the groups with a head in a range. ``_place`` finds their new heads."""
         return [self._heads.pop(offset) for offset in list(self._heads.irange(first, last))]
 
     def _place(self, group: str) -> None:
-        """Queues a group by its head, or forgets it if nothing of it is stored."""
+        """Queues a group by its head. Drops a group without stored messages."""
         offsets = self._groups.get(group)
         head = None if offsets is None else offsets.head(self._shard)
         if head is None:
@@ -209,7 +212,7 @@ class Groups:
             self._wait(group, head)
 
     def _resume(self, group: str, offset: int) -> None:
-        """Lets the claim continue with a group at its next message, when its turn comes again."""
+        """Lets the claim continue with the next message of a group, at the next turn of the group."""
         if offset in self._shard.available:
             self._open[group] = offset
             self._wait(group, offset)
@@ -220,7 +223,9 @@ class Groups:
         heapq.heappush(self._waiting, (self._shard.visible_since(offset), offset, group))
 
     def _next(self) -> tuple[str, int] | None:
-        """The group that has waited longest, and its next offset; scans fresh messages that may come first."""
+        """Returns the longest waiting group and its next offset, after scanning fresh messages that may come
+        first.
+        """
         shard = self._shard
         while True:
             known = self._waiting[0] if self._waiting else None

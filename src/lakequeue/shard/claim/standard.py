@@ -1,6 +1,6 @@
-"""The claim: received messages that are available again come first, then fresh ones.
+"""The claim: available messages that were received before come first, then fresh ones.
 
-On FIFO queues, and on standard queues with several groups, they go by message group.
+FIFO queues, and standard queues with several groups, choose by message group.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def _claim(state: ShardState, command: Claim) -> tuple[ClaimResult, bool]:
 
 
 def quote(state: ShardState, command: Claim) -> ClaimResult:
-    """Returns how many messages a claim would take if the rate limit let them through (JOB-11).
+    """Returns how many messages a claim would take if the rate limit allowed them (JOB-11).
 
-    Dead letters that would move first count, too.
+    Includes dead letters that would move first.
     """
     result = ClaimResult((), state.now, state.now, command.lease_id)
     if state.attributes.pace is None or state.attributes.paused or state.room == 0:
@@ -108,7 +108,7 @@ def quote(state: ShardState, command: Claim) -> ClaimResult:
 
 
 def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, int]]:
-    """Removes available messages for a claim; ranges in order of delivery."""
+    """Removes available messages for a claim. Returns ranges in order of delivery."""
     policy, hands = state.attributes.redrive, command.hands
     only = hands is not None and policy is not None and policy.max_receive_count == 1  # each receive is the last
     # without a free hand one shows whether there are any
@@ -119,9 +119,9 @@ def _picked(state: ShardState, command: Claim, allowed: int) -> list[tuple[int, 
 def _kept(
     state: ShardState, command: Claim, picked: list[tuple[int, int]]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int, bool]:
-    """Returns ranges that a claim takes of those picked and ranges that it leaves, both in order of delivery.
+    """Splits picked ranges into those that the claim takes and those that it leaves, both in order of delivery.
 
-    With them ``last``, ``passed`` and ``halved`` of the claim's answer.
+    Also returns ``last``, ``passed`` and ``halved`` for the claim's answer.
     """
     policy, left, last, passed, halved = state.attributes.redrive, list[tuple[int, int]](), 0, 0, False
     if command.hands is not None and policy is not None:
@@ -132,7 +132,9 @@ def _kept(
 
 
 def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
-    """Takes as many tokens as there are, for messages of another shard, or gives some back (JOB-11)."""
+    """Takes up to ``count`` available tokens for messages of another shard; a negative count gives back
+    (JOB-11).
+    """
     left = state.pace_left
     if left is None:
         return command.count, False
@@ -142,7 +144,7 @@ def charge(state: ShardState, command: Charge) -> tuple[int, bool]:
 
 
 def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int, mark: Mark | None) -> list[Run]:
-    """The runs of claimed messages."""
+    """Returns the runs of claimed messages."""
     attempt_id, consumer, now = command.attempt_id, command.consumer, state.now
     return [
         run.unattempted()._replace(
@@ -164,7 +166,9 @@ def _in_flight(state: ShardState, command: Claim, spans: Spans, visible_at: int,
 
 
 def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[int, int]]:
-    """Removes up to ``count`` available messages, of a FIFO group ``one_each``; ranges in order of delivery."""
+    """Removes up to ``count`` available messages, with ``one_each`` at most one per FIFO group; ranges in order of
+    delivery.
+    """
     if state.attributes.fifo:
         return state.groups.pick(count, one_each)
     if state.by_tenant:
@@ -176,11 +180,11 @@ def pick(state: ShardState, count: int, one_each: bool = False) -> list[tuple[in
 def _for_hands(
     state: ShardState, picked: Spans, hands: int, most: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], int, int]:
-    """Leaves last receives that no hand would begin at once, and what follows them in their groups (HBN-23).
+    """Leaves last receives that no handler is free to begin, and later messages of their groups (HBN-23).
 
     Returns:
-        Ranges that stay picked and ranges that are left, in order of delivery; the number of last receives among
-        the first, and for how many more a hand was missing.
+        Ranges to take and ranges to leave, in order of delivery; the number of last receives taken; and the number
+        of last receives left for lack of a free handler.
     """
     runs = [(run, run.deliveries + 1 >= most) for first, last in picked for run in state.known(first, last)]
     if not any(at_last for _, at_last in runs):
@@ -211,10 +215,10 @@ def _for_hands(
 def _halved(
     state: ShardState, picked: Spans, others: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]], bool]:
-    """Keeps messages that failed as one batch apart: they come in halves, and alone (DLQ-12).
+    """Separates messages that failed as one batch. They are claimed in halves, without other messages (DLQ-12).
 
     Returns:
-        Ranges that stay picked and ranges that are left, in order of delivery; whether there were such messages.
+        Ranges to take and ranges to leave, in order of delivery; True if there were such messages.
     """
     runs = [run for first, last in picked for run in state.known(first, last)]
     if not any(run.failed_together for run in runs):
@@ -247,9 +251,9 @@ def _put_back(state: ShardState, spans: Spans) -> None:
 def _letters_first(
     state: ShardState, command: Claim, picked: Spans, count: int
 ) -> tuple[ClaimResult, bool] | None:
-    """The answer to a claim that picked dead letters, None if it may go on (DLQ-2).
+    """Returns the answer to a claim that picked dead letters; None if the claim may go on (DLQ-2).
 
-    They move to the dead-letter queue before anything is handed out, so that no group is served past them
+    Dead letters move before anything is handed out, so that no later message of their group is served first
     (DLQ-10).
     """
     policy = state.attributes.redrive
@@ -276,7 +280,7 @@ def _letters_first(
 
 
 def attempt_lives(state: ShardState, attempt_id: str) -> bool:
-    """Whether a claim with this id repeats an earlier one (ATT-3, ATT-4, ATT-6)."""
+    """True if a claim with this attempt id repeats an earlier claim (ATT-3, ATT-4, ATT-6)."""
     runs = state.attempt(attempt_id)
     return bool(runs) and all(
         state.live(run) and state.now - (run.attempted_at or 0) < ATTEMPT_WINDOW for run in runs
@@ -284,7 +288,7 @@ def attempt_lives(state: ShardState, attempt_id: str) -> bool:
 
 
 def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimResult, bool]:
-    """Hands out the messages of an attempt again, with the same receipts, hidden anew (ATT-1, ATT-3, ATT-8)."""
+    """Hands out the messages of an attempt again: same receipts, new timeout (ATT-1, ATT-3, ATT-8)."""
     before = sorted(state.attempt(attempt_id), key=lambda run: (run.attempt_place or 0, run.first))
     again = [run._replace(visible_at=visible_at, received_at=state.now) for run in before]
     for run in before:
@@ -296,7 +300,7 @@ def _repeat(state: ShardState, attempt_id: str, visible_at: int) -> tuple[ClaimR
 
 
 def _allowed(state: ShardState, command: Claim) -> int:
-    """How many messages a claim may take (INF-6, JOB-1, JOB-11)."""
+    """Returns how many messages a claim may take (INF-6, JOB-1, JOB-11)."""
     if state.attributes.paused:
         return 0
     room = state.room

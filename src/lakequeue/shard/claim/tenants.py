@@ -1,28 +1,28 @@
 """Fair receives of standard queues: which message group comes next, and which groups are noisy (FAI-2 to FAI-4).
 
-A message group names a tenant; messages without a group are one more, with the name "". No order is promised and
-no rate is limited. Each message of a claim goes to
+A message group names a tenant. Messages without a group form a group with the name "". There is no promise of
+order, and no limit of rates. A claim chooses the group of each message by these rules; "in flight" includes
+messages that the same claim picked:
 
-1. no group that is paused, or has as many messages in flight as ``GroupInFlightLimit`` allows, those that this
-   claim picked included;
-2. if it is the first, the group that has waited longest, if that is overdue: it waited for ``PATIENCE`` or
-   longer. So no group starves whose messages in flight nobody works on any more;
-3. otherwise the group with the fewest messages in flight, those that this claim picked included; of several
-   the one that has waited longest; of several the one whose message has the lowest offset.
+1. Skip a paused group, and a group with ``GroupInFlightLimit`` messages in flight.
+2. For the first message, choose the longest waiting group if it waited for ``PATIENCE`` or longer. So a group does
+not starve because its messages in flight were abandoned.
+3. Otherwise choose the group with the fewest messages in flight; among equals, the longest waiting group; then the
+group whose message has the lowest offset.
 
-Within a group the available message with the lowest offset comes first. A group has waited since that message
-became available or, if that is later, since the group last had a turn while another one waited. So groups whose
-messages are deleted as fast as they come take turns, and a group with slow messages has as many hands as any
-other; the noisy one has what nobody else needs.
+Within a group, the available message with the lowest offset comes first. A group waits from when that message
+became available, or from its last turn while another group waited, if that is later. So groups with quickly
+deleted messages take turns, a group with slow messages gets as many handlers as any other group, and a noisy group
+gets the rest.
 
-Only the first ``FAIR`` messages of a claim are picked so: a lease of a million then takes the oldest ones, or with
-a limit what each group still may have, group after group in the order above. What it took counts as in flight
-in the claims after it, so that they begin with the other groups.
+Only the first ``FAIR`` messages of a claim follow these rules. A lease of a million then takes the oldest
+messages, or, with a limit, the remaining allowance of each group in the order above. Its messages count as in
+flight in later claims, which therefore begin with other groups.
 
-A group's offsets are kept in the pieces that the log returned, 4 bytes a message of the shard, as a heap by the
-next offset of each. A piece is checked when its turn comes: what is not available is passed over, and comes back
-as a piece of its own when it arrives. Groups wait in two heaps, by ``Turn`` and by how long they have waited,
-whose outdated entries are passed over when they come up.
+The offsets of a group are kept in the pieces that the log returned, 4 bytes per message of the shard, in a heap by
+the next offset of each piece. A piece is checked at its turn. Unavailable messages are skipped, and return as a
+piece of their own when they become available. Groups wait in two heaps, by ``GroupTurn`` and by waiting time.
+Outdated heap entries are skipped when they come up.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from sortedcontainers import SortedDict
 
 from lakequeue.model.attributes import QueueAttributes
 from lakequeue.model.clock import MICROS
-from lakequeue.shard.runs import Head, Log
+from lakequeue.shard.runs import Head, MessageLog
 from lakequeue.shard.spans import Span, SpanSet, joined, ranges
 
 FAIR = 1_000
-"""Messages of a claim that are picked one by one; more would cut the shard into as many runs."""
+"""Number of messages of a claim that are picked one by one. More would cut the shard into as many runs."""
 PATIENCE = 60 * MICROS
-"""Microseconds after which a group that waits is served whatever it has in flight."""
+"""Microseconds after which a waiting group is served regardless of its messages in flight."""
 NOISE = 4
-"""A noisy group has more than this many times what the median of all groups has …"""
+"""A noisy group has more than this many times the median of all groups, and at least ``NOISE_FROM`` messages."""
 NOISE_FROM = 10
-"""… and at least this many messages."""
+"""Minimum number of messages of a noisy group."""
 
 
-class Turn(NamedTuple):
-    """Where a waiting group is among others; the lowest comes next."""
+class GroupTurn(NamedTuple):
+    """The place of a waiting group in the order of groups. The lowest comes next."""
 
     in_flight: int
     since: int
@@ -59,27 +59,26 @@ class Turn(NamedTuple):
 
 
 def is_overdue(since: int, now: int) -> bool:
-    """Whether a group that has waited since an instant is served whatever it has in flight."""
+    """True if a group that has waited since an instant is served regardless of its messages in flight."""
     return now - since >= PATIENCE
 
 
 class GroupLoad(NamedTuple):
-    """What one message group has in a shard, or in a queue."""
+    """Numbers of messages of a group, in a shard or a queue."""
 
     group: str
     """"" for messages without a group."""
     visible: int
     in_flight: int
     oldest_sent_at: int | None = None
-    """When its oldest visible message was sent, in microseconds; None if none is visible."""
+    """Send instant of the oldest visible message, in microseconds; None if none is visible."""
 
 
 def noisy(loads: Sequence[GroupLoad]) -> set[str]:
-    """The names of the noisy groups among all that have messages visible or in flight (FAI-3).
+    """Returns the noisy groups among all groups with messages visible or in flight (FAI-3).
 
-    A group is noisy by its share of what is in flight, or by what waits, which is what dwell times are made of: it
-    has ``NOISE_FROM`` messages or more of one, and over ``NOISE`` times the median of all groups. So where most
-    are alike none is, and one group alone is not.
+    A group is noisy by its messages in flight or by its visible messages: at least ``NOISE_FROM``, and more than
+    ``NOISE`` times the median of all groups. So no group is noisy if most are alike, and a single group never is.
     """
     found: set[str] = set()
     for shares in ([load.in_flight for load in loads], [load.visible for load in loads]):
@@ -91,38 +90,39 @@ def noisy(loads: Sequence[GroupLoad]) -> set[str]:
 
 
 SCANNED = 1 << 24
-"""Available messages of a shard that the index of groups holds; so it takes 64 MiB at most, and what each group
-takes. A group whose first message comes behind so many waits until these are fewer."""
+"""Maximum number of available messages of a shard in the index of groups, which bounds it to 64 MiB plus the
+groups. A group whose first message comes later waits until fewer messages are available.
+"""
 _STALE = 10_000  # outdated entries above which the heaps are built anew
 
 
-class Shard(Protocol):
-    """What the groups need of their shard; ``ShardIndex`` provides it."""
+class TenantShard(Protocol):
+    """The parts of ``ShardIndex`` that message groups of standard queues need."""
 
     head: Head
-    log: Log
+    log: MessageLog
     now: int
     available: SpanSet
     attributes: QueueAttributes
     scanned: int
 
     def visible_since(self, offset: int) -> int:
-        """Instant at which a message became visible."""
+        """Returns the instant at which a message became visible."""
 
     def scan_to(self, end: int) -> bool:
-        """Scans the fresh messages below ``end`` that are not held; returns whether there were any."""
+        """Scans the fresh messages below ``end`` that are not held. Returns True if there were any."""
 
     def stamp(self, offset: int) -> None:
-        """Counts a visible message as visible since now."""
+        """Sets the visible-since instant of a message to now."""
 
 
 _Piece = tuple[int, int, Sequence[int], int]  # next offset, number, offsets, place of the next among them
 
 
 class Tenants:
-    """The groups of a shard, over all messages that were scanned."""
+    """The groups of a shard, over all scanned messages."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: TenantShard) -> None:
         self._shard = shard
         self._fair = bool(shard.attributes.fair_groups)
         self._limit = shard.attributes.group_in_flight_limit
@@ -132,9 +132,9 @@ class Tenants:
         self._count = 0  # of pieces
         self._in_flight: dict[str, int] = {}
         self._taken: dict[str, int] = {}  # of the current claim
-        self._turns: dict[str, Turn] = {}  # of the groups that wait
+        self._turns: dict[str, GroupTurn] = {}  # of the groups that wait
         self._heads: SortedDict[int, str] = SortedDict()  # those groups by the offset of their turn
-        self._by_turn: list[Turn] = []
+        self._by_turn: list[GroupTurn] = []
         self._by_age: list[tuple[int, int, str]] = []
 
     def add(self, spans: Sequence[Span]) -> None:
@@ -149,16 +149,16 @@ class Tenants:
             self._place(group)
 
     def arrived(self, first: int, last: int) -> None:
-        """Notes that messages of a range may have become available."""
+        """Records that messages of a range may have become available."""
         self.add(self._shard.available.within(first, last))
 
     def withdrawn(self, first: int, last: int) -> None:
-        """Notes that messages of a range are not available any more."""
+        """Records that messages of a range are no longer available."""
         for group in [self._heads[offset] for offset in self._heads.irange(first, last)]:
             self._place(group)
 
     def count(self, spans: Sequence[Span], sign: int) -> None:
-        """Notes that messages began (1) or ceased (-1) to be in flight."""
+        """Records that messages began (``sign`` 1) or ceased (-1) to be in flight."""
         for group, size in self._shard.log.group_sizes(spans):
             left = self._in_flight.get(group, 0) + sign * size
             if left:
@@ -169,7 +169,7 @@ class Tenants:
                 self._place(group)
 
     def pick(self, count: int) -> list[Span]:
-        """Removes up to ``count`` messages from the available ones, as ``fair`` says; ``placed`` must follow."""
+        """Removes up to ``count`` available messages by the rules of this module. Call ``placed`` next."""
         shard = self._shard
         most = max(count, SCANNED)
         while shard.available.size < most and shard.scan_to(shard.scanned + most - shard.available.size):
@@ -205,7 +205,9 @@ class Tenants:
         return joined(sorted(found))
 
     def placed(self, put_back: Sequence[Span] = ()) -> None:
-        """Puts the groups of the last ``pick`` back in line; with ``put_back`` nothing was handed out."""
+        """Queues the groups of the last ``pick`` again. ``put_back``: the picked messages, if none was handed
+        out.
+        """
         taken, self._taken = self._taken, {}
         for group in taken:
             self._place(group)
@@ -221,7 +223,9 @@ class Tenants:
                 self._place(group)
 
     def room(self, first: int, last: int) -> list[Span]:
-        """The messages of a range, none of which is in flight, that may be so: the lowest of each group."""
+        """Returns the messages of a range that may become in flight: the lowest of each group. None of the range
+        is in flight.
+        """
         if self._limit is None:
             return [(first, last)]
         room: dict[str, int] = {}
@@ -236,7 +240,7 @@ class Tenants:
         return self._in_flight.get(group, 0) + self._taken.get(group, 0)
 
     def _place(self, group: str) -> None:
-        """Lets a group wait for its turn, if it may have one."""
+        """Queues a group for its next turn, unless it is paused, at its limit, or has no available message."""
         offset, load = self._next(group), self._load(group)
         before = self._turns.pop(group, None)
         if before is not None:
@@ -244,7 +248,7 @@ class Tenants:
         if offset is None or group in self._paused or (self._limit is not None and load >= self._limit):
             return
         weight = (load, self._shard.visible_since(offset)) if self._fair else (0, 0)
-        turn = Turn(*weight, offset, group)
+        turn = GroupTurn(*weight, offset, group)
         self._turns[group], self._heads[offset] = turn, group
         if turn != before:
             self._enter([turn])
@@ -252,14 +256,14 @@ class Tenants:
                 self._by_turn, self._by_age = [], []
                 self._enter(self._turns.values())
 
-    def _enter(self, turns: Iterable[Turn]) -> None:
+    def _enter(self, turns: Iterable[GroupTurn]) -> None:
         for turn in turns:
             heapq.heappush(self._by_turn, turn)
             if self._fair:
                 heapq.heappush(self._by_age, turn[1:])
 
-    def _first(self) -> Turn | None:
-        """The lowest turn."""
+    def _first(self) -> GroupTurn | None:
+        """Returns the group turn that comes next."""
         while self._by_turn:
             turn = self._by_turn[0]
             if self._turns.get(turn.group) == turn:
@@ -267,8 +271,8 @@ class Tenants:
             heapq.heappop(self._by_turn)
         return None
 
-    def _oldest(self) -> Turn | None:
-        """The turn of the group that has waited longest."""
+    def _oldest(self) -> GroupTurn | None:
+        """Returns the turn of the longest waiting group."""
         while self._by_age:
             oldest = self._by_age[0]
             turn = self._turns.get(oldest[2])
@@ -278,8 +282,8 @@ class Tenants:
         return None
 
     def _is_alone(self, group: str) -> bool:
-        """Whether no other group waits."""
-        own: list[Turn] = []
+        """True if no other group waits."""
+        own: list[GroupTurn] = []
         while (turn := self._first()) is not None and turn.group == group:
             own.append(heapq.heappop(self._by_turn))
         for each in own[:1]:
@@ -287,7 +291,7 @@ class Tenants:
         return turn is None
 
     def _next(self, group: str) -> int | None:
-        """Lowest available offset of a group."""
+        """Returns the lowest available offset of a group; None if it has none."""
         available, pieces = self._shard.available, self._pieces.get(group)
         while pieces:
             offset, number, piece, place = pieces[0]
@@ -307,7 +311,7 @@ class Tenants:
             heapq.heappop(pieces)
 
     def _take(self, group: str, count: int) -> list[Span]:
-        """Removes the lowest available messages of a group."""
+        """Removes up to ``count`` of the lowest available messages of a group, and returns their ranges."""
         available, taken = self._shard.available, []
         while count > 0 and (offset := self._next(group)) is not None:
             pieces = self._pieces[group]

@@ -86,7 +86,7 @@ class BulkShards(Protocol):
 
 
 @attrs.frozen
-class Target:
+class SendTarget:
     """The queue that a bulk send goes to."""
 
     engine: Engine
@@ -108,7 +108,7 @@ class Target:
         return self.engine.open(layout.messages_path(self.root, self.key, shard))
 
 
-def abandoned(target: Target) -> list[Manifest]:
+def abandoned(target: SendTarget) -> list[Manifest]:
     """Bulk sends that reached some shards but not all, a while ago: their process was killed or stopped."""
     found, opened = [], cache(target.open)
     for manifest in manifests.manifests(target.tables):
@@ -120,7 +120,7 @@ def abandoned(target: Target) -> list[Manifest]:
     return found
 
 
-def sweep_manifests(target: Target) -> dict[int, list[str]]:
+def sweep_manifests(target: SendTarget) -> dict[int, list[str]]:
     """Removes manifests that are complete or expired; returns the files of incomplete sends by shard."""
     waiting_files: dict[int, list[str]] = {}
     opened = cache(target.open)
@@ -134,7 +134,7 @@ def sweep_manifests(target: Target) -> dict[int, list[str]]:
     return waiting_files
 
 
-def complete(target: Target, manifest: Manifest) -> int:
+def complete(target: SendTarget, manifest: Manifest) -> int:
     """Commits the files for the shards that were not reached yet; returns the number of messages.
 
     Raises:
@@ -169,7 +169,7 @@ def reached_shards(open_log: Callable[[int], Table], manifest: Manifest) -> list
     return [shard for shard in manifest.shards if manifest.reached(open_log(shard))]
 
 
-def _check_room(target: Target, shard: int, files: Sequence[DataFile]) -> None:
+def _check_room(target: SendTarget, shard: int, files: Sequence[DataFile]) -> None:
     room, rows = target.here.room(shard), sum(file.rows for file in files)
     if room is not None and rows > max(0, room):
         where = "The queue" if len(target.shards) == 1 else f"Shard {shard} of the queue"
@@ -179,7 +179,7 @@ def _check_room(target: Target, shard: int, files: Sequence[DataFile]) -> None:
 class _ShardCommit:
     """The commit of a bulk send to one shard."""
 
-    def __init__(self, target: Target, manifest: Manifest, shard: int) -> None:
+    def __init__(self, target: SendTarget, manifest: Manifest, shard: int) -> None:
         self._target = target
         self._manifest = manifest
         self._shard = shard
@@ -301,7 +301,7 @@ def row_rules(attributes: QueueAttributes, order_by: str | None = None, priority
     )
 
 
-def send_rows(target: Target, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
+def send_rows(target: SendTarget, key: SendKey, stage: Stage, order_by: str | None = None) -> int:
     """Sends the rows that ``stage`` writes; returns how many were added, 0 if ``key`` was sent before.
 
     Rows whose deduplication id is live on a FIFO queue are accepted but not added (DDP-1). ``stage`` is not called

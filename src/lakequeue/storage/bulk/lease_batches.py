@@ -283,7 +283,7 @@ def _ahead(items: Iterator[_Rows]) -> Iterator[_Rows]:
             yield item
 
 
-class _Part(NamedTuple):
+class _PlacedRows(NamedTuple):
     """Rows of a row group that are at a place."""
 
     start: int
@@ -297,19 +297,21 @@ class _Part(NamedTuple):
 
 def _rows_by_group(
     file: pq.ParquetFile, places: Sequence[LeasePlace], columns: Sequence[str], foreign: bool
-) -> Iterator[tuple[pa.Table, int, list[_Part]]]:
+) -> Iterator[tuple[pa.Table, int, list[_PlacedRows]]]:
     """Yields rows of row groups with their first positions. Rows of a foreign file come at once, in order."""
     if foreign:
         rows = file.read(columns, use_threads=False).sort_by("position")
         begin = rows["position"][0].as_py()
-        parts = [_Part(each.first_position - begin, each.last_position + 1 - begin, each) for each in places]
+        parts = [_PlacedRows(each.first_position - begin, each.last_position + 1 - begin, each) for each in places]
         yield rows, begin, parts
         return
     for group, begin, parts in _row_groups(file, places):
         yield file.read_row_group(group, columns, use_threads=False), begin, parts
 
 
-def _row_groups(file: pq.ParquetFile, places: Sequence[LeasePlace]) -> Iterator[tuple[int, int, list[_Part]]]:
+def _row_groups(
+    file: pq.ParquetFile, places: Sequence[LeasePlace]
+) -> Iterator[tuple[int, int, list[_PlacedRows]]]:
     """The row groups that hold some of the messages, with their first positions, which are adjacent."""
     positions = file.read_row_group(0, columns=["position"], use_threads=False)["position"]
     base: int = positions[0].as_py()
@@ -323,7 +325,7 @@ def _row_groups(file: pq.ParquetFile, places: Sequence[LeasePlace]) -> Iterator[
             if place.first_position >= end:
                 break
             start, stop = max(place.first_position, begin), min(place.last_position + 1, end)
-            parts.append(_Part(start - begin, stop - begin, place))
+            parts.append(_PlacedRows(start - begin, stop - begin, place))
         if parts:
             yield group, begin, parts
 

@@ -7,11 +7,11 @@ from functools import partial
 
 from lakequeue.errors import QueueDoesNotExist
 from lakequeue.storage import layout
-from lakequeue.storage.bulk.commit_files import Target
+from lakequeue.storage.bulk.commit_files import SendTarget
 from lakequeue.storage.engines.transaction import Answer, Change, Decision, transact
 
 
-def move(target: Target, app_id: str, version: int, more: Mapping[str, int], first: bool) -> None:
+def move(target: SendTarget, app_id: str, version: int, more: Mapping[str, int], first: bool) -> None:
     """Moves a position in the first shard ahead, in a commit without messages; never back.
 
     Args:

@@ -10,7 +10,7 @@ class CommitRefused(Exception):
 
 
 @attrs.frozen
-class Delivery:
+class DeliveryIdentity:
     """One delivery, as the log of its table names it.
 
     Attributes:

@@ -15,7 +15,7 @@ import attrs
 import pyarrow as pa
 
 from lakequeue.errors import MissingPackage, QueueClientError, RowsRefused, TableUnavailable, UnsupportedTable
-from lakequeue.storage.delivery.identity import CommitRefused, Delivery
+from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 from lakequeue.storage.delivery.rows import columns_of, refused_columns
 from lakequeue.storage.folder import Folder, LocalFolder
 from lakequeue.storage.roots import is_inside
@@ -46,7 +46,7 @@ _TRIES = 5
 """Commits that ``deltalake`` tries itself before the table is read again."""
 
 
-def _properties(delivery: Delivery, version: int) -> CommitProperties:
+def _properties(delivery: DeliveryIdentity, version: int) -> CommitProperties:
     return CommitProperties(
         custom_metadata={"userMetadata": LEASE + delivery.lease_id},
         # without an instant Spark would drop the id under a retention
@@ -55,7 +55,7 @@ def _properties(delivery: Delivery, version: int) -> CommitProperties:
     )
 
 
-class Target:
+class DeltaDeliveryTable:
     """A delivery table by its path or URI. It need not exist.
 
     Args:
@@ -71,7 +71,7 @@ class Target:
         self._root = root
         self._syncs = syncs
         self._synced = -1
-        self._kept: deque[Snapshot] = deque(maxlen=_KEPT)
+        self._kept: deque[DeltaDeliverySnapshot] = deque(maxlen=_KEPT)
 
     @cached_property
     def _folder(self) -> Folder:
@@ -81,7 +81,7 @@ class Target:
     def _delta_options(self) -> dict[str, str]:
         return Store(self.uri, self._options).delta_options
 
-    def read(self) -> Snapshot | None:
+    def read(self) -> DeltaDeliverySnapshot | None:
         """Returns the newest snapshot; None if there is no table.
 
         Raises:
@@ -95,9 +95,9 @@ class Target:
                 table = DeltaTable(self.uri, storage_options=self._delta_options)
             except TableNotFoundError:
                 return None
-        return Snapshot(self, table, self._mark(table.version()))
+        return DeltaDeliverySnapshot(self, table, self._mark(table.version()))
 
-    def latest(self) -> Snapshot | None:
+    def latest(self) -> DeltaDeliverySnapshot | None:
         """A kept snapshot if the table still has its newest entry, else a new one.
 
         A commit on an older snapshot is safe, because it is refused if the delivery is settled since. No two
@@ -109,7 +109,7 @@ class Target:
                 return known
         return self.read()
 
-    def keep(self, snapshot: Snapshot) -> None:
+    def keep(self, snapshot: DeltaDeliverySnapshot) -> None:
         """Keeps a snapshot on which nothing was committed for the next delivery."""
         self._kept.append(snapshot)
 
@@ -184,10 +184,10 @@ class Target:
 
 
 @attrs.frozen
-class Snapshot:
+class DeltaDeliverySnapshot:
     """One version of a delivery table. Commits from here are refused if the delivery is settled since."""
 
-    target: Target
+    target: DeltaDeliveryTable
     handle: DeltaTable
     mark: object = None
     """Identifies the file of the newest entry."""
@@ -234,7 +234,7 @@ class Snapshot:
             self._versions[app_id] = -1 if found is None else int(found)
         return self._versions[app_id]
 
-    def search(self, delivery: Delivery) -> tuple[int, str | None] | None:
+    def search(self, delivery: DeliveryIdentity) -> tuple[int, str | None] | None:
         """Finds the commit of a delivery, or of its block, in the entries that the log still has.
 
         Returns:
@@ -255,7 +255,7 @@ class Snapshot:
                     return version, text[len(LEASE) :] if text.startswith(LEASE) else None
         return None if newest >= _SEARCHED else (-1, None)
 
-    def append(self, delivery: Delivery, rows: pa.Table, merge_schema: bool = False) -> None:
+    def append(self, delivery: DeliveryIdentity, rows: pa.Table, merge_schema: bool = False) -> None:
         """Appends rows as a delivery. Returns if the commit was acknowledged: read the table to be sure.
 
         Raises:
@@ -280,7 +280,7 @@ class Snapshot:
                     raise refused_columns(fitting, self.handle.metadata().configuration, str(error)) from error
                 raise
 
-    def block(self, delivery: Delivery) -> None:
+    def block(self, delivery: DeliveryIdentity) -> None:
         """Commits an empty entry, after which no rows of the delivery can land. Errors as ``append``."""
         with self._commit():
             self.handle.create_write_transaction(

@@ -50,7 +50,7 @@ def require(spark: SparkSession) -> None:
         )
 
 
-class Log:
+class SparkDeltaLog:
     """The log of one table. Its methods run in the session that is given here."""
 
     def __init__(self, session: SparkSession, uri: str) -> None:

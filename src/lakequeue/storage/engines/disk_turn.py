@@ -35,7 +35,7 @@ TURN_LOCKS = ("_next_turn.lock", "_turn.lock")
 _mine = Held()
 
 
-class Turn(NamedTuple):
+class DiskTurn(NamedTuple):
     """A turn that a process has, or went on without."""
 
     still_here: Callable[[], None] = lambda: None
@@ -45,7 +45,9 @@ class Turn(NamedTuple):
 
 
 @contextmanager
-def turn(table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False) -> Iterator[Turn]:
+def turn(
+    table_path: str, longest: float = LONGEST, until: Callable[[], bool] = lambda: False
+) -> Iterator[DiskTurn]:
     """Holds the turn at a local table, or nothing if others keep it for too long. It is reentrant in a thread.
 
     ``until`` ends the wait without it.
@@ -54,12 +56,12 @@ def turn(table_path: str, longest: float = LONGEST, until: Callable[[], bool] = 
     try:
         folder = no_links.open_table(local)
     except FileNotFoundError:  # the commit tells what is wrong
-        yield Turn()
+        yield DiskTurn()
         return
     table, waited = table_id(folder), False
     if table in _mine.locks:
         os.close(folder)
-        yield Turn()
+        yield DiskTurn()
         return
     place, holder = (FileLock(os.path.join(local, name), folder) for name in TURN_LOCKS)
     _mine.locks[table] = holder
@@ -80,7 +82,7 @@ def turn(table_path: str, longest: float = LONGEST, until: Callable[[], bool] = 
                 place.release()
             else:  # those that go on without it do so one by one
                 place.stamp()
-        yield Turn(lambda: (holder if holder.exclusive else place).stamp(), waited)
+        yield DiskTurn(lambda: (holder if holder.exclusive else place).stamp(), waited)
     finally:
         place.release()
         holder.release()

@@ -21,7 +21,7 @@ _MANY_EDGES = 16
 """Ends of stretches of rows above which a filter is faster than slices. A filter of runs takes 240 us or more."""
 
 
-class Rewrite(NamedTuple):
+class FileRewrite(NamedTuple):
     """Files of one partition that a MERGE replaces, and the rows that it writes instead; maybe none."""
 
     partition: dict[str, Any]
@@ -36,7 +36,7 @@ def rewrites(
     partitions: Sequence[str],
     files: Sequence[LiveFile],
     read: Callable[[LiveFile], pa.Table],
-) -> Iterator[Rewrite]:
+) -> Iterator[FileRewrite]:
     """Applies ``source`` to the files that may hold its keys.
 
     Args:
@@ -67,7 +67,7 @@ def rewrites(
         # one chunk: a table of as many chunks as there were merges took 20 ms after 300
         rows = pa.concat_tables(parts or [data.slice(0, 0)]).combine_chunks()
         if removed or len(rows):
-            yield Rewrite(values, removed, rows)
+            yield FileRewrite(values, removed, rows)
 
 
 def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> list[pa.Table]:

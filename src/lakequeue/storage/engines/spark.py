@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakequeue.storage.engines import delta_internals, entries, process, spark_access
-from lakequeue.storage.engines.delta_internals import Log, active, lost_races, new_session
+from lakequeue.storage.engines.delta_internals import SparkDeltaLog, active, lost_races, new_session
 from lakequeue.storage.engines.interface import DataFile, LostRace, partition_text
 from lakequeue.storage.engines.point import Engine, Table
 from lakequeue.storage.roots import spark_uri
@@ -40,7 +40,7 @@ class SparkTable(Table):
         self._spark = spark
         self._uri = spark_uri(path)
         self._session = new_session(spark)
-        self._log = Log(self._session, self._uri)
+        self._log = SparkDeltaLog(self._session, self._uri)
         self._delta = self._log.update()
         """Delta's snapshot; no newer than the loaded one, so Delta finds all conflicts with what was decided."""
         super().__init__(store, path)

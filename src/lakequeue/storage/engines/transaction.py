@@ -37,7 +37,7 @@ class Answer(Generic[_T_co]):
 
 
 @attrs.frozen
-class Found(Generic[_T_co]):
+class FoundChange(Generic[_T_co]):
     """A change that the loaded snapshot has: another process committed it."""
 
     value: _T_co
@@ -48,7 +48,7 @@ class Stale:
     """The loaded snapshot is too old for a decision."""
 
 
-Decision = Answer[_T] | Change[_T] | Found[_T] | Stale
+Decision = Answer[_T] | Change[_T] | FoundChange[_T] | Stale
 
 
 @attrs.frozen
@@ -123,7 +123,7 @@ def transact(
                 if not change.late and turns.lose(table, lost):
                     table.refresh()
                 back_off(number)
-            case Found(value):
+            case FoundChange(value):
                 table.settle()
                 turns.end()
                 return Committed(value, lost, turns.moved)

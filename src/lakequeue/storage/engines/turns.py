@@ -22,7 +22,7 @@ from time import monotonic, sleep
 
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import entry_name
-from lakequeue.storage.engines.disk_turn import Turn, turn
+from lakequeue.storage.engines.disk_turn import DiskTurn, turn
 from lakequeue.storage.engines.locks import LockHeld, committing
 from lakequeue.storage.engines.point import Table
 from lakequeue.storage.roots import local_path
@@ -149,7 +149,7 @@ class _DiskTurns(Turns):
     def __init__(self, path: str) -> None:
         super().__init__()
         self._path = path
-        self._turn: Turn | None = None
+        self._turn: DiskTurn | None = None
 
     def _begin(self, table: Table | None, later: bool) -> bool:
         self._turn = None

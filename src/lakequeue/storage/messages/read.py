@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakequeue.errors import DamagedTable
 from lakequeue.model.clock import MICROS, to_micros
-from lakequeue.shard.runs import DeadLetters
+from lakequeue.shard.runs import DeadLetterSpan
 from lakequeue.storage import layout
 from lakequeue.storage.delta_log import LiveFile
 from lakequeue.storage.engines.point import Table
@@ -201,7 +201,7 @@ class LogFile:
 
 
 class ShardLog:
-    """A snapshot of the log of a shard (the ``Log`` of the state machine).
+    """A snapshot of the log of a shard (the ``MessageLog`` of the state machine).
 
     Reads the columns of messages only where statistics do not suffice: at the edge of retention, and in files with
     delayed messages.
@@ -299,7 +299,7 @@ class ShardLog:
         if begin <= last:
             yield begin, last, 0
 
-    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetters]:
+    def dead_letters(self, first: int, last: int) -> Iterator[DeadLetterSpan]:
         for file in self.overlapping(first, last):
             if not file.dead_letters:
                 continue
@@ -310,7 +310,7 @@ class ShardLog:
             for start, stop in stretches(count, sent, received):
                 if count[start]:
                     instants = int(sent[start]) or None, int(received[start]) or None
-                    yield DeadLetters(low + start, low + stop - 1, int(count[start]), *instants)
+                    yield DeadLetterSpan(low + start, low + stop - 1, int(count[start]), *instants)
 
     def born_at(self, offset: int) -> int:
         """Returns the instant from which the message's retention counts (RET-7)."""
