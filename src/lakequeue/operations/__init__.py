@@ -1,1 +1,1 @@
-"""One module per verb: what it does to the shards of a queue."""
+"""One module per verb: its effect on the shards of a queue."""

@@ -28,20 +28,22 @@ from lakequeue.storage.ledger import create_ledger
 from lakequeue.storage.roots import local_path
 
 STORE_HOLDS = 5
-"""Seconds of a rate limit that a bucket on an object store should hold: its receives may be as far apart."""
+"""Seconds of a rate limit that a bucket on an object store should hold, because its receives may be that far
+apart.
+"""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class _TablesMissing(Exception):
-    """The tables of shards that a queue is to get; from ``first`` on they are not made yet."""
+    """The tables of shards to be added to a queue are missing from shard ``first`` on."""
 
     row: QueueRow
     first: int
 
 
 class _ByName(dict[str, Any]):
-    """Attributes by name; one by its name in SQS is answered as SQS answers it."""
+    """Attributes by Python name. A lookup by an SQS name returns the value that SQS would."""
 
     def __init__(self, values: Mapping[str, Any], queue: OpenQueue) -> None:
         super().__init__(values)
@@ -54,7 +56,7 @@ class _ByName(dict[str, Any]):
 
 
 def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
-    """Attributes; on the wire also counts, by their SQS names, as strings (QUE-23)."""
+    """Returns attributes. On the wire also returns counts, all by SQS name and as strings (QUE-23)."""
     with queue.service("attributes"):
         queue.reload()
         if not wire and not any(name[:1].isupper() for name in {*names} - {"All"}):
@@ -73,7 +75,7 @@ def read(queue: OpenQueue, names: Sequence[str], wire: bool) -> dict[str, Any]:
 
 
 def update(queue: OpenQueue, changes: Callable[[QueueAttributes], Mapping[str, Any]]) -> None:
-    """Changes attributes in the catalog, then in every shard; ``changes`` gets the current ones (QUE-25)."""
+    """Changes attributes in the catalog, then in every shard. ``changes`` gets the current ones (QUE-25)."""
     with queue.service("set_attributes"):
         queue.root.check_clock(queue.name)
         made, before = 0, queue.attributes.pace
@@ -132,7 +134,7 @@ def warn_of_small_burst(queue: OpenQueue) -> None:
 
 
 def min_rewind_time(queue: OpenQueue) -> datetime | None:
-    """The earliest instant to which a rewind can go now; None without rewind (RWD-24)."""
+    """Returns the earliest instant to which a rewind can go now; None if the queue keeps no history (RWD-24)."""
     with queue.service("min_rewind_time"):
         queue.reload()
         if not queue.attributes.rewind_micros:
@@ -142,14 +144,14 @@ def min_rewind_time(queue: OpenQueue) -> datetime | None:
 
 
 def tags(queue: OpenQueue) -> dict[str, str]:
-    """The queue's tags (QUE-28)."""
+    """Returns the queue's tags (QUE-28)."""
     with queue.service("tags"):
         queue.reload()
         return dict(queue.row.tags)
 
 
 def add_tags(queue: OpenQueue, added: Mapping[str, str]) -> None:
-    """Adds or overwrites tags; InvalidParameterValue if there would be too many (QUE-28)."""
+    """Adds or overwrites tags. Raises InvalidParameterValue if there would be too many (QUE-28)."""
 
     def add(row: QueueRow) -> QueueRow:
         tags = dict(row.tags) | dict(added)
@@ -161,21 +163,21 @@ def add_tags(queue: OpenQueue, added: Mapping[str, str]) -> None:
 
 
 def remove_tags(queue: OpenQueue, keys: Iterable[str]) -> None:
-    """Removes tags; ignores keys that the queue does not have (QUE-28)."""
+    """Removes tags. Ignores keys that the queue does not have (QUE-28)."""
     removed = set(keys)
     with queue.service("remove_tags"):
         queue.update(lambda row: attrs.evolve(row, tags={k: v for k, v in row.tags.items() if k not in removed}))
 
 
 def move_tasks(queue: OpenQueue) -> str | None:
-    """Records of redrives requested through the SQS API, in the server's format."""
+    """Returns the records of redrives requested through the SQS API, in the server's format."""
     with queue.service("move_tasks"):
         queue.reload()
         return queue.row.move_tasks
 
 
 def update_move_tasks(queue: OpenQueue, change: Callable[[str | None], str]) -> None:
-    """Replaces these records; ``change`` is applied to the newest."""
+    """Applies ``change`` to the newest records of redrives, and stores the result."""
     with queue.service("update_move_tasks"):
         queue.root.check_clock(queue.name)
         queue.update(lambda row: attrs.evolve(row, move_tasks=change(row.move_tasks)))
@@ -202,7 +204,9 @@ def check_redrive(root: Root, region: str, name: str, attributes: QueueAttribute
 
 
 def make_tables(root: Root, row: QueueRow, first: int = 0) -> None:
-    """Creates the tables of shards from one on, several at a time; those that an earlier attempt left may stay."""
+    """Creates the tables of the shards from ``first`` on, several at a time. Keeps tables of an earlier
+    attempt.
+    """
     head = Head(committed_at=row.created_at, attributes=dict(row.attributes))
 
     def make(shard: int) -> None:

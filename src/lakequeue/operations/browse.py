@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 ROWS = 4096
 """Maximum number of messages in the first batch."""
 PAGE = 256
-"""Messages of an export in memory beside its batches."""
+"""Number of messages of an export in memory, besides its batches."""
 FEW_BACK = 16
-"""Messages that are read first from the end of a shard."""
+"""Number of messages in the first read from the end of a shard."""
 _FEW = 16
-"""Messages that are made of a batch at a time, unless they have more than ``_FEW_BYTES`` on average."""
+"""Number of messages of a batch to build at a time, unless they have more than ``_FEW_BYTES`` on average."""
 _FEW_BYTES = 16 << 10
 GROWTH = 4
 """Factor by which the batches of a long search may grow."""
 BYTES = 8 * 2**20
-"""Size in memory at which the batches of a queue take no more rows; those of a shard take an eighth at least."""
+"""Maximum size in memory of a queue's batches. A shard's batch may have at least an eighth of it."""
 
 Where: TypeAlias = str | Condition | None
 _Page = TypeVar("_Page")
@@ -79,18 +79,18 @@ class MessageBatch:
     """Stored messages of one shard, in the order of sending."""
 
     judge: Judge
-    """Knows the runs that the messages lie in."""
+    """Has the runs that contain the messages."""
     offsets: Integers
     rows: pa.Table
-    """Their rows in the log, one per offset."""
+    """Rows of the log, one per offset."""
 
     def table(self, names: Collection[str]) -> pa.Table:
-        """Columns of ``JUDGED`` of the messages, at least one."""
+        """Returns columns of ``JUDGED`` for the messages, at least one column."""
         return self.judge.judge(self.offsets, integers(self.rows["sent_at"]), self.rows, names or ["message_id"])
 
     @cached_property
     def states(self) -> list[MessageState]:
-        """The state of each message."""
+        """Returns the state of each message."""
         return list(map(MessageState, self.table({"state"})["state"].to_pylist()))
 
     @cached_property
@@ -98,7 +98,7 @@ class MessageBatch:
         return self.table(PEEKED)
 
     def found(self, condition: Predicate | None, newest: bool = False) -> Iterator[tuple[int, PeekedMessage]]:
-        """The messages that meet a condition, with their indexes in the batch."""
+        """Yields the messages that meet a condition, with their indexes in the batch."""
         if condition is None:
             indexes: Integers = np.arange(len(self.offsets))
         else:
@@ -107,7 +107,9 @@ class MessageBatch:
         return zip(indexes.tolist(), self.messages(indexes), strict=True)
 
     def messages(self, indexes: Integers) -> Iterator[PeekedMessage]:
-        """The messages at indexes in the batch; one at a time where bodies are large, without a copy of them."""
+        """Yields the messages at indexes in the batch, several at a time; large messages one at a time, without a
+        copy.
+        """
         few = _FEW if self.rows.nbytes <= _FEW_BYTES * len(self.rows) else 1
         for start in range(0, len(indexes), few):
             part = indexes[start : start + few]
@@ -125,19 +127,19 @@ def batches(
     history: bool = False,
     newest: bool = False,
 ) -> Iterator[MessageBatch]:
-    """The messages stored in a shard from an offset on, oldest first, in batches of bounded size.
+    """Yields the messages stored in a shard from an offset on, oldest first, in batches of bounded size.
 
-    With ``history``, those deleted messages that can be rewound. With ``newest`` the batches go down from the
-    offset; within a batch messages are in the order of sending.
+    With ``history``, yields the rewindable messages instead. With ``newest``, the batches go down from the offset.
+    Within a batch, messages are in the order of sending.
 
-    The size of a batch is ``rows``, or half the number of messages before it if that is more, up to ``growth``
-    times ``rows``. Each batch shows the states of its own instant, so a slow reader sees later changes. Call it
-    within ``OpenQueue.service``.
+    A batch has ``rows`` messages, or half the number of messages before it if that is more, up to ``growth`` times
+    ``rows``. The states of a batch are those of the instant of its read, so a slow reader sees later changes. Call
+    it within ``OpenQueue.service``.
     """
     most, browsed = growth * rows, 0
 
     def peek(machine: ShardMachine) -> tuple[list[Run], Judge]:
-        """The next runs of the shard, and the judge of their messages."""
+        """Returns the next runs of the shard, and the judge of their messages."""
         now, head = queue.now(), machine.head
         runs, held_from = machine.peek(now, rows, start, history, newest), machine.held_from(now)
         known = [run for run in runs if run.first < head.head_offset]  # fresh messages are in no run
@@ -158,7 +160,7 @@ def batches(
 
 
 class _Step(NamedTuple):
-    """A message that meets the condition, or None at the end of what was tested; with its shard and offset."""
+    """A message that meets the condition, or None at the end of the tested messages; with its shard and offset."""
 
     came_at: datetime
     shard: int
@@ -168,20 +170,22 @@ class _Step(NamedTuple):
 
 @attrs.define(eq=False)
 class Search:
-    """Messages of a queue in the order in which they came; iterate once, within ``OpenQueue.service``.
+    """Messages of a queue in the order of arrival. Iterate once, within ``OpenQueue.service``.
 
     Attributes:
         queue: the queue.
         condition: a condition over ``SCHEMA``.
         limit: maximum number of messages.
-        places: for each shard the offset to begin at, or with ``newest`` the one above; None: the first message.
-            Afterwards where a next search begins; the message that came last counts once the iteration goes on.
+        places: for each shard the offset to begin at, or with ``newest`` the offset above it; None: the first
+            message. Afterwards, where a next search begins. The last yielded message counts once the iteration
+            continues.
         newest: newest messages first.
-        since: only messages that came here then or later.
-        history: deleted messages that can be rewound (RWD-4), not stored ones.
-        budget: number of messages to test, after which it ends; else a rare message reads the whole queue.
-        found, tested: number of messages that came, and that were read.
-        unfinished: whether it ended by ``budget``.
+        since: only messages that arrived at this instant or later.
+        history: rewindable messages instead of stored ones (RWD-4).
+        budget: maximum number of messages to test. Without it, the search for a rare message reads the whole
+            queue.
+        found, tested: number of messages that met the condition, and that were tested.
+        unfinished: True if the search ended by ``budget``.
     """
 
     queue: OpenQueue
@@ -235,7 +239,7 @@ class Search:
 
 
 def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None) -> list[PeekedMessage]:
-    """The oldest messages of a queue, or the oldest that meet a condition over ``SCHEMA``."""
+    """Returns the oldest messages of a queue, or the oldest ones that meet a condition over ``SCHEMA``."""
     with queue.service("peek") as call:
         check_whole("limit", limit)
         found = PeekedMessages(Search(queue, predicate(where, interrupt), limit))
@@ -244,7 +248,7 @@ def peek(queue: OpenQueue, where: Where, limit: int, interrupt: Interrupt | None
 
 
 def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
-    """What ``collect`` makes of the messages of a search, while not all of them need be in memory."""
+    """Returns the result of ``collect`` for a search, within the service of the queue."""
     with search.queue.service("peek_history" if search.history else "peek") as call:
         result = collect(search)
         call.messages = search.found
@@ -252,9 +256,9 @@ def page(search: Search, collect: Callable[[Search], _Page]) -> _Page:
 
 
 def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Iterator[PeekedMessage]:
-    """All messages of a queue that meet a condition, by time of sending, in bounded memory.
+    """Yields all messages of a queue that meet a condition, by time of sending, in bounded memory.
 
-    What is stored throughout appears once; what is sent or deleted meanwhile may appear.
+    A message that is stored throughout appears once. A message that is sent or deleted meanwhile may appear.
     """
     condition = predicate(where, interrupt)
     found = iter(Search(queue, condition, sys.maxsize))
@@ -268,7 +272,7 @@ def export(queue: OpenQueue, where: Where, interrupt: Interrupt | None) -> Itera
 
 
 def predicate(where: Where, interrupt: Interrupt | None = None) -> Predicate | None:
-    """Compiles a condition over ``SCHEMA``, if there is one; InvalidParameterValue if it is malformed."""
+    """Compiles a condition over ``SCHEMA``; None without one. Raises InvalidParameterValue if it is malformed."""
     if where is None:
         return None
     from lakequeue.conditions.predicate import Predicate
@@ -300,7 +304,9 @@ def _read(
 
 
 def _read_back(shard: OpenShard, runs: Sequence[Run], most_bytes: int) -> Iterator[tuple[Integers, pa.Table]]:
-    """The same from the end, in parts that are read as a whole; their sizes follow from what the last one took."""
+    """Yields offsets and rows as ``_read``, from the end. Adapts the size of each part to the bytes of the last
+    one.
+    """
     rows = FEW_BACK
     for first, last in reversed(joined((run.first, run.last) for run in runs)):
         while first <= last:

@@ -1,4 +1,4 @@
-"""Checking a root: every file that its tables name, read as it lies there; nothing is changed (DUR-30)."""
+"""Checks a root: reads every file that its tables name, and changes nothing (DUR-30)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lakequeue.storage.schedules import unreadable
 from lakequeue.storage.stores import Store
 
 READS = 3
-"""Reads of a table that is in use: only what each of them finds is reported."""
+"""Number of reads of a table in use. Only findings of all reads are reported."""
 
 
 def check(root: Root, name: str | None = None) -> list[Finding]:
-    """Everything that is wrong with a root or one of its queues, see ``LakeQueue.check``."""
+    """Returns all damage of a root, or of one of its queues; see ``LakeQueue.check``."""
     with root.storage_errors():
         store, shards = root.engine.store, shards_of(root, name)
         found = _agreed(lambda: _catalog_findings(store, root, name))
@@ -39,10 +39,10 @@ def check(root: Root, name: str | None = None) -> list[Finding]:
 
 
 def shards_of(root: Root, name: str | None) -> list[tuple[QueueRow, int]]:
-    """The shards of the living queue of this name; without a name, those of all queues of all regions.
+    """Returns the shards of the queue with this name; without a name, of all queues of all regions.
 
     Raises:
-        QueueDoesNotExist: neither the catalog nor a directory has one of this name.
+        QueueDoesNotExist: neither the catalog nor a directory has a queue of this name.
     """
     catalog = find_catalog(root.engine.store, root.path)
     rows = [row for row in catalog.rows if row.deleted_at is None]
@@ -94,7 +94,7 @@ def _catalog_findings(store: Store, root: Root, name: str | None) -> Iterator[Fi
 
 
 def _agreed(read: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """What several reads agree on: between two files of one read, others may have removed some."""
+    """Returns the findings that several reads share, because other processes may remove files during a read."""
     found = list(read())
     for _ in range(READS - 1):
         if not found:

@@ -35,11 +35,11 @@ class ClaimedPart(NamedTuple):
 
 @attrs.define
 class FreeHands:
-    """The handlers for which a claim may take last receives, see ``Claim``.
+    """The free handlers for which a claim may take last receives, see ``Claim``.
 
     Attributes:
-        free: returns how many can begin at once.
-        passed: last receives that the newest claim left to others, as no handler was free.
+        free: returns the number of handlers that can begin at once.
+        passed: number of last receives that the newest claim left because no handler was free.
     """
 
     free: Callable[[], int]
@@ -48,33 +48,34 @@ class FreeHands:
 
 @attrs.define
 class ClaimPlan:
-    """A claim under one lease: it begins at the home shard, and asks the next one for missing messages.
+    """A claim under one lease. It begins at the home shard, and claims missing messages from the next shards.
 
-    With an attempt id all messages come from one shard: that of the live attempt, if there is one. A claim for a
-    delivery takes messages of one shard, too.
+    With an attempt id, all messages come from one shard: the shard of the live attempt, if there is one. A claim
+    for a delivery also takes messages of one shard.
     """
 
     queue: OpenQueue
     wanted: Claim
     """The command, for all shards together."""
     enough: int = 0
-    """Number of messages after which no further shard is asked; 0: all that are wanted."""
+    """Number of messages after which no further shard is asked; 0: ``wanted.max_messages``."""
     hands: FreeHands | None = None
     settling: Settling | None = None
-    """Receipts that are settled in the same commits."""
+    """Receipts to settle in the same commits."""
     decides: bool = True
-    """True if the process may write into the queue's delivery table, to decide what is undecided."""
+    """True if the process may write into the queue's delivery table, to decide undecided messages."""
     steps: Steps = attrs.field(factory=lambda: Steps("the receive"))
-    """The moves of dead letters that the call has made, after which no error is a refusal."""
+    """The moves of dead letters by this call. After the first move, an error is no refusal."""
     _parts: list[ClaimedPart] = attrs.field(factory=list, init=False)
     _taken: int = attrs.field(default=0, init=False)
     _free: int | None = attrs.field(default=None, init=False)
     """Number of free hands."""
 
     def run(self) -> tuple[list[ClaimedPart], OverLimit | None]:
-        """Claims; returns the messages by shard, and the refusal of a shard that is full.
+        """Claims messages. Returns the messages by shard, and the refusal of a full shard or None.
 
-        Once messages are claimed, an error only ends the claim: it would hide them from every consumer.
+        Once messages are claimed, an error only ends the claim. Raising it would hide the messages from every
+        consumer.
         """
         refusal, tokens = None, Tokens(self.queue)
         if self.wanted.attempt_id is None and not tokens.may_be_left():
@@ -108,19 +109,19 @@ class ClaimPlan:
         return self._parts, refusal
 
     def _decided(self, shard: OpenShard, result: Result) -> bool:
-        """Decides deliveries that a claim met (TAB-26); returns True if it may find more messages now."""
+        """Decides deliveries that a claim met (TAB-26). True if a claim may find more messages now."""
         if result.error is not None or not result.value.undecided or not self.decides:
             return False
         return decide_found(self.queue, shard, result.value.undecided) > 0 and not result.value.spans
 
     def _command(self) -> Claim:
-        """The command to the next shard."""
+        """Returns the command to the next shard."""
         left = self.wanted.max_messages - self._taken
         leased = None if self.wanted.leased is None else self._taken
         return attrs.evolve(self.wanted, max_messages=left, hands=self._free, leased=leased)
 
     def _is_last(self, place: int, shard: OpenShard, claimed: ClaimResult) -> bool:
-        """Takes messages of a shard; returns True if no other shard is asked after it."""
+        """Adds the messages of a shard. True if no other shard is asked after it."""
         if self.hands is not None:
             self._free = (self._free or 0) - claimed.last
             self.hands.passed += claimed.passed
@@ -137,7 +138,7 @@ class ClaimPlan:
         return alone or claimed.halved or self._taken >= most
 
     def _shards(self) -> Iterator[OpenShard]:
-        """The shards in the order in which they are asked."""
+        """Yields the shards in the order of the claims."""
         shards, attempt_id = self.queue.shards, self.wanted.attempt_id
         if attempt_id is None or len(shards) == 1:
             order = self._home_order()

@@ -24,13 +24,13 @@ from lakequeue.operations import send
 from lakequeue.runtime.open_queue import OpenQueue
 
 MOST, MOST_SIZE = 1_000, 8 * 2**20
-"""Numbers of messages, and of their characters, from which on further sends wait for space."""
+"""Numbers of waiting messages, and of their characters, at which further sends wait for space."""
 
 _log = logging.getLogger("lakequeue")
 
 
 class Sent(Future[SendResult]):
-    """The result of a collected send. Reports an error if the future is dropped before anybody asked for it."""
+    """The result of a collected send. Reports an error if the future is dropped before its result was read."""
 
     _report: Callable[[BaseException], None] | None
 
@@ -74,7 +74,7 @@ class Collector:
         _collectors.add(self)
 
     def reset(self) -> None:
-        """Forgets all messages. A forked process needs this, as its parent sends them."""
+        """Drops all messages. A forked process needs this, because its parent sends them."""
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
         self._size = self._added = self._finished = 0
@@ -88,7 +88,7 @@ class Collector:
         return len(self._waiting) >= MOST or self._size >= MOST_SIZE
 
     def wait_for_space(self) -> None:
-        """Waits until a commit has taken the messages, if there is no space for one more."""
+        """Waits until there is space for another message."""
         with self._changed:
             if threading.current_thread() is not self._thread:  # which makes the space
                 self._changed.wait_for(lambda: not self.full)
@@ -118,12 +118,12 @@ class Collector:
             return waiting.sent
 
     def flush(self) -> None:
-        """Commits the messages at once. Returns when all that were added before have their results.
+        """Commits the messages at once. Returns when all messages added before have their results.
 
-        In a callback of a future it does not wait, as the thread that commits runs the callback.
+        In a callback of a future it does not wait, because the thread that commits runs the callback.
 
         Raises:
-            LakeQueueError: the first error of a message whose future was dropped unasked.
+            LakeQueueError: the first error of a message whose future was dropped unread.
         """
         with self._changed:
             added = self._added
@@ -136,7 +136,7 @@ class Collector:
             raise error
 
     def _report(self, error: BaseException) -> None:
-        """Keeps the first error for ``flush``. Takes no lock, as a garbage collection may call it."""
+        """Keeps the first error for ``flush``. Takes no lock, because a garbage collection may call it."""
         if self._unasked is None:
             self._unasked = error
             _log.error("a collected send failed, and nobody asked for its result: %s", error)
@@ -179,7 +179,7 @@ def _settle(sent: Sent, outcome: SendResult | Exception) -> None:
 def _outcomes(
     queue: OpenQueue, messages: Sequence[tuple[SendEntry, datetime | None]]
 ) -> list[SendResult | Exception]:
-    """Sends messages in one commit for each shard. Returns a result or an error for each."""
+    """Sends messages in one commit per shard. Returns a result or an error for each."""
     found: dict[int, SendResult | Exception] = {}
     entries: dict[int, SendEntry] = {}
     for index, (entry, at) in enumerate(messages):

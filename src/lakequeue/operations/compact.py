@@ -1,9 +1,9 @@
 """The compactor: frees storage after expiry, deletions and merges, and keeps tables and logs short.
 
-It changes no answer and commits under the same fences as every other operation. Each step may fail, be killed or
-run twice at once; a failed step is logged, named in the summary, and repeated by the next pass.
-A queue in which a pass found nothing to do rests until somebody commits to it, or until it has been idle twice as
-long, see ``storage.compaction_notes``.
+It changes no answer, and commits under the same fences as every other operation. Each step may fail, be killed, or
+run twice at once. A failed step is logged, named in the summary, and repeated by the next pass. A queue in which a
+pass found nothing to do rests until a commit to it, or until it has been idle twice as long, see
+``storage.compaction_notes``.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from lakequeue.storage.store_failures import first_line
 from lakequeue.storage.stores import Store
 
 DELETED_KEPT = 24 * 3600 * MICROS
-"""Microseconds for which the messages of a deleted queue stay: a lease may still read them."""
+"""Microseconds for which the messages of a deleted queue stay, because a lease may still read them."""
 FOLDERS_KEPT = 3600
-"""Seconds for which an empty directory stays: a writer may be about to use it."""
+"""Seconds for which an empty directory stays, because a writer may be about to use it."""
 LONGEST_WITHIN = 24 * 3600
-"""Seconds to which a pass may be told to spare readers; it does so without being told."""
+"""Maximum of ``within``, in seconds. A pass without ``within`` spares readers for as long."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -57,7 +57,7 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.define
 class CompactionSummary:
-    """What one pass did for a queue, or for the root's own tables.
+    """Results of one pass for a queue, or for the root's own tables.
 
     Attributes:
         queue: name of the queue; None for the root's own tables.
@@ -68,26 +68,28 @@ class CompactionSummary:
     queue: str | None
     region: str | None = None
     deleted: bool = False
-    """The queue was deleted earlier; this pass removed its data."""
+    """True if the queue was deleted earlier, and this pass removed its data."""
     expired: int = 0
-    """Messages removed by retention, including those of the history."""
+    """Number of messages removed by retention, including deleted ones in the history."""
     segments_dropped: int = 0
-    """Parts of the log that were removed because no message was left."""
+    """Number of segments removed because no message was left."""
     segments_merged: int = 0
-    """Parts of the log that were merged with others or into one file."""
+    """Number of segments merged with others or into one file."""
     segments_cut: int = 0
-    """Parts of the log of which at least half was no longer needed, and was removed."""
+    """Number of segments of which an unneeded part, at least half, was removed."""
     ledgers_rewritten: int = 0
-    """Shards whose ledger had more files than it needs."""
+    """Number of shards whose ledger had too many files, and was rewritten."""
     files_freed: int = 0
-    """Files removed from storage, including log entries."""
+    """Number of files removed from storage, including log entries."""
     bytes_freed: int = 0
     failures: list[str] = attrs.field(factory=list)
     """Descriptions of failed steps; the next pass repeats them."""
 
     @contextmanager
     def step(self, what: str, last: bool = False) -> Iterator[None]:
-        """Catches and records a failure, so that it ends this step only; with ``last`` that of a restore, too."""
+        """Catches and records a failure, so that it ends only this step. ``last``: also catches the failure of a
+        restore.
+        """
         try:
             yield
         except QueueDoesNotExist:
@@ -100,7 +102,7 @@ class CompactionSummary:
 
     @property
     def idle(self) -> bool:
-        """Whether there was nothing to do."""
+        """True if there was nothing to do."""
         return self == CompactionSummary(self.queue, self.region)
 
     def freed(self, freed: Freed) -> None:
@@ -116,12 +118,12 @@ class CompactionSummary:
 
 
 Passed: TypeAlias = tuple[CompactionSummary, list[stats.StatsRow], Note | None]
-"""What a pass did; the depth afterwards, unless that cannot be read; a note if there was nothing to do."""
+"""Results of a pass; the depth afterwards, unless that cannot be read; and a note if there was nothing to do."""
 
 
 @attrs.frozen
 class QueuePass:
-    """A pass over one queue in another process: a value for it."""
+    """A pass over one queue, as a value for another process."""
 
     store: Store
     queue: str
@@ -132,9 +134,9 @@ class QueuePass:
     """See ``compact_root``."""
 
     def run(self, elsewhere: bool = False) -> Passed:
-        """Makes the pass, maybe on another machine; nothing if the queue was deleted meanwhile.
+        """Makes the pass, maybe on another machine. Does nothing if the queue was deleted meanwhile.
 
-        Failures are in the summary. Only one machine may commit on a network file system.
+        The summary has the failures. Only one machine may commit on a network file system.
         """
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction", last=True):
@@ -149,7 +151,7 @@ class QueuePass:
         return summary, [], None
 
     def failed(self, error: BaseException) -> Passed:
-        """What a pass is whose process ended."""
+        """Returns the results of a pass whose process ended."""
         summary = CompactionSummary(self.queue, self.region)
         with summary.step("compaction"):
             raise QueueClientError(f"its process ended: {first_line(error)}")
@@ -157,11 +159,11 @@ class QueuePass:
 
 
 Deal = Callable[[Sequence[QueuePass]], Iterator[tuple[int, Passed]]]
-"""Makes passes in other processes; yields the index and result of each as it ends."""
+"""Makes passes in other processes. Yields the index and results of each as it ends."""
 
 
 def in_processes(processes: int) -> Deal:
-    """Deals passes out to processes of this machine."""
+    """Returns a ``Deal`` that uses processes of this machine."""
 
     def deal(queues: Sequence[QueuePass]) -> Iterator[tuple[int, Passed]]:
         workers = max(1, min(processes, len(queues)))
@@ -178,7 +180,7 @@ def in_processes(processes: int) -> Deal:
 
 
 def _end_with_parent() -> None:
-    """Has this process end when its parent is killed; it would wait for another pass for ever."""
+    """Ends this process when its parent is killed. Otherwise it would wait for another pass forever."""
 
     def watch() -> None:
         parent = parent_process()
@@ -190,12 +192,12 @@ def _end_with_parent() -> None:
 
 
 def can_be_dealt(root: Root) -> bool:
-    """Whether other processes would compact a root as this one does."""
+    """True if other processes would compact a root as this process does."""
     return isinstance(root.clock, SystemClock) and isinstance(root.engine, Engine)
 
 
 def why_only_here(root: Root) -> str | None:
-    """Why no other machine may compact a root, or None."""
+    """Returns why no other machine may compact a root, or None."""
     try:
         root.engine.store.check_mount()
     except QueueClientError as error:
@@ -206,11 +208,11 @@ def why_only_here(root: Root) -> str | None:
 def compact_root(
     root: Root, progress: Progress | None = None, deal: Deal | None = None, within: float | None = None
 ) -> list[CompactionSummary]:
-    """One pass over every queue of a root, whatever its region; see ``LakeQueue.compact``.
+    """Makes one pass over every queue of a root, in all regions; see ``LakeQueue.compact``.
 
-    The notes of the last pass, deleted queues and the root's own tables are up to this process. ``deal`` has other
-    processes make the passes over the queues that do not rest. With ``within`` none rests, and what no reader
-    needs that began in so many last seconds goes at once (DUR-65).
+    This process handles the notes of the last pass, deleted queues and the root's own tables. Other processes make
+    the passes over queues that do not rest, if there is ``deal``. With ``within`` no queue rests, and files are
+    removed at once unless a reader that began in the last ``within`` seconds may need them (DUR-65).
     """
     _check_within(root, within)
     if deal and not can_be_dealt(root):
@@ -271,14 +273,14 @@ def compact_root(
 def _in_turn(
     root: Root, rows: Sequence[QueueRow], asked: Sequence[QueuePass], begin: Callable[[QueueRow], None]
 ) -> Iterator[tuple[int, Passed]]:
-    """The passes in this process, with what it knows of the queues."""
+    """Makes the passes in this process, with its open queues."""
     for index, (row, each) in enumerate(zip(rows, asked, strict=True)):
         begin(row)
         yield index, compact_queue(OpenQueue(root, row), each.note, each.within)
 
 
 def compact(queue: OpenQueue, within: float | None = None) -> CompactionSummary:
-    """One pass over a queue; raises QueueDoesNotExist if it was deleted."""
+    """Makes one pass over a queue. Raises QueueDoesNotExist if it was deleted."""
     _check_within(queue.root, within)
     with queue.service("compact"), reserve(queue.root.path):
         queue.reload()
@@ -298,7 +300,7 @@ def _check_within(root: Root, within: float | None) -> None:
 
 
 def compact_queue(queue: OpenQueue, before: Note | None = None, within: float | None = None) -> Passed:
-    """One whole pass over a queue."""
+    """Makes one whole pass over a queue."""
     summary, note = CompactionSummary(queue.name, queue.region), None
     depths: list[stats.StatsRow] = []
     try:
@@ -370,7 +372,7 @@ def _statistics(queue: OpenQueue, counted: Depth) -> stats.StatsRow:
 
 
 def _remove(root: Root, row: QueueRow) -> CompactionSummary:
-    """Removes the row of a deleted queue, then its tables; an interrupted pass leaves them as orphans."""
+    """Removes the row of a deleted queue, then its tables. An interrupted pass leaves the tables as orphans."""
     summary = CompactionSummary(row.name, row.region, deleted=True)
     with summary.step("removing a deleted queue"):
         # by a wrong clock it would be too early

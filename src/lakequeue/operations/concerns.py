@@ -1,4 +1,4 @@
-"""Finds the queues that an operator should look at: nobody receives, dead letters wait, a handler hangs."""
+"""Finds the queues that an operator should check: no receives, waiting dead letters, a stuck handler."""
 
 from __future__ import annotations
 
@@ -22,18 +22,22 @@ from lakequeue.storage import stats
 from lakequeue.storage.catalog import QueueRow
 
 UNREAD_SECONDS = 15 * 60
-"""Age of the oldest message from which on a queue without messages in flight counts as read by nobody."""
+"""Age of the oldest message at which a queue without messages in flight counts as unread."""
 STUCK_SECONDS = 3600
-"""Age of a consumer's oldest receive from which on its handler may hang, if the visibility timeout is shorter."""
+"""Age of a consumer's oldest receive at which its handler counts as stuck. A longer visibility timeout replaces
+it.
+"""
 GROWTH_SECONDS = 3600
 LEAST_GROWTH, GROWTH_SHARE = 100, 0.2
-"""Messages, and share of the earlier depth, by which a queue must have grown within ``GROWTH_SECONDS``."""
+"""Number of messages, and share of the earlier depth, by which a queue must have grown within
+``GROWTH_SECONDS``.
+"""
 COMPACTION_SECONDS = 6 * 3600
-"""Seconds without a pass of the compactor after which a root is warned of, as by the alert NoCompaction."""
+"""Seconds without a compactor's pass that cause a warning, as in the alert NoCompaction."""
 FULL_SHARE = 0.95
-"""Share of a limit from which on a queue is at this limit."""
+"""Share of a limit at which a queue counts as at the limit."""
 EXPIRING_SHARE = 0.25
-"""Share of the retention below which the time left to the oldest message is a concern."""
+"""Share of the retention. A concern if the oldest message expires in less time."""
 LETTERS = 1_000
 """Dead letters of a queue, the newest ones, whose errors are counted."""
 ERRORS = 5
@@ -47,25 +51,25 @@ KINDS = (
 
 @attrs.frozen
 class Concern:
-    """A state of a queue that an operator should look at."""
+    """A state of a queue that an operator should check."""
 
     queue: str
     kind: str
-    """An element of ``KINDS``."""
+    """Element of ``KINDS``."""
     text: str
-    """A sentence that names the queue."""
+    """Sentence that names the queue."""
     cure: str
-    """The commands, or the page, that help."""
+    """Commands or page that help."""
     commands: tuple[str, ...] = ()
-    """The commands in ``cure`` that can be run as they stand."""
+    """Commands in ``cure`` that run without changes."""
     group: str | None = None
-    """The message group that is paused. None for the whole queue."""
+    """Paused message group; None for the whole queue."""
     errors: Mapping[str, int] = attrs.field(factory=dict)
     """Number of dead letters by class of error, the most frequent first. Empty if none has an error."""
 
     @property
     def urgency(self) -> int:
-        """Sorts concerns, the most urgent first."""
+        """Returns a key that sorts concerns, most urgent first."""
         return KINDS.index(self.kind)
 
     def __str__(self) -> str:
@@ -75,7 +79,7 @@ class Concern:
 
 
 def of_queue(queue: OpenQueue, sources: Sequence[str], before: int | None, running: Running) -> list[Concern]:
-    """The concerns about one queue, whose depth and ledger it reads; see ``found``."""
+    """Returns the concerns about one queue after reading its depth and ledger; see ``found``."""
     now = depth(queue)
     concerns = found(queue.name, queue.attributes, now, consumers(queue, running), sources, before)
     return [
@@ -106,15 +110,15 @@ def found(
     sources: Sequence[str],
     before: int | None,
 ) -> Iterator[Concern]:
-    """The concerns that follow from the depth and the consumers of a queue; reads nothing.
+    """Yields the concerns that follow from the depth and the consumers of a queue. Reads nothing.
 
     Args:
         name: the queue's name.
         attributes: the queue's attributes.
         now: the queue's depth.
-        known: the queue's consumers, idle ones too.
-        sources: names of the queues whose dead letters go to this queue.
-        before: visible messages ``GROWTH_SECONDS`` ago; None if nobody counted them.
+        known: the queue's consumers, with idle ones.
+        sources: names of the queues with this queue as dead-letter queue.
+        before: number of visible messages ``GROWTH_SECONDS`` ago; None if unknown.
     """
     counts, quoted = now.counts, shlex.quote(name)
     for pause in attributes.pauses:
@@ -154,7 +158,7 @@ def found(
 
 
 def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Sequence[str]) -> Iterator[Concern]:
-    """The concern that the oldest message is deleted soon. Messages with marks stay past the retention (TAB-5)."""
+    """Yields a concern if the oldest message expires soon. Messages with marks stay past the retention (TAB-5)."""
     retention = attributes.message_retention_period
     left = retention - (now.counts.oldest_age or 0.0)
     if not now.stored or not 0 < left < EXPIRING_SHARE * retention:
@@ -177,7 +181,7 @@ def _expiring(name: str, attributes: QueueAttributes, now: Depth, sources: Seque
 
 
 def _release(quoted: str, held: ActiveConsumer) -> tuple[str, tuple[str, ...]]:
-    """The cure, and its commands, for a message that this consumer holds for too long."""
+    """Returns the cure, and its commands, for a message that this consumer holds for too long."""
     if held.processes:
         commands = tuple(f"py-spy dump --pid {one.pid}" for one in held.processes[:3])
         where = " or ".join(
@@ -211,7 +215,7 @@ def _full(name: str, attributes: QueueAttributes, counts: QueueCounts, stored: i
 
 
 def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation, list[str]]:
-    """The names of the queues whose dead letters go to a queue, by the place of that queue."""
+    """Returns the names of the queues by the place of their dead-letter queue."""
     sources: dict[redrive_policies.QueueLocation, list[str]] = {}
     for row in sorted(rows, key=lambda row: row.name):
         place = None if row.redrive is None else redrive_policies.parse_arn(row.redrive.dead_letter_queue)
@@ -221,17 +225,19 @@ def sources_of(rows: Iterable[QueueRow]) -> dict[redrive_policies.QueueLocation,
 
 
 def an_hour_ago(root: Root) -> dict[str, int]:
-    """The visible messages of each queue ``GROWTH_SECONDS`` ago, by its key, where a compactor counted them."""
+    """Returns the number of visible messages ``GROWTH_SECONDS`` ago by queue key, where a compactor counted
+    them.
+    """
     now = root.now()
     with root.storage_errors():
         return an_hour_before(stats.depths(root.engine, root.path, now - GROWTH_SECONDS * MICROS), now)
 
 
 def an_hour_before(counted: Mapping[str, Sequence[tuple[int, int]]], now: int) -> dict[str, int]:
-    """The first of each queue's counts within the last hour, unless it is newer than 50 minutes.
+    """Returns the first count of each queue within the last hour, unless it is newer than 50 minutes.
 
     Args:
-        counted: instants in microseconds, in order, each with the visible messages, by the queue's key.
+        counted: counts by queue key, in order: the instant in microseconds, and the number of visible messages.
     """
     begin = now - GROWTH_SECONDS * MICROS
     latest = begin + GROWTH_SECONDS * MICROS // 6

@@ -1,6 +1,6 @@
-"""The consumers of a queue: those that have messages in flight, as its ledger says, and those that are idle.
+"""The consumers of a queue: those with messages in flight, from the ledger, and idle ones, from their files.
 
-Receives need not name a consumer, and a process that calls ``receive`` leaves no file, so neither source has all.
+Neither source is complete. Receives need not name a consumer, and a process that calls ``receive`` has no file.
 """
 
 from __future__ import annotations
@@ -22,32 +22,34 @@ from lakequeue.shard.peek import Holding
 from lakequeue.storage import consumer_files
 
 Running = Mapping[str, Sequence[ConsumerFile]]
-"""What running consumers last said, by the key of each of their queues."""
+"""Newest reports of running consumers, by the key of each of their queues."""
 
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class ActiveConsumer:
-    """A consumer that has messages in flight, or runs."""
+    """A consumer that runs, or has messages in flight."""
 
     consumer: str | None
-    """The name that it gave, host and process id by default; None: all that gave none, such as SQS clients."""
+    """Name of the consumer, by default host and process id. None: all consumers without a name, such as SQS
+    clients.
+    """
     in_flight: int
     oldest_receive: datetime | None
-    """When it received the first of these messages; None if it has none."""
+    """Instant of the first receive of a message in flight; None without such a message."""
     newest_receive: datetime | None
-    """When it received the last message in flight."""
+    """Instant of the last receive of a message in flight; None without such a message."""
     processes: Sequence[ConsumerProcess] = ()
-    """The processes in which a ``Consumer`` of this name runs, as they said within three minutes."""
+    """Processes with a ``Consumer`` of this name that reported within three minutes."""
 
 
 def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveConsumer]:
-    """The consumer that received last first, idle ones at the end (JOB-14).
+    """Returns the consumers by their last receive, newest first, then the idle ones (JOB-14).
 
     Args:
         queue: the queue.
-        running: what ``running_consumers`` returned; None: it is read.
+        running: result of ``running_consumers``; None: read it.
     """
     with queue.service("consumers"):
         now = queue.now()
@@ -60,7 +62,7 @@ def consumers(queue: OpenQueue, running: Running | None = None) -> list[ActiveCo
 
 
 def idle(queue: OpenQueue, running: Running) -> list[ActiveConsumer]:
-    """The consumers of a queue that has no message in flight; reads nothing."""
+    """Returns the consumers of a queue without messages in flight. Reads nothing."""
     return _merged({}, running.get(queue.key, ()))
 
 
@@ -81,12 +83,14 @@ def _merged(held: Mapping[str | None, Holding], files: Iterable[ConsumerFile]) -
 def all_consumers(
     queues: Sequence[OpenQueue], running: Running
 ) -> Iterator[list[ActiveConsumer] | LakeQueueError]:
-    """The consumers of each queue, several queues at a time, in the order given; or the error of reading it."""
+    """Yields the consumers of each queue, or the error of reading them. Reads several queues at a time; keeps
+    their order.
+    """
     yield from or_errors(lambda queue: consumers(queue, running), queues)
 
 
 def running_consumers(root: Root) -> Running:
-    """What running consumers of a root said in the last minutes; nothing if that cannot be read."""
+    """Returns the reports of running consumers of a root in the last minutes; empty if they cannot be read."""
     found: dict[str, list[ConsumerFile]] = {}
     try:
         with root.storage_errors():
@@ -115,7 +119,7 @@ class StoreUse:
 
     Attributes:
         requests: number of requests by kind, since the processes of the consumers started.
-        received: number of messages that these processes received.
+        received: number of messages received by these processes.
     """
 
     requests: Mapping[str, int]
@@ -123,7 +127,7 @@ class StoreUse:
 
     @classmethod
     def of(cls, running: Running) -> StoreUse | None:
-        """The sum over the processes of consumers; None on a disk, or if no consumer runs."""
+        """Returns the sum over the processes of consumers; None on a disk, or if no consumer runs."""
         newest: dict[tuple[str, int], ConsumerFile] = {}  # consumers of one process count the same requests
         for file in sorted((file for files in running.values() for file in files), key=lambda file: file.received):
             newest[file.process.host, file.process.pid] = file
@@ -140,6 +144,6 @@ class StoreUse:
 
 
 def forget_consumer(queue: OpenQueue, number: str) -> None:
-    """Removes this file."""
+    """Removes the file of a consumer's run."""
     with queue.root.storage_errors():
         consumer_files.remove(queue.root.engine.store, queue.root.path, number)

@@ -1,12 +1,12 @@
 """Copies queues to another root while they are in use: a backup, a restore, or a move to an object store.
 
-The rows of the catalog come last, in one commit, so a copy that was killed leaves nothing that is used (DUR-40).
+The rows of the catalog come last, in one commit, so a killed copy leaves nothing that is used (DUR-40).
 
-Of each shard comes first a snapshot of the ledger, then one of the log, which so has all that the ledger refers
-to. And what a ledger of the copy has sent to another queue is in the logs of the copy: a log that took messages of
-other queues meanwhile is taken anew, with its ledger. Moves that a ledger of the copy does not know of are made
-again (DUR-41). Of a bulk send that has reached only some of the snapshots, the files for the others come with its
-manifest: who repeats it in the copy, or compacts that, completes it there.
+For each shard, a snapshot of the ledger comes first, then a snapshot of the log. So the log has all messages that
+the ledger refers to. The copied logs also have all messages that a copied ledger has moved to another queue: if
+messages of another queue arrived in a log meanwhile, the copy takes its shard again. Moves that a copied ledger
+does not know are made again (DUR-41). If a bulk send has reached only some of the snapshots, the copy includes its
+other files and its manifest. Repeating the send in the copy, or compacting the copy, completes it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lakequeue.storage.repair.steps import commit_once
 from lakequeue.storage.store_failures import first_line
 
 ROUNDS = 100
-"""Times that shards are taken anew, as files vanished or messages moved, before the copy gives up."""
+"""Maximum number of retakes of shards because files vanished or messages moved."""
 
 Progress = Callable[[int, int, str], None]
 Place = tuple[str, int]
@@ -62,22 +62,22 @@ _log = logging.getLogger("lakequeue")
 
 @attrs.frozen(eq=False)
 class ShardCopy:
-    """The snapshots of a shard, and what they say."""
+    """The snapshots of a shard, with values read from them."""
 
     ledger: TableSnapshot
     log: TableSnapshot
     epoch: int
     move_number: int
-    """Of the last move to another queue that the ledger knows of."""
+    """Number of the ledger's last move to another queue."""
     counts: StateCounts
 
     @property
     def messages(self) -> int:
-        """Messages in any state, without the history."""
+        """Number of messages in any state, without the history."""
         return stored(self.counts)
 
     def is_behind(self, sends: Mapping[str, int]) -> bool:
-        """Whether messages of other queues have arrived since, or bulk sends that other snapshots have."""
+        """True if messages of other queues have arrived since, or bulk sends that other snapshots have."""
         self.log.table.refresh()
         newest, then = self.log.table.state.transactions, self.log.transactions
         return _moves(newest) != _moves(then) or any(
@@ -86,12 +86,12 @@ class ShardCopy:
 
 
 class ShardCopies:
-    """One run of a copy: snapshots, files, logs, and a check of what was written.
+    """One run of a copy: snapshots, files, logs, and a check of the copy.
 
     Args:
         source, target: the roots.
         rows: the queues to copy.
-        progress: called with the number of copied files, that of all files, and the name of the queue.
+        progress: called with the number of copied files, the total number of files, and the name of the queue.
     """
 
     def __init__(self, source: Root, target: Root, rows: Sequence[QueueRow], progress: Progress) -> None:
@@ -107,13 +107,14 @@ class ShardCopies:
         self._delivery_ids: dict[str, str] = {}
 
     def run(self, whole: bool) -> list[tuple[QueueRow, list[ShardCopy]]]:
-        """Copies the shards, and the root's other tables if asked; returns the queues with their newest rows.
+        """Copies the shards, and with ``whole`` the root's other tables. Returns the queues with their newest
+        rows.
 
-        Queues that are deleted meanwhile are left out.
+        Leaves out queues that are deleted meanwhile.
 
         Raises:
             QueueClientError: files kept vanishing, or messages kept moving between queues.
-            DamagedTable: a file is missing, or the copy is not what was copied.
+            DamagedTable: a file is missing, or the copy differs from its source.
         """
         # before the queues, which so have all messages that these rows take for sent (JOB-7)
         schedules = self._copy_table(layout.schedules_path) if whole else None
@@ -143,7 +144,7 @@ class ShardCopies:
         ]
 
     def _take(self, places: Sequence[Place]) -> list[Place]:
-        """Takes snapshots of shards; returns those whose files vanished before they were read."""
+        """Takes snapshots of shards. Returns the shards whose files vanished before they were read."""
 
         stale, deleted = list[Place](), set[str]()
 
@@ -160,7 +161,7 @@ class ShardCopies:
         return [place for place in stale if place[0] in self._rows]
 
     def _snapshot(self, key: str, number: int) -> ShardCopy:
-        """Snapshots of a shard's tables.
+        """Returns snapshots of a shard's tables.
 
         Raises:
             QueueDoesNotExist: the queue was deleted.
@@ -178,7 +179,9 @@ class ShardCopies:
         return ShardCopy(*tables, head.epoch, head.move_number, machine.counts(self._now))
 
     def _changed(self) -> list[Place]:
-        """Shards to which messages came after their snapshot that other snapshots know of."""
+        """Returns shards at which messages of other queues, or bulk sends that other snapshots have, arrived after
+        the snapshot.
+        """
         # before the logs: the manifest of a send that ends meanwhile is gone, and then its last log has it
         keys = [row.key for row in self._rows.values() if row.shards > 1]
         found = _each(self._from, lambda key: list(manifests.manifests(_tables(self._from, key))), keys)
@@ -220,7 +223,7 @@ class ShardCopies:
         return shard.log.transactions.get(app_id, 0) >= manifest.version
 
     def _copy_files(self) -> list[Place]:
-        """Copies what is not there yet; returns the shards of which files vanished."""
+        """Copies missing files. Returns the shards whose files vanished."""
         self._find_unfinished()
         tables = [(place, shard.ledger) for place, shard in self._shards.items()]  # their files go first
         tables += [(place, shard.log) for place, shard in self._shards.items()]
@@ -235,14 +238,16 @@ class ShardCopies:
         return list(dict.fromkeys(stale))
 
     def _added(self) -> list[Place]:
-        """Shards that queues got meanwhile; the rows read here are no older than what the shards know of them."""
+        """Returns shards that were added to queues meanwhile. The rows read here are as new as the shards'
+        knowledge of them.
+        """
         living = {row.key: row for row in self._source.rows() if row.deleted_at is None}
         self._keep({key: living[key] for key in self._rows if key in living})
         places = [(row.key, number) for row in self._rows.values() for number in range(row.shards)]
         return [place for place in places if place not in self._shards]
 
     def _keep(self, rows: dict[str, QueueRow]) -> None:
-        """Leaves the other queues out."""
+        """Keeps only these queues."""
         self._rows = rows
         self._shards = {place: shard for place, shard in self._shards.items() if place[0] in rows}
 
@@ -259,7 +264,7 @@ class ShardCopies:
         raise QueueClientError(f"{source.uri}/relays changes faster than it can be copied; try again")
 
     def _copy_table(self, path: Callable[[str], str]) -> TableSnapshot | None:
-        """Copies the files of one of the root's own tables, unless the other root has one."""
+        """Copies the files of one of the root's own tables, unless the target has that table."""
         paths = [path(engine.store.root) for engine in (self._from, self._to)]
         if not self._from.exists(paths[0]) or self._to.exists(paths[1]):
             return None
@@ -290,7 +295,7 @@ class ShardCopies:
             commit_once(ledger, Ledger(ledger).rewrite(head.epoch - 1, head, runs, machine.history))
 
     def _own(self, key: str, attributes: Mapping[str, str]) -> dict[str, str]:
-        """The attributes of a queue with a delivery id that only the copy has (TAB-11)."""
+        """Returns the attributes of a queue with a delivery id of the copy's own (TAB-11)."""
         own = self._delivery_ids.setdefault(key, new_delivery_id())
         return {name: own if name == DELIVERY_ID else value for name, value in attributes.items()}
 
@@ -299,7 +304,7 @@ class ShardCopies:
 
 
 def _opened(engine: Engine, root: str, key: str, shard: int) -> tuple[ShardMachine, Table, LogReader]:
-    """The newest state of a shard, and the handles on its ledger and its log from which it was read."""
+    """Returns the newest state of a shard, and the handles on its ledger and log from which it was read."""
     ledger, readers = engine.open(layout.receipts_path(root, key, shard)), list[LogReader]()
 
     def log() -> ShardLog:
@@ -310,7 +315,7 @@ def _opened(engine: Engine, root: str, key: str, shard: int) -> tuple[ShardMachi
 
 
 def _tables(engine: Engine, key: str) -> Folder:
-    """The directory of a queue."""
+    """Returns the folder of a queue."""
     return engine.store.folder(layout.tables_path(engine.store.root, key))
 
 
@@ -319,7 +324,7 @@ def _moves(transactions: Mapping[str, int]) -> dict[str, int]:
 
 
 def _each(engine: Engine, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """Calls for items, concurrently on an object store."""
+    """Calls a function for items, concurrently on an object store."""
     return engine.store.folder(engine.store.root).for_each(call, items)
 
 
@@ -328,8 +333,8 @@ class CopiedQueue:
     """A queue in a copy.
 
     Attributes:
-        queue: its name.
-        region: its region.
+        queue: name of the queue.
+        region: region of the queue.
         messages: number of messages in any state, without the history.
         files: number of files of its tables, without their logs.
         bytes: bytes of these files.
@@ -355,7 +360,7 @@ class CopiedQueue:
 
 
 def copy(source: Root, target: Root, name: str | None, progress: Progress | None) -> list[CopiedQueue]:
-    """Copies all living queues of a root, or one of its region; see ``LakeQueue.copy``."""
+    """Copies all queues of a root, or one queue of its region; see ``LakeQueue.copy``."""
     paths = sorted([f"{source.path}/", f"{target.path}/"])
     if paths[1].startswith(paths[0]):
         raise InvalidParameterValue.of(target.path, "to", f"Must be another root than {source.path}.")
@@ -406,7 +411,7 @@ def _check_names(target: Root, rows: Sequence[QueueRow]) -> None:
 
 
 def _check_free(target: Root, rows: Sequence[QueueRow]) -> None:
-    """Refuses a target that has one of the queues, or tables of one that no copy left there."""
+    """Refuses a target that has one of the queues, or tables of such a queue that are not from an earlier copy."""
     _check_names(target, rows)
     for row in rows:
         folder = _folder(target, row)

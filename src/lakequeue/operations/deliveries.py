@@ -1,4 +1,4 @@
-"""Deliveries into a table as operators see them: the table of a queue, and undecided messages (TAB)."""
+"""Deliveries into a table, as operators see them: the table of a queue, and undecided messages (TAB)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def located(given: Mapping[str, Any], root: Root) -> dict[str, Any]:
     """Returns the attributes with the delivery table as an absolute path, a URI, or a name in a catalog (TAB-1).
 
     Raises:
-        InvalidAttributeValue: no table can be there, or the table and the root are in one another.
+        InvalidAttributeValue: no table can be there, or one of table and root is inside the other.
     """
     found = dict(given)
     for name in {"table", "Table"} & found.keys():
@@ -67,14 +67,14 @@ def check_unmarked(queue: OpenQueue) -> None:
 
 
 def undecided(queue: OpenQueue) -> list[UndecidedDelivery]:
-    """Returns the undecided deliveries of all shards, the oldest first (TAB-5)."""
+    """Returns the undecided deliveries of all shards, oldest first (TAB-5)."""
     with queue.service("undecided"):
         found = [delivery for shard in queue.shards for delivery in _undecided(queue, shard).values()]
     return sorted(found, key=lambda each: each.since)
 
 
 def decide(queue: OpenQueue, delivered: bool) -> int:
-    """Decides all undecided deliveries of the queue; returns the number of their messages (TAB-10)."""
+    """Decides all undecided deliveries of the queue. Returns the number of their messages (TAB-10)."""
     steps, decided = Steps("the decision"), 0
     with queue.service("decide") as call:
         for shard in queue.shards:
@@ -88,7 +88,7 @@ def decide(queue: OpenQueue, delivered: bool) -> int:
 def renew(queue: OpenQueue, apply: bool) -> list[Repair]:
     """Gives a queue a new delivery id and drops its marks, see ``LakeQueue.repair`` (TAB-12).
 
-    From the first step on no process decides the old marks (TAB-9), so this can be killed and repeated.
+    After the first step, no process decides the old marks (TAB-9). So this function may be killed and repeated.
     """
     if queue.attributes.table is None:
         raise InvalidParameterValue.of(True, "new_delivery_id", f"{queue.name} has no delivery table.")
@@ -136,5 +136,5 @@ def _undecided(queue: OpenQueue, shard: OpenShard) -> dict[Mark, UndecidedDelive
 
 
 def refused(reason: str) -> InvalidAttributeValue:
-    """The error for a delivery table."""
+    """Returns the error for an invalid delivery table."""
     return InvalidAttributeValue("Invalid value for the parameter {}.", names=["table"], hint=reason)

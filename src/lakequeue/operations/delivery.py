@@ -1,4 +1,4 @@
-"""Deliveries into the table of a queue: the rows of a lease, or a write of the user's own (TAB)."""
+"""Deliveries into the table of a queue: rows of a lease, or a write by the user (TAB)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Delivering:
 
     Attributes:
         settle: deletes messages after the append.
-        leased: the messages; those that failed are released first.
+        leased: the messages, without failed ones that were released.
     """
 
     def __init__(
@@ -62,28 +62,28 @@ class Delivering:
     # --- the messages
 
     def messages(self) -> list[Message]:
-        """The messages with their bodies, oldest first."""
+        """Returns the messages with their bodies, oldest first."""
         return read(self.queue, self.leased.parts, lease_id=self.leased.lease_id)
 
     def _offset(self, handle: str) -> int:
         return receipt_handles.decode(handle, self.queue.key, self.queue.row.handle_key).offset
 
     def extend(self, visibility_timeout: Duration) -> None:
-        """Lets the receipts end so many seconds from now. Raises LeaseLost if none is left."""
+        """Ends the receipts ``visibility_timeout`` seconds from now. Raises LeaseLost if none is left."""
         leases.extend(self.leased, visibility_timeout)
 
     def release(self, error: BaseException | None = None, unseen: bool = False) -> None:
-        """Makes all messages visible; after a try to append, only the table decides that (TAB-26)."""
+        """Makes all messages visible. After an attempt to append, only the table decides that (TAB-26)."""
         leases.release(self.leased, error, unseen)
 
     def release_failed(self, failed: Mapping[str, DeadLetterReason | None]) -> None:
         """Makes failed messages visible before the rest is delivered.
 
         Args:
-            failed: why, by receipt handle; None: as if the message had not been received.
+            failed: reasons by receipt handle; None: count the message as not received.
 
         Raises:
-            LeaseLost: the lease no longer holds all of them, so that nothing of it may be appended.
+            LeaseLost: the lease no longer holds all of them, so nothing of the lease may be appended.
         """
         shard, lease_id = self._shard, self.leased.lease_id
         by_offset = {self._offset(handle): reason for handle, reason in failed.items()}
@@ -109,19 +109,19 @@ class Delivering:
     # --- the table
 
     def _try(self) -> bool:
-        """Notes that rows may have landed from now on; returns True if they may have before."""
+        """Records that rows may land from now on. True if rows may have landed before."""
         tried, self.leased = self.leased.tried, attrs.evolve(self.leased, tried=True)
         return tried
 
     def append(self, rows: object, merge_schema: bool = False) -> int:
-        """Appends rows, once, and deletes the messages (TAB-25); returns the number of rows.
+        """Appends rows once, and deletes the messages (TAB-25). Returns the number of rows.
 
-        If there are no rows, it only deletes the messages.
+        Without rows, only deletes the messages.
 
         Raises:
-            RowsRefused: nothing was appended. Call ``anew`` before another try.
+            RowsRefused: nothing was appended. Call ``anew`` before another attempt.
             LeaseLost: another process has the messages, or has decided.
-            TableUnavailable: ``outcome_unknown`` says if rows may have landed.
+            TableUnavailable: ``outcome_unknown`` is set if rows may have landed.
         """
         from lakequeue.storage.delivery.rows import new_schema, table_of
 
@@ -144,7 +144,7 @@ class Delivering:
             return int(converted.num_rows)
 
     def open(self) -> tuple[DeliveryIdentity, Any]:
-        """Opens the table for a write of the user's own; returns the delivery and the handle of ``deltalake``.
+        """Opens the table for a write by the user. Returns the delivery and the handle of ``deltalake``.
 
         Raises:
             LeaseLost: another process has decided.
@@ -187,7 +187,7 @@ class Delivering:
             return counts
 
     def anew(self, parts: Sequence[Sequence[str]] | None = None) -> list[Delivering] | None:
-        """Ends a try that the table refused, and gives parts of the messages new numbers (TAB-27).
+        """Ends an attempt that the table refused, and gives parts of the messages new numbers (TAB-27).
 
         Args:
             parts: the receipt handles of each part; None: all in one part.

@@ -18,7 +18,7 @@ from lakequeue.shard.commands import LeaseCounts
 from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 
 _TRIES = 8
-"""Times that a commit is tried, each on a newly opened table, before the delivery is left undecided."""
+"""Maximum number of attempts at a commit, each on a newly opened table. Then the delivery stays undecided."""
 _CONFLICT = (
     "has a newer delivery than the ledger of this queue knows: another root delivers under the same id, or the "
     "ledger was put back; `lakequeue repair QUEUE --new-delivery-id` gives this queue an id of its own"
@@ -36,7 +36,7 @@ class DeliverySnapshot(Protocol):
     def schema(self) -> pa.Schema: ...
     @property
     def handle(self) -> Any:
-        """The table for a write of the user's own."""
+        """Returns the table for a write by the user."""
         ...
 
     def check(self) -> None: ...
@@ -47,7 +47,7 @@ class DeliverySnapshot(Protocol):
 
 
 class DeliveryTable(Protocol):
-    """A delivery table; it may be missing."""
+    """A delivery table, which may be missing."""
 
     @property
     def uri(self) -> str: ...
@@ -56,11 +56,11 @@ class DeliveryTable(Protocol):
         ...
 
     def keep(self, snapshot: Any) -> None:
-        """Keeps a snapshot on which nothing was committed for the next delivery."""
+        """Keeps a snapshot for the next delivery. Nothing may have been committed on it."""
         ...
 
     def read(self) -> DeliverySnapshot | None:
-        """A snapshot of the table as it is now."""
+        """Returns a snapshot of the newest version; None if the table is missing."""
         ...
 
     def create(self, schema: pa.Schema) -> None: ...
@@ -68,12 +68,14 @@ class DeliveryTable(Protocol):
 
 
 class DeliveryMarks(Protocol):
-    """The ledger's side of one delivery: messages that are marked with its slot and number."""
+    """The messages in the ledger that are marked with the slot and number of one delivery."""
 
     @property
     def delivery(self) -> DeliveryIdentity: ...
     def table_id(self) -> str | None:
-        """Id of the table that was recorded; None if none was, "" if the marks are of an earlier table."""
+        """Returns the recorded id of the table; None if no id is recorded, "" if the marks are of an earlier
+        table.
+        """
         ...
 
     def record(self, table_id: str) -> str | None:
@@ -89,7 +91,7 @@ class DeliveryMarks(Protocol):
         ...
 
     def decide(self, delivered: bool, unrecorded: bool = False) -> int:
-        """Deletes the marked messages, or makes them visible without the mark; returns their number.
+        """Deletes the marked messages, or makes them visible without the mark. Returns their number.
 
         Args:
             unrecorded: change nothing if the id of a table is recorded.
@@ -98,22 +100,22 @@ class DeliveryMarks(Protocol):
 
 
 class DeliveryStatus(Enum):
-    """What a table's log says about a delivery."""
+    """State of a delivery, by the log of its table."""
 
     OPEN = "open"
-    """Neither rows nor a block landed; rows may still land."""
+    """Neither the rows nor a block landed. The rows may still land."""
     ARRIVED = "arrived"
-    """The rows are in the table."""
+    """The table has the rows."""
     BLOCKED = "blocked"
-    """The rows are not in the table, and never will be."""
+    """The table does not have the rows, and never will."""
     TAKEN = "taken"
-    """The number was used by another root; these rows are not in the table, and never will be."""
+    """Another root used the number. The table does not have these rows, and never will."""
     UNKNOWN = "unknown"
-    """A newer delivery of the slot landed, and the log no longer has the entry of this one."""
+    """A newer delivery of the slot landed, and the log no longer has the entry of this delivery."""
 
 
 def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> DeliveryStatus:
-    """What a newly opened table says about a delivery (TAB-25)."""
+    """Returns the state of a delivery by a newly opened table (TAB-25)."""
     version = snapshot.delivered(delivery.app_id)
     if version < delivery.version:
         return DeliveryStatus.OPEN
@@ -130,7 +132,7 @@ def state_of(snapshot: DeliverySnapshot, delivery: DeliveryIdentity) -> Delivery
 
 @attrs.frozen
 class OpenedDeliveryTable:
-    """A delivery table whose id the ledger has recorded."""
+    """A delivery table with its id recorded in the ledger."""
 
     table: DeliveryTable
     table_id: str
@@ -139,15 +141,15 @@ class OpenedDeliveryTable:
     def of(
         cls, table: DeliveryTable, marked: DeliveryMarks, schema: Callable[[], pa.Schema] | None
     ) -> tuple[OpenedDeliveryTable, DeliverySnapshot]:
-        """Opens the table for a delivery, and records its id if it is the first (TAB-22).
+        """Opens the table for a delivery, and records its id if no id is recorded (TAB-22).
 
-        A missing table is created without rows before that.
+        Creates a missing table without rows before that.
 
         Args:
-            schema: returns the schema of a new table. None: a missing table is not created.
+            schema: returns the schema of a new table. None: do not create a missing table.
 
         Raises:
-            TableUnavailable: the table is not there, or it is another one.
+            TableUnavailable: the table is missing, or has another id.
             LeaseLost: the mark is gone.
         """
         known, snapshot = marked.table_id(), table.latest()
@@ -166,7 +168,7 @@ class OpenedDeliveryTable:
         return opened, snapshot
 
     def read(self) -> DeliverySnapshot:
-        """Opens the table anew. Raises TableUnavailable if it is not the recorded one."""
+        """Opens the table again. Raises TableUnavailable if its id is not the recorded one."""
         snapshot = self.table.read()
         if snapshot is None:
             raise TableUnavailable(self.table.uri, "is not there")
@@ -190,17 +192,17 @@ def append(
     merge_schema: bool = False,
     tried: bool = False,
 ) -> None:
-    """Appends the rows of a delivery, and returns once a new snapshot has them and they are on disk (TAB-25).
+    """Appends the rows of a delivery. Returns when a new snapshot has them and they are on disk (TAB-25).
 
-    The messages are deleted after that, and never before.
+    Never delete the messages before it returns.
 
     Args:
         tried: True if an earlier holder of the lease may have appended.
 
     Raises:
-        RowsRefused: the table does not take these rows. Block the delivery before anything else is tried.
+        RowsRefused: the table does not accept these rows. Block the delivery before another attempt.
         LeaseLost: another process has blocked the delivery.
-        TableUnavailable: ``outcome_unknown`` says if rows may have landed.
+        TableUnavailable: ``outcome_unknown`` is set if rows may have landed.
     """
     delivery, reason = marked.delivery, ""
     for _ in range(_TRIES):
@@ -256,7 +258,7 @@ def decide(table: DeliveryTable, marked: DeliveryMarks) -> bool:
     """Decides a delivery whose receipt has ended (TAB-26).
 
     Returns:
-        True if the messages were deleted as their rows arrived, are visible again, or were decided by another
+        True if the messages were deleted because their rows arrived, are visible again, or were decided by another
         process. False if only an operator can decide.
 
     Raises:

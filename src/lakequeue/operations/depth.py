@@ -21,14 +21,16 @@ from lakequeue.storage.catalog import QueueRow
 from lakequeue.storage.stats import StatsRow
 
 NEWEST_COMMITS = 50
-"""Newest entries of each of a shard's two logs that record its lost races: a request each on object stores."""
+"""Number of newest entries to read from each of a shard's two logs for lost races; a request per entry on object
+stores.
+"""
 LEAST_COMMITS, MOST_ENTRIES = 5, 800
-"""Fewest such entries of a log, and the number for all shards of a queue that has many."""
+"""Minimum number of such entries per log, and maximum for all shards of a queue."""
 
 _NOTED = [field.name for field in attrs.fields(QueueCounts) if field.name in attrs.fields_dict(StatsRow)]
-"""Counts that the compactor notes; it notes none of a queue with undecided messages."""
+"""Counts in the compactor's notes. There is no note for a queue with undecided messages."""
 LEAST_NOTED = 32
-"""Number of queues from which on the compactor's notes, which are of all queues, are read."""
+"""Number of queues from which the compactor's notes are read. One read returns the notes of all queues."""
 
 _T = TypeVar("_T")
 
@@ -60,11 +62,11 @@ class Depth:
     sent: int
     """Number of messages ever sent."""
     stored_by_shard: Sequence[int] = attrs.field(default=(), eq=False)
-    """Only a current depth has it, not one from statistics or past versions."""
+    """Number of stored messages by shard. Empty for depths from statistics or past versions."""
 
     @classmethod
     def of(cls, shards: Iterable[ShardDepth], at: int) -> Depth:
-        """The sum of the depths of its shards."""
+        """Returns the sum of the depths of the shards."""
         parts = list(shards)
         ages = [part.oldest_age for part in parts if part.oldest_age is not None]
         counts = QueueCounts(
@@ -84,10 +86,10 @@ class Depth:
         return stored(self.counts)
 
     def rates_since(self, before: Depth) -> tuple[float | None, float | None]:
-        """Messages sent and consumed per second since an earlier depth; None if no time has passed.
+        """Returns messages sent and consumed per second since an earlier depth; None if no time has passed.
 
-        Consumed messages are those no longer stored: deleted, expired or purged. A rewind adds stored messages, so
-        the rate may be negative.
+        Consumed messages are deleted, expired or purged. A rewind adds stored messages, so the rate may be
+        negative.
         """
         seconds = (self.at - before.at) / MICROS
         if seconds <= 0:
@@ -96,10 +98,10 @@ class Depth:
         return sent / seconds, (sent - (self.stored - before.stored)) / seconds
 
     def stay_since(self, before: Depth) -> float | None:
-        """Seconds from the moment a message is visible to its deletion, on average since an earlier depth.
+        """Returns the average seconds from when a message is visible to its deletion, since an earlier depth.
 
-        By Little's law these are the messages that wait or are in flight, divided by those consumed per second.
-        None if no message was consumed.
+        By Little's law: messages that wait or are in flight, divided by messages consumed per second. None if no
+        message was consumed.
         """
         _, consumed = self.rates_since(before)
         waiting = sum(each.counts.visible + each.counts.in_flight for each in (before, self)) / 2
@@ -107,25 +109,25 @@ class Depth:
 
 
 def stored(counts: QueueCounts | StateCounts) -> int:
-    """Messages in any state, without the history."""
+    """Returns the number of messages in any state, without the history."""
     return counts.visible + counts.in_flight + counts.delayed + counts.held + counts.undecided
 
 
 def depth(queue: OpenQueue) -> Depth:
-    """The current depth of a queue, exact at one snapshot per shard."""
+    """Returns the current depth of a queue, exact at one snapshot per shard."""
     now, parts = _depths(queue)
     return Depth.of(parts, now)
 
 
 def by_priority(queue: OpenQueue) -> list[QueueCounts]:
-    """The same for each priority, from 0 on (JOB-5)."""
+    """Returns the current depth for each priority, from 0 on (JOB-5)."""
     now, parts = _depths(queue)
     classes = queue.attributes.classes
     return [Depth.of(parts[priority::classes], now).counts for priority in range(classes)]
 
 
 def is_held_back(queue: OpenQueue) -> bool:
-    """Whether a receive would find messages if the rate limit let them through (JOB-11)."""
+    """True if a receive would find messages without the rate limit (JOB-11)."""
     if queue.attributes.pace is None:
         return False
     with queue.service("counts"):
@@ -137,7 +139,7 @@ def is_held_back(queue: OpenQueue) -> bool:
 
 
 def _depths(queue: OpenQueue) -> tuple[int, list[ShardDepth]]:
-    """An instant, and the depth of each shard at it."""
+    """Returns an instant, and the depth of each shard at that instant."""
     with queue.service("counts"):
         now = queue.now()
         return now, of_each_shard(queue, lambda shard: _depth(shard, now))
@@ -148,13 +150,13 @@ def _depth(shard: OpenShard, now: int) -> ShardDepth:
 
 
 def of_each_shard(queue: OpenQueue, call: Callable[[OpenShard], _T]) -> list[_T]:
-    """The results of a call for each shard, several at a time."""
+    """Returns the results of a call for each shard, several at a time."""
     first = call(queue.shards[0])  # it learns of shards that were added
     return [first, *each(call, queue.shards[1:])]
 
 
 def by_shard(queue: OpenQueue) -> list[ShardCounts]:
-    """The depth of each shard, each exact at its own snapshot, and its lost races."""
+    """Returns the depth and the lost races of each shard, exact at one snapshot per shard."""
 
     def counted(shard: OpenShard) -> ShardCounts:
         counts = _depth(shard, now).counts
@@ -170,7 +172,9 @@ def by_shard(queue: OpenQueue) -> list[ShardCounts]:
 
 
 def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
-    """The depth of each queue, several at a time, in the order given; or the error that counting it raised."""
+    """Yields the depth of each queue, or the error of reading it. Reads several queues at a time; keeps their
+    order.
+    """
     now = queues[0].now() if queues else 0
     known = noted(queues[0].root, [queue.row for queue in queues], now) if queues else {}
 
@@ -178,7 +182,9 @@ def depths(queues: Sequence[OpenQueue]) -> Iterator[Depth | LakeQueueError]:
 
 
 def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> Iterator[_T | LakeQueueError]:
-    """What a function reads of each queue, several at a time, in the order given; or the error that it raised."""
+    """Yields the result or the error of a function for each queue. Calls it for several queues at a time; keeps
+    their order.
+    """
 
     def answered(queue: OpenQueue) -> _T | LakeQueueError:
         try:
@@ -190,9 +196,9 @@ def or_errors(read: Callable[[OpenQueue], _T], queues: Sequence[OpenQueue]) -> I
 
 
 def noted(root: Root, rows: Sequence[QueueRow], now: int) -> dict[str, Depth]:
-    """The depths of those queues, by key, in which nothing happened since the compactor noted it.
+    """Returns depths by key, for the queues without a change since the compactor noted their depth.
 
-    A look at a queue's logs takes a tenth of the time that opening it takes.
+    Checking a queue's logs takes a tenth of the time that opening it takes.
     """
     if len(rows) < LEAST_NOTED:
         return {}

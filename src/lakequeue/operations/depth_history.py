@@ -1,7 +1,7 @@
 """The depth of a queue over time.
 
 It has three sources: the ``stats`` table, to which the compactor adds a row per minute; the versions of the ledger
-that its log still keeps, some minutes, for queues that were never compacted; and the present.
+in its log, for the last minutes; and the present. The versions serve queues that were never compacted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from lakequeue.storage.messages.read import ShardLog
 from lakequeue.storage.stores import Store
 
 SPARSE = timedelta(seconds=150)
-"""Least time between two points that counts as unknown."""
+"""Minimum time between two points that counts as unknown."""
 MOST = 50
 """Maximum number of ledger versions to open, and number of instants to sample between them."""
 
 
 def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
-    """The depths of a queue from an instant on, oldest first; the last point is the present.
+    """Returns the depths of a queue from an instant on, oldest first. The last point is the present.
 
     Commits nothing and needs no JVM.
     """
@@ -45,10 +45,10 @@ def depth_history(queue: OpenQueue, since: datetime) -> list[Depth]:
 
 
 def unknown_spans(points: Sequence[Depth], begin: datetime) -> list[tuple[datetime, datetime]]:
-    """Returns the spans since an instant that no point covers: the logs of a busy shard keep 200 commits only.
+    """Returns the spans since an instant that no point covers. Logs of a busy shard keep only 200 commits.
 
-    A span between two points counts if it is longer than the minute of the statistics, and long enough to be seen
-    in a picture.
+    A span between two points counts if it is longer than the minute of the statistics, and wide enough to see in a
+    plot.
     """
     at = [begin, *(from_micros(point.at) for point in points)]
     visible = (at[-1] - begin) / 25
@@ -62,7 +62,7 @@ def _of_row(minute: int, row: stats.StatsRow) -> Depth:
 
 
 def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
-    """The depths at the ledger versions that the logs still keep, with the messages sent by then."""
+    """Returns the depths at the ledger versions in the logs, with the messages sent by then."""
     shards = [_Past(queue, shard, since) for shard in queue.shards]
     begin = max([since, *(shard.begins[0] if shard.begins else now for shard in shards)])
     instants = {instant for shard in shards for instant in shard.begins if instant >= begin}
@@ -76,7 +76,7 @@ def _from_versions(queue: OpenQueue, since: int, now: int) -> list[Depth]:
 
 
 class _Past:
-    """The versions of the ledger of one shard that can still be opened."""
+    """The versions of a shard's ledger that can still be opened."""
 
     def __init__(self, queue: OpenQueue, shard: OpenShard, since: int) -> None:
         path, log = shard.tables.receipts, shard.ledger.log()
@@ -91,7 +91,7 @@ class _Past:
         self.begins = [state.begin for state in self._states]
 
     def at(self, instant: int) -> ShardDepth | None:
-        """The depth of the shard at an instant; None if the version of that time cannot be opened."""
+        """Returns the depth of the shard at an instant; None if the version of that time cannot be opened."""
         index = bisect_right(self.begins, instant) - 1
         if index < 0:
             return None
@@ -102,7 +102,7 @@ class _Past:
 
 
 def _some(versions: Sequence[past_versions.Version], since: int) -> list[past_versions.Version]:
-    """Up to ``MOST`` versions since an instant: all of them, or those at evenly spaced instants."""
+    """Returns up to ``MOST`` versions since an instant: all of them, or the versions at evenly spaced instants."""
     at = [version.committed_at for version in versions]
     versions = versions[max(0, bisect_right(at, since) - 1) :]
     if len(versions) <= MOST:
@@ -124,10 +124,10 @@ class _PastLedger:
 
     @property
     def known(self) -> bool:
-        """Whether the log still has every message that was stored then."""
+        """True if the log still has every message that was stored in this version."""
         return min([self._head.head_offset, *(run.first for run in self._runs)]) >= self._log.begin
 
     def at(self, instant: int) -> ShardDepth:
-        """The depth of the shard at an instant at which this version was the newest."""
+        """Returns the depth of the shard at an instant at which this version was the newest."""
         log = self._log.until(instant, self._head.head_offset)
         return ShardDepth.of(ShardMachine(self._head, self._runs, log, self._history), instant)

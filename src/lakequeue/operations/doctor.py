@@ -1,4 +1,6 @@
-"""How a root is doing as a whole: what check finds, and what an operator would look up one by one."""
+"""The health of a root: the findings of ``check``, and warnings that an operator would otherwise look up one by
+one.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,13 @@ from lakequeue.storage import clock_guard, compaction_notes
 from lakequeue.storage.reserve import missing, space_of
 
 CLOCK_SECONDS = 1.0
-"""Seconds that the newest commit may lie ahead of this machine's clock."""
+"""Seconds by which the newest commit may be ahead of this machine's clock."""
 LARGE_LEDGER = 200_000
-"""Runs above which a shard is slow."""
+"""Number of runs above which a shard is slow."""
 LOST_SHARE = 0.5
-"""Lost races for each commit above which the processes of a shard stand in each other's way."""
+"""Lost races per commit above which processes compete too much for a shard."""
 LEAST_COMMITS = 20
-"""Commits of a shard below which that says nothing."""
+"""Minimum number of a shard's commits for ``LOST_SHARE`` to apply."""
 
 
 @attrs.frozen
@@ -46,50 +48,50 @@ class ShardHealth:
 
 @attrs.define
 class RootHealth:
-    """What ``doctor`` found."""
+    """The results of ``doctor``."""
 
     findings: list[Finding]
-    """Of ``check``."""
+    """Results of ``check``."""
     free_bytes: int | None
-    """On the file system of a local root."""
+    """Free bytes on the file system of a local root; None on an object store."""
     free_files: int | None
-    """Places for files there; None where it has no such limit."""
+    """Number of further files that the file system allows; None without such a limit."""
     compacted_seconds_ago: float | None
-    """Since the last pass over the whole root; None: there was none."""
+    """Seconds since the last pass over the whole root; None without a pass."""
     clock_behind: float
-    """Seconds by which the newest commit lies ahead of this machine's clock; 0 as it should be."""
+    """Seconds by which the newest commit is ahead of this machine's clock; 0 if the clock is right."""
     queues: int
     shards: list[ShardHealth] = attrs.field(factory=list)
-    """The one with the largest ledger first."""
+    """Sorted by the size of their ledgers, largest first."""
     unreadable: list[str] = attrs.field(factory=list)
-    """Why queues are not among them, one text each."""
+    """Why queues are missing from ``shards``, one text per queue."""
     letterless: list[str] = attrs.field(factory=list)
-    """Queues whose policies name a dead-letter queue that does not exist, or themselves."""
+    """Queues whose dead-letter queue does not exist, or is the queue itself."""
 
     paused: dict[str, str] = attrs.field(factory=dict)
-    """Why queues are paused, by name."""
+    """Reasons of pauses by queue."""
     paused_groups: dict[str, dict[str, str]] = attrs.field(factory=dict)
-    """Why message groups are paused, by queue and group."""
+    """Reasons of pauses by queue and message group."""
     pauses: dict[str, list[Pause]] = attrs.field(factory=dict)
-    """Both, and since when, by name of the queue."""
+    """All pauses with their begin, by queue."""
     concerns: list[Concern] = attrs.field(factory=list)
-    """Queues that an operator should look at, and why; the most urgent first."""
+    """Queues that an operator should check, and why; most urgent first."""
     schedules: list[str] = attrs.field(factory=list)
-    """What is wrong with schedules of the region, one text each."""
+    """Problems of schedules of the region, one text each."""
     shortage: Shortage | None = None
-    """What the root's disk is short of, and what makes room; None if it has enough."""
+    """Resource that the root's disk is short of, and a remedy; None if there is enough."""
     unreserved: list[str] = attrs.field(factory=list)
-    """What a disk that is full would lack, see ``storage.reserve``."""
+    """Reserves that are missing for the case of a full disk, see ``storage.reserve``."""
     store_use: StoreUse | None = None
     """Requests of running consumers to the object store. None if no consumer runs, or on a disk."""
 
     @property
     def warnings(self) -> list[str]:
-        """What deserves attention, beside the findings."""
+        """Returns everything that deserves attention, except the findings."""
         return [*self.of_the_root(), *map(str, self.concerns)]
 
     def of_the_root(self) -> Iterator[str]:
-        """The warnings that are no concern about a single queue."""
+        """Yields the warnings that do not belong to a single queue."""
         if self.shortage is not None:
             yield str(self.shortage)
         ago = self.compacted_seconds_ago
@@ -118,7 +120,7 @@ class RootHealth:
 
 
 def doctor(root: Root) -> RootHealth:
-    """How a root of any number of queues is doing; changes nothing, and reads every file."""
+    """Checks the health of a root with any number of queues. Changes nothing, and reads every file."""
     findings, space = check(root), space_of(root.path)
     with root.storage_errors():
         rows = sorted(root.rows(), key=lambda row: (row.region, row.name))

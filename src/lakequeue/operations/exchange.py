@@ -1,4 +1,4 @@
-"""A round of a consumer: what it finished is settled and what comes next is claimed, in one commit per shard."""
+"""A round of a consumer: settles finished messages and claims the next ones, in one commit per shard."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from lakequeue.shard.commands import Claim
 
 @attrs.frozen
 class Exchanged:
-    """What became of a round.
+    """Results of a round.
 
     Attributes:
-        errors: why each receipt was not settled; None: it was.
-        messages: what was claimed.
+        errors: why each receipt was not settled; None: it was settled.
+        messages: the claimed messages.
         refused: why nothing could be claimed.
     """
 
@@ -41,12 +41,12 @@ def exchange(
     request: receive.Request | None = None,
     failures: Mapping[str, DeadLetterReason] = MappingProxyType({}),
 ) -> Exchanged:
-    """Settles receipts, then claims messages without a wait, in the same commit if they are of the same shard.
+    """Settles receipts, then claims messages without waiting, in the same commit if both are in the same shard.
 
     Args:
         wanted: handles with seconds until the message becomes visible; None: delete it.
-        request: what to claim; None: nothing.
-        failures: why handlers failed, by receipt handle; kept with the messages.
+        request: the receive to make; None: claim nothing.
+        failures: reasons of failed handlers, by receipt handle; stored with the messages.
     """
     settling = Settling(queue, wanted, failures)
     claimed: list[Message] = []

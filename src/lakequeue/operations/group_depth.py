@@ -1,4 +1,4 @@
-"""The depth of each message group: what it has visible and in flight, and whether it is noisy (FAI-3).
+"""The depth of each message group: its visible and in-flight messages, and if it is noisy (FAI-3).
 
 States come from the tables, so a sum reads the groups and times of all stored messages, not their bodies: half a
 second for a million. Memory holds a row for each group.
@@ -36,24 +36,24 @@ _IN_FLIGHT = (MessageState.IN_FLIGHT.value, MessageState.MOVING.value)
 _COUNTED = pc.field("state").isin([MessageState.VISIBLE.value, *_IN_FLIGHT])
 _SUMS = [("visible", "sum"), ("in_flight", "sum"), ("oldest_age", "max")]
 _PARTS = 1 << 16
-"""Rows of partial sums that are kept before they are added up."""
+"""Number of rows of partial sums at which they are added up."""
 
 
 def group_counts(queue: OpenQueue, limit: int) -> list[GroupCounts]:
-    """The groups of a queue, those with most messages first; at most ``limit``."""
+    """Returns the groups of a queue with the most messages first, at most ``limit``."""
     check_whole("limit", limit)
     return largest(group_sums(queue), limit)
 
 
 def largest(sums: pa.Table, limit: int) -> list[GroupCounts]:
-    """The groups with most messages of what ``group_sums`` returned."""
+    """Returns the groups with the most messages from a result of ``group_sums``."""
     most = sums.append_column("all", pc.add(sums["visible"], sums["in_flight"]))
     order = [("all", "descending"), ("group_id", "ascending")]
     return [GroupCounts(**row) for row in most.sort_by(order).slice(0, limit).drop_columns("all").to_pylist()]
 
 
 def group_sums(queue: OpenQueue) -> pa.Table:
-    """All groups of a queue: the columns of ``GROUPS`` but its names."""
+    """Returns all groups of a queue, with the columns of ``GROUPS`` except its names."""
     with queue.service("groups"):
         queue.learn_of_shards()
         root, now = queue.root, queue.now()
@@ -66,7 +66,7 @@ def group_sums(queue: OpenQueue) -> pa.Table:
 
 
 def summed(shards: Iterable[JudgedShard], store: Store, fifo: bool) -> pa.Table:
-    """The groups of a queue, given all its shards: the columns of ``GROUPS`` but its names."""
+    """Returns the groups of a queue from all its shards, with the columns of ``GROUPS`` except its names."""
     parts, rows, added = [_EMPTY], 0, 0
     for shard in shards:
         for batch in shard.batches(store, {"group_id", "state", "sent_at"}, _COUNTED):
@@ -110,7 +110,7 @@ def _noisy(sums: pa.Table, fifo: bool) -> pa.Array:
 
 
 def statement(judged: str, fifo: bool) -> str:
-    """The same in SQL, over the messages of a queue with their states."""
+    """Returns the SQL that computes the groups from the judged messages of a queue."""
     shares = ("visible", "in_flight")
     loud = " OR ".join(
         f"{share} >= {NOISE_FROM} AND {share} > {NOISE} * "

@@ -1,4 +1,4 @@
-"""Rows of Arrow whose body is another column, or the whole row as JSON."""
+"""Arrow rows with a body from another column, or with the whole row as JSON."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _KEPT = ("group_id", "dedup_id", "delay_seconds", "message_attributes")
 class Bodies:
     """Selects the columns of ``Queue.send_arrow``, with the body from a column, or each row as a JSON object.
 
-    JSON is written as Spark does (``jobs/produce_batch.py --body-column '*'``), at any depth: without fields that
-    are NULL, instants in UTC with microseconds, bytes in base64, decimals with all digits.
+    JSON is as Spark writes it (``jobs/produce_batch.py --body-column '*'``), at any depth: no fields that are
+    NULL, instants in UTC with microseconds, bytes in base64, decimals with all digits.
 
     Args:
         schema: the columns of the rows.
         body: the column with the bodies; ``*``: the whole row.
-        order_by: a column that is kept, too.
+        order_by: a further column to keep.
         has_priorities: keep a column of priorities.
-        columns: names of other columns than those called as the columns of messages, by the latter.
+        columns: names of columns by the message column that they become, where the two names differ.
 
     Raises:
         InvalidParameterValue: there is no such column.
@@ -57,7 +57,7 @@ class Bodies:
         self.schema = pa.schema([("body", type_), *kept])
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same rows, batch by batch, in their order."""
+        """Yields the rows with these columns, batch by batch, in their order."""
         if self._body != WHOLE_ROW:
             for batch in batches:
                 yield self._with(batch, batch.column(self._body))
@@ -84,7 +84,9 @@ class Bodies:
 
 
 def _message_type(name: str, columns: Mapping[str, str], found: pa.Schema) -> pa.DataType:
-    """Texts for whole numbers of a column that was chosen, such as the id of a customer as the group."""
+    """Returns the type of a message column; text for whole numbers in a chosen column, such as customer ids as
+    groups.
+    """
     type_ = found.field(columns.get(name, name)).type
     return pa.string() if name in columns and name.endswith("_id") and pa.types.is_integer(type_) else type_
 
@@ -98,12 +100,12 @@ _OTHER_BYTES = (pa.types.is_fixed_size_binary, pa.types.is_binary_view)
 
 
 def _readable(column: pa.Array) -> pa.Array:
-    """A column as DuckDB reads it: it takes other kinds of bytes for texts."""
+    """Casts a column of other kinds of bytes, which DuckDB would take for text, to binary."""
     return column.cast(pa.binary()) if any(is_(column.type) for is_ in _OTHER_BYTES) else column
 
 
 def _object(fields: Sequence[tuple[str, str, pa.DataType]], depth: int) -> str:
-    """The text of an object, without fields that are NULL, from names, expressions and types."""
+    """Returns the SQL for a JSON object without NULL fields, from names, expressions and types."""
     pairs = [
         f"{_quoted(f'{json.dumps(name, ensure_ascii=False)}:')} || {_text(value, type_, depth)}"
         for name, value, type_ in fields
@@ -112,7 +114,7 @@ def _object(fields: Sequence[tuple[str, str, pa.DataType]], depth: int) -> str:
 
 
 def _text(value: str, type_: pa.DataType, depth: int = 0) -> str:
-    """A SQL expression for the JSON text of a value; NULL if the value is.
+    """Returns the SQL for the JSON text of a value; NULL if the value is NULL.
 
     DuckDB's own functions round decimals to doubles.
     """

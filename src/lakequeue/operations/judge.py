@@ -1,7 +1,7 @@
-"""The one judge of what state a message is in, for everything that reads and changes nothing; in Arrow.
+"""Computes the states of messages for all reads that change nothing, in Arrow.
 
-``peek``, conditions, exports, SQL and Spark's data source show what it computes. The state machine has rules of
-its own, which tests compare with it, as they do the SQL text of ``sql_views``.
+``peek``, conditions, exports, SQL and Spark's data source show these states. The state machine has rules of its
+own. Tests compare both, and the SQL text of ``sql_views``.
 """
 
 from __future__ import annotations
@@ -56,19 +56,20 @@ SCHEMA = pa.schema(
 )
 """The columns of SQL's ``messages``, which conditions may name too.
 
-``state`` is a ``MessageState``; purged messages have no row, and moved ones show as deleted. ``visible_at``: when
-the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``settled_at``: when it
-was deleted, if the history says so; else ``receive_count`` is NULL for deleted messages, as for expired ones;
-``consumer`` is the name of a consumer that gave one and has the message in flight; a dead letter keeps the
-``sent_at`` of its first send, except on FIFO queues (DLQ-4), and ``moved_at`` says when a message came from
-another queue; ``attempts`` are the failed ones; ``age`` is in seconds since ``sent_at``;
-``message_attributes`` are texts, binary values in base64; standard queues have no sequence numbers."""
+``state`` is a ``MessageState``. Purged messages have no row, and moved ones show as deleted. ``visible_at`` is
+when the message becomes, or became, visible; NULL unless it is visible, in flight or delayed. ``settled_at`` is
+when it was deleted, if the history has that. ``receive_count`` is NULL for expired messages, and for deleted ones
+without ``settled_at``. ``consumer`` is the named consumer that has the message in flight. A dead letter keeps the
+``sent_at`` of its first send, except on FIFO queues (DLQ-4). ``moved_at`` is when a message came from another
+queue. ``attempts`` are the failed attempts. ``age`` is seconds since ``sent_at``. ``message_attributes`` are
+texts, binary values in base64. Standard queues have no sequence numbers.
+"""
 REWINDABLE = "rewindable"
-"""A further column: whether a rewind may bring the message back."""
+"""Name of a further column: True if a rewind may restore the message."""
 TYPED_ATTRIBUTES = "typed_attributes"
-"""Another: ``message_attributes`` as they were sent."""
+"""Name of a further column: ``message_attributes`` as they were sent."""
 SNAPSHOT = "snapshot"
-"""Another: where the message was read, as ``KEY/SHARD/VERSION`` of the table."""
+"""Name of a further column: source of the message, as ``KEY/SHARD/VERSION`` of the table."""
 JUDGED = pa.schema(
     [
         *SCHEMA,
@@ -91,7 +92,7 @@ _RUNS = pa.schema(
     ]
 )
 _ALWAYS = ("sent_at", "delay_seconds", "source_receive_count", "first_sent_at")
-"""Columns of the log that states follow from."""
+"""Columns of the log that determine states."""
 STATES = [
     MessageState(name)
     for name in ("expired", "deleted", "moving", "held", "undecided", "visible", "in_flight", "delayed")
@@ -105,7 +106,7 @@ NO_INSTANT = np.iinfo(np.int64).min
 
 @attrs.frozen(eq=False)
 class Judge:
-    """What the states of a shard's messages follow from: one snapshot of its ledger, and an instant.
+    """Computes states of a shard's messages, from one snapshot of its ledger and an instant.
 
     Instants and durations are in microseconds.
     """
@@ -117,27 +118,29 @@ class Judge:
     attributes: QueueAttributes
     instant: int
     held_from: int
-    """The first held offset; the end of the log if there is none (INF-9)."""
+    """First held offset; the end of the log if no message is held (INF-9)."""
     runs: pa.RecordBatch
-    """Sorted by offset; history included."""
+    """Runs sorted by offset, history included."""
     snapshot: str | None = None
 
     @classmethod
     def of(
         cls, queue: str, region: str, shard: int, head: Head, now: int, held_from: int, runs: pa.RecordBatch
     ) -> Judge:
-        """The judge of a shard at an instant; ``stored_runs`` makes its runs."""
+        """Returns the judge of a shard at an instant. ``stored_runs`` makes its runs."""
         attributes, instant = QueueAttributes.from_wire(head.attributes), max(now, head.committed_at)
         return cls(queue, region, shard, head, attributes, instant, held_from, runs)
 
     def runs_of(self, first: int, last: int) -> pa.RecordBatch:
-        """The runs that a range of offsets touches."""
+        """Returns the runs that overlap a range of offsets."""
         start = int(np.searchsorted(self.runs["last_offset"].to_numpy(), first))
         stop = int(np.searchsorted(self.runs["first_offset"].to_numpy(), last, side="right"))
         return self.runs.slice(start, max(0, stop - start))
 
     def judge(self, offsets: Integers, came_at: Integers, rows: _Rows, names: Collection[str]) -> _Rows:
-        """Columns of ``JUDGED`` of messages, given when they came and their columns ``log_columns``."""
+        """Returns columns of ``JUDGED`` for messages, from their arrival instants and their columns
+        ``log_columns``.
+        """
         runs = self.runs_of(int(offsets[0]), int(offsets[-1]))
         place = np.searchsorted(runs["first_offset"].to_numpy(), offsets, side="right") - 1
         within = (place >= 0) & (np.append(runs["last_offset"].to_numpy(), -1)[place] >= offsets)
@@ -204,7 +207,7 @@ class Judge:
         )
 
     def _delayed_until(self, came_at: Integers, rows: _Rows) -> Integers:
-        """When the delays of messages end; ``NO_INSTANT`` without one."""
+        """Returns when the delays of messages end; ``NO_INSTANT`` without a delay."""
         delay = pc.fill_null(rows["delay_seconds"], self.attributes.delay_micros / MICROS).to_numpy()
         return np.where(delay > 0, came_at + np.rint(delay * MICROS).astype(np.int64), NO_INSTANT)
 
@@ -215,12 +218,12 @@ class Judge:
 
 
 def names_are(queue: str, region: str) -> pc.Expression:
-    """The condition that a row belongs to a queue."""
+    """Returns the condition that a row belongs to a queue."""
     return (pc.field("queue") == queue) & (pc.field("region") == region)
 
 
 def log_columns(names: Collection[str]) -> list[str]:
-    """The columns of the log that the judge needs for columns of ``JUDGED``."""
+    """Returns the columns of the log that the judge needs to compute these columns of ``JUDGED``."""
     of = {TYPED_ATTRIBUTES: "message_attributes"} | dict.fromkeys(
         ("dead_letter_reason", "attempts"), "dead_letter_note"
     )
@@ -230,13 +233,13 @@ def log_columns(names: Collection[str]) -> list[str]:
 
 
 def integers(instants: pa.Array) -> Integers:
-    """Instants in microseconds; NO_INSTANT for NULL."""
+    """Returns instants in microseconds; NO_INSTANT for NULL."""
     numbers: Integers = pc.fill_null(instants.cast(pa.int64()), NO_INSTANT).to_numpy()
     return numbers
 
 
 def stored_runs(rows: pa.Table) -> pa.RecordBatch:
-    """Runs of a ledger, as ``layout.RECEIPTS``, by offset."""
+    """Returns the runs of ledger rows (``layout.RECEIPTS``), by offset."""
     run = rows["run"].combine_chunks()
     arrays = [
         rows[field.name].combine_chunks() if field.name in rows.column_names else pc.struct_field(run, field.name)
@@ -250,12 +253,12 @@ def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _source_names(arns: pa.Array) -> pa.Array:
-    """The names in the ARNs of queues."""
+    """Returns the names in the ARNs of queues."""
     return pc.list_element(pc.split_pattern(arns, ":"), 5) if arns.null_count < len(arns) else arns
 
 
 def _of_notes(rows: pa.Table | pa.RecordBatch, shown: Callable[[str | None], Any], kind: pa.DataType) -> pa.Array:
-    """Values that the notes of dead letters hold; most messages have none."""
+    """Returns values from the notes of dead letters. Most messages have no note."""
     notes = _whole(rows["dead_letter_note"])
     return (
         pa.nulls(len(rows), kind)
@@ -274,7 +277,7 @@ def _attempts(note: str | None) -> list[dict[str, Any]] | None:
 
 
 def attribute_texts(attributes: pa.MapArray) -> pa.MapArray:
-    """Values of message attributes as text; binary values in base64."""
+    """Returns the values of message attributes as text, binary values in base64."""
     texts = pc.struct_field(attributes.items, "string_value")
     binary = pc.struct_field(attributes.items, "binary_value")
     if binary.null_count < len(binary):

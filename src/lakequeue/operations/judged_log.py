@@ -1,6 +1,6 @@
-"""Every message that the tables of a shard hold, with its state, in batches of bounded size; without a JVM.
+"""Every message in the tables of a shard, with its state, in batches of bounded size; without a JVM.
 
-Files that cannot have messages which a condition chooses stay closed.
+A condition keeps files closed that cannot have matching messages.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from lakequeue.storage.table_version import TableVersion
 ROWS = 8_192
 """Maximum number of messages in a batch."""
 BYTES = 32 << 20
-"""Size in memory that its messages have on average: 8,192 of the largest bodies would be 8 GiB."""
+"""Average size in memory of a batch's messages. 8,192 of the largest bodies would take 8 GiB."""
 
 
 @attrs.frozen(eq=False)
 class JudgedShard:
-    """A shard as of one snapshot of its ledger and one of its log."""
+    """A shard by one snapshot of its ledger and one of its log."""
 
     judge: Judge
     messages: str
     """Path of the table."""
     files: Sequence[LogFile]
-    """Of the messages that are not purged, by offset."""
+    """Files with messages that are not purged, by offset."""
     sent_before: Sequence[int | None]
-    """For each file an instant in microseconds at which all its messages had been sent; None: not known."""
+    """For each file an instant in microseconds at which all its messages had been sent; None: unknown."""
     outdated: bool
-    """Whether messages may have been emptied that the ledger still had; see ``emptied_rows``."""
+    """True if messages may have been emptied that the ledger still had; see ``emptied_rows``."""
 
     @classmethod
     def load(
@@ -67,10 +67,10 @@ class JudgedShard:
             row, root, shard: the queue, its root, and the number of the shard.
             open_: opens a table by its path.
             now: the instant of the states, in microseconds.
-            doubt: checks the clock that ``now`` comes from; None: ``now`` comes from no clock.
+            doubt: checks the clock of ``now``; None: ``now`` comes from no clock.
 
         Raises:
-            QueueClientError: messages have expired by a clock that is not believed (DUR-82).
+            QueueClientError: messages have expired by a doubtful clock (DUR-82).
         """
         messages = layout.messages_path(root, row.key, shard)
         ledger = Ledger(open_(layout.receipts_path(root, row.key, shard)))
@@ -99,7 +99,7 @@ class JudgedShard:
     def batches(
         self, store: Store, names: Collection[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Columns of ``JUDGED`` of the messages that may meet a condition, in batches of bounded size."""
+        """Yields columns of ``JUDGED`` for the messages that may meet a condition, in batches of bounded size."""
         folder = store.folder(self.messages)
         needed, purged = ["position", "emptied", *log_columns(names)], self.judge.head.purged_offset
         known = [self._alternatives(index, file.first, file.last) for index, file in enumerate(self.files)]
@@ -119,7 +119,7 @@ class JudgedShard:
     def _rows(
         self, folder: Folder, index: int, needed: Sequence[str], condition: ds.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Columns of a file, or of its row groups that may have such messages, by offset (DUR-5)."""
+        """Yields columns of a file, by offset (DUR-5). Skips row groups that cannot meet the condition."""
         file = self.files[index]
         if file.is_foreign:  # its rows may be in any order
             yield from file.rows_of(TableVersion(folder, TableState()), needed).to_batches(ROWS)
@@ -135,7 +135,7 @@ class JudgedShard:
     def _row_groups(
         self, parquet: pq.ParquetFile, index: int, condition: ds.Expression | None
     ) -> list[tuple[int, int]]:
-        """The row groups of a file that may have such messages, with their first offsets."""
+        """Returns the row groups of a file that may meet the condition, with their first offsets."""
         base = self.files[index].first
         found = [(group, base + begin, base + end - 1) for group, begin, end in row_groups(parquet)]
         chosen: Iterable[int] = range(len(found))
@@ -144,11 +144,11 @@ class JudgedShard:
         return [found[group][:2] for group in chosen]
 
     def _alternatives(self, index: int, first: int, last: int) -> list[ds.Expression]:
-        """What may be known of messages of a file from an offset to another: a condition for each state."""
+        """Returns what is known of a file's messages in a range of offsets: one condition per possible state."""
         return [self._known(index, first, last, state) for state in self._states(index, first, last)]
 
     def _known(self, index: int, first: int, last: int, state: MessageState) -> ds.Expression:
-        """What is known of the messages of a file from an offset to another, if they have a state."""
+        """Returns what is known of a file's messages in a range of offsets if they have a state."""
         offset, sent_at = pc.field("log_offset"), pc.field("sent_at")
         known = (
             names_are(self.judge.queue, self.judge.region)
@@ -163,7 +163,7 @@ class JudgedShard:
         return known if before is None else known & (sent_at <= pa.scalar(before, layout.INSTANT))
 
     def _states(self, index: int, first: int, last: int) -> list[MessageState]:
-        """The states that messages of a file from an offset to another may have."""
+        """Returns the states that a file's messages in a range of offsets may have."""
         file, before, judge = self.files[index], self.sent_before[index], self.judge
         retention, head_offset = judge.attributes.retention_micros, judge.head.head_offset
         runs = judge.runs_of(first, last)
@@ -191,7 +191,7 @@ class JudgedShard:
 
 
 def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
-    """The number of rows of a batch with the named columns of a row group."""
+    """Returns the number of rows of a row group that fit into a batch with the named columns."""
     columns = [group.column(index) for index in range(group.num_columns)]
     size: int = sum(
         each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
@@ -203,13 +203,13 @@ def _rows_of(group: pq.RowGroupMetaData, names: Sequence[str]) -> int:
 def surviving(
     known: Sequence[Sequence[ds.Expression]], condition: ds.Expression | None, schema: pa.Schema = JUDGED
 ) -> list[int]:
-    """Indexes of the parts that may have rows for which a condition is true.
+    """Returns the indexes of the parts that may have rows for which a condition is true.
 
-    Arrow's datasets leave out files whose partition contradicts a filter; here the parts stand for such files, and
-    none is opened.
+    Arrow's datasets skip files whose partition contradicts a filter. Here each part poses as such a file, and none
+    is opened.
 
     Args:
-        known: for each part alternatives, one of which is true of each of its rows.
+        known: alternatives for each part. One of them is true for each of its rows.
     """
     if condition is None:
         return list(range(len(known)))

@@ -51,15 +51,15 @@ class LeasedMessages:
     lease_id: str
     parts: Sequence[ClaimedPart]
     tried: bool = False
-    """True if rows of a delivery may have landed under this lease, so that only the table knows."""
+    """True if rows of a delivery may have landed under this lease. Only the table then knows."""
 
     @property
     def mark(self) -> Mark | None:
-        """The mark of a claim for a delivery, which has one part; None if it was for none."""
+        """Returns the mark of a claim for a delivery, which has one part; None for other claims."""
         return self.parts[0].claimed.mark
 
     def part_of(self, spans: Sequence[tuple[int, int]], mark: Mark | None) -> LeasedMessages:
-        """Some of the messages of a claim for a delivery, under a mark."""
+        """Returns some of the messages of a claim for a delivery, under a new mark."""
         [part] = self.parts
         kept = [
             attrs.evolve(span, first=max(span.first, first), last=min(span.last, last))
@@ -81,14 +81,14 @@ class LeasedMessages:
 
     @property
     def visible_at(self) -> int:
-        """When the first of them become visible again, unless extended, in microseconds."""
+        """Earliest end of a receipt, unless extended, in microseconds."""
         return min(part.claimed.visible_at for part in self.parts)
 
 
 def lease(
     queue: OpenQueue, max_messages: int, visibility_timeout: Duration | None, consumer: str | None = None
 ) -> LeasedMessages | None:
-    """Claims messages under one lease; None if none is available. ``consumer`` names who has them."""
+    """Claims messages under one lease. Returns None if none is available. ``consumer``: name of the holder."""
     with queue.service("lease") as call:
         check_whole("max_messages", max_messages)
         timeout = None if visibility_timeout is None else visibility(queue, visibility_timeout)
@@ -106,13 +106,13 @@ def lease(
 
 
 def frame(leased: LeasedMessages) -> DataFrame:
-    """The messages as a lazy DataFrame."""
+    """Returns the messages as a lazy DataFrame."""
     spark = leased.queue.root.require_spark("Lease.messages")
     return lease_frame(spark, *stored(leased))
 
 
 def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
-    """Where the messages are, and what their receipt handles are made from, as values for any process."""
+    """Returns the places of the messages, and the inputs of their receipt handles, as values for any process."""
     queue = leased.queue
     key = receipt_handles.lease_key(queue.row.handle_key, leased.lease_id)
     columns = LeaseColumns(queue.key, leased.lease_id, key, queue.fifo)
@@ -121,7 +121,7 @@ def stored(leased: LeasedMessages) -> tuple[list[LeasePlace], LeaseColumns]:
 
 
 def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordBatchReader:
-    """The messages as Arrow record batches, read while they are taken."""
+    """Returns the messages as Arrow record batches, read on demand."""
     schema = lease_batches.schema_of(columns)
     places, lease_columns = stored(leased)
     every = LeaseTask(leased.queue.root.engine.store, lease_batches.files_of(places), lease_columns)
@@ -135,21 +135,21 @@ def batches(leased: LeasedMessages, columns: Sequence[str] | None) -> pa.RecordB
 
 @attrs.frozen
 class LeaseTask:
-    """Messages of a lease that one task reads; a value for any process."""
+    """Messages of a lease for one task to read, as a value for any process."""
 
     store: Store
     places: list[list[LeasePlace]]
-    """By file."""
+    """Places by file."""
     lease: LeaseColumns
 
     def read(self, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        """Some columns of the messages, without opening the root."""
+        """Yields some columns of the messages, without opening the root."""
         for of_file in self.places:
             yield from lease_batches.read_places(self.store, of_file, self.lease, columns)
 
 
 def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
-    """The messages as tasks of about ``TASK_BYTES``; the last task has a single message.
+    """Splits the messages into tasks of about ``TASK_BYTES``. The last task has a single message.
 
     Spark kills the Python worker of a task that it does not read to its end, and the next task waits for another
     worker. A caller that needs one message of a batch reads the last task, whole.
@@ -169,7 +169,7 @@ def tasks_of(leased: LeasedMessages) -> list[LeaseTask]:
 
 
 def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
-    """Adjacent messages of one file cut into pieces of a task, with the bytes of each."""
+    """Yields adjacent messages of one file, cut into pieces for tasks, with the bytes of each piece."""
     first, last, size = places[0].first_position, places[-1].last_position, places[0].size
     step = -(-(last - first + 1) // max(1, -(-size // tasks.TASK_BYTES)))
     starts = range(first, last + 1, step)
@@ -189,14 +189,14 @@ def _pieces(places: list[LeasePlace]) -> Iterator[tuple[list[LeasePlace], int]]:
 
 
 def extend(leased: LeasedMessages, visibility_timeout: Duration) -> tuple[LeaseCounts, int]:
-    """Extends the lease; also returns the instant of its new end, in microseconds."""
+    """Extends the lease. Also returns its new end, in microseconds."""
     timeout = check_visibility_timeout(leased.queue.attributes, visibility_timeout)
     visible_at = leased.queue.now() + timeout
     return settle(leased, lambda part: LeaseExtend(leased.lease_id, part.spans, timeout)), visible_at
 
 
 def release(leased: LeasedMessages, error: BaseException | None = None, unseen: bool = False) -> LeaseCounts:
-    """Makes every message of the lease visible at once; an error is kept as what they failed with together.
+    """Makes every message of the lease visible at once. An error is recorded as the failure of the whole batch.
 
     ``unseen`` messages count as never received by the lease.
     """
@@ -221,8 +221,8 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
     ``kept`` has receipt handles or message ids, each with the reason of its failure, or None.
 
     Raises:
-        ReceiptHandleIsInvalid, InvalidParameterValue: a handle is not one of this lease.
-        LeaseLost: nothing of the lease is held any more.
+        ReceiptHandleIsInvalid, InvalidParameterValue: the handle or id is not of this lease.
+        LeaseLost: the lease holds no message any more.
     """
     queue = leased.queue
     offsets: dict[int, dict[int, str | None]] = {}
@@ -248,7 +248,7 @@ def delete(leased: LeasedMessages, kept: Mapping[str, str | None] = _NONE_KEPT) 
 
 
 def _offsets_of_ids(leased: LeasedMessages, wanted: set[str]) -> Iterator[tuple[str, int, int]]:
-    """Ids, shards and offsets of messages of a lease by their ids.
+    """Yields ids, shards and offsets of the lease's messages with these ids.
 
     Raises:
         InvalidParameterValue: the lease has no message with an id.
@@ -278,7 +278,7 @@ def settle(leased: LeasedMessages, command: Callable[[ClaimedPart], Command]) ->
 
 
 def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
-    """The places of the messages of a shard in the newest snapshot of its log."""
+    """Yields the places of a shard's claimed messages in the newest snapshot of its log."""
     folder = queue.root.engine.store.folder(part.shard.tables.messages)
     pin_files(folder)
     log = part.shard.ledger.log()
@@ -304,12 +304,15 @@ def _places(queue: OpenQueue, part: ClaimedPart) -> Iterator[LeasePlace]:
 
 
 def of_handle(queue: OpenQueue, text: str) -> LeasedMessages | None:
-    """As ``held``, by a receipt handle; ReceiptHandleIsInvalid if it is not of this queue."""
+    """Returns the lease of a receipt handle, as ``held``. Raises ReceiptHandleIsInvalid for a handle of another
+    queue.
+    """
     return held(queue, receipt_handles.decode(text, queue.key, queue.row.handle_key).lease_id)
 
 
 def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
-    """The messages that nobody received or handed back since the lease did; None if there are none.
+    """Returns the messages whose latest receive is the lease's, and that were not handed back; None without such
+    messages.
 
     The lease may have timed out.
     """
@@ -333,7 +336,9 @@ def held(queue: OpenQueue, lease_id: str) -> LeasedMessages | None:
 
 
 def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMessages | None:
-    """Extends a lease, by default as the queue says; without what it no longer holds, None if that is all."""
+    """Extends a lease, by default by the queue's timeout. Returns the messages that it still holds; None if there
+    are none.
+    """
     leased = held(queue, lease_id)
     if leased is None:
         return None
@@ -348,7 +353,7 @@ def resumed(queue: OpenQueue, lease_id: str, timeout: float | None) -> LeasedMes
 
 
 def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
-    """Number of visible messages that were handed back because the batch of a lease failed."""
+    """Returns the number of visible messages that were handed back because the lease's batch failed."""
     now, found = queue.now(), 0
     for shard in queue.shards:
         runs = shard.ledger.query(lambda machine: machine.runs if machine.stored(now) else [])
@@ -357,7 +362,7 @@ def messages_failed_together(queue: OpenQueue, lease_id: str) -> int:
 
 
 def taken(leased: LeasedMessages) -> bool:
-    """Whether others have received messages of a lease that the queue still has."""
+    """True if another lease has received messages of this lease that the queue still has."""
     return any(
         run.first <= last and run.lease_id != leased.lease_id
         for part in leased.parts

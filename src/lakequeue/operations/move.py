@@ -1,7 +1,7 @@
 """Moves messages to other queues: dead letters when a claim meets them, redrives on request.
 
-Each move is three commits: the shard marks the messages as moving, the other queue's log takes them, the shard
-removes them. It may be interrupted between any two; any process that finds it completes it (DLQ-2, DLQ-8).
+Each move takes three commits. The shard marks the messages as moving; the other queue's log appends them; the
+shard removes them. An interrupted move is completed by any process that finds it (DLQ-2, DLQ-8).
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def _destination(row: QueueRow) -> Destination:
 
 @attrs.frozen
 class DeadLetterMoves:
-    """The dead letters that a receive meets: they move before it claims anything else (DLQ-2)."""
+    """Claims messages for a receive, after moving the dead letters that it meets (DLQ-2)."""
 
     queue: OpenQueue
     settling: Settling | None
-    """Receipts that are settled in the same commits, before the claims."""
+    """Receipts to settle in the same commits, before the claims."""
     steps: Steps
-    """The moves that the receive has made."""
+    """Moves made by the receive."""
     _missing: dict[str, None] = attrs.field(factory=dict, init=False)
-    """ARNs of dead-letter queues that do not exist: their messages stay."""
+    """ARNs of dead-letter queues that do not exist. Their messages stay."""
 
     def resolve(self) -> None:
         """Finds the dead-letter queue of the redrive policy in the catalog, unless this process knows it."""
@@ -78,8 +78,7 @@ class DeadLetterMoves:
     def claim(self, shard: OpenShard, look: float, command: Claim) -> Result:
         """Claims messages of a shard, after its dead letters have moved.
 
-        The end of a move is in the same commit as the claim that waits for it. ``look``: see
-        ``ShardLedger.command``.
+        The commit that ends a move also makes the waiting claim. ``look``: see ``ShardLedger.command``.
         """
         brought, damaged = None, False
         while True:
@@ -138,9 +137,9 @@ def redrive(
     interrupt: Interrupt | None,
     check: Callable[[str], object] = lambda source: None,
 ) -> int:
-    """Moves visible messages back to their source queues, or all to one queue; returns how many (DLQ-8).
+    """Moves visible messages back to their source queues, or all to one queue. Returns their number (DLQ-8).
 
-    Before messages go back, ``check`` is called with the name of their source queue; it may raise.
+    Before messages go back, ``check`` is called with the name of their source queue. It may raise.
     """
     steps = Steps("the redrive")
     with queue.service("redrive") as call, steps.rest():
@@ -172,7 +171,7 @@ def redrive(
 def redrivable(
     queue: OpenQueue, where: browse.Where, interrupt: Interrupt | None, destination: OpenQueue | None = None
 ) -> dict[str, int]:
-    """How many messages a redrive would move now, by the name of the target queue."""
+    """Returns how many messages a redrive would move now, by the name of the target queue."""
     with queue.service("redrivable"):
         to = _only_target(queue, destination)
         found: Counter[Destination] = Counter()
@@ -188,7 +187,7 @@ def redrivable(
 
 
 def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination | None:
-    """Where all messages go, if one queue is to receive them."""
+    """Returns the destination of all messages; None if they go to their source queues."""
     if destination is None:
         return None
     if destination.fifo != queue.fifo or destination.key == queue.key:
@@ -202,7 +201,7 @@ def _only_target(queue: OpenQueue, destination: OpenQueue | None) -> Destination
 
 
 def _check_dead_letters(queue: OpenQueue) -> None:
-    """Refuses a queue that is no dead-letter queue: no policy names it, and it has no dead letters."""
+    """Refuses a queue that is not a dead-letter queue: no policy names it, and it has no dead letters."""
     batches = (batch for shard in queue.shards for batch in browse.batches(queue, shard, browse.ROWS))
     if any(batch.rows["source_receive_count"].null_count < len(batch.rows) for batch in batches):
         return
@@ -222,7 +221,7 @@ def _targets(
     only: Destination | None,
     check: Callable[[str], object],
 ) -> dict[Destination, list[int]]:
-    """Offsets of the messages of a batch that can be redriven, by where they go: all to ``only``, if given."""
+    """Returns the offsets of the batch's redrivable messages by destination: all to ``only``, if given."""
     rows = range(len(batch.offsets)) if predicate is None else predicate.select(batch.table(predicate.columns))
     # messages that were redriven stay here
     dead_letters = pc.is_valid(batch.rows["source_receive_count"])
@@ -261,13 +260,13 @@ def _move(
 
 
 def _living(queue: OpenQueue, arn: str) -> QueueRow | None:
-    """The living queue that an ARN names."""
+    """Returns the queue that an ARN names; None if it does not exist."""
     place = redrive_policies.parse_arn(arn)
     return None if place is None else queue.root.living_at(place)
 
 
 def finish(queue: OpenQueue, shard: OpenShard) -> None:
-    """Completes the move of a shard that is under way, if any."""
+    """Completes the unfinished move of a shard, if any."""
     with queue.finishing_moves:  # a second thread of the process finds nothing to do
         brought = _brought(queue, shard)
         if brought is not None:
@@ -276,10 +275,10 @@ def finish(queue: OpenQueue, shard: OpenShard) -> None:
 
 @attrs.frozen
 class _Brought:
-    """A move whose messages have arrived, or cannot.
+    """A move whose messages have arrived, or cannot arrive.
 
     Attributes:
-        end: the command that ends it.
+        end: the command that ends the move.
         dead_letters: number of messages that became dead letters.
     """
 
@@ -287,7 +286,7 @@ class _Brought:
     dead_letters: int
 
     def count(self, queue: OpenQueue, ended: Any) -> None:
-        """Counts the dead letters, unless another process ended the move, and counts them."""
+        """Counts the dead letters, unless another process ended the move and counts them."""
         if ended and isinstance(self.end, Moved):
             queue.tally(dead_lettered=self.dead_letters)
 
@@ -299,7 +298,7 @@ def finish_all(queue: OpenQueue) -> None:
 
 
 def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
-    """Copies the messages of the move that is under way to its target, if there is one."""
+    """Copies the messages of the unfinished move to its target; None without a move."""
     outgoing = shard.ledger.query(lambda machine: machine.outgoing())
     if not outgoing:
         return None
@@ -317,7 +316,7 @@ def _brought(queue: OpenQueue, shard: OpenShard) -> _Brought | None:
 
 
 def _bring(queue: OpenQueue, shard: OpenShard, outgoing: Outgoing, target: QueueRow) -> bool:
-    """Copies the messages to the log of the target; False if that was deleted."""
+    """Copies the messages to the log of the target. False if the target was deleted."""
     _, move = outgoing[0]
     source = MoveSource(queue.key, shard.number, move.number)
     attributes = QueueAttributes.from_wire(target.attributes)

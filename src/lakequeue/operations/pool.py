@@ -8,14 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 CONCURRENT = 8
-"""Maximum number of calls at once, and of results that wait to be taken."""
+"""Maximum number of concurrent calls, and of results that wait to be read."""
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 
 def each(call: Callable[[_T], _U], items: Sequence[_T]) -> Iterator[_U]:
-    """Results of a call for each item, in order, made some items ahead."""
+    """Yields the results of a call for each item, in order. Calls run some items ahead."""
     if len(items) < 2:
         yield from map(call, items)
         return

@@ -30,7 +30,7 @@ from lakequeue.storage.engines.transaction import Answer, Decision, Ids
 from lakequeue.storage.reserve import reserve
 
 COMPARED = 1_000
-"""Queues whose names are compared with one that does not exist."""
+"""Maximum number of queues whose names are compared with a missing queue's."""
 
 
 def create(
@@ -41,9 +41,9 @@ def create(
     attributes: Mapping[str, Any],
     update: bool = False,
 ) -> OpenQueue:
-    """Creates a queue, or opens the queue that has the name and all the given attributes (QUE-15).
+    """Creates a queue, or opens the queue with the name if it has all the given attributes (QUE-15).
 
-    With ``update`` the queue of this name gets the attributes and tags that differ (QUE-36).
+    With ``update`` the existing queue gets the attributes and tags that differ (QUE-36).
     """
     given = dict(attributes)
     profile_name = given.pop("profile", None) or given.pop("Profile", None)
@@ -80,7 +80,7 @@ def create(
 
 
 def _check_new(root: Root, name: str, attributes: QueueAttributes) -> None:
-    """Checks that a queue may be created with a name that no living queue has."""
+    """Checks that a queue may be created with an unused name."""
     if hidden := root.catalog.hidden(root.region, name):
         raise lost_row(root.path, hidden[0], name)
     check_redrive(root, root.region, name, attributes)
@@ -93,13 +93,13 @@ def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -
 
     Args:
         root: where the queue is created.
-        row: that of the queue.
-        checked: the fence of the name when ``check`` was called; if it has moved on, ``check`` is called again.
+        row: row of the queue.
+        checked: the fence of the name when ``check`` was called. If it has changed, ``check`` is called again.
         check: raises an error if the queue may not be created.
 
     Returns:
-        The row of the queue that has the name now. It is this queue, or a queue that another process created
-        meanwhile. None: it took so long to make the tables that a compactor may remove them.
+        The row with the name now: of this queue, or of a queue that another process created meanwhile. None:
+            making the tables took so long that a compactor may remove them.
 
     Raises:
         RequestThrottled: too many queues of this name were created meanwhile; nothing was changed.
@@ -123,7 +123,7 @@ def _added(root: Root, row: QueueRow, checked: Ids, check: Callable[[], None]) -
 
 
 def _updated(queue: OpenQueue, given: Mapping[str, Any], tags: Mapping[str, str]) -> OpenQueue:
-    """The queue with these attributes and tags; what it has already costs no commit."""
+    """Returns the queue with these attributes and tags. Unchanged values need no commit."""
     check_tag_count(queue.name, dict(queue.row.tags) | dict(tags))  # before anything is changed
     steps = Steps("create_queue")
     if queue.attributes.differences(given):
@@ -140,7 +140,7 @@ def _differing(current: QueueAttributes, given: Mapping[str, Any]) -> dict[str, 
 
 
 def find(root: Root, name: str) -> OpenQueue:
-    """Opens the queue of this name in the region; QueueDoesNotExist if there is none (QUE-27)."""
+    """Opens the queue with this name in the region. Raises QueueDoesNotExist if there is none (QUE-27)."""
     with root.storage_errors():
         queue = _opened(root, name)
     with queue.service("queue"):
@@ -156,7 +156,7 @@ def _opened(root: Root, name: str) -> OpenQueue:
 
 
 def missing(root: Root, name: str) -> QueueDoesNotExist:
-    """The error for a queue that does not exist: where it was looked for, and which names are like it."""
+    """Returns the error for a queue that does not exist, with the root and region, and similar names."""
     rows = root.rows()[:COMPARED]
     names = {row.name.lower(): row.name for row in rows if row.deleted_at is None and row.region == root.region}
     nearest = [names[each] for each in get_close_matches(name.lower(), names)]
@@ -168,19 +168,21 @@ def missing(root: Root, name: str) -> QueueDoesNotExist:
 
 
 def listed(root: Root, prefix: str, limit: int | None, after: str | None) -> tuple[list[OpenQueue], bool]:
-    """Opens the first queues with a prefix, by name, after a name; True if others follow (QUE-11, QUE-12)."""
+    """Opens the first queues with a prefix, by name, after a name. Also returns True if more follow (QUE-11,
+    QUE-12).
+    """
     rows = [row for row in _living(root) if row.name.startswith(prefix) and (after is None or row.name > after)]
     rows.sort(key=lambda row: row.name)
     return [OpenQueue(root, row) for row in rows[:limit]], len(rows) > len(rows[:limit])
 
 
 def _living(root: Root) -> list[QueueRow]:
-    """The rows of the living queues of the region."""
+    """Returns the rows of the region's queues, without deleted ones."""
     return [row for row in root.rows() if row.deleted_at is None and row.region == root.region]
 
 
 def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
-    """Opens the queues of the region whose redrive policies name this one, by name (DLQ-7)."""
+    """Opens the queues of the region with this queue as dead-letter queue, by name (DLQ-7)."""
 
     def names_it(row: QueueRow) -> bool:
         return row.redrive is not None and row.redrive.dead_letter_queue == queue.arn
@@ -192,7 +194,7 @@ def dead_letter_sources(queue: OpenQueue) -> list[OpenQueue]:
 
 
 def delete(root: Root, name: str) -> None:
-    """Deletes a queue with everything in it, whatever is damaged (QUE-13, QUE-14, QUE-38)."""
+    """Deletes a queue with all its messages, even a damaged one (QUE-13, QUE-14, QUE-38)."""
     with logged("delete_queue", name), root.storage_errors(), reserve(root.path):
         _opened(root, name).delete()
 
@@ -209,7 +211,7 @@ def _compare(row: QueueRow, given: dict[str, Any], always_refused: bool) -> None
 
 
 def check_cooldown(root: Root, name: str, seconds: float) -> None:
-    """Raises QueueDeletedRecently if a queue of this name was deleted so recently (QUE-14)."""
+    """Raises QueueDeletedRecently if a queue of this name was deleted in the last ``seconds`` (QUE-14)."""
     if not seconds:
         return
     deleted = [

@@ -1,4 +1,4 @@
-"""Receives messages: polls until there are some, and reads what was claimed."""
+"""Receives messages: polls until there are some, and reads the claimed messages."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from lakequeue.storage.engines.interface import is_storage_failure
 from lakequeue.storage.store_failures import first_line
 
 FALLBACK_POLL_FACTOR = 10
-"""Fallback poll interval when no wake-up arrives, as a multiple of the longest interval of the first waiter."""
+"""Poll interval of waiters without a wake-up, as a multiple of the first waiter's longest interval."""
 
 MOST_FAILURES = 32
-"""Failed reads of one receive after which it no longer splits unreadable ranges."""
+"""Number of failed reads in one receive after which it stops splitting unreadable ranges."""
 LONGEST_READ = 5.0
-"""Seconds after which neither: each request to a storage that does not answer takes many."""
+"""Seconds after which it stops splitting, too. A request to a storage that does not answer takes many seconds."""
 UNREADABLE_BYTES = 2**20
-"""Size that is assumed of a message that cannot be read: that of the largest."""
+"""Assumed size of a message that cannot be read: the largest possible size."""
 
 Row = dict[str, Any]
 """A message as column -> value."""
@@ -64,20 +64,24 @@ def _names(given: Sequence[str]) -> list[str]:
 
 
 class Room(Protocol):
-    """Memory for the messages of a receive, which it claims before it reads them."""
+    """Memory for the messages of a receive, reserved before it reads them."""
 
     def take(self, size: int) -> bool:
-        """Takes it for bodies and attributes of ``size`` bytes if there is some left; called in threads."""
+        """Reserves ``size`` bytes for bodies and attributes. False if there is too little left. Called in
+        threads.
+        """
         ...
 
     async def wait(self, size: int) -> None:
-        """Takes it once there is; an error ends the receive, and what it claimed becomes visible again."""
+        """Reserves ``size`` bytes once there is enough. An error ends the receive, and its claimed messages become
+        visible.
+        """
         ...
 
 
 @attrs.frozen
 class Request:
-    """The arguments of a receive, as far as their types show that they are right."""
+    """Arguments of a receive. Only their types are checked."""
 
     max_messages: int | None = None
     visibility_timeout: Duration | None = None
@@ -88,11 +92,11 @@ class Request:
     consumer: str | None = None
     hands: FreeHands | None = None
     enough: int = attrs.field(default=0, kw_only=True)
-    """Number of messages after which no further shard is asked; 0: all that are wanted."""
+    """Number of messages after which no further shard is asked; 0: ``max_messages``."""
     decides: bool = attrs.field(default=True, kw_only=True)
-    """True if the process may write into the queue's delivery table, to decide what is undecided (TAB-26)."""
+    """True if the process may write into the queue's delivery table, to decide undecided messages (TAB-26)."""
     idle: bool | None = attrs.field(default=None, kw_only=True)
-    """Whether a consumer has nothing else to do: then its process looks before processes whose handlers run."""
+    """True if a consumer has nothing else to do. Its process then polls before processes with running handlers."""
 
 
 @attrs.frozen
@@ -100,17 +104,17 @@ class _Poll:
     """A receive with its arguments checked; durations in microseconds."""
 
     wanted: Claim
-    """Without a lease, which each poll gets for itself."""
+    """The claim without a lease id. Each poll makes a new one."""
     deadline: Callable[[], int]
-    """Returns when the wait ends, in microseconds; called after each poll."""
+    """Returns the end of the wait, in microseconds. Called after each poll."""
     refuse_late: bool
-    """Whether a full queue refuses a receive after its wait too, not only a receive without a wait (INF-7)."""
+    """True if a full queue also refuses a receive after its wait, not only a receive without a wait (INF-7)."""
     request: Request
 
 
 @attrs.frozen
 class _Claimed:
-    """Messages that a poll has claimed and not read yet."""
+    """Messages that a poll has claimed but not read."""
 
     queue: OpenQueue
     lease_id: str
@@ -119,18 +123,20 @@ class _Claimed:
 
     @property
     def own(self) -> list[ClaimedPart]:
-        """The parts without those of a repeated attempt: an earlier answer has the same receipts (ATT-3)."""
+        """Returns the parts except those of a repeated attempt, whose receipts an earlier answer has, too
+        (ATT-3).
+        """
         return [part for part in self.parts if part.claimed.lease_id == self.lease_id]
 
     @property
     def size(self) -> int:
-        """Bytes of the messages, for which a receive needs room before it reads them."""
+        """Returns the bytes of the messages, which a receive reserves before it reads them."""
         return sum(_size(part) for part in self.parts)
 
 
 @attrs.frozen
 class _Received:
-    """The answer of a receive: messages, and the claim that they are from."""
+    """The answer of a receive, with its claim."""
 
     claimed: _Claimed
     messages: list[Message]
@@ -140,7 +146,7 @@ _Step = _Claimed | _Received | datetime
 
 
 def _release(step: _Step) -> bool:
-    """Makes claimed messages visible at once, as nobody gets the answer; returns True if all of them are."""
+    """Makes claimed messages visible at once, because nobody gets the answer. True if all of them are."""
     released, claimed = True, step.claimed if isinstance(step, _Received) else step
     if isinstance(claimed, datetime):
         return released
@@ -155,7 +161,7 @@ def _release(step: _Step) -> bool:
 
 
 def receive(queue: OpenQueue, request: Request) -> list[Message]:
-    """Receives messages; waits in this thread for the first message."""
+    """Receives messages. Waits in this thread for the first message."""
     wake, clock = threading.Event(), queue.root.clock
     woken = request.interrupt.waking(wake.set) if request.interrupt else nullcontext()
     with clock.participant(), woken:
@@ -163,10 +169,10 @@ def receive(queue: OpenQueue, request: Request) -> list[Message]:
 
 
 def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event) -> Waits[list[Message]]:
-    """Receives messages for a caller that waits itself.
+    """Receives messages for a caller that does the waiting.
 
     Args:
-        wake: set when there may be messages. The caller sets it with ``request.interrupt``, too.
+        wake: set when there may be messages. The caller must also set it with ``request.interrupt``.
     """
     with queue.service("receive") as call:
         poll = _checked(queue, request)
@@ -184,9 +190,9 @@ def receive_with_waits(queue: OpenQueue, request: Request, wake: threading.Event
 async def receive_async(
     queue: OpenQueue, request: Request, off_loop: OffLoop = in_loop_threads, room: Room | None = None
 ) -> list[Message]:
-    """``receive`` for asyncio: no thread is held while it waits.
+    """Receives messages for asyncio, without a thread while it waits.
 
-    When it is cancelled, the messages that it claimed, or is claiming, become visible again.
+    If it is cancelled, messages that are claimed or being claimed become visible again.
     """
     import asyncio
 
@@ -256,12 +262,13 @@ def _poll(queue: OpenQueue, request: Request) -> _Poll:
 
 
 def _waiting(queue: OpenQueue, poll: _Poll, wake: Callable[[], None]) -> AbstractContextManager[Waiter | None]:
-    """Joins the queue's waiters, which call ``wake`` when this receive should poll; None without a wait."""
+    """Joins the queue's waiters, which call ``wake`` when this receive should poll. Yields None without a wait."""
     return nullcontext() if poll.deadline() <= queue.now() else waiting(queue, wake, poll.request.idle)
 
 
 class _Polls:
-    """The polls of one receive: ``claim``, then ``read``; either returns an instant to wait for until the next.
+    """The polls of one receive: ``claim``, then ``read``. Both may return an instant to wait for before the next
+    poll.
 
     Args:
         queue: the queue.
@@ -285,7 +292,7 @@ class _Polls:
         self._vain: VainWait | None = None
 
     def claim(self) -> _Claimed | datetime:
-        """Claims messages; returns an instant if there can be none before that."""
+        """Claims messages. Returns an instant instead if there can be no messages before it."""
         queue, waiter, stop = self._queue, self._waiter, self._poll.request.interrupt
         if self._vain is not None and not self._vain.is_over():
             return self._vain.next()
@@ -306,7 +313,7 @@ class _Polls:
         return _Claimed(queue, lease_id, *plan.run())
 
     def read(self, claimed: _Claimed) -> _Received | datetime:
-        """Reads claimed messages. Without any, and with time left, it returns an instant before the next claim.
+        """Reads claimed messages. Without messages, and with time left, returns the instant of the next claim.
 
         Raises:
             OverLimit: the claim was refused, and no shard has messages (INF-7).
@@ -344,9 +351,9 @@ class _Polls:
 def read(
     queue: OpenQueue, parts: Sequence[ClaimedPart], names: Sequence[str] = ("All",), lease_id: str | None = None
 ) -> list[Message]:
-    """The messages of a claim, by send time.
+    """Returns the messages of a claim, by send time.
 
-    Messages of the lease with this id that storage cannot read count as never received (DUR-8).
+    Unreadable messages of the lease with this id count as never received (DUR-8).
     """
     return _by_send_time(queue, [_messages(queue, part, names, lease_id) for part in parts])
 
@@ -362,7 +369,7 @@ def _size(part: ClaimedPart) -> int:
 
 
 def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
-    """Counts what a receive found, and notes when."""
+    """Counts received messages, and records the instant."""
     if messages:
         size = sum(len(message.body.encode()) for message in messages)
         queue.tally(received=len(messages), received_bytes=size)
@@ -372,7 +379,9 @@ def count(queue: OpenQueue, messages: Sequence[Message]) -> None:
 
 
 def _by_send_time(queue: OpenQueue, by_shard: list[list[Message]]) -> list[Message]:
-    """Messages of several shards by send time (RWD-10, RWD-12); those of a group, or shard, keep their order."""
+    """Merges messages of several shards by send time (RWD-10, RWD-12). Messages of a group, or shard, keep their
+    order.
+    """
     if len(by_shard) < 2:
         return by_shard[0] if by_shard else []
     if queue.attributes.classes > 1:  # in the order in which the shards were asked
@@ -415,11 +424,12 @@ def _messages(queue: OpenQueue, part: ClaimedPart, names: Sequence[str], lease_i
 
 
 def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row], set[int]]:
-    """Claimed messages by offset, and the offsets of messages that storage cannot read now.
+    """Returns claimed messages by offset, and the offsets of messages that storage cannot read now.
 
     The latter count as never received if the claim is this call's ``own``.
 
-    Raises an error only if it can read no message: an error hides all claimed messages until their timeout.
+    Raises an error only if no message can be read, because an error hides all claimed messages until their
+    timeout.
     """
     began = monotonic()
     rows: dict[int, Row] = {}
@@ -463,7 +473,7 @@ def _rows(queue: OpenQueue, part: ClaimedPart, own: bool) -> tuple[dict[int, Row
 
 
 def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
-    """Takes back the receive of messages that nobody sees; they stay hidden until their timeout."""
+    """Undoes the receive of messages that nobody sees. They stay hidden until their timeout."""
     try:
         queue.command(part.shard, LeaseRelease(part.claimed.lease_id, spans, unread=True))
     except Exception as error:
@@ -471,10 +481,10 @@ def _uncount(queue: OpenQueue, part: ClaimedPart, spans: Spans) -> None:
 
 
 def _check_emptied(queue: OpenQueue, shard: OpenShard, offset: int | None) -> None:
-    """Checks that a message whose row was emptied has been deleted since it was claimed.
+    """Checks that a message with an emptied row was deleted after it was claimed.
 
     Raises:
-        DamagedTable: the ledger still has the message: it is not the one by which the row was emptied.
+        DamagedTable: the ledger still has the message, so another ledger emptied the row.
     """
     if offset is None:
         return

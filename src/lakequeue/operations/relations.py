@@ -1,7 +1,7 @@
 """The relations of SQL - ``queues``, ``messages`` and the others of ``SCHEMAS`` - as Arrow, without a JVM.
 
-Each is a dataset of Arrow, the form in which DuckDB and polars hand down their columns and filters. A read takes
-what the tables hold when it begins, and yields batches of bounded size.
+Each is an Arrow dataset, because DuckDB and polars pass columns and filters to datasets. A read shows the tables
+as they are when it begins, and yields batches of bounded size.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class Scan:
-    """One read of a relation: some columns of the rows that meet a condition; made for a single use.
+    """One read of a relation: some columns of the rows that meet a condition. Use it once.
 
-    It is not Arrow's own scanner, whose threads would hold objects of Python (see ``Folder.parquet``).
+    Not Arrow's own scanner, whose threads would hold Python objects (see ``Folder.parquet``).
     """
 
     def __init__(self, schema: pa.Schema, batches: Batches) -> None:
@@ -99,10 +99,10 @@ class Scan:
 
 
 class Relation(ds.Dataset):
-    """A relation as a dataset of Arrow: ``scanner``, ``to_table``, ``to_batches``, ``head`` and ``count_rows``.
+    """A relation as an Arrow dataset: ``scanner``, ``to_table``, ``to_batches``, ``head`` and ``count_rows``.
 
-    The arguments ``columns``, a list of names, and ``filter``, an expression of Arrow, decide what is read: other
-    queues, and files that cannot have such rows, stay closed. Other arguments are ignored.
+    The arguments ``columns``, a list of names, and ``filter``, an expression of Arrow, limit the read. Other
+    queues, and files without matching rows, stay closed. Other arguments are ignored.
     """
 
     def __init__(self, schema: pa.Schema, tables: _RootTables, name: str) -> None:
@@ -110,7 +110,7 @@ class Relation(ds.Dataset):
         self._schema, self._root = schema, tables.root
         self._read: Callable[[frozenset[str], ds.Expression | None], Batches] = getattr(tables, name)
         self.failure: Exception | None = None
-        """The error that ended the last read: what reads through C reports its text only."""
+        """The error that ended the last read. Readers through C report only its text."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -150,14 +150,16 @@ class Relation(ds.Dataset):
 
 
 def relations(root: Root, now: datetime | None, as_of: datetime | None) -> dict[str, Relation]:
-    """The relations by name; ``LakeQueue.arrow_views`` says what they are."""
+    """Returns the relations by name, see ``LakeQueue.arrow_views``."""
     return _relations(_RootTables.of(root, now, as_of))
 
 
 def of_queues(
     root: Root, queues: Sequence[QueueRow], now: datetime | None, as_of: datetime | None = None
 ) -> dict[str, Relation]:
-    """The relations of some queues; ``stats`` is whole. Those of messages have all columns of ``JUDGED``."""
+    """Returns the relations of some queues; ``stats`` is whole. ``messages`` and ``history`` have all columns of
+    ``JUDGED``.
+    """
     tables = _RootTables(root, now or as_of, as_of, queues)
     return _relations(tables) | {name: Relation(JUDGED, tables, name) for name in ("messages", "history")}
 
@@ -167,17 +169,17 @@ def _relations(source: _RootTables) -> dict[str, Relation]:
 
 
 def judged(root: Root) -> Relation:
-    """The messages with all columns of ``JUDGED``."""
+    """Returns the messages with all columns of ``JUDGED``."""
     return Relation(JUDGED, _RootTables(root, None), "messages")
 
 
 def shards_of(root: Root, condition: ds.Expression) -> list[tuple[QueueRow, int]]:
-    """The shards that may have messages which meet a condition."""
+    """Returns the shards that may have messages which meet a condition."""
     return _RootTables(root, None).shards(condition, JUDGED)
 
 
 def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> list[QueueRow]:
-    """The queues of all regions that exist, or that existed at ``as_of``."""
+    """Returns the queues of all regions that exist; with ``as_of``, also queues deleted since."""
     then = None if as_of is None else check_instant("as_of", as_of)
     if now is not None:
         check_instant("now", now)
@@ -190,7 +192,8 @@ def shown_queues(root: Root, now: datetime | None, as_of: datetime | None) -> li
 
 
 def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[QueueRow]:
-    """The queues that existed at an instant, with the attributes of then, unless their tables are gone.
+    """Returns the queues that existed at an instant, with their attributes of that time. Omits queues without
+    tables.
 
     Raises:
         InvalidParameterValue: an argument is not an aware instant.
@@ -205,7 +208,7 @@ def queues_at(root: Root, as_of: datetime, now: datetime | None = None) -> list[
 
 
 def opened(root: Root, path: str, as_of: datetime | None) -> Table:
-    """Opens a table, as of an instant if there is one.
+    """Opens a table; with ``as_of``, in its version of that instant.
 
     Raises:
         QueueClientError: the log of the table no longer reaches back so far.
@@ -220,14 +223,14 @@ def opened(root: Root, path: str, as_of: datetime | None) -> Table:
 
 @attrs.frozen
 class _RootTables:
-    """Reads what a root's tables say, now or as of an instant."""
+    """Reads the tables of a root, now or as of an instant."""
 
     root: Root
     now: datetime | None
-    """The instant of the states; None: the time of each read."""
+    """Instant of the states; None: the time of each read."""
     as_of: datetime | None = None
     past: Sequence[QueueRow] | None = None
-    """The queues of that instant, or the only ones to read; None: all that exist at each read."""
+    """Queues of that instant, or the only queues to read; None: all that exist at each read."""
 
     @classmethod
     def of(cls, root: Root, now: datetime | None, as_of: datetime | None) -> _RootTables:
@@ -310,7 +313,7 @@ class _RootTables:
         yield from each(judged, self.shards(condition, JUDGED))
 
     def shards(self, condition: ds.Expression | None, schema: pa.Schema) -> list[tuple[QueueRow, int]]:
-        """The shards that a condition over a schema leaves."""
+        """Returns the shards that may have rows which meet a condition over a schema."""
         places = [(row, shard) for row in self._rows(condition, schema) for shard in range(row.shards)]
         known = [
             [names_are(row.name, row.region) & (pc.field("shard") == pa.scalar(shard, pa.int32()))]
@@ -319,7 +322,7 @@ class _RootTables:
         return [places[index] for index in surviving(known, condition, schema)]
 
     def _rows(self, condition: ds.Expression | None, schema: pa.Schema) -> list[QueueRow]:
-        """The queues that a condition over a schema leaves."""
+        """Returns the queues that may have rows which meet a condition over a schema."""
         rows = self.past
         if rows is None:
             rows = [row for row in self.root.rows() if row.deleted_at is None]

@@ -1,8 +1,8 @@
-"""Sends the rows that a Delta table gains, each once, whichever processes do it (RLY).
+"""Sends each row that a Delta table gains once, through any number of processes (RLY).
 
-The versions of the table are batches of a stream into the queue. The queue's log has the last batch, in the same
-commit as its messages, so it is the only record of the position, see ``SendKey.of_batch``. A batch is a piece of a
-version, as a version may have any number of rows. All processes make the same pieces of it, for the same shards.
+The versions of the table are batches of a stream into the queue. The queue's log records the last batch in the
+same commit as its messages, and nothing else records the position, see ``SendKey.of_batch``. A batch is a piece of
+a version, because a version may have any number of rows. All processes make the same pieces, for the same shards.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RelayOptions:
     """A table as a source of messages; see ``LakeQueue.relay``.
 
     Attributes:
-        columns: names of columns of the table, by the columns of messages that they become.
+        columns: names of the table's columns, by the message column that they become.
     """
 
     table: str = attrs.field(converter=root_of)
@@ -69,7 +69,7 @@ class RelayOptions:
 
 
 def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
-    """Sends the rows of all versions up to the newest; returns how many messages this call sent."""
+    """Sends the rows of all versions up to the newest. Returns how many messages this call sent."""
     if is_inside(wanted.table, queue.root.path):
         raise InvalidOptions([f"table {wanted.table} is in the root, where only lakequeue's tables are"])
     queue.reload()  # raises if the queue was deleted
@@ -78,7 +78,7 @@ def relay(queue: OpenQueue, wanted: RelayOptions) -> SentRows:
 
 
 class _TableRelay:
-    """A pass over the versions that a queue does not have yet."""
+    """A pass over the versions that a queue does not have."""
 
     def __init__(self, queue: OpenQueue, wanted: RelayOptions) -> None:
         self._queue, self._wanted = queue, wanted
@@ -90,7 +90,7 @@ class _TableRelay:
         self._sent = self._refused = 0
 
     def run(self) -> SentRows:
-        """Sends what is new."""
+        """Sends the new versions."""
         newest = self._source.state()
         self._stream = f"relay-{newest.id}"
         self._app_id = stream_id(self._stream)
@@ -113,7 +113,7 @@ class _TableRelay:
         return SentRows(self._sent, self._refused)
 
     def _position(self, newest: SourceVersion) -> int:
-        """Returns how far the queue's log has the table: the version of the relay's application id."""
+        """Returns the position in the queue's log: the version of the relay's application id."""
         done, start = last_version(self._queue, self._app_id), self._wanted.start
         path = stream_id(f"relay-of-{_digest(self._source.path)[:32]}")
         of_path = int(_digest(newest.id)[:13], 16) + 1
@@ -138,13 +138,13 @@ class _TableRelay:
         return last_version(self._queue, self._app_id)
 
     def _move(self, version: int, more: Mapping[str, int] | None = None, first: bool = False) -> None:
-        """Moves the position ahead, unless the queue's log has it."""
+        """Advances the position, unless the queue's log has it."""
         if last_version(self._queue, self._app_id) < version:
             with self._queue.service(_VERB):
                 positions.move(bulk_target(self._queue), self._app_id, version, more or {}, first)
 
     def _send_version(self, change: SourceChange, first: int) -> None:
-        """Sends the pieces of a version from a piece on."""
+        """Sends the pieces of a version, from piece ``first`` on."""
         feed = self._wanted.changes == "feed"
         rows = VersionRows(self._source, change, feed)
         has_priorities = self._queue.attributes.priorities is not None
@@ -184,7 +184,7 @@ class _TableRelay:
 
 
 def _position(version: int, pieces: int) -> int:
-    """A version and how many of its pieces are sent, as a number; MOST_PIECES: all. It is never 0."""
+    """Returns a version and the number of its sent pieces as a number; MOST_PIECES: all pieces. It is never 0."""
     return (version + 1) * (MOST_PIECES + 1) + pieces
 
 
@@ -193,7 +193,7 @@ def _digest(text: str) -> str:
 
 
 def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Messages whose attribute ``change_type`` says what happened to the row."""
+    """Yields messages with the attribute ``change_type``: the change of the row."""
     taken: list[pa.RecordBatch] = []
 
     def seen() -> Iterator[pa.RecordBatch]:
@@ -210,7 +210,7 @@ def _with_changes(bodies: Bodies, batches: Iterator[pa.RecordBatch]) -> Iterator
 
 @contextmanager
 def _explained(where: str) -> Iterator[None]:
-    """Has refusals of rows say which version they are of."""
+    """Adds the version to the errors of refused rows."""
     try:
         yield
     except (InvalidParameterValue, InvalidMessageContents, OverLimit) as error:

@@ -1,4 +1,4 @@
-"""Repairing a root: what is damaged is mended as far as it can be, and what is lost or comes again is reported."""
+"""Repairs a root: fixes damage as far as possible, and reports lost and repeated messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from lakequeue.storage.stores import Store
 def repair(
     root: Root, name: str | None = None, *, apply: bool = False, force: bool = False, adopt: bool = False
 ) -> list[Repair]:
-    """Mends what is damaged, see ``LakeQueue.repair``."""
+    """Repairs damage, see ``LakeQueue.repair``."""
     with _mending(root, apply) as (engine, making):
         done = list(_repair_catalog(root, engine, name, making, adopt))
         if name is None:
@@ -59,7 +59,7 @@ def repair(
 
 
 def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) -> list[Repair]:
-    """Sets back clocks that were ahead, see ``LakeQueue.repair``."""
+    """Moves future instants of a wrong clock back, see ``LakeQueue.repair``."""
     done: list[Repair] = []
     with _mending(root, apply) as (engine, making):
         rows = [row for row in root.rows() if name is None or (row.region, row.name) == (root.region, name)]
@@ -79,7 +79,9 @@ def repair_clock(root: Root, name: str | None = None, *, apply: bool = False) ->
 def _own_clock_steps(
     root: Root, engine: Engine, name: str | None, rows: Sequence[QueueRow]
 ) -> Iterator[RepairStep]:
-    """What sets the instants of the root's own tables back: of all queues, or of those that have a name."""
+    """Yields the steps that move back the instants of the root's own tables: of all queues, or of queues with a
+    name.
+    """
     now, keys = root.now(), {row.key for row in rows}
 
     def earlier() -> list[QueueRow]:
@@ -111,7 +113,7 @@ def _own_clock_steps(
 
 @contextmanager
 def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
-    """One run over a root: the engine, and what counts the steps that it makes; None if it only tells of them."""
+    """Runs one repair of a root: yields the engine, and the counter of its steps; None if it only reports them."""
     steps = Steps("the repair")
     with root.storage_errors(), steps.rest():
         if apply:
@@ -123,7 +125,7 @@ def _mending(root: Root, apply: bool) -> Iterator[tuple[Engine, Steps | None]]:
 
 @contextmanager
 def _locked(tables: Sequence[str], making: Steps | None) -> Iterator[None]:
-    """Keeps all other processes out of local tables that are there."""
+    """Keeps all other processes out of existing local tables."""
     with ExitStack() as locks:
         for table in filter(is_local_folder, tables) if making else ():
             locks.enter_context(committing(table, exclusive=True))
@@ -182,7 +184,7 @@ def _repair_shard(
 
 
 def _deliverable(rows: LedgerRows | RepairedLedger, end: int, low: int = 0) -> SpanSet:
-    """The messages from an offset on that a ledger has as not deleted."""
+    """Returns the messages from an offset on that a ledger does not have as deleted."""
     found, fresh = SpanSet((run.first, run.last) for run in sorted(rows.runs)), rows.head.head_offset
     if fresh < end:
         found.add(fresh, end - 1)
@@ -196,19 +198,19 @@ class _Before:
 
     messages: SpanSet
     newest: bool
-    """Whether nothing was received or deleted since; otherwise whatever is left may have been."""
+    """True if nothing was received or deleted since. Otherwise any remaining message may have been."""
     found: FoundShard
     """The shard before the repair."""
 
     def correct(self, blank: Sequence[Range], end: int, twice: int) -> None:
-        """Leaves out messages that are gone, and adds those that get offsets from ``end`` on."""
+        """Removes messages that are gone, and adds messages that get new offsets from ``end`` on."""
         for span in blank:
             self.messages.discard(*span)
         if twice:
             self.messages.add(end, end + twice - 1)
 
     def compared(self, report: Repair, left: SpanSet, log: FoundLog) -> Repair:
-        """The report with the difference, by message (DUR-36)."""
+        """Returns the report with the difference, by message (DUR-36)."""
         lost = [part for span in self.messages for part in left.missing(*span)]
         again = [part for span in left for part in (self.messages.missing(*span) if self.newest else [span])]
         found, back = ids_of(log, lost), ids_of(log, again)
@@ -273,7 +275,7 @@ def _plan(
 
 
 def _undelivered(rows: RepairedLedger, now: int) -> tuple[RepairedLedger, list[str], int]:
-    """The rows without marks, what is to be said of that, and an epoch above all that deliveries had (TAB-11)."""
+    """Returns the rows without marks, a note about them, and an epoch above those of all deliveries (TAB-11)."""
     if DELIVERY_ID not in rows.head.attributes:
         return rows, [], 0
     head, runs, marked = without_marks(rows.head, rows.runs)
@@ -288,7 +290,7 @@ _UNKNOWN_DELETIONS = "the ledger goes back, and no longer says which of the mess
 
 
 def _unknown(found: FoundShard, end: int) -> Iterator[str]:
-    """What a log's unreadable entries may have held that nothing else records."""
+    """Yields messages about unreadable log entries whose content has no other record."""
     assert found.messages is not None
     unreadable, again = len(found.messages.unreadable), sum(not each.named for each in found.files)
     if unreadable > again:
@@ -304,7 +306,7 @@ def _lost_files(found: FoundShard) -> bool:
 
 
 def _newest_epoch(found: FoundShard) -> int:
-    """The highest epoch that any process may have seen; each lost entry may have been one more."""
+    """Returns the highest epoch that any process may have seen. Each lost entry counts as one more."""
     state = None if found.receipts is None else found.receipts.newest()
     if found.receipts is None or state is None:
         return 0
@@ -312,7 +314,7 @@ def _newest_epoch(found: FoundShard) -> int:
 
 
 def _moves(root: Root, store: Store, key: str, shard: int) -> int:
-    """The number of the last move from a shard that arrived anywhere: the next one must be another."""
+    """Returns the number of the shard's last move that arrived anywhere. The next move needs a higher number."""
     last = 0
     for row in find_catalog(store, root.path).rows:
         for number in range(row.shards):
@@ -384,17 +386,17 @@ def _catalog_step(engine: Engine, catalog: FoundCatalog, rows: Sequence[QueueRow
 def _listed_again(
     root: Root, engine: Engine, name: str, taken: QueueRow | None, hidden: Sequence[str], adopt: bool
 ) -> QueueRow | None:
-    """A new row for a queue that the catalog lost, and whose directory is there.
+    """Returns a new row for a queue that the catalog lost, and whose directory exists.
 
-    Without ``adopt`` only if no other queue has the name, or could have it. With ``adopt`` the queues that may
-    have the name get it in turn.
+    Without ``adopt``, only if no other queue has or could have the name. With ``adopt``, the queues that may have
+    the name get it in turn.
 
     Args:
         root, engine: where.
         name: of the queue.
         taken: the row that has the name now.
-        hidden: keys of the queues that may have it, which took messages.
-        adopt: whether it may change hands.
+        hidden: keys of the queues that may have the name, and took messages.
+        adopt: True if another queue may get the name.
     """
     if not hidden or (not adopt and (taken is not None or len(hidden) > 1)):
         return None

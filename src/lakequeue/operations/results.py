@@ -1,4 +1,4 @@
-"""Values that a queue returns: messages and counts, made from rows of the log and the ledger."""
+"""Values that a queue returns: messages and counts, from rows of the log and the ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SentRows(int):
     """Number of messages that a bulk send added to a queue.
 
     Attributes:
-        refused: number of rows that the call dropped or diverted since they break a rule.
+        refused: number of rows that the call dropped or diverted because they break a rule.
     """
 
     refused: int
@@ -40,7 +40,7 @@ class QueueCounts:
         visible: a receive may return them.
         in_flight: received, and hidden until their visibility timeout ends.
         delayed: sent with a delay that is not over.
-        rewindable: deleted, and a rewind can bring them back.
+        rewindable: deleted, and a rewind can restore them.
         oldest_age: seconds since the oldest message was sent; None without messages.
         held: sent when the limit on delayed messages was reached; not counted as delayed.
         undecided: of a delivery into a table whose lease has ended; not counted as in flight (TAB-5).
@@ -58,12 +58,12 @@ class QueueCounts:
         return self.table("messages")
 
     def table(self, caption: str) -> str:
-        """The counts as a table of a notebook."""
+        """Returns the counts as a notebook table."""
         cells = self.cells()
         return notebook.table(caption, [*cells], [[*cells.values()]])
 
     def cells(self) -> dict[str, object]:
-        """The counts as notebooks show them, by title."""
+        """Returns the counts as notebooks show them, by title."""
         age = None if self.oldest_age is None else shown_duration(self.oldest_age)
         counts = {"visible": self.visible, "in flight": self.in_flight, "delayed": self.delayed, "held": self.held}
         undecided = {"undecided": self.undecided} if self.undecided else {}
@@ -72,11 +72,11 @@ class QueueCounts:
 
 @attrs.frozen
 class ShardCounts:
-    """Number of messages of a shard by state, and how much the processes that commit to it compete.
+    """Number of messages of a shard by state, and lost races of the processes that commit to it.
 
     Attributes:
         shard: number of the shard, from 0.
-        visible: as in ``QueueCounts``, and so are the next four.
+        visible: as in ``QueueCounts``, like the next four.
         in_flight: received, and hidden.
         delayed: sent with a delay that is not over.
         held: sent when the limit on delayed messages was reached.
@@ -89,15 +89,15 @@ class ShardCounts:
     delayed: int
     held: int
     commits: int
-    """Newest commits of all processes that the shard's logs still show, at most 100."""
+    """Number of newest commits of all processes in the shard's logs, at most 100."""
     lost_races: int
-    """Times that the process of such a commit had to decide again, as another one had committed before it."""
+    """Number of times that these commits were decided again because another process had committed first."""
     undecided: int = 0
 
 
 @attrs.frozen
 class UndecidedDelivery:
-    """A delivery whose lease has ended before any process knew if its rows are in the table.
+    """A delivery whose lease ended before any process knew if its rows are in the table.
 
     Attributes:
         shard: number of the shard.
@@ -126,17 +126,17 @@ class GroupCounts:
     """
 
     group_id: str | None
-    """None for all messages without a group."""
+    """None for the messages without a group."""
     visible: int
     in_flight: int
     oldest_age: float | None
     """Seconds since its oldest visible message was sent; None if none is visible."""
     noisy: bool | None
-    """Whether it has far more messages than the other groups (FAI-3); None on FIFO queues."""
+    """True if the group has far more messages than the other groups (FAI-3); None on FIFO queues."""
 
 
 WITH_VISIBLE_AT = (MessageState.VISIBLE, MessageState.IN_FLIGHT, MessageState.DELAYED)
-"""States in which it is known when a message becomes, or became, visible."""
+"""States with a known instant at which the message becomes, or became, visible."""
 
 
 @attrs.frozen
@@ -146,8 +146,8 @@ class PeekedMessage:
     Attributes:
         message_id: id that its send returned.
         body: text of the message.
-        receive_count: how often it was received; None if that is no longer known of a deleted or expired one.
-        sent_at: when it was sent; of a dead letter, when it was sent first (DLQ-4).
+        receive_count: number of receives; None for a deleted or expired message if unknown.
+        sent_at: send instant; of a dead letter, its first send (DLQ-4).
         message_attributes: attributes of its sender, by name.
         group_id: message group; None without one.
         dedup_id: deduplication id, on FIFO queues.
@@ -164,20 +164,22 @@ class PeekedMessage:
     message_attributes: dict[str, AttributeValue]
     group_id: str | None = None
     source_queue: str | None = None
-    """Name of the queue that it was moved from (DLQ-4)."""
+    """Name of the queue from which the message was moved (DLQ-4); None otherwise."""
     moved_at: datetime | None = None
-    """When it was moved here; None if it was sent here."""
+    """Instant of the move to this queue; None if the message was sent here."""
     dedup_id: str | None = None
     trace_header: str | None = None
     """``AWSTraceHeader`` of its send (SND-15)."""
     dead_letter_reason: DeadLetterReason | None = None
-    """Why the last handler of a dead letter failed; None if its consumer was killed, or none of ours (DLQ-4)."""
+    """Failure of a dead letter's last handler; None if its consumer was killed, or is not a lakequeue consumer
+    (DLQ-4).
+    """
     consumer: str | None = None
-    """The name that the consumer gave which has it in flight; None: it gave none, or none has it."""
+    """Name of the consumer that has the message in flight; None without a name, or if it is not in flight."""
     attempts: tuple[DeadLetterReason, ...] = ()
-    """Its last ten failed attempts, oldest first (JOB-10); of a dead letter those at its source at first."""
+    """Last ten failed attempts, oldest first (JOB-10). A dead letter begins with those at its source."""
     priority: int = 0
-    """That of its send; 0 where the queue has no priorities (JOB-5)."""
+    """Priority; 0 on queues without priorities (JOB-5)."""
 
 
 class PeekedMessages(list[PeekedMessage]):
@@ -212,7 +214,7 @@ def received_message(
     settler: MessageQueue,
     priority: int = 0,
 ) -> Message:
-    """A received message; ``names`` selects its attributes (MSA-4)."""
+    """Returns a received message. ``names`` selects its attributes (MSA-4)."""
     system = {"AWSTraceHeader": row["trace_header"]}
     if row["source_receive_count"] is not None:
         system["DeadLetterQueueSourceArn"] = row["source_queue"]
@@ -241,7 +243,7 @@ def received_message(
 
 
 def peeked_message(row: dict[str, Any], attributes: Attributes, of_queue: QueueAttributes) -> PeekedMessage:
-    """A message as ``peek`` shows it, given its row of ``browse.PEEKED``, and its attributes as sent."""
+    """Returns a message as ``peek`` shows it, from its row of ``browse.PEEKED`` and its attributes as sent."""
     row["priority"] = row.pop("shard") % of_queue.classes
     row["state"] = MessageState(row["state"])
     row["dead_letter_reason"] = parse_reason(row["dead_letter_reason"])

@@ -14,7 +14,7 @@ from lakequeue.storage.reserve import reserve
 
 
 def rewind(queue: OpenQueue, to: datetime) -> int:
-    """Makes deleted messages that were sent at an instant or later visible again; returns how many (RWD-9)."""
+    """Makes deleted messages sent at an instant or later visible again. Returns their number (RWD-9)."""
     with queue.service("rewind") as call:
         command, now = Rewind(check_instant("to", to)), queue.now()  # reading many shards may take long
         for shard in queue.shards:  # check all shards first, so that a refusal changes none
@@ -28,7 +28,7 @@ def rewind(queue: OpenQueue, to: datetime) -> int:
 
 
 def rewindable(queue: OpenQueue, to: datetime) -> int:
-    """How many messages a rewind would make visible now; errors as in ``rewind``."""
+    """Returns how many messages a rewind would make visible now. Errors as in ``rewind``."""
     with queue.service("rewindable"):
         command, now = Rewind(check_instant("to", to)), queue.now()
         return sum(shard.ledger.query(lambda machine: machine.rewindable(command, now)) for shard in queue.shards)

@@ -1,9 +1,9 @@
-"""Adds, changes and runs schedules. Each due message is sent once, however many processes look or die (JOB-7).
+"""Adds, changes and runs schedules. Each due message is sent once, even if several processes send or die (JOB-7).
 
-A message that is due is sent as a batch of a stream: the stream is the schedule's id, the batch its due time. The
-queue's log has the last batch of each stream, in the same commit as the message. So a process that sends the
-message again, or an earlier one, adds nothing. All that is due for a queue is one commit. Then one commit moves
-the rows of these schedules on, except those that another process has moved.
+A due message is sent as a batch of a stream: the stream is the schedule's id, and the batch number its due time.
+The queue's log records the last batch of each stream, in the same commit as the message. So sending the message
+again, or an earlier message, adds nothing. One commit sends all due messages of a queue. Another commit then
+advances these schedules, except those that another process has advanced.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from lakequeue.storage.schedules import ScheduleTable
 from lakequeue.storage.store_failures import first_line
 
 MOST = 1_000
-"""Schedules of a root, as each change writes all of them."""
+"""Maximum number of schedules of a root. Each change writes all of them."""
 _LONGEST_ERROR = 500
 _PATIENCE = 5
-"""Seconds that a block waits for what its thread sends; who is killed meanwhile leaves it to the next look."""
+"""Seconds that a block waits for sends of its thread. If it is killed meanwhile, the next check sends them."""
 _TOGETHER, _BYTES = 1_000, 8 * 2**20
-"""Messages of a commit, and bytes of their bodies, about; a larger body is sent alone."""
+"""Approximate number of messages of a commit, and bytes of their bodies. A larger body is sent alone."""
 
 _log = logging.getLogger("lakequeue")
 
@@ -51,7 +51,7 @@ class OpenSchedules:
     """The schedules of a root. Thread-safe.
 
     Attributes:
-        root: its region is that of the schedules.
+        root: the root; its region is the region of the schedules.
     """
 
     def __init__(self, root: Root) -> None:
@@ -59,13 +59,13 @@ class OpenSchedules:
         self._table = ScheduleTable(root.engine, root.path)
 
     def listed(self) -> list[Schedule]:
-        """Those of the region, by name."""
+        """Returns the schedules of the region, by name."""
         with self.root.storage_errors():
             rows = self._table.rows()
         return sorted((row for row in rows if row.region == self.root.region), key=lambda row: row.name)
 
     def add(self, wanted: Schedule, update: bool = False) -> Schedule:
-        """Adds a schedule, or returns an equal one; ``update``: replaces another schedule of this name."""
+        """Adds a schedule, or returns an equal one. ``update``: replaces another schedule of this name."""
         wanted.check()
         wanted = attrs.evolve(wanted, next_due=wanted.first_after(wanted.created_at) or wanted.next_due)
         validate_entry(_entry(wanted, wanted.next_due), find(self.root, wanted.queue).attributes)
@@ -91,7 +91,7 @@ class OpenSchedules:
         return self._found(rows, wanted.name)
 
     def change(self, name: str, change: Callable[[Schedule], Schedule | None]) -> None:
-        """Changes a schedule, or removes it: then the result is None."""
+        """Changes a schedule; removes it if ``change`` returns None."""
 
         def changed(rows: Sequence[Schedule]) -> dict[str, Schedule | None]:
             row = self._found(rows, name)
@@ -102,7 +102,7 @@ class OpenSchedules:
             self._table.change(changed)
 
     def last_sent(self, row: Schedule) -> datetime | None:
-        """When a schedule's newest message in its queue was due; None if the queue has no such message."""
+        """Returns when a schedule's newest message in its queue was due; None if the queue has no such message."""
         queue = self.root.living_at(QueueLocation(row.region, row.queue))
         if queue is None:
             return None
@@ -113,7 +113,7 @@ class OpenSchedules:
         """Yields the schedules of the region that fail or are overdue, by name, except paused ones.
 
         Args:
-            thorough: also compares each schedule with its messages, which reads each queue.
+            thorough: also compare each schedule with its messages, which reads each queue.
         """
         now, command = self.root.clock.now(), "lakequeue schedule list"
         for row in (row for row in self.listed() if not row.paused):
@@ -128,7 +128,7 @@ class OpenSchedules:
                 yield Concern(row.queue, kind, f"schedule {row.name}{told}", f"{command} shows all", (command,))
 
     def set_back(self, queue: str | None, now: datetime) -> dict[str, Schedule]:
-        """Schedules as they are without instants yet to come, by their ids now; only those that change (DUR-83).
+        """Returns changed schedules without future instants, by their current ids (DUR-83).
 
         Args:
             queue: only the schedules of this queue, in the region; None: all of the root.
@@ -143,17 +143,17 @@ class OpenSchedules:
         return found
 
     def replace(self, new: Mapping[str, Schedule]) -> None:
-        """Replaces schedules, by their ids, which may change."""
+        """Replaces schedules by id. The new ids may differ."""
         removed = {id: None for id, row in new.items() if row.id != id}
         self._table.change(lambda rows: {row.id: row for row in new.values()} | removed)
 
     def run_now(self, name: str) -> SendResult:
-        """Sends the message of a schedule at once; its times stay."""
+        """Sends the message of a schedule at once. Its times stay."""
         row = self._found(self.listed(), name)
         return send(find(self.root, row.queue), _entry(row, self.root.clock.now(), uuid.uuid4().hex))
 
     def run_due(self) -> int:
-        """Sends what is due, and moves the schedules on; returns the number of messages that this call sent."""
+        """Sends due messages, and advances their schedules. Returns the number of messages that this call sent."""
         now, sent = self.root.clock.now(), 0
         rows = [row for row in self.listed() if not row.paused]
         due = [row for row in rows if row.next_due <= now]
@@ -183,7 +183,7 @@ class OpenSchedules:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Sends what is due at the start of each minute, in a thread, during the block."""
+        """Sends due messages at the start of each minute, in a thread, during the block."""
         stop = threading.Event()
         thread = start_thread(self.root.clock, lambda: self._run_on(stop), "lakequeue schedules")
         try:
@@ -204,10 +204,9 @@ class OpenSchedules:
             clock.wait(clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1), stop)
 
     def _run(self, rows: Sequence[Schedule], now: datetime) -> Iterator[tuple[Schedule, int, Schedule | None]]:
-        """Sends what is due of the schedules of a queue.
+        """Sends the due messages of a queue's schedules.
 
-        Yields each row, the number of its messages that were sent, and the row after that; None if its last
-        message is sent.
+        Yields each row, the number of its messages sent, and its next row; None after its last message.
         """
         times: dict[str, list[datetime]] = {}
         problems: dict[str, Exception] = {}
@@ -235,7 +234,7 @@ class OpenSchedules:
             yield row, *self._after(row, now, found)
 
     def _send(self, queue: str, due: Sequence[tuple[Schedule, datetime]]) -> Sequence[object]:
-        """Sends messages that are due; returns the result of each, None if it was sent before, or its error."""
+        """Sends due messages. Returns the result or error of each; None if it was sent before."""
         sends = [
             (_entry(row, time, f"{row.id}-{to_micros(time)}"), _stream(row), to_micros(time)) for row, time in due
         ]
@@ -247,7 +246,7 @@ class OpenSchedules:
     def _after(
         self, row: Schedule, now: datetime, outcomes: Sequence[tuple[datetime, object]]
     ) -> tuple[int, Schedule | None]:
-        """Returns the number of messages sent, and the row after the outcomes of its times."""
+        """Returns the number of messages sent, and the row after the outcomes of its due times."""
         sent, after, time = 0, row, row.next_due
         try:
             for time, outcome in outcomes:
@@ -280,7 +279,7 @@ _queue = attrgetter("queue")
 
 
 def _stream(row: Schedule) -> str:
-    """The stream whose batches a schedule's messages are."""
+    """Returns the stream of a schedule's messages."""
     return f"schedule-{row.id}"
 
 

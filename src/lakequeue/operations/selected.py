@@ -1,6 +1,6 @@
-"""What an operator does with chosen messages, by their ids and without receipts.
+"""Operations on chosen messages, by their ids and without receipts.
 
-Messages that a consumer has in flight are not taken from it, unless that is asked for.
+They leave messages in flight to their consumers, unless asked otherwise.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ from lakequeue.shard.spans import ranges
 from lakequeue.storage.messages.erase import offsets_of
 
 NEAR = 60 * MICROS
-"""How far the clock of a sender may be from that of its shard, for a message to be looked up in a file or two."""
+"""Allowed difference between the clocks of a sender and its shard. Within it, one or two files have the
+message.
+"""
 
 
 @attrs.frozen
 class ChosenCounts:
-    """What became of chosen messages.
+    """Results of an operation on chosen messages.
 
     Attributes:
         done: number of messages that the operation changed.
-        stayed: number of the others by their state just before.
-        missing: number of those that the queue no longer stores.
+        stayed: number of unchanged messages by their state just before.
+        missing: number of messages that the queue no longer stores.
     """
 
     done: int
@@ -48,7 +50,7 @@ class ChosenCounts:
 
 
 def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
-    """Deletes the visible ones of the messages; a rewind can restore them as any others."""
+    """Deletes the visible messages among the given ones. A rewind can restore them."""
     with queue.service("delete_selected") as call:
         outcome = _apply(queue, message_ids, {MessageState.VISIBLE}, Discard)
         queue.tally(deleted=outcome.done)
@@ -57,7 +59,7 @@ def delete(queue: OpenQueue, message_ids: Collection[str]) -> ChosenCounts:
 
 
 def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool = False) -> ChosenCounts:
-    """Makes delayed messages visible now, and those in flight if asked.
+    """Makes delayed messages visible now; with ``in_flight`` also messages in flight.
 
     The consumer of a message in flight is not notified. On lenient queues it may still delete the message until
     another consumer receives it.
@@ -70,7 +72,7 @@ def make_visible(queue: OpenQueue, message_ids: Collection[str], in_flight: bool
 
 
 def erase(queue: OpenQueue, message_id: str) -> bool:
-    """Deletes a message for good and clears what was sent; see ``Queue.erase``."""
+    """Deletes a message for good, and clears its content; see ``Queue.erase``."""
     steps, erased = Steps("the erasure"), False
     with queue.service("erase") as call, steps.rest():
         queue.root.check_clock(queue.name)  # else its last step would be refused
@@ -100,7 +102,7 @@ def cancel(queue: OpenQueue, message_id: str) -> bool:
 
 
 def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
-    """Makes a message that waits visible at an instant; see ``Queue.reschedule``."""
+    """Makes a delayed or visible message visible at an instant; see ``Queue.reschedule``."""
     if queue.fifo:
         raise UnsupportedOperation("Messages of FIFO queues keep their order, so none has a delay of its own.")
     instant, retention, done = check_instant("at", at), queue.attributes.retention_micros, 0
@@ -123,7 +125,7 @@ def reschedule(queue: OpenQueue, message_id: str, at: datetime) -> bool:
 
 
 def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
-    """A message in any state; see ``Queue.get``."""
+    """Returns a message in any state; see ``Queue.get``."""
     from lakequeue.operations.relations import of_queues  # imports pyarrow.dataset
 
     with queue.service("get") as call:
@@ -144,7 +146,9 @@ def get(queue: OpenQueue, message_id: str) -> PeekedMessage:
 
 
 def _looks(queue: OpenQueue, message_id: str) -> Iterator[list[_Place]]:
-    """Where the log has messages with an id: first about when the id was made, if it tells, then anywhere."""
+    """Yields places of messages with an id in the log: first near the time in the id, if it has one, then
+    anywhere.
+    """
     queue.learn_of_shards()
     made = sent_about(message_id)
     if made is not None and (near := _places(queue, message_id, (made - NEAR, made + NEAR))):
@@ -159,7 +163,7 @@ _Place = tuple[OpenShard, list[int]]
 
 
 def _places(queue: OpenQueue, message_id: str, sent: tuple[int, int] | None = None) -> list[_Place]:
-    """Where the log has messages with an id; several if one was moved away and back."""
+    """Returns the places of messages with an id in the log; several if a message was moved away and back."""
     logs = [(shard, queue.root.engine.open(shard.tables.messages)) for shard in queue.shards]
     return [(shard, offsets) for shard, log in logs if (offsets := offsets_of(log, message_id, sent))]
 
@@ -170,7 +174,7 @@ def _unknown(message_id: str) -> InvalidParameterValue:
 
 
 def _remove(queue: OpenQueue, shard: OpenShard, offsets: list[int], steps: Steps, for_good: bool = True) -> int:
-    """Deletes messages in any state, once they are not on their way to another queue; returns how many."""
+    """Deletes messages in any state, once they are not moving to another queue. Returns their number."""
     command, removed, moving = Erase(ranges(offsets), for_good), 0, True
     with steps.step():
         while moving:
@@ -187,7 +191,7 @@ def _apply(
     states: Collection[MessageState],
     command: Callable[[Spans], Discard | MakeVisible],
 ) -> ChosenCounts:
-    """Runs one command a shard on the messages; the shard decides by their states at its commit."""
+    """Runs one command per shard on the messages. The shard decides by their states at its commit."""
     wanted = pa.array(sorted(set(message_ids)), pa.string())
     found = done = 0
     stayed: Counter[MessageState] = Counter()

@@ -36,14 +36,15 @@ Entries = Mapping[int, ValidEntry]
 """Messages by their index in the caller's batch."""
 
 Send: TypeAlias = SendEntry | Sequence[SendEntry]
-"""One message, or a batch."""
+"""One message or a batch."""
 Outcome: TypeAlias = SendResult | BatchResult | QueueServiceError | QueueClientError
-"""What became of it."""
+"""Result of a send."""
 
 Tracing: TypeAlias = Callable[[str, str, Sequence[SendEntry]], AbstractContextManager[Sequence[SendEntry]]]
 tracing: Tracing | None = None
-"""Entered around each send with the verb, the queue's name and the entries; yields those to be sent instead.
-``lakequeue.otel.instrument`` sets it."""
+"""Wraps each send; called with the verb, the queue's name and the entries. Yields the entries to send instead. Set
+by ``lakequeue.otel.instrument``.
+"""
 
 
 def send(queue: OpenQueue, entry: SendEntry) -> SendResult:
@@ -59,24 +60,24 @@ def send_batch(queue: OpenQueue, entries: Sequence[SendEntry]) -> BatchResult:
 
 
 def send_each(queue: OpenQueue, sends: Sequence[Send]) -> list[Outcome]:
-    """Runs sends of separate callers in one commit for each shard; what is refused of one concerns no other.
+    """Runs sends of separate callers in one commit per shard. A refused send does not affect the others.
 
     Raises:
-        QueueServiceError, QueueClientError: none could be sent.
+        QueueServiceError, QueueClientError: no send succeeded.
     """
     with queue.service("send_each") as call:
         return _each(queue, sends, call)
 
 
 def send_once(queue: OpenQueue, sends: Sequence[tuple[SendEntry, str, int]]) -> list[Outcome | None]:
-    """Sends messages of streams in one commit for each shard.
+    """Sends messages of streams in one commit per shard.
 
     A shard remembers the last batch of each stream, so a message that is sent again adds nothing, and neither does
     a message of an earlier batch. All attempts to send a message use the same shard.
 
     Args:
         queue: the queue.
-        sends: each message with its stream and the number of its batch, those of a stream in order.
+        sends: each message with its stream and the number of its batch. Messages of a stream are in order.
 
     Returns:
         An outcome for each message; None if it was sent before.
@@ -159,24 +160,24 @@ def _batch_result(queue: OpenQueue, entries: Sequence[SendEntry], outcomes: Sequ
 def traced(
     verb: str, queue: OpenQueue, entries: Sequence[SendEntry]
 ) -> AbstractContextManager[Sequence[SendEntry]]:
-    """A block with the entries to send, which carry the trace of the caller if there is one."""
+    """Returns a block that yields the entries to send, with the caller's trace if there is one."""
     return nullcontext(entries) if tracing is None else tracing(verb, queue.name, entries)
 
 
 def in_turn(queue: OpenQueue) -> list[OpenShard]:
-    """All shards of a queue, the one first where this process sends now."""
+    """Returns all shards of a queue, beginning with the shard of this process's sends."""
     return [queue.shards[shard] for shard in in_home_order(queue.shards, queue.shards[0].shared.sends)]
 
 
 def of_priority(queue: OpenQueue, shards: list[OpenShard], priority: int) -> list[OpenShard]:
-    """Those of the shards that have the messages of a priority (JOB-5)."""
+    """Returns the shards for messages of a priority (JOB-5)."""
     return [shard for shard in shards if shard.number % queue.attributes.classes == priority]
 
 
 def _deliver(
     queue: OpenQueue, check: Callable[[], list[Any]]
 ) -> list[SendResult | BatchFailure | QueueServiceError | QueueClientError]:
-    """Appends entries that pass ``check``, in one commit per shard; returns a result or failure per entry."""
+    """Appends entries that pass ``check``, in one commit per shard. Returns a result or failure per entry."""
     version, checked = queue.validated(check)
     done: dict[int, SendResult | QueueServiceError] = {}
     failed: dict[int, QueueServiceError | QueueClientError] = {}
@@ -211,7 +212,9 @@ def _deliver(
 
 
 def _by_shard(queue: OpenQueue, entries: Entries) -> Iterable[tuple[list[OpenShard], Entries]]:
-    """Entries with the shards to try in order: that of a group or deduplication id, else all of a priority."""
+    """Yields entries with the shards to try in order: the shard of a group or deduplication id, else all of a
+    priority.
+    """
     found: dict[tuple[int | None, int], dict[int, ValidEntry]] = {}
     for index, entry in entries.items():
         name = entry.group_id or "" if queue.attributes.by_group else entry.dedup_id
@@ -234,9 +237,9 @@ def _append(
     version: int,
     done: dict[int, SendResult | QueueServiceError],
 ) -> None:
-    """Appends entries validated under a version of the attributes to the first shards that have room.
+    """Appends entries validated under a version of the attributes to the first shards with room.
 
-    Adds each result to ``done`` when its shard has committed, so an error of the next shard loses none.
+    Adds each result to ``done`` when its shard has committed, so an error of the next shard loses no result.
     Errors as in ``ShardSender.send``.
     """
     id_format = attributes.profile_rules.message_id_format

@@ -1,6 +1,6 @@
-"""Sends many rows at once: of a DataFrame, of anything that speaks Arrow, or staged elsewhere.
+"""Sends many rows at once: of a DataFrame, of any Arrow source, or staged by other code.
 
-And completes interrupted bulk sends.
+Also completes interrupted bulk sends.
 """
 
 from __future__ import annotations
@@ -48,18 +48,19 @@ class BulkSend:
     """A bulk send without its rows; see ``Queue.send_arrow``."""
 
     key: SendKey = attrs.field(default=None, converter=_key)
-    """Made of a send id. It is one for all attempts of a call, by which refused rows are stored once."""
+    """Key made from the send id. All attempts of a call have the same key, so refused rows are stored once."""
     order_by: str | None = None
     on_bad_row: OnBadRow = "fail"
     bad_rows: str | None = None
     priority: int = 0
     turn: int | None = None
-    """Which shard gets the rows that no group or priority leads to one; None: the next, and for many rows all. Two
-    processes that send the same rows then write files for the same shards."""
+    """Chooses the shard of rows without a group or priority. None: the next shard, or all shards for many rows.
+    With a turn, two processes that send the same rows write files for the same shards.
+    """
 
 
 def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
-    """Sends every row of a DataFrame as a message; returns how many, 0 if the id was sent before."""
+    """Sends every row of a DataFrame as a message. Returns the number of messages; 0 if the id was sent before."""
     queue.root.require_spark("send_dataframe")
     df, order_by = write_files.respelled(df, send.order_by)
     bad, refused = bad_rows_of(queue, send.on_bad_row, send.bad_rows), 0
@@ -78,7 +79,7 @@ def send_dataframe(queue: OpenQueue, df: DataFrame, send: BulkSend) -> SentRows:
 def bad_rows_of(
     queue: OpenQueue, on_bad_row: OnBadRow, table: str | None, verb: str = "send_dataframe"
 ) -> BadRows | None:
-    """What becomes of rows that break a rule; None: they end the send. Makes the table if it is missing.
+    """Returns how to treat rows that break a rule; None: such rows end the send. Makes the table if it is missing.
 
     Raises:
         InvalidOptions: an option is wrong, or the table has other columns, or is in the root.
@@ -104,12 +105,12 @@ def send_staged(
     stage: Stage,
     verb: str = "send_dataframe",
 ) -> int:
-    """Sends the rows that ``stage`` writes; it is called again if attributes change meanwhile.
+    """Sends the rows that ``stage`` writes. Calls it again if attributes change meanwhile.
 
     Args:
         queue: the queue.
         columns: names and types of the rows' columns.
-        send: what was asked for.
+        send: options of the send.
         stage: checks and writes the rows below the queue's directory, in one process or many.
         verb: name of the operation in log and metrics.
     """
@@ -134,7 +135,7 @@ def send_staged(
 
 
 def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
-    """Returns the shards of ``BulkSend.turn``: all if groups lead to shards, else a shard for each priority."""
+    """Returns the shards of ``BulkSend.turn``: all if groups choose shards, else a shard for each priority."""
     shards, attributes = range(len(queue.shards)), queue.attributes
     if attributes.fifo or attributes.by_group:
         return [*shards]
@@ -144,7 +145,7 @@ def shards_of_turn(queue: OpenQueue, turn: int) -> list[int]:
 
 
 def last_version(queue: OpenQueue, app_id: str) -> int:
-    """The largest version of an application id in the queue's shards, 0 if there is none."""
+    """Returns the largest version of an application id in the queue's shards; 0 if there is none."""
     with queue.service("last_version"):
         queue.reload()  # raises if the queue was deleted
         target = bulk_target(queue)
@@ -161,7 +162,7 @@ def complete_bulk_sends(queue: OpenQueue) -> None:
 
 
 def complete_batch(queue: OpenQueue, key: SendKey) -> None:
-    """Completes a batch that reached some shards, and whose process may have been killed before it reached all."""
+    """Completes a batch that reached only some shards. Its process may have been killed."""
     target = bulk_target(queue)
     manifest = load_manifest(target.tables, key.files)
     if manifest is not None and commit_files.reached_shards(target.open, manifest):
@@ -170,12 +171,16 @@ def complete_batch(queue: OpenQueue, key: SendKey) -> None:
 
 
 def sweep_manifests(queue: OpenQueue) -> dict[int, list[str]]:
-    """Removes manifests of complete or abandoned bulk sends; returns the files of the others by shard."""
+    """Removes manifests of complete or abandoned bulk sends. Returns the files of all other bulk sends by
+    shard.
+    """
     return commit_files.sweep_manifests(bulk_target(queue))
 
 
 def bulk_target(queue: OpenQueue, priority: int = 0) -> commit_files.SendTarget:
-    """The queue as bulk sends see it, with its attributes as last read, and the priority of rows without one."""
+    """Returns the queue as a target of bulk sends, with its attributes as last read. ``priority``: of rows without
+    one.
+    """
     shards = [shard.number for shard in in_turn(queue)]
     version, attributes = queue.row.attributes_version, queue.attributes  # in this order, see OpenQueue.adopt
     engine, path = queue.root.engine, queue.root.path
@@ -210,7 +215,7 @@ class _QueueShards:
 
 
 def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") -> SentRows:
-    """Sends every row as a message; returns how many."""
+    """Sends every row as a message. Returns the number of messages."""
     verb, refused, order_by = "send_arrow", 0, send.order_by
     bad = bad_rows_of(queue, send.on_bad_row, send.bad_rows, verb)
     source = _Source(data)
@@ -229,7 +234,7 @@ def send_arrow(queue: OpenQueue, data: Any, send: BulkSend, body: str = "body") 
 
 
 class _Source:
-    """Rows that are read once, or again if the queue's attributes changed meanwhile."""
+    """Rows that are read once; again if the queue's attributes changed meanwhile."""
 
     def __init__(self, data: Any) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""Bulk sends whose rows are written by other processes: begun in one, completed in another."""
+"""Bulk sends with rows written by other processes: planned in one process, completed in another."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from lakequeue.storage.bulk.write_files import TaskWriter
 from lakequeue.storage.folder import Folder
 
 Columns = Sequence[tuple[str, str]]
-"""Names and types of the rows' columns; the types are called as in Spark."""
+"""Names and types of the rows' columns, with Spark's names of types."""
 
 
 @attrs.frozen
 class PlannedSend:
-    """A bulk send whose rows other processes write; a value that travels to them and back."""
+    """A bulk send with rows that other processes write; a value that travels to them and back."""
 
     columns: Columns
     order_by: str | None
     """Column that orders the messages of each group, on FIFO queues."""
     writer: TaskWriter
-    """That of a stream has no key of its own yet, as only tasks are told which batch they write."""
+    """Writer for tasks. In a stream it has no key yet, because only tasks learn the number of their batch."""
     needed: bool = True
-    """Whether the rows are: the send may have been made before, or its files wait."""
+    """False if the send was made before, or its files are ready to commit. Rows are then not written."""
 
     def of_batch(self, stream: str, number: int) -> PlannedSend:
-        """The send of a micro-batch of a stream, the same in all its tasks."""
+        """Returns the send of a stream's micro-batch, equal in all its tasks."""
         staging = self.writer.staging
         staging = staging.of_key(SendKey.of_batch(stream, number), staging.key.files[:8])
         return attrs.evolve(self, writer=attrs.evolve(self.writer, staging=staging))
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> Written | None:
-        """Writes the rows of a task in its own process; None if they are not needed."""
+        """Writes the rows of a task in its own process. Returns None if they are not needed."""
         return self.writer.write(rows) if self.needed else None
 
 
@@ -54,7 +54,7 @@ def plan(
     on_bad_row: OnBadRow = "fail",
     bad_rows: str | None = None,
 ) -> PlannedSend:
-    """Begins a send, or all those of a stream; its options are those of ``Queue.send_dataframe``.
+    """Plans a send, or all sends of a stream. Its options are those in ``Queue.send_dataframe``.
 
     Raises:
         InvalidParameterValue: a column is missing, unknown, or of a wrong type.
@@ -76,9 +76,9 @@ def plan(
 
 
 def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) -> int:
-    """Makes the files of all partitions one send, and commits them; returns the number of messages.
+    """Commits the files of all partitions as one send. Returns the number of messages.
 
-    A batch that was sent before adds nothing. ``written`` is what became of each partition, in their order.
+    A batch that was sent before adds nothing. ``written``: results of the partitions, in order.
 
     Raises:
         InvalidParameterValue, InvalidMessageContents: rows break a rule; nothing was sent.
@@ -119,5 +119,5 @@ def complete(queue: OpenQueue, send: PlannedSend, written: Sequence[Written]) ->
 
 
 def discard(queue: OpenQueue, send: PlannedSend) -> None:
-    """Removes the files of a send that nobody has begun to commit."""
+    """Removes the files of a send that no process has begun to commit."""
     send.writer.staging.discard(bulk_target(queue).tables)

@@ -35,9 +35,9 @@ from lakequeue.shard.commands import (
 from lakequeue.shard.spans import ranges
 
 Wanted: TypeAlias = tuple[str, Duration | None]
-"""A handle with seconds until the message becomes visible; None: delete it."""
+"""Receipt handle with seconds until the message becomes visible; None: delete it."""
 Outcome: TypeAlias = QueueServiceError | QueueClientError | None
-"""Why a receipt was not settled; None: it was."""
+"""Why a receipt was not settled; None: it was settled."""
 
 
 @attrs.frozen
@@ -54,15 +54,15 @@ class Settler:
 
 
 class Settling:
-    """Receipts to settle, in one commit for each shard, and what became of them.
+    """Receipts to settle, in one commit per shard, and their results.
 
     Args:
-        failures: why handlers failed, by receipt handle; kept with the messages.
-        deletes: whether a receipt without a timeout is to be deleted; else that is refused (VIS-10).
+        failures: reasons of failed handlers, by receipt handle; stored with the messages.
+        deletes: True to delete receipts without a timeout, False to refuse them (VIS-10).
 
     Attributes:
-        waiting: indexes and commands by shard, until they were committed or failed.
-        errors: why each receipt was not settled; None: it was, or it still waits.
+        waiting: indexes and commands by shard, until they are committed or failed.
+        errors: why each receipt was not settled; None: it was settled, or still waits.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Settling:
                 self.waiting.setdefault(handle.shard, []).append(([], record))
 
     def commands(self, shard: int) -> list[Command]:
-        """What waits for a commit to a shard."""
+        """Returns the commands that wait for a commit to a shard."""
         return [command for _, command in self.waiting.get(shard, ())]
 
     def commit(self, shard: int) -> QueueServiceError | QueueClientError | None:
-        """Commits what waits for a shard; returns why it failed."""
+        """Commits the waiting commands of a shard. Returns why it failed; None if it did not."""
         try:
             with self._queue.root.storage_errors():
                 ledger = self._queue.shards[shard].ledger
@@ -116,7 +116,7 @@ class Settling:
         return None
 
     def settled(self, shard: int, results: Sequence[Result]) -> None:
-        """Takes the answers to the commands of a shard, in their order."""
+        """Records the answers to the commands of a shard, in their order."""
         done = list(zip(self.waiting.pop(shard, ()), results, strict=True))
         for (indexes, _), result in done:
             for index in indexes:
@@ -124,7 +124,7 @@ class Settling:
         _count(self._queue, [(command, result.value) for (_, command), result in done if result.error is None])
 
     def fail(self, shard: int, error: QueueServiceError | QueueClientError) -> None:
-        """Gives up what waits for a shard."""
+        """Fails the waiting commands of a shard."""
         for indexes, _ in self.waiting.pop(shard, ()):
             for index in indexes:
                 self.errors[index] = error
@@ -161,7 +161,7 @@ def change_visibility_batch(queue: OpenQueue, changes: Sequence[tuple[str, Durat
 
 
 def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
-    """Makes messages visible that nobody has begun, as if they had not been received (HBN-23)."""
+    """Makes messages visible that no handler has begun, as if they had not been received (HBN-23)."""
     with queue.service("give_back") as call:
         leases: dict[int, dict[str, list[int]]] = {}
         for handle in (_decoded(queue, text) for text in handles):
@@ -175,7 +175,7 @@ def give_back(queue: OpenQueue, handles: Sequence[str]) -> None:
 
 
 def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
-    """Returns the handles whose messages were deleted since, by whichever verb and process."""
+    """Returns the handles whose messages were deleted, by any verb and process."""
     with queue.service("gone") as call:
         of_shards: dict[int, dict[int, str]] = {}
         for text in handles:
@@ -190,10 +190,10 @@ def gone(queue: OpenQueue, handles: Sequence[str]) -> list[str]:
 
 
 def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
-    """Settles receipts of separate callers, in one commit for each shard.
+    """Settles receipts of separate callers, in one commit per shard.
 
     Raises:
-        QueueDoesNotExist: it was deleted.
+        QueueDoesNotExist: the queue was deleted.
         QueueClientError: storage failed for all of them.
     """
     with queue.service("settle") as call:
@@ -206,12 +206,14 @@ def settle_each(queue: OpenQueue, wanted: Sequence[Wanted]) -> list[Outcome]:
 
 
 def visibility(queue: OpenQueue, given: Duration | None) -> int:
-    """A visibility timeout in microseconds, checked against the newest attributes if it is refused."""
+    """Returns a visibility timeout in microseconds. A refused value is checked again with the newest
+    attributes.
+    """
     return queue.validated(lambda: check_visibility_timeout(queue.attributes, given))[1]
 
 
 def _command(handle: receipt_handles.ReceiptHandle, text: str, timeout: int | None) -> Command:
-    """Has a receipt end ``timeout`` microseconds after the commit; None: deletes its message."""
+    """Returns the command that ends a receipt after ``timeout`` microseconds; None: that deletes its message."""
     if timeout is None:
         return Delete(handle.offset, handle.lease_id, text)
     return ChangeVisibility(handle.offset, handle.lease_id, timeout, text)
@@ -227,7 +229,7 @@ def _settle_one(queue: OpenQueue, text: str, timeout: int | None) -> None:
 def _settle(
     call: CallCounters, queue: OpenQueue, wanted: Sequence[Wanted], *, deletes: bool = True
 ) -> BatchResult:
-    """Settles many receipts; entry ids are indexes (BAT-4)."""
+    """Settles many receipts. Entry ids are indexes (BAT-4)."""
     check_batch_ids([str(index) for index in range(len(wanted))], queue.attributes)
     batch = BatchResult()
     for index, ((text, _), refusal) in enumerate(zip(wanted, _settled(queue, wanted, deletes), strict=True)):
@@ -250,7 +252,9 @@ def _settled(queue: OpenQueue, wanted: Sequence[Wanted], deletes: bool = True) -
 
 
 def _count(queue: OpenQueue, done: Sequence[tuple[Command, Any]]) -> None:
-    """Counts what commands did: a delete by an older handle removes nothing, a timeout of 0 extends nothing."""
+    """Counts the effects of commands: a delete by an older handle removes nothing, a timeout of 0 extends
+    nothing.
+    """
     queue.tally(
         deleted=sum(isinstance(command, Delete) and bool(removed) for command, removed in done)
         + sum(counts.done for command, counts in done if isinstance(command, LeaseDelete)),

@@ -1,4 +1,4 @@
-"""Says that the disk of a root is short of space, which queues take most of it, and what makes room."""
+"""Reports that a root's disk is short of space, which queues use most of it, and how to free space."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lakequeue.storage.reserve import Space, space_of
 LEAST_FREE, LOW_BYTES, LOW_FILES = 0.2, 10 * 2**30, 100_000
 """Share of the disk and bytes below which space is short, and free files below which it is, as in the alerts."""
 FULL_BYTES = 2**20
-"""Free bytes below which the disk counts as full, as a commit may need so many."""
+"""Free bytes below which the disk counts as full, because a commit may need that many."""
 _SHOWN = 3
 
 
 @attrs.frozen
 class Shortage:
-    """What a root's disk is short of.
+    """A resource that a root's disk is short of.
 
     Attributes:
         text: a sentence.
-        cure: the commands that make room.
-        largest: the names and sizes of the largest queues; empty if there is no queue, or it is no emergency.
+        cure: the commands that free space.
+        largest: names and sizes of the largest queues; empty without queues, or if the shortage is not urgent.
     """
 
     text: str
@@ -37,10 +37,10 @@ class Shortage:
 
 
 def shortage(root: Root) -> Shortage | None:
-    """What the root's disk is short of; None if it has enough, and on an object store.
+    """Returns the shortage of the root's disk; None if there is enough, and on an object store.
 
-    Below ``FREE_BYTES`` or ``FREE_FILES`` a shortage is urgent. The function then looks at all files, to name the
-    largest queues.
+    Below ``FREE_BYTES`` or ``FREE_FILES`` a shortage is urgent. The function then reads the sizes of all files, to
+    name the largest queues. ``only_urgent``: None for any other shortage.
     """
     space = space_of(root.path)
     if space is None:

@@ -1,10 +1,10 @@
 """The views as SQL text over tables' paths: for catalogs, and for sessions whose tasks have no lakequeue.
 
-Elsewhere ``task_views`` serves them, in 0.9 s over 16 shards instead of 7. Tables ``USING lakequeue`` would be no
-views of a catalog: through Delta's catalog Spark 4.2 creates them, and then cannot read them.
+Elsewhere ``task_views`` serves the views, in 0.9 s over 16 shards instead of 7. Tables ``USING lakequeue`` could
+not be views of a catalog: through Delta's catalog Spark 4.2 creates them, and then cannot read them.
 
 Each query sees the newest snapshots. The views cover the queues that exist when they are registered. Each branch
-of their UNION ALL has the queue's name as a literal, so that a filter on ``queue`` does not read the other queues.
+of their UNION ALL has the queue's name as a literal, so a filter on ``queue`` does not read other queues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = "CREATE OR REPLACE TEMPORARY VIEW "
 MOST_SHARDS = 100
-"""Number of shards up to which there is such a text: Spark plans each scan with jobs of its own."""
+"""Maximum number of shards, because Spark plans each scan with jobs of its own."""
 _CHUNK = 100_000
 """Number of offsets that one task matches with their runs."""
 
@@ -48,7 +48,7 @@ _TYPES = {
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """The SQL type of a type of Arrow."""
+    """Returns the SQL type of an Arrow type."""
     if pa.types.is_list(kind):
         return f"ARRAY<{sql_type(kind.value_type)}>"
     if pa.types.is_map(kind):
@@ -109,18 +109,19 @@ def create(spark: SparkSession, statements: Sequence[str]) -> None:
 def statements_of(
     root: Root, now: datetime | None, as_of: datetime | None, schema: str | None = None
 ) -> list[str]:
-    """The SQL that creates or replaces the views, for a session with Delta's extension and catalog (DLT-5).
+    """Returns the SQL that creates or replaces the views, for a session with Delta's extension and catalog
+    (DLT-5).
 
     If a queue gets a cap on delayed messages later, register the views again to show its held messages.
 
     Args:
-        root: its queues that exist are shown, or those that existed at ``as_of``.
-        now: the instant of the states; None is ``as_of``, or else the time of each query.
-        as_of: read the versions of the tables of that time; queues created later are left out.
-        schema: the schema of persistent views, with its catalog or without; None: temporary views.
+        root: the views show its queues that exist, or that existed at ``as_of``.
+        now: the instant of the states; None: ``as_of``, or else the time of each query.
+        as_of: read the versions of the tables at that time; omit queues created later.
+        schema: the schema of persistent views, with or without its catalog; None: temporary views.
 
     Raises:
-        InvalidParameterValue: ``schema`` is no name of a schema.
+        InvalidParameterValue: ``schema`` is not a valid name of a schema.
         QueueClientError: the log of a table no longer reaches back to ``as_of``, or the root has more than
             ``MOST_SHARDS`` shards.
     """
@@ -159,7 +160,7 @@ def statements_of(
 
 
 def _versions_at(store: Store, queues: Sequence[QueueRow], as_of: datetime) -> dict[str, int]:
-    """The versions of the tables of queues that existed at an instant, and of the catalog, by path."""
+    """Returns the versions of the tables of queues that existed at an instant, and of the catalog, by path."""
     found: dict[str, int] = {}
     for queue in queues:
         if from_micros(queue.created_at) <= as_of:
@@ -211,11 +212,11 @@ def _queue(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _judged(root: str, queue: QueueRow, now: str) -> str:
-    """Messages of one queue with their states, and whether a rewind may bring them back.
+    """Returns a query for the messages of one queue with their states, and if a rewind may restore them.
 
-    The run of a message is the last run that begins at or before it, if it includes it. A window over messages
-    and runs together finds it, in chunks of offsets, without a range join and in parallel. Rows that were emptied
-    are left out if a ledger has their messages as stored: Spark read it before.
+    The run of a message is the last run that begins at or before it, if the run includes it. A window over
+    messages and runs together finds that run, in chunks of offsets, without a range join and in parallel. Emptied
+    rows are omitted if a ledger has their messages as stored, because Spark read that ledger earlier.
     """
     number = SEQUENCE_NUMBER if _is_fifo(queue) else "CAST(NULL AS STRING)"
     return f"""
@@ -265,10 +266,10 @@ def _judged(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
-    """The heads with the offset from which messages are held, NULL if none are (INF-9).
+    """Returns a query for the heads with the first held offset; NULL if no message is held (INF-9).
 
-    It follows the message that fills the cap on delayed messages. Finding it reads the delayed messages a second
-    time, so only queues that had a cap when the views were created have this query.
+    That offset follows the message that fills the cap on delayed messages. Finding it reads the delayed messages a
+    second time, so only queues with a cap at the views' creation have this query.
     """
     heads = _heads(root, queue, now)
     if "MaxDelayedMessages" not in queue.attributes:
@@ -294,10 +295,11 @@ def _heads_with_held(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _with_runs(root: str, queue: QueueRow, only: str = "true") -> str:
-    """Messages with the run that each lies in, if any; ``only`` leaves others unread.
+    """Returns a query for messages with the run that includes each, if any. ``only``: condition on the messages to
+    read.
 
-    No filter on the ledger reaches its scans, here and in ``_heads``: Delta plans those with one Spark job less
-    each (a query over 16 shards: 68 jobs with, 53 without).
+    No filter on the ledger reaches its scans, here and in ``_heads``: Delta plans unfiltered scans with one Spark
+    job less each (a query over 16 shards: 68 jobs with filters, 53 without).
     """
     fields = ", ".join(_MESSAGE_FIELDS)
     no_fields = ", ".join(f"NULL AS {name}" for name in _MESSAGE_FIELDS)
@@ -349,7 +351,7 @@ def _heads(root: str, queue: QueueRow, now: str) -> str:
 
 
 def _logs(root: str, queue: QueueRow) -> str:
-    """``messages`` of all shards."""
+    """Returns a query for ``messages`` of all shards."""
     return " UNION ALL ".join(
         f"SELECT {shard} AS shard, * FROM {_table(layout.messages_path(root, queue.key, shard))}"
         for shard in range(queue.shards)
@@ -357,7 +359,7 @@ def _logs(root: str, queue: QueueRow) -> str:
 
 
 def _ledgers(root: str, queue: QueueRow) -> str:
-    """``receipts`` of all shards, with the fields of its structs as columns."""
+    """Returns a query for ``receipts`` of all shards, with the fields of its structs as columns."""
     fields = [f"run.{field.name}" for field in layout.RUN]
     fields += [f"head.{field.name}" for field in layout.HEAD if field.name not in layout.RUN.names]
     return " UNION ALL ".join(
@@ -380,7 +382,7 @@ def _table(path: str) -> str:
 
 
 def _text(value: str) -> str:
-    """A text as a SQL literal; in hex if it may need escaping, which depends on the session."""
+    """Returns a text as a SQL literal; in hex if it may need escaping, which depends on the session."""
     if re.fullmatch(r"[A-Za-z0-9_.-]*", value):
         return f"'{value}'"
     return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"

@@ -1,9 +1,10 @@
-"""The views of SQL as Spark's tasks read them, through ``relations``, wherever the tasks have lakequeue.
+"""The views of SQL as Spark's tasks read them, through ``relations``, if the tasks have lakequeue.
 
-A view is one scan, whatever the number of queues: Python functions list the shards, cut them into pieces of their
-logs and read these, each followed by ``inline``. Spark moves conditions on ``queue``, ``region`` and ``shard``,
-and semi-joins by them, below the functions that do not make these columns: what they leave out is not opened.
-Bodies and attributes are read last, of the messages that other conditions leave, and not at all if nobody asks.
+A view is one scan for any number of queues. Python functions list the shards, cut them into pieces of their logs,
+and read the pieces; ``inline`` follows each function. Spark pushes conditions on ``queue``, ``region`` and
+``shard``, and semi-joins by them, below the functions that do not make these columns. Excluded shards are not
+opened. Bodies and attributes are read last, for the messages that meet the other conditions, and only if the query
+needs them.
 """
 
 from __future__ import annotations
@@ -38,23 +39,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lakequeue")
 _OF_MESSAGES = ("messages", "history")
-"""The relations with a row for each message."""
+"""Relations with a row for each message."""
 _SHARDS = pa.schema([*(relations.SCHEMAS["messages"].field(name) for name in ("queue", "region", "shard"))])
 _PIECES = pa.schema([("first", pa.int64()), ("last", pa.int64())])
 _RANGES = pa.schema([("pieces", pa.list_(pa.struct(list(_PIECES))))])
 _LATE = ("body", "message_attributes")
-"""Columns that are read only of the messages that are left, where they are asked for."""
+"""Columns that are read last, only for the remaining messages."""
 _NO_LEASE = LeaseColumns("", "", "", False)
 _MAX_TASKS, _TASKS_PER_CORE = 64, 3
 _QUEUES = 512
-"""Number of queues that a task counts together."""
+"""Number of queues that a task counts at once."""
 
 _Columns = Iterable[Sequence[pa.Array]]
-"""Batches of columns, as a function of Spark gets them."""
+"""Batches of columns, as Spark passes them to a function."""
 
 
 def found_by(relation: str) -> pa.Schema:
-    """The columns that the functions read; the others are those of the place."""
+    """Returns the columns that the functions read, without those of the place."""
     places = {"queue", "region"} if relation in ("queues", "groups") else set(_SHARDS.names)
     if relation in _OF_MESSAGES:
         places |= set(_LATE)
@@ -64,7 +65,7 @@ def found_by(relation: str) -> pa.Schema:
 
 @lru_cache(maxsize=256)
 def _log_at(store: Store, path: str, version: int) -> ShardLog:
-    """The log of a shard as it was, whose files stay for 24 hours."""
+    """Returns the log of a shard at a version. Its files stay for 24 hours."""
     try:
         table: Table = past_versions.opened(store, path, version)
     except FileNotFoundError:  # trimmed since
@@ -73,20 +74,20 @@ def _log_at(store: Store, path: str, version: int) -> ShardLog:
 
 
 _queues_at = lru_cache(maxsize=8)(relations.queues_at)
-"""The queues of an instant; reading 10,000 rows takes half a second."""
+"""Caches the queues of an instant, because reading 10,000 rows takes half a second."""
 
 
 @attrs.define(slots=False)
 class TaskReader:
-    """Reads in a task; pickled, so it holds values only."""
+    """Reads in a task. Has only values, because it is pickled."""
 
     root: str
     options: Mapping[str, str] = attrs.field(repr=False)
     region: str
     now: datetime | None
-    """The instant of the states; None is the time at which a task reads, so that no message is from the future."""
+    """Instant of the states; None: the time of the task's read, so that no message is from the future."""
     as_of: datetime | None = None
-    """Read the tables of that time."""
+    """Read the tables as of this time."""
 
     @property
     def _opened(self) -> Root:
@@ -101,7 +102,7 @@ class TaskReader:
         return relations.of_queues(self._opened, rows, self.now, self.as_of)
 
     def shards(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """All shards of all queues."""
+        """Yields all shards of all queues."""
         rows = [
             {"queue": row.name, "region": row.region, "shard": shard}
             for row in self._queues().values()
@@ -111,7 +112,7 @@ class TaskReader:
             yield _list_of(pa.Table.from_pylist(rows, _SHARDS))
 
     def ranges(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """The ranges of shards, each as its pieces."""
+        """Yields the offset ranges of shards, each as a list of pieces."""
         queues = self._queues()
         for queue, region, shard in asked:
             row = queues.get((queue, region))
@@ -125,7 +126,7 @@ class TaskReader:
             yield _list_of(pa.table([pa.array(pieces, _RANGES.types[0])], schema=_RANGES))
 
     def read(self, relation: str, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """The rows of a relation at places."""
+        """Yields the rows of a relation at places."""
         if relation == "queues":
             yield from self._depths(asked)
             return
@@ -141,7 +142,9 @@ class TaskReader:
                 yield from _cut(batches, shown, [last for _, last in pieces])
 
     def _depths(self, asked: Iterable[Place]) -> Iterator[pa.Array]:
-        """The relation ``queues`` at places; counts many queues at once, as the compactor's notes save work."""
+        """Yields the relation ``queues`` at places. Counts many queues at once, because the compactor's notes save
+        work.
+        """
         shown, left = found_by("queues"), iter(asked)
         while places := list(islice(left, _QUEUES)):
             living = self._queues()
@@ -153,7 +156,7 @@ class TaskReader:
                 yield _list_of(found.slice(next(taken), 1) if row else shown.empty_table())
 
     def late(self, name: str, asked: _Columns) -> Iterator[pa.Array]:
-        """A column of messages, in their order; nothing of what was erased meanwhile, or of a deleted queue."""
+        """Yields a column of messages, in their order; NULL or empty for erased messages and deleted queues."""
         keys, store = {row.key for row in self._queues().values()}, self._opened.engine.store
         type_ = relations.SCHEMAS["messages"].field(name).type
         for snapshot, offsets in _ascending(asked):
@@ -173,14 +176,14 @@ class TaskReader:
                 yield _filled(pa.nulls(len(offsets), type_))
 
     def stats(self, asked: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The relation ``stats``, for each row asked for."""
+        """Yields the relation ``stats``, once per requested row."""
         for batch in asked:
             for _ in range(len(batch)):
                 yield from relations.relations(self._opened, self.now, None)["stats"].to_batches()
 
 
 def _ascending(asked: _Columns) -> Iterator[tuple[str, Integers]]:
-    """Messages that follow one another in a snapshot of a log, with their offsets, given columns of these."""
+    """Yields snapshots with ascending offsets of consecutive messages, from these columns."""
     for of, last in asked:
         offsets = last.to_numpy()
         new = (np.diff(offsets) <= 0) | pc.not_equal(of[1:], of[:-1]).to_numpy(zero_copy_only=False)
@@ -200,7 +203,7 @@ def _places(log: ShardLog, path: str, shard: int, offsets: Integers) -> Iterator
 
 
 def _at(wanted: Integers, rows: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
-    """A column of the messages at offsets, given those that there are."""
+    """Returns a column of the messages at offsets, from the rows that exist."""
     values = (rows[name] if name == "body" else attribute_texts(rows[name])).cast(type_)
     found = rows["offset"].to_numpy()
     missing = ~np.isin(wanted, found)
@@ -209,12 +212,12 @@ def _at(wanted: Integers, rows: pa.RecordBatch, name: str, type_: pa.DataType) -
 
 
 def _filled(values: pa.Array) -> pa.Array:
-    """An erased message has an empty body."""
+    """Fills the empty body of an erased message."""
     return pc.fill_null(values, "") if pa.types.is_string(values.type) else values
 
 
 def _cut(batches: Iterator[pa.RecordBatch], schema: pa.Schema, lasts: Sequence[int | None]) -> Iterator[pa.Array]:
-    """Rows, in order of their offsets, as one value for each piece, given the pieces' last offsets."""
+    """Yields rows, in order of their offsets, as one value per piece, by the pieces' last offsets."""
     left: pa.RecordBatch | None = None
     for last in lasts:
         rows: list[pa.RecordBatch] = []
@@ -229,13 +232,13 @@ def _cut(batches: Iterator[pa.RecordBatch], schema: pa.Schema, lasts: Sequence[i
 
 
 def _list_of(rows: pa.Table) -> pa.Array:
-    """An array of one value, the list of the rows."""
+    """Returns an array with one value: the list of the rows."""
     [whole] = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
     return pa.ListArray.from_arrays(pa.array([0, len(whole)], pa.int32()), whole.to_struct_array())
 
 
 def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetime | None) -> bool:
-    """Creates the temporary views (DLT-5); False if the session's tasks cannot read the root."""
+    """Creates the temporary views (DLT-5). False if the session's tasks cannot read the root."""
     # reports a wrong instant or root
     known = relations.shown_queues(root, now, None) if as_of is None else relations.queues_at(root, as_of, now)
     old = tuple(map(int, spark.version.split(".")[:2])) < (4, 1)
@@ -284,7 +287,9 @@ def create(root: Root, spark: SparkSession, now: datetime | None, as_of: datetim
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Number of tasks of a step: reading 300 small queues took 5.5 s of CPU with 6 on two cores, 6.6 s with 64."""
+    """Returns the number of tasks of a step. Reading 300 small queues took 5.5 s of CPU with 6 on two cores, 6.6 s
+    with 64.
+    """
     if spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         return _MAX_TASKS  # executors come with the tasks
     # Connect has no other way to ask for the number of cores
@@ -294,7 +299,7 @@ def _tasks(spark: SparkSession) -> int:
 
 
 def _function(read: Callable[[_Columns], Iterator[pa.Array]], type_: DataType) -> Callable[..., Column]:
-    """A function of Spark with values of a type, such as lists of rows."""
+    """Returns a Spark function with values of a type, such as lists of rows."""
     from pyspark.sql.functions import arrow_udf
 
     def values(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:

@@ -1,6 +1,7 @@
-"""What tasks of Spark read: ranges of offsets, dealt out to them, that hold every message of a queue once.
+"""Reads of Spark's tasks: ranges of offsets, dealt to tasks, that together contain every message of a queue once.
 
-They do so whichever snapshots of its log the tasks open. Tasks need this lakequeue, and a way to the root.
+This holds for any snapshots of the log that the tasks open. Tasks need this version of lakequeue, and access to
+the root.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_BYTES = 64 << 20
-"""Size of the files that one task reads, or of its part of one."""
+"""Size of the files that one task reads, or of its part of one file."""
 RANGE_BYTES = 16 << 20
-"""Size of files that a task of a view reads at once. Spark deals the ranges of a query out to its cores."""
+"""Size of files that a task of a view reads at once. Spark deals the ranges of a query to its cores."""
 PIECE_ROWS, PIECE_BYTES = 20_000, 2 << 20
-"""Messages, and size of their files, that are one value of Spark in a view."""
+"""Number of messages, and size of their files, in one value of Spark in a view."""
 OPENING = 4 << 20
-"""What opening a file costs, as bytes; Spark counts it the same."""
+"""Cost of opening a file, as bytes. Spark uses the same figure."""
 NO_OFFSET = (1 << 63) - 1
-"""After all offsets."""
+"""An offset after all others."""
 
 _T = TypeVar("_T")
 
 Place = tuple[Any, ...]
-"""Queue, region and shard, and of a message's piece its first and last offset."""
+"""Queue, region and shard; of a piece also its first and last offset."""
 Piece = tuple[int | None, int | None]
 
 
 def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
-    """Items with their bytes as groups of about so many bytes, in order."""
+    """Groups items with their bytes into groups of about ``most`` bytes, in order."""
     groups: list[list[_T]] = []
     left = 0
     for item, size in items:
@@ -57,7 +58,7 @@ def packed(items: Iterable[tuple[_T, int]], most: int) -> list[list[_T]]:
 
 
 def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
-    """Why the session's tasks cannot read a root, or None."""
+    """Returns why the session's tasks cannot read a root, or None."""
     path, options, wanted = root.path, tuple(root.engine.store.options.items()), version("lakequeue")
 
     def tried(batches: Iterator[Any]) -> Iterator[Any]:  # pickled with its code, as the task may have no lakequeue
@@ -85,7 +86,9 @@ def why_tasks_cannot_read(root: Root, spark: SparkSession) -> str | None:
 
 
 def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
-    """First and last offsets of pieces that together hold all messages of a shard, each with its bytes."""
+    """Returns first and last offsets of pieces that together contain all messages of a shard, each with its
+    bytes.
+    """
     found = []
     start = rows = size = 0  # the first piece begins below what is left of the log
     for file in LogReader(messages).log.files:
@@ -100,7 +103,7 @@ def pieces_of(messages: Table) -> list[tuple[tuple[int, int], int]]:
 
 
 def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
-    """Places with the pieces that follow one another in their shards."""
+    """Yields places with the consecutive pieces of their shards."""
     place: Place | None = None
     pieces: list[Piece] = []
     for queue, region, shard, *piece in asked:
@@ -115,8 +118,9 @@ def joined(asked: Iterable[Place]) -> Iterator[tuple[Place, list[Piece]]]:
 
 
 def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
-    """The condition that a message lies in pieces that follow one another; without an end, they go on with all
-    later shards."""
+    """Returns the condition that a message is in consecutive pieces. Without an end, they include all later
+    shards.
+    """
     queue, region, number = place
     shard, offset = pa.scalar(number, pa.int32()), pc.field("log_offset")
     found, (first, _), (_, last) = pc.field("shard") == shard, pieces[0], pieces[-1]
@@ -127,11 +131,11 @@ def within(place: Place, pieces: Sequence[Piece]) -> pc.Expression:
 
 
 _JUDGED = {"offset": "log_offset", "message_attributes": TYPED_ATTRIBUTES}
-"""The names of columns of the data source in ``JUDGED``, where they differ."""
+"""Columns of the data source that have other names in ``JUDGED``."""
 
 
 def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
-    """What tasks have to read for the messages that meet a condition."""
+    """Returns the places that each task reads, for the messages that meet a condition."""
     from lakequeue.operations.judged_log import surviving  # imports pyarrow.dataset, which other tasks do without
     from lakequeue.operations.relations import shards_of
 
@@ -155,7 +159,7 @@ def tasks_of(root: Root, condition: pc.Expression) -> list[list[Place]]:
 def read(
     root: Root, condition: pc.Expression, asked: Sequence[Place], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Columns of the data source of the messages of a task that meet the condition."""
+    """Yields columns of the data source, for the messages of a task that meet the condition."""
     from lakequeue.operations.relations import judged  # as above
 
     names = [_JUDGED.get(name, name) for name in columns]

@@ -1,7 +1,7 @@
 """The rate limit of a queue with several shards: one bucket, in the ledger of shard 0 (JOB-11).
 
 A receive reads the bucket first. Before it claims messages in another shard, it charges the bucket for them in a
-commit to shard 0. It gives back tokens that it could not use. So nobody gets a message that was not charged.
+commit to shard 0. It gives back unused tokens. So every received message was charged.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _UNLIMITED = 2**31
 
 @attrs.define
 class Tokens:
-    """What one receive may take of the bucket, which it reads once."""
+    """The tokens of one receive, which reads the bucket once."""
 
     _queue: OpenQueue
     _left: int = 0
     _read: bool = False
     look: float = attrs.field(default=inf, init=False)
-    """Number of the look at the shards that the receive made, see ``look_at``."""
+    """Number of the receive's look at the shards, see ``look_at``."""
 
     def may_be_left(self) -> bool:
-        """Returns False if the queue is known to have a limit, and its bucket in another shard is empty.
+        """False if the queue is known to have a limit, and its bucket in another shard is empty.
 
-        On an object store it looks at all shards at once, unless the bucket was empty when it was last read.
+        On an object store it reads all shards concurrently, unless the bucket was empty at its last read.
         """
         shards = self._queue.shards
         if self._queue.attributes.pace is None or len(shards) == 1:
@@ -47,11 +47,11 @@ class Tokens:
 
     @property
     def spent(self) -> bool:
-        """True if the bucket was read, and is empty now: no further shard gives messages."""
+        """True if the bucket was read and is empty now, so that no further shard gives messages."""
         return self._read and self._left == 0
 
     def claim(self, shard: OpenShard, command: Claim, claim: Callable[[Claim], Result]) -> Result:
-        """Pays for messages of a shard, and claims them by ``claim``."""
+        """Pays for messages of a shard, and claims them with ``claim``."""
         if not shard.number:  # the claim charges the bucket in its own commit
             return self._counted(claim(command))
         paid = 0
@@ -83,14 +83,14 @@ class Tokens:
         return result
 
     def read(self) -> bool:
-        """Reads the bucket; returns True if the bucket has tokens."""
+        """Reads the bucket. True if it has tokens."""
         self._read, now = True, self._queue.now()
         left = self._queue.shards[0].ledger.query(lambda machine: machine.tokens(now), self.look)
         self._left = _UNLIMITED if left is None else left
         return self._left > 0
 
     def _charged(self, count: int) -> int:
-        """Charges the bucket for messages; returns for how many it had tokens."""
+        """Charges the bucket for messages. Returns the number of tokens taken."""
         wanted = min(count, self._left)
         paid = self._charge(wanted) if wanted else 0
         if paid < wanted:

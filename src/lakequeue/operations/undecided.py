@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from lakequeue.storage.delivery.table import DeltaDeliveryTable
 
 DECIDE_EVERY = 30 * MICROS
-"""Microseconds after which a process tries again to decide a slot that it could not decide."""
+"""Microseconds between two attempts of a process to decide a slot."""
 _log = logging.getLogger("lakequeue")
 
 
 @attrs.frozen
 class LedgerMarks:
-    """One mark of a shard's ledger, as the protocol asks for it."""
+    """The messages of one mark in a shard's ledger, for the delivery protocol."""
 
     queue: OpenQueue
     shard: OpenShard
     mark: Mark
     table: str | None
-    """The delivery table, as the shard's ledger has it."""
+    """The delivery table in the shard's ledger."""
     delivery: DeliveryIdentity
     delete: Callable[[], LeaseCounts]
     """Deletes the messages by their lease."""
@@ -70,7 +70,7 @@ class LedgerMarks:
 
 
 def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
-    """A delivery table of a queue; one object for each table in a process.
+    """Returns a delivery table of a queue; one object per table in a process.
 
     Raises:
         UnsupportedOperation: the queue has no table, or only Spark can reach the table, by its name in a catalog.
@@ -95,7 +95,7 @@ def target_of(queue: OpenQueue, table: str | None) -> DeltaDeliveryTable:
 def decide_found(queue: OpenQueue, shard: OpenShard, found: Iterable[Undecided]) -> int:
     """Decides deliveries whose receipts have ended, if their table can be reached (TAB-26).
 
-    A slot that cannot be decided is tried again after 30 seconds. Other messages do not wait for that.
+    A failed decision is tried again after 30 seconds. Other messages do not wait for it.
 
     Returns:
         The number of deliveries that are no longer undecided.

@@ -1,8 +1,8 @@
-"""Brings a root of layout 5 to layout 6; nothing else knows layout 5.
+"""Brings a root of layout 5 to layout 6. No other module knows layout 5.
 
-Each table is converted by commits of its own, and its log then begins with the first version of the new layout.
-The catalog names the new layout last. So an upgrade that was killed is continued by the next one, and until it
-ends every other call refuses the root.
+Each table is converted by commits of its own. Its log then begins with the first version of the new layout. The
+catalog names the new layout last. So the next upgrade continues a killed one, and until its end every other call
+refuses the root.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Progress = Callable[[int, int, str], None]
 """Called with the number of converted tables, the number of all tables, and the next queue."""
 _FORMER = 5
 _EMPTIED = -1.0
-"""``delay_seconds`` of a message without what was sent, in layout 5."""
+"""``delay_seconds`` of an emptied message in layout 5."""
 _TOGETHER = re.compile(r'\{"together": ([1-9][0-9]{0,9}), ')
 _WATCH = re.compile(r"inotify wd:\w+ ino:(\w+) ")
 
 
 def upgrade(root: Root, progress: Progress) -> int:
-    """Converts all queues of a root, of all regions; returns how many; see ``LakeQueue.upgrade``."""
+    """Converts all queues of a root, in all regions. Returns their number; see ``LakeQueue.upgrade``."""
     engine, path = Engine(root.engine.store), root.path
     with logged("upgrade", ""), root.storage_errors():
         try:
@@ -85,7 +85,7 @@ def _check_alone(root: str) -> None:
     """Checks that no other process of this machine has a local root open. Does nothing without Linux's ``/proc``.
 
     Raises:
-        QueueClientError: names the process.
+        QueueClientError: another process has; the text names it.
     """
     local = local_path(root)
     if local is None or not os.path.isdir("/proc/self/fd"):
@@ -111,7 +111,7 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
-    """Whether a process has a file below a directory open, or watches a directory there."""
+    """True if a process has a file below a directory open, or watches a directory there."""
     for number in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
             target = os.readlink(f"/proc/{pid}/fd/{number}")
@@ -125,7 +125,7 @@ def _has_open(pid: int, top: str, inodes: set[int]) -> bool:
 
 
 def _names(pid: int, top: str) -> bool:
-    """Whether a process was started with a directory as root, as the command line is."""
+    """True if a process was started with a directory as root, as the command line is."""
     with open(f"/proc/{pid}/cmdline", "rb") as line, open(f"/proc/{pid}/environ", "rb") as environment:
         given = os.fsdecode(line.read()).split("\0")
         variables = os.fsdecode(environment.read()).split("\0")
@@ -150,7 +150,7 @@ def _is_converted(table: Table, schema: pa.Schema) -> bool:
 def _commit(
     table: Table, removed: Sequence[LiveFile], rows: Sequence[pa.Table], schema: pa.Schema | None = None
 ) -> None:
-    """Replaces files of a table by one file for each table of rows, and gives it a schema if one is given.
+    """Replaces files of a table by one file per table of rows, with a new schema if one is given.
 
     Raises:
         QueueClientError: another process changed the table.
@@ -170,7 +170,7 @@ def _commit(
 
 
 def _begin_here(table: Table) -> None:
-    """Removes the log before this version, and files that only it names."""
+    """Removes the log before this version, and files that only that part of the log names."""
     folder, found = table.folder, listed(table.folder)
     before = [file.name for number in found.entries for file in read_entry(folder, number).added]
     before += [file.name for number in found.checkpoints for file in read_checkpoint(folder, number).files()]
@@ -198,7 +198,7 @@ def _convert_log(engine: Engine, root: str, key: str, shard: int, queues: Rows) 
 
 
 def _messages(rows: pa.Table, file: LiveFile) -> pa.Table:
-    """The rows of a file of layout 5."""
+    """Converts the rows of a file of layout 5."""
     moved, letters = (pc.is_valid(rows[name]) for name in ("source_queue", "source_receive_count"))
     emptied = pc.fill_null(pc.equal(rows["delay_seconds"], _EMPTIED), False)
     notes = [
@@ -247,7 +247,7 @@ def _convert_ledger(engine: Engine, root: str, key: str, shard: int, queues: Row
 
 
 def _run(row: Mapping[str, Any], queues: Rows) -> Run:
-    """A run of layout 5. Its columns held, by state and ``attempted_at``:
+    """Converts a run of layout 5. Its columns had these contents, by state and ``attempted_at``:
 
     - ``attempt_id``: an attempt, the note of a move, ``{"consumer": NAME}``, or a failure.
     - ``attempt_place``: the rank in an answer; of a redrive its receives, while ``receive_count`` was 0.
@@ -296,7 +296,7 @@ def _consumer(text: str | None) -> str | None:
 
 
 def _attempts(text: str | None) -> Attempts:
-    """Failed attempts; those that differed in time alone were one, with ``earlier`` times."""
+    """Converts failed attempts. Attempts that differed only in time were one, with ``earlier`` times."""
 
     def listed_apart() -> Iterator[Mapping[str, Any]]:
         for entry in json.loads(text or "[]"):
@@ -309,7 +309,9 @@ def _attempts(text: str | None) -> Attempts:
 
 
 def _note(text: str) -> str | None:
-    """The note of a dead letter: a failure, with ``attempts`` if there were others, or these alone."""
+    """Converts the note of a dead letter: a failure, with ``attempts`` if there were others, or ``attempts``
+    alone.
+    """
     found: dict[str, Any] = {}
     with suppress(ValueError, TypeError):
         found = json.loads(text)

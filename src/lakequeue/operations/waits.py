@@ -18,17 +18,19 @@ from lakequeue.runtime.waiters import Waiter
 from lakequeue.storage.folder import Folder
 
 WATCHED_POLL_FACTOR = 10
-"""Interval of polls of the process that watches the queue, as a multiple of the longest one: changes wake it."""
+"""Poll interval of the process that watches the queue, as a multiple of the longest interval. Changes wake it
+earlier.
+"""
 WATCHED_CLAIM_FACTOR = 60
-"""Interval of claims by processes that watch or follow, which only look whether there are messages before that."""
+"""Claim interval of processes that watch or follow. Between claims they only check if there are messages."""
 
 
 @contextmanager
 def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None) -> Iterator[Waiter]:
     """Joins the queue's waiters, which call ``wake`` when there may be messages to claim.
 
-    ``idle``: whether a consumer has nothing else to do: then it looks before processes whose handlers run. None:
-    the caller is no consumer.
+    ``idle``: True if a consumer has nothing else to do. It then polls before processes with running handlers.
+    None: the caller is not a consumer.
     """
     waiters, folders = queue.shards[0].shared.waiters, queue.log_folders()
     watch = log_watch() if folders else None
@@ -44,7 +46,7 @@ def waiting(queue: OpenQueue, wake: Callable[[], None], idle: bool | None = None
 
 
 def is_drained(queue: OpenQueue) -> bool:
-    """Returns True if it takes no decision to see that no shard has messages to claim."""
+    """True if no shard has messages to claim, as far as memory shows without a decision."""
     now = queue.now()
     with suppress(Exception):  # a claim reports what fails
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_drained(now), queue.shards))
@@ -52,7 +54,7 @@ def is_drained(queue: OpenQueue) -> bool:
 
 
 def is_left_empty(queue: OpenQueue) -> bool:
-    """Returns True if all shards were empty lately, and nobody sent to them since; one request for each shard."""
+    """True if all shards were recently empty, and no send came since. Takes one request per shard."""
     now = queue.now()
     with suppress(Exception):  # a claim reports the error
         return all(_folder(queue).for_each(lambda shard: shard.ledger.is_left_empty(now), queue.shards))
@@ -60,14 +62,14 @@ def is_left_empty(queue: OpenQueue) -> bool:
 
 
 def _folder(queue: OpenQueue) -> Folder:
-    """A folder of the queue, which asks at once where that saves waiting."""
+    """Returns a folder of the queue, for concurrent requests on an object store."""
     tables = queue.shards[0].tables
     return tables.engine.store.folder(tables.receipts)
 
 
 @attrs.define
 class VainWait:
-    """The wait after a poll that found nothing, until another poll may find messages.
+    """The wait after a poll without messages, until another poll may find messages.
 
     A change that brings no message, such as a delete, does not end the wait. While another process watches the
     queue, this process rarely checks for changes.
@@ -75,15 +77,15 @@ class VainWait:
 
     _queue: OpenQueue
     _waiter: Waiter | None
-    """Woken by changes. None: the wait has one instant."""
+    """Woken by changes. None: the wait has only one instant."""
     _clear: Callable[[], None]
     """Called before each check, so that later changes wake the waiter."""
     _interrupt: Interrupt | None
     """Ends the wait."""
     _deadline: int
-    """When the wait ends, in microseconds."""
+    """End of the wait, in microseconds."""
     _pause: int
-    """Until the next poll, in microseconds."""
+    """Time until the next poll, in microseconds."""
     _watched: bool = False
     _longest: int = attrs.field(init=False)
 
@@ -103,7 +105,7 @@ class VainWait:
         return from_micros(min([self._deadline, now + pause, *known]))
 
     def is_over(self) -> bool:
-        """Returns True if it is time to poll, after a wait for the instant of ``next``."""
+        """True if it is time to poll, after a wait for the instant of ``next``."""
         if self._waiter is None:
             return True
         self._clear()
@@ -119,13 +121,13 @@ class VainWait:
 def wait_for_more(
     queue: OpenQueue, until: datetime, interrupt: Interrupt, wake: threading.Event, idle: bool
 ) -> Waits[bool]:
-    """Waits until there may be messages to claim, or for an instant or an event; ``idle``: see ``waiting``.
+    """Waits until there may be messages to claim, for an instant, or for an event. ``idle``: see ``waiting``.
 
     Args:
         wake: set with ``interrupt``, and when there may be messages.
 
     Returns:
-        False if there may be some now, so that it did not wait.
+        False if there may be messages now, so that it did not wait.
     """
     waited, pause = False, SHORTEST_POLL
     with waiting(queue, wake.set, idle) as waiter:
