@@ -613,7 +613,8 @@ class Comparison(Commands):
                 if lease == command.lease_id and message.status == DELETED:
                     del self.live[offset]  # a rewind may bring it back for others
                 elif lease == command.lease_id:
-                    self.live[offset] = (lease, message.hidden_until or 0)
+                    held = message.status == IN_FLIGHT  # else it may be hidden by a delay
+                    self.live[offset] = (lease, (message.hidden_until or 0) if held else 0)
 
     def check(self, model: Model) -> None:
         """The machine's rows, head and counts tell the same as the model, message by message."""
