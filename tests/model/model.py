@@ -450,7 +450,8 @@ class Model:
         if keys[DEAD_LETTER_QUEUE] is None:
             return None
         if not self.moving():
-            self.begin_move(self.dead(self.deliverable()[: max(count, MOVED_AT_ONCE)])[:MOVED_AT_ONCE])
+            ahead = self.dead(self.deliverable()[: max(count, MOVED_AT_ONCE)])
+            self.begin_move((ahead or self.dead(offsets))[:MOVED_AT_ONCE])
         return Claimed(lease, self.now, [], True)
 
     def begin_move(self, offsets: list[int], redrive: bool = False) -> None:

@@ -7,6 +7,7 @@ called by its group and its place in it (A1, A2, B1), on standard queues by its 
 
     send AAB              one message for each letter; on standard queues a number, or delays: send delayed 45 0
     receive 2 for 30      up to 10 unless told otherwise, with a visibility timeout, or with an attempt id: try x
+    receive hands 2       as a consumer that has two free handlers
     delete A1, change A1 60, with "by 2" the receipt of the second receive instead of the latest of the message
     finish 1 0-9 but 2 4, extend 1 0-9 60, release 1 0-9    the lease of the first receive, from offset to offset
     purge, expire, close, rewind SECOND, set delay=5, show 0-1
@@ -146,7 +147,9 @@ class Shard:
         count = words[0] if len(words) % 2 else "10"
         more = dict(zip(words[len(words) % 2 :: 2], words[len(words) % 2 + 1 :: 2], strict=True))
         keys: dict[str, Destination | None] = {DEAD_LETTER_QUEUE: None if "key" in more else ELSEWHERE}
-        self.comparison.ask(int(count), _micros(more["for"]) if "for" in more else None, more.get("try"), keys)
+        hands = int(more["hands"]) if "hands" in more else None
+        timeout = _micros(more["for"]) if "for" in more else None
+        self.comparison.ask(int(count), timeout, more.get("try"), keys, hands)
         result = self._flush()
         if not isinstance(result.value, ClaimResult):
             return _answer(result)

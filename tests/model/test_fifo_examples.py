@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from .command_sequences import small_steps
 from .scripts import Example, Shard, each_example
 
 EXAMPLES = """
@@ -213,3 +214,11 @@ def test_a_longer_delay_hides_what_was_rewound_whatever_its_receipt_was(ending: 
     shard.comparison.looks = True
     shard.at(44.999, "receive -> nothing")
     shard.at(45, "receive -> A1")
+
+
+@pytest.mark.spec("DLQ-2", "DLQ-10", "HBN-23")
+def test_dead_letters_move_from_behind_a_group_with_more_messages_than_a_claim_searches() -> None:
+    shard = Shard(fifo=True, max_receives=1)
+    with small_steps():
+        shard.at(0, "send B", "receive for 10 -> B1", "send AAA")
+        shard.at(10, "receive 2 hands 2 -> moving", "outgoing -> 0-0 received 1")

@@ -257,7 +257,8 @@ def _letters_first(
     (DLQ-10).
     """
     policy = state.attributes.redrive
-    if policy is None or not dead(state, picked):
+    letters = dead(state, picked)
+    if policy is None or not letters:
         return None
     result = ClaimResult((), state.now, state.now, command.lease_id, moving=state.moving.size > 0)
     queue = policy.dead_letter_queue
@@ -271,7 +272,7 @@ def _letters_first(
     free = not state.moving.size
     if free:
         picked = pick(state, max(count, MOVED_AT_ONCE))
-        found = [(run.first, run.last) for run in dead(state, picked)]
+        found = [(run.first, run.last) for run in dead(state, picked) or letters]
         _put_back(state, picked)
         for span in found:
             state.withdraw(*span)
