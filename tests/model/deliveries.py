@@ -132,13 +132,17 @@ class World:
         self.epoch += 1
         return self.epoch
 
+    def next_number(self) -> int:
+        """The number of the delivery that a commit begins."""
+        return self.commit()
+
     def claim(self, size: int) -> Held | None:
         free = [index for index, each in enumerate(self.messages) if each == READY][:size]
         if not free:
             return None
         used = {each.slot for each in self.messages if isinstance(each, Marks)}
         slot = min(set(range(9)) - used)
-        number, lease = self.commit(), f"lease {self.leases}"
+        number, lease = self.next_number(), f"lease {self.leases}"
         self.leases += 1
         for index in free:
             self.messages[index] = Marks(lease, slot, number)
@@ -396,9 +400,10 @@ def decider(world: World) -> None:
         protocol.decide(MemoryTable(world), marked)
 
 
-ROLES: dict[str, Callable[[World], None]] = {
+ROLES: dict[str, Callable[[World], object]] = {
     "holder": holder,
     "failing holder": lambda world: holder(world, fails=True),
+    "holder of two": lambda world: [holder(world, 1) for _ in range(2)],
     "halving holder": halving_holder,
     "decider": decider,
 }

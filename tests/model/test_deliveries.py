@@ -13,7 +13,7 @@ from lakequeue.operations.delivery_protocol import DeliveryStatus, OpenedDeliver
 from lakequeue.storage.delivery.identity import CommitRefused, DeliveryIdentity
 from mutations import Case, Mutation, each_case, replace
 
-from .deliveries import Held, MemoryTable, Scenario, explore
+from .deliveries import Held, MemoryTable, Scenario, World, explore
 
 APPENDS, CLEANED, CUT, LOST = (
     *("another program appends", "the log is cleaned up", "the power is cut", "an answer is lost"),
@@ -35,6 +35,8 @@ NEW = exploring("a_table_that_is_new", Scenario(("holder", "decider"), is_new=Tr
 ANSWERS = exploring("a_lost_answer", Scenario(("holder", "decider"), happens=(LOST,)))
 CLEANING = exploring("a_log_that_is_cleaned_up", Scenario(("holder", "decider"), happens=(APPENDS, CLEANED)))
 POWER = exploring("a_power_cut", Scenario(("holder", "decider"), happens=(CUT,)))
+FAILING = exploring("a_message_that_failed", Scenario(("failing holder", "decider"), messages=2))
+TURNS = exploring("deliveries_in_turn", Scenario(("holder of two", "decider"), messages=2, happens=(CLEANED,)))
 HALVES = exploring("halves", Scenario(("halving holder", "decider"), messages=2, happens=(LOST,)))
 
 
@@ -77,6 +79,23 @@ def delete_first(opened: OpenedDeliveryTable, snapshot: Any, marked: Held, rows:
     return counts
 
 
+def release_after_the_append(patch: pytest.MonkeyPatch) -> None:
+    release, append_rows, failed = Held.release, protocol.append, list[tuple[Held, int]]()
+
+    def later(held: Held, index: int) -> bool:
+        failed[:] = [(held, index)]
+        return True
+
+    def appended(opened: OpenedDeliveryTable, snapshot: Any, marked: Held, rows: Any, **options: Any) -> Any:
+        append_rows(opened, snapshot, marked, rows, **options)
+        for held, index in failed:
+            release(held, index)
+        return marked.delete()
+
+    patch.setattr(Held, "release", later)
+    patch.setattr(protocol, "deliver", appended)
+
+
 def record_nothing(table: Any, marked: Held, schema: Any) -> Any:
     snapshot = table.read()
     if snapshot is None:
@@ -99,6 +118,12 @@ MUTATIONS = [
     ),
     Mutation(
         "messages are deleted before the append", replace(protocol, "deliver", delete_first), {PAIR: "TAB-25"}
+    ),
+    Mutation("failed messages are released after the append", release_after_the_append, {FAILING: "TAB-6 TAB-29"}),
+    Mutation(
+        "a slot is used again without a new number",
+        replace(World, "next_number", lambda world: world.commit() and 1),
+        {TURNS: "TAB-2"},
     ),
     Mutation(
         "an acknowledged append counts unseen", replace(protocol, "append", trust_the_answer), {CLEANING: "TAB-20"}

@@ -10,14 +10,26 @@ from typing import Any
 import attrs
 
 from lakequeue.model.attributes import QueueAttributes
+from lakequeue.model.deliveries import Mark
 from lakequeue.model.rates import Pace
 from lakequeue.model.redrive_policies import RedrivePolicy
-from lakequeue.shard import admin, decide, expire, move, settle
+from lakequeue.shard import admin, decide, deliver, expire, move, settle
 from lakequeue.shard.claim import standard as claim
 from lakequeue.shard.claim import tenants
 from lakequeue.shard.claim.fifo import Groups, _Deliverable, _GroupOffsets
 from lakequeue.shard.claim.tenants import Tenants
-from lakequeue.shard.commands import Claim, ClaimResult, Command, Decision, Discard, MakeVisible, Rewind, Spans
+from lakequeue.shard.commands import (
+    Claim,
+    ClaimResult,
+    Command,
+    Decide,
+    Decision,
+    Discard,
+    MakeVisible,
+    Remark,
+    Rewind,
+    Spans,
+)
 from lakequeue.shard.decide import ShardMachine
 from lakequeue.shard.runs import DELETED, VISIBLE, Head, Run, RunMap
 from lakequeue.shard.spans import Span, apart
@@ -32,12 +44,13 @@ FIRST = {
     "standard": (35, 57, 46, 5, 0, 11, 14, 15, 39, 104, 206),
     "fifo": (9, 48, 27, 10, 47, 3, 14, 17, 19, 21, 49),
     "fair": (5, 14, 15, 156, 181, 2720, 2312, 2185, 1368),  # the last ones change attributes where it shows
+    "delivery": (2, 3, 5, 10, 28, 128),
 }
 """Seeds of sequences that find all mutations between them; they run first, as a mutation ends when it is found."""
 
 
-def seeds(kind: str) -> Iterable[int]:
-    return dict.fromkeys((*FIRST[kind], *range(SEQUENCES)))
+def seeds(kind: str, more: int = SEQUENCES) -> Iterable[int]:
+    return dict.fromkeys((*FIRST[kind], *range(more)))
 
 
 def standard_queues_agree() -> None:
@@ -57,11 +70,17 @@ def tenants_agree() -> None:
             run_commands(*random_commands(seed, "fair"))
 
 
+def deliveries_agree() -> None:
+    for seed in seeds("delivery", 40):
+        run_commands(*random_commands(seed, "delivery"))
+
+
 STANDARD = {standard_queues_agree: "DEL-8 RCP-6 RCP-7 RCV-3 DLY-1 RET-1 INF-11 VIS-9 PUR-2 STA-13"}
 DRAINED = {standard_queues_agree: "HBN-27"}
 MOVES = {standard_queues_agree: "DLQ-2 DLQ-4 RET-7 STA-13"}
 HELD = {standard_queues_agree: "INF-8 INF-9 STA-13"}
 REWINDS = {standard_queues_agree: "RWD-4 RWD-5 RWD-6 RWD-8 RWD-11 RWD-19 RWD-20 RWD-21 RWD-23 RWD-25"}
+DELIVERIES = {deliveries_agree: "TAB-2 TAB-3 TAB-4 TAB-5 TAB-6 TAB-7"}
 FAIR = {tenants_agree: "FAI-1 FAI-2 FAI-4 INF-11"}
 FIFO = {fifo_queues_agree: "FIF-4 FIF-9 FIF-14 RET-10 INF-4 RCP-7 DLY-10 ATT-3 ATT-4 ATT-5 ATT-6 RWD-22"}
 
@@ -388,6 +407,86 @@ def claims_come_first(patch: Patch) -> None:
     patch.setattr(ShardMachine, "decide", decided)
 
 
+def slots_are_used_again_with_their_number(patch: Patch) -> None:
+    """A block of an earlier delivery of the slot counts for a later one."""
+    new_marks = deliver.new_marks
+    patch.setattr(
+        deliver, "new_marks", lambda *given: [mark._replace(number=1 << 20) for mark in new_marks(*given)]
+    )
+
+
+def every_release_removes_the_mark(patch: Patch) -> None:
+    """A message is visible although its holder, which may have appended its row, has only given up."""
+    hand_back = ShardState.hand_back
+    patch.setattr(
+        ShardState, "hand_back", lambda self, run, *more: hand_back(self, run._replace(mark=None), *more)
+    )
+
+
+def what_is_undecided_is_visible(patch: Patch) -> None:
+    """A message may be claimed again before the table has shown if its rows arrived."""
+    advance = ShardState.advance
+
+    def shown(self: ShardState, now: int) -> None:
+        advance(self, now)
+        for first, last in list(self.undecided):
+            self.available.add(first, last)
+
+    patch.setattr(ShardState, "advance", shown)
+
+
+def a_decision_names_the_slot_alone(patch: Patch) -> None:
+    """A late decision takes the messages of the slot's next delivery."""
+    patch.setattr(
+        deliver, "_of", lambda state, mark: [run for run in deliver._marked(state) if run.mark.slot == mark.slot]
+    )
+
+
+def receipts_outlive_the_decision(patch: Patch) -> None:
+    """A holder that was blocked still settles its messages by its lease."""
+
+    def kept(state: ShardState, command: Decide) -> tuple[int, bool]:
+        leases = {run.first: run.lease_id for run in deliver._of(state, Mark(command.slot, command.number))}
+        answer = deliver.decide(state, command)
+        for first, lease_id in leases.items():
+            for run in list(state.runs.pieces(first, first)):
+                state.runs.put(run._replace(lease_id=lease_id))
+        return answer
+
+    patch.setitem(decide._RULES, Decide, kept)
+
+
+def parts_keep_their_number(patch: Patch) -> None:
+    """Parts are delivered under a number that was blocked."""
+    remark = deliver.remark
+
+    def same(state: ShardState, command: Remark) -> Any:
+        answer, changed = remark(state, command)
+        return answer and tuple(Mark(mark.slot, command.number) for mark in answer), changed
+
+    patch.setitem(decide._RULES, Remark, same)
+
+
+def expiry_takes_what_is_undecided(patch: Patch) -> None:
+    forget = ShardState.forget
+
+    def all_below(self: ShardState, below: int) -> None:
+        self.marked.discard(0, below - 1)
+        self.undecided.discard(0, below - 1)
+        forget(self, below)
+
+    patch.setattr(ShardState, "forget", all_below)
+
+
+def a_recorded_table_is_overlooked(patch: Patch) -> None:
+    """A process removes a mark while its holder, which has just recorded the table, appends."""
+    patch.setitem(
+        decide._RULES,
+        Decide,
+        lambda state, command: deliver.decide(state, attrs.evolve(command, unrecorded=False)),
+    )
+
+
 MUTATIONS = [
     Mutation("claims come first", claims_come_first, STANDARD | FIFO),
     Mutation("a claim leaves nothing", replace(ClaimResult, "left_nothing", lambda self, command: True), DRAINED),
@@ -546,6 +645,15 @@ MUTATIONS = [
         replace(ShardMachine, "blocks", property(lambda self: self._state.attributes.fifo)),
         FAIR,
     ),
+    # deliveries into a table
+    Mutation("slots are used again with their number", slots_are_used_again_with_their_number, DELIVERIES),
+    Mutation("every release removes the mark", every_release_removes_the_mark, DELIVERIES),
+    Mutation("what is undecided is visible", what_is_undecided_is_visible, DELIVERIES),
+    Mutation("a decision names the slot alone", a_decision_names_the_slot_alone, DELIVERIES),
+    Mutation("receipts outlive the decision", receipts_outlive_the_decision, DELIVERIES),
+    Mutation("parts keep their number", parts_keep_their_number, DELIVERIES),
+    Mutation("expiry takes what is undecided", expiry_takes_what_is_undecided, DELIVERIES),
+    Mutation("a mark is removed although a table is recorded", a_recorded_table_is_overlooked, DELIVERIES),
 ]
 
 
